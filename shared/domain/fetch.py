@@ -1,0 +1,109 @@
+"""What a fetch asks for and what the web answered: values, never exceptions."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FailureKind(StrEnum):
+    """Why a fetch gave no usable answer. The retry table (shared/domain/failure.py) says what follows from each."""
+
+    DNS = "dns"
+    CONNECT = "connect"
+    TLS = "tls"
+    CONNECT_TIMEOUT = "connect_timeout"
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    TOTAL_TIMEOUT = "total_timeout"
+    RESET = "reset"
+    PROTOCOL = "protocol"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    EGRESS_DENIED = "egress_denied"
+    PROXY = "proxy"
+    OTHER = "other"
+
+
+class Truncation(StrEnum):
+    """Why a stored body is shorter than the server's (WARC-Truncated values)."""
+
+    LENGTH = "length"
+    TIME = "time"
+    DISCONNECT = "disconnect"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Limits of one request; seconds and bytes. Body limits cut (and say so), the others fail the fetch."""
+
+    connect_s: float = 10.0
+    first_byte_s: float = 20.0
+    total_s: float = 120.0
+    header_bytes: int = 256 * 1024
+    body_bytes: int = 10 * 1024 * 1024
+    decoded_bytes: int = 30 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """One HTTP request. Redirects are never followed by the fetcher."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    method: str = "GET"
+    body: bytes = b""
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    proxy: str | None = None
+    http2: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds since the request was started, each None where the phase was not reached or not needed (reuse)."""
+
+    dns_s: float | None = None
+    connect_s: float | None = None
+    tls_s: float | None = None
+    first_byte_s: float | None = None
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete HTTP response (any status).
+
+    `request_head` and `response_head` are the bytes of the start line and headers with CRLF line ends and the closing
+    empty line, as sent and received (HTTP/2 rendered in HTTP/1.1 form). `body` is the payload with the transfer coding
+    removed and the content coding kept (what WARC stores); `decoded` is the same without content coding, cut at
+    `limits.decoded_bytes`. `headers` are the response's, names lower-cased, in order, duplicates kept.
+    """
+
+    url: str
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    request_head: bytes
+    response_head: bytes
+    body: bytes
+    decoded: bytes
+    ip: str
+    timings: Timings
+    truncated: Truncation | None = None
+    decode_error: str | None = None
+    decoded_truncated: bool = False
+    http_version: str = "1.1"
+
+    def header(self, name: str) -> str | None:
+        """The first value of header `name` (given in lower case), or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailed:
+    """No usable answer. `detail` is one line for people; `sent` tells whether a request may have reached the server."""
+
+    url: str
+    kind: FailureKind
+    detail: str
+    timings: Timings
+    ip: str | None = None
+    sent: bool = True
