@@ -1,0 +1,25 @@
+"""What *we* could not do, named for what the caller must do. What the web does is never an exception."""
+
+
+class Permanent(Exception):
+    """Doing it again cannot help: give up this one thing, keep the evidence."""
+
+
+class Transient(Exception):
+    """May work later. `retry_in` is seconds to wait first."""
+
+    def __init__(self, message: str, *, retry_in: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_in = retry_in
+
+
+class Refused(Transient):
+    """A bounded queue is full: the producer keeps what it has and stops making more."""
+
+
+class OwnershipLost(Exception):
+    """Somebody else owns this now: stop, change nothing more, and let go of what was held."""
+
+
+class Unusable(Exception):
+    """The environment cannot carry us (disk full, an engine that does not start); the text says what to do."""

@@ -1,0 +1,135 @@
+"""The port to the message broker: visits out, reports in, questions and answers between.
+
+Errors: Transient when the broker is away or did not answer in time (the message may or may not have been stored; publish
+again with the same message id), Refused when a bounded subject is full, Permanent when the broker will never take it.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.domain.ids import Partition
+from shared.wire.subjects import ReportKind
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A stored report: its stream sequence and the broker's time of storing it (Unix nanoseconds)."""
+
+    sequence: int
+    at_ns: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """The reports stream as it is: when it was created (Unix ns) and its last sequence, over all subjects."""
+
+    created_ns: int
+    last_sequence: int
+
+
+class VisitMessage(Protocol):
+    """A shard in hand. Exactly one of ack, nak settles it; until then `working` keeps it from coming back."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def delivery(self) -> int:
+        """1 at the first delivery."""
+        ...
+
+    async def ack(self) -> None:
+        """Settle it and wait until the broker has confirmed."""
+        ...
+
+    async def nak(self, delay_s: float) -> None:
+        """Hand it back, to come again after delay_s."""
+        ...
+
+    async def working(self) -> None: ...
+
+
+class ReportReader(Protocol):
+    """Reads one report subject from a position on, in order, without gaps, for ever. Nothing is acknowledged."""
+
+    async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
+        """Up to `most` reports; waits up to wait_s for the first, never for the others; empty when none came.
+
+        Raises Transient when the broker is away; reading again continues without a gap or a repeat.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Broker(Protocol):
+    """One connection to the broker."""
+
+    async def declare(self, pools: Sequence[str]) -> None:
+        """Make streams, consumers and buckets be as declared; safe to repeat, never loses messages."""
+        ...
+
+    async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
+        """Durably queue a shard. False: the previous one of this host slot is still there (not an error)."""
+        ...
+
+    async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
+        """Durably store a report; its sequence. A repeat with the same id within two minutes is stored once."""
+        ...
+
+    async def pull_visits(self, pool: str, most: int, wait_s: float) -> Sequence[VisitMessage]:
+        """Up to `most` shards; waits up to wait_s for the first only."""
+        ...
+
+    async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> ReportReader:
+        """A reader of what was stored after sequence `after`."""
+        ...
+
+    async def reports_state(self) -> StreamState: ...
+
+    async def last_report(self, partition: Partition, kind: ReportKind) -> int:
+        """Sequence of the newest report on this subject, purged or not where the broker knows it; 0 when none."""
+        ...
+
+    async def report_at(self, sequence: int) -> int | None:
+        """When the report at this sequence was stored (Unix ns), None when it is no longer there."""
+        ...
+
+    async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
+        """Drop what was stored up to and including sequence `through` on this subject."""
+        ...
+
+    async def drop_visit(self, pool: str, partition: Partition, host_id: int, slot: int) -> None:
+        """Delete a queued shard whose lease is gone."""
+        ...
+
+    async def pending_reports(self) -> int:
+        """Reports stored and not yet purged, all partitions."""
+        ...
+
+    async def ask(self, partition: Partition, data: bytes, wait_s: float) -> bytes:
+        """Ask the partition's owner. Transient when nobody answered in time."""
+        ...
+
+    def answer(
+        self, partition: Partition, reply: Callable[[bytes], Awaitable[bytes | None]]
+    ) -> AbstractAsyncContextManager[None]:
+        """Answer questions to the partition's owner while the context is open; None answers nothing."""
+        ...
+
+    async def get_robots(self, key: str) -> bytes | None: ...
+
+    async def put_robots(self, key: str, value: bytes) -> None: ...
+
+    async def tell(self, subject: str, data: bytes) -> None:
+        """Send to whoever listens now (status, progress); nothing is stored."""
+        ...
+
+    def listen(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """What others `tell`; the oldest are dropped when the listener is slow."""
+        ...
+
+    async def close(self) -> None: ...
