@@ -7,10 +7,12 @@ again with the same message id), Refused when a bounded subject is full, Permane
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from shared.domain.ids import Partition
-from shared.wire.subjects import ReportKind
+
+ReportKind = Literal["outcome", "discovery"]
+"""The two subjects of a partition; outcomes are read first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,10 @@ class Malformed(ValueError):
     """Bytes that are no message of ours: a dead letter, never a reason to stop."""
 
 
-class _Part(msgspec.Struct, frozen=True, array_like=True, omit_defaults=False):
-    """Part of a message: an array on the wire."""
-
-
 # --- visits: owner -> worker ------------------------------------------------------------------------------------------
 
 
-class ShardUrl(_Part):
+class ShardUrl(msgspec.Struct, frozen=True, array_like=True):
     """One URL of a shard. `attempt` counts from 1; `hops` counts redirects since the last page or seed."""
 
     url: str
@@ -101,7 +97,7 @@ class Superseded(msgspec.Struct, frozen=True, tag_field="type", tag="superseded/
 # --- reports: worker, seeder, operator -> owner -----------------------------------------------------------------------
 
 
-class Record(_Part):
+class Record(msgspec.Struct, frozen=True, array_like=True):
     """Where the response record lies: segment name, offset and length in bytes."""
 
     segment: str
@@ -109,7 +105,7 @@ class Record(_Part):
     length: int
 
 
-class UrlOutcome(_Part):
+class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
     """What became of one URL.
 
     `end` is a shared.domain.outcome.End value, `status` the HTTP status or 0, `reason` a failure kind, exclusion reason
@@ -136,7 +132,7 @@ class UrlOutcome(_Part):
     retry_after_ms: int = -1
 
 
-class HostNote(_Part):
+class HostNote(msgspec.Struct, frozen=True, array_like=True):
     """What a visit learnt of its host.
 
     `crawl_delay_ms` is robots' (-1: none said). `failure` is set when the host itself could not be visited (robots
@@ -169,7 +165,7 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
     note: HostNote | None = None
 
 
-class Link(_Part):
+class Link(msgspec.Struct, frozen=True, array_like=True):
     """A discovered URL. `hops` > 0: found as a redirect's target."""
 
     url: str
@@ -178,7 +174,7 @@ class Link(_Part):
     priority: int = 0
 
 
-class Origin(_Part):
+class Origin(msgspec.Struct, frozen=True, array_like=True):
     """Links found on one page (`fingerprint` empty: seeds)."""
 
     host_id: int
@@ -234,9 +230,9 @@ Message = Shard | Begin | Extend | Go | Wait | Gone | Superseded | Outcome | Dis
 
 _encode = msgspec.msgpack.Encoder().encode
 _shard = msgspec.msgpack.Decoder(Shard)
-_question = msgspec.msgpack.Decoder(Question)
-_answer = msgspec.msgpack.Decoder(Answer)
-_report = msgspec.msgpack.Decoder(Report)
+_question: "msgspec.msgpack.Decoder[Question]" = msgspec.msgpack.Decoder(Question)
+_answer: "msgspec.msgpack.Decoder[Answer]" = msgspec.msgpack.Decoder(Answer)
+_report: "msgspec.msgpack.Decoder[Report]" = msgspec.msgpack.Decoder(Report)
 _discoveries = msgspec.msgpack.Decoder(Discoveries)
 _status = msgspec.msgpack.Decoder(WorkerStatus)
 

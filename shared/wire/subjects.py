@@ -1,10 +1,7 @@
 """Names of streams, subjects and buckets (architecture: JetStream)."""
 
-from typing import Literal
-
 from shared.domain.ids import Partition
-
-ReportKind = Literal["outcome", "discovery"]
+from shared.ports.broker import ReportKind
 
 REPORTS = "REPORTS"
 REPORT_SUBJECTS = ("reports.*.outcome", "reports.*.discovery")
