@@ -1,0 +1,213 @@
+"""Canonical URLs and what is derived from them: fingerprint, host, registrable domain, partition.
+
+A *canonical URL* is the WHATWG serialisation of an absolute http or https URL with two further rules, and nothing else:
+
+* the fragment is dropped (it never reaches a server);
+* percent-encoding is in normal form (RFC 3986 §6.2.2): escapes of unreserved characters (`A-Z a-z 0-9 - . _ ~`)
+  are decoded, the hex digits of all others are upper-case. Escapes of reserved characters are never decoded and raw
+  ones never escaped. A URL with a stray `%` (not followed by two hex digits) keeps its escapes as they are, for
+  decoding next to a stray `%` could make a new escape.
+
+The WHATWG parser already lower-cases scheme and host, applies IDNA (UTS #46), writes IPv4 and IPv6 literals in one
+form, drops the scheme's default port, resolves dot segments (`%2e` too), turns an empty path into `/`, removes tabs
+and line ends, and percent-encodes what must be (as UTF-8, in the query too).
+
+What a server may tell apart is never merged: an empty query (`/?`), the order of parameters, doubled and trailing
+slashes, the case of paths, `www.`, http and https, and a host with a trailing dot are all kept.
+
+Not canonicalisable (None): other schemes; URLs that WHATWG rejects; URLs with user or password (they carry somebody's
+credentials, and would let one page make us present them elsewhere); hosts that no resolver takes (a label that is
+empty, over 63 characters, or with characters other than letters, digits, `-` and `_`; names over 253 characters);
+port 0; and anything longer than `MAX_URL_CHARS` before parsing (`data:` URLs of megabytes end here, unparsed).
+"""
+
+import re
+from functools import cache, lru_cache
+from importlib.metadata import version
+from typing import Final, NamedTuple
+
+from ada_url import join_url, normalize_url
+from blake3 import blake3
+from publicsuffixlist import PublicSuffixList
+
+from shared.domain.ids import Fingerprint, Partition
+
+MAX_URL_CHARS: Final = 16_384
+"""Input longer than this is refused unparsed; a crawl's own `max_url_length` is lower and judged by its scope."""
+
+LOCATED_CACHE: Final = 16_384
+"""Entries of the per-process cache of resolved links (about 600 bytes each, so about 10 MiB)."""
+
+HOST_CACHE: Final = 32_768
+"""Entries of the per-process caches keyed by host (about 250 bytes each)."""
+
+_LABEL: Final = r"[a-z0-9_-]{1,63}"
+_CANONICAL: Final = re.compile(
+    rf"https?://((?:(?:{_LABEL}\.)*{_LABEL}\.?|\[[0-9a-f:]+\])(?::[1-9][0-9]{{0,4}})?)/[^#]*"
+).fullmatch
+_ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
+_STRAY_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})").search
+_UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_IPV4: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+").fullmatch
+_MAX_NAME: Final = 253
+
+
+class Location(NamedTuple):
+    """A canonical URL with what every stage of the crawl asks of it."""
+
+    url: str
+    host: str
+    fingerprint: Fingerprint
+
+
+def canonicalize(url: str, base: str | None = None) -> str | None:
+    """`url`, resolved against `base` if one is given, in canonical form; None where there is none (module docstring).
+
+    Idempotent: `canonicalize(c) == c` for every result c. A `base` that is not an absolute URL gives None.
+    """
+    parsed = _parse(url, base)
+    return None if parsed is None else parsed[0]
+
+
+def _parse(url: str, base: str | None) -> tuple[str, str] | None:
+    """The canonical URL and its authority as written there."""
+    if len(url) > MAX_URL_CHARS:
+        return None
+    try:
+        href = normalize_url(url) if base is None else join_url(base, url)
+    except ValueError:
+        return None
+    if "#" in href:
+        href = href[: href.index("#")]
+    match = _CANONICAL(href)
+    if match is None:
+        return None
+    authority = match[1]
+    if len(authority) > _MAX_NAME and len(authority.partition(":")[0].removesuffix(".")) > _MAX_NAME:
+        return None
+    return (_normal_escapes(href) if "%" in href else href), authority
+
+
+def _normal_escapes(href: str) -> str:
+    if _STRAY_PERCENT(href):
+        return href
+    return _ESCAPE.sub(_normal_escape, href)
+
+
+@cache  # at most 22 * 22 spellings
+def _normal_escape_of(digits: str) -> str:
+    char = chr(int(digits, 16))
+    return char if char in _UNRESERVED else "%" + digits.upper()
+
+
+def _normal_escape(match: re.Match[str]) -> str:
+    return _normal_escape_of(match[1])
+
+
+def fingerprint(canonical: str) -> Fingerprint:
+    """blake3 of the canonical URL, cut to 16 bytes: the identity of a URL within a crawl."""
+    return Fingerprint(blake3(canonical.encode()).digest(length=16))
+
+
+def scheme_of(canonical: str) -> str:
+    """`http` or `https`."""
+    return canonical[: canonical.index(":")]
+
+
+def host_of(canonical: str) -> str:
+    """The politeness key: `name` or `name:port`, the port only where it is not the scheme's default.
+
+    http and https on their default ports share the key, for they are one machine to be polite to; the trailing dot of a
+    fully qualified name is dropped for the same reason. IPv6 literals keep their brackets.
+    """
+    start = canonical.index("/") + 2
+    return _host_key(canonical[start : canonical.index("/", start)])
+
+
+def _host_key(authority: str) -> str:
+    if authority.endswith("."):
+        return authority[:-1]
+    return authority.replace(".:", ":", 1) if ".:" in authority else authority
+
+
+def origin_of(canonical: str) -> str:
+    """`scheme://host[:port]` as written in the URL: what a robots.txt holds for (RFC 9309 §2.3)."""
+    return canonical[: canonical.index("/", canonical.index("/") + 2)]
+
+
+def locate(url: str, base: str | None = None) -> Location | None:
+    """`canonicalize` together with the result's host and fingerprint; None where there is no canonical form."""
+    parsed = _parse(url, base)
+    if parsed is None:
+        return None
+    canonical, authority = parsed
+    return Location(canonical, _host_key(authority), fingerprint(canonical))
+
+
+_located = lru_cache(maxsize=LOCATED_CACHE)(locate)
+_CACHED_CHARS: Final = 512
+
+
+class Resolver:
+    """Resolves the links of one page against `base`, a canonical URL.
+
+    The base is the page's own URL, or its `<base href>` made canonical. Equal to `locate(reference, base)` for every
+    reference, and faster: pages of a site repeat most of their links, and what a reference leads to depends on no
+    more than the directory of the base, unless it is empty, begins with `?`, or is a scheme without `//`. So results
+    are shared by all pages of a directory, through a bounded process-wide cache; long references bypass it.
+    """
+
+    __slots__ = ("_base", "_directory")
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        path = base.partition("?")[0]
+        self._directory = path[: path.rindex("/") + 1]
+
+    def resolve(self, reference: str) -> Location | None:
+        """Where `reference` (an attribute's value, as written) leads; None where it has no canonical form."""
+        if len(reference) > _CACHED_CHARS:
+            return locate(reference, self._base)
+        if "#" in reference:
+            head = reference[: reference.index("#")]
+            if not head:
+                return _located("", self._base)
+            if head[-1] > " ":  # space before the end of a reference is trimmed, space before a fragment is path
+                reference = head
+        if not reference or reference[0] == "?" or reference[0] <= " ":
+            return locate(reference, self._base)
+        colon = reference.find(":")
+        if colon >= 0 and not reference.startswith("//", colon + 1):
+            return locate(reference, self._base)
+        return _located(reference, self._directory)
+
+
+@cache
+def _public_suffixes() -> PublicSuffixList:
+    return PublicSuffixList()
+
+
+def public_suffix_snapshot() -> str:
+    """Names the public suffix list in use; partitions depend on it, so a store records the one it was created with."""
+    return version("publicsuffixlist")
+
+
+@lru_cache(maxsize=HOST_CACHE)
+def registrable_domain(host: str) -> str:
+    """The public suffix plus one label of `host` (a `host_of` key, its port is ignored).
+
+    IP literals are their own domain, and so is a name that is itself a public suffix or has a single label.
+    """
+    if host.startswith("["):
+        return host[: host.index("]") + 1]
+    name = host.partition(":")[0].removesuffix(".")
+    if _IPV4(name):
+        return name
+    return _public_suffixes().privatesuffix(name) or name
+
+
+@lru_cache(maxsize=HOST_CACHE)
+def partition_of(host: str, partitions: int) -> Partition:
+    """blake3(registrable domain or IP literal) mod `partitions`: hosts of one domain share a partition's owner."""
+    digest = blake3(registrable_domain(host).encode()).digest(length=8)
+    return Partition(int.from_bytes(digest, "big") % partitions)
