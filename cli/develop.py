@@ -1,0 +1,90 @@
+"""`orb test`, `lint`, `faults`, `bench`, `lock`: what a developer runs, from a clone only (the wheel has no tests)."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from cli.exits import Environment, Exit, Usage
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+
+_ALL_CORES: Final = ("-n", "logical", "--dist", "worksteal")
+
+_LINT: Final = (
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("mypy",),
+    ("lint-imports", "--no-logo"),
+)
+
+_COMPILE: Final = (
+    "pip", "compile", "--universal", "--generate-hashes", "--no-header", "--no-annotate", "--python-version", "3.11",
+)  # fmt: skip
+_LOCKS: Final = (
+    ("pyproject.toml", "--group", "dev", "--output-file", "requirements-dev.lock"),
+    ("pyproject.toml", "--constraints", "requirements-dev.lock", "--output-file", "requirements.lock"),
+    ("--group", "pyproject.toml:launcher", "--output-file", "requirements-launcher.lock"),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Everything after the command's name belongs to the tool it runs."""
+    # argparse keeps a leading option from REMAINDER if it looks like one; nothing shall.
+    parser.prefix_chars = "\0"
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENT")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not (_ROOT / "tests").is_dir() or not (_ROOT / "pyproject.toml").is_file():
+        raise Environment(f"`orb {arguments.command}` works in a clone of the repository only.")
+    rest: list[str] = arguments.rest
+    match arguments.command:
+        case "test":
+            return _python("-m", "pytest", *_ALL_CORES, "-m", "not slow", *rest)
+        case "faults":
+            return _python("-m", "pytest", "-m", "faults", *rest)
+        case "bench":
+            return _bench(rest)
+        case "lint":
+            return _lint()
+        case "lock":
+            return _lock(rest)
+        case other:
+            raise AssertionError(other)
+
+
+def _python(*arguments: str) -> int:
+    return subprocess.run([sys.executable, *arguments], cwd=_ROOT, check=False).returncode
+
+
+def _bench(rest: list[str]) -> int:
+    """The benchmark `rest` names, a module of tests/benchmarks, with the arguments after it."""
+    known = sorted(path.stem for path in (_ROOT / "tests" / "benchmarks").glob("[!_]*.py"))
+    match rest:
+        case [name, *others] if name in known:
+            return _python("-m", f"tests.benchmarks.{name}", *others)
+        case [name, *_]:
+            raise Usage(f"there is no benchmark {name!r}; there is {', '.join(known)}.")
+        case _:
+            print("\n".join(known))
+            return Exit.OK
+
+
+def _lint() -> int:
+    """Every check, also after one has failed; 1 if any did."""
+    tools = Path(sys.executable).parent
+    failed = [name for name, *rest in _LINT if subprocess.run([tools / name, *rest], cwd=_ROOT, check=False).returncode]
+    if failed:
+        print(f"orb lint: {', '.join(dict.fromkeys(failed))} found something.", file=sys.stderr)
+        return 1
+    return Exit.OK
+
+
+def _lock(rest: list[str]) -> int:
+    """Solve again; `--upgrade` moves to newer versions, without it the pins stay where they still fit."""
+    for lock in _LOCKS:
+        if _python("-m", "uv", *_COMPILE, "--quiet", *rest, *lock) != 0:
+            raise Environment("the lock files could not be renewed; see uv's message above.")
+    return Exit.OK

@@ -1,0 +1,21 @@
+"""How the command ends: its exit codes, and the two exceptions that carry a sentence for the person who started it."""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """The documented exit codes; scripts rely on them."""
+
+    OK = 0
+    NOTHING_FETCHED = 1
+    USAGE = 2
+    RESUMABLE = 3
+    ENVIRONMENT = 4
+
+
+class Usage(Exception):
+    """The command or its spec asks for something that makes no sense; the message says what and where. Exit code 2."""
+
+
+class Environment(Exception):
+    """The machine lacks something (space, a port, a right); the message says what and what to do. Exit code 4."""

@@ -1,0 +1,77 @@
+"""Finds the command that the arguments name, runs it, and turns what people can put right into one sentence."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, NoReturn, Protocol, cast
+
+from cli.exits import Environment, Exit, Usage
+from shared.domain.software import NAME, VERSION
+
+
+class Command(Protocol):
+    """What a command's module offers."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; the exit code. Raises Usage or Environment with a sentence for people."""
+
+
+COMMANDS: Final = {
+    "version": ("cli.version", "print the versions of orb and of what it runs on"),
+    "test": ("cli.develop", "run the tests; arguments go to pytest (in a clone)"),
+    "lint": ("cli.develop", "check style, types and the direction of imports (in a clone)"),
+    "faults": ("cli.develop", "run every fault test, the long ones too; arguments go to pytest (in a clone)"),
+    "bench": ("cli.develop", "run a benchmark by name; without one, list them (in a clone)"),
+    "lock": ("cli.develop", "renew the lock files from pyproject.toml (in a clone)"),
+}
+"""Every command: its module, imported only when asked for, and its line in the help."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong argument as Usage, so that there is one place where errors end."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Usage(f"{message}; see `{self.prog} --help`")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command named by `argv` (by default the process's arguments); returns the exit code, never exits."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except Usage as problem:
+        print(f"orb: {problem}", file=sys.stderr)
+        return Exit.USAGE
+    except Environment as problem:
+        print(f"orb: {problem}", file=sys.stderr)
+        return Exit.ENVIRONMENT
+    except KeyboardInterrupt:  # the commands that can go on later say so themselves
+        return 130
+    except SystemExit as asked:  # argparse, after --help
+        return Exit.OK if asked.code is None else int(asked.code)
+
+
+def _run(argv: list[str]) -> int:
+    parser = _Parser(prog="orb", description=f"{NAME} {VERSION}: a distributed web crawler.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"orb {VERSION}")
+    named = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=_Parser)
+    chosen = argv[0] if argv and argv[0] in COMMANDS else None
+    command: Command | None = None
+    for name, (module, summary) in COMMANDS.items():
+        subparser = named.add_parser(
+            name, help=summary, description=summary, allow_abbrev=False, add_help=name == chosen
+        )
+        if name == chosen:
+            command = cast(Command, import_module(module))
+            command.configure(subparser)
+    if command is None and argv and not argv[0].startswith("-"):
+        raise Usage(f"there is no command {argv[0]!r}; see `orb --help`")
+    parsed = parser.parse_args(argv)
+    if command is None:
+        parser.print_help()
+        return Exit.USAGE
+    return command.run(parsed)

@@ -1,0 +1,6 @@
+"""What this software calls itself: in User-Agent, in the `software` field of archives, on the wheel and on the console."""
+
+from typing import Final
+
+NAME: Final = "Orbweaver"
+VERSION: Final = "0.1.0"
