@@ -1,0 +1,276 @@
+"""The tables of the frontier (architecture: SQL). Alembic's migrations own the schema; a test compares the two.
+
+`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.UrlState. URL rows cluster by (crawl, host), so that
+the links of one page touch few pages of the index; what only fetched URLs need stands in `fetches`.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata = MetaData()
+
+Id = BigInteger().with_variant(Integer, "sqlite")
+
+cluster = Table(
+    "cluster",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("partitions", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+)
+
+crawls = Table(
+    "crawls",
+    metadata,
+    Column("crawl_id", Id, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("finished_reason", Text),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("started_at_ms", BigInteger),
+    Column("finished_at_ms", BigInteger),
+    Column("active_ms", BigInteger, nullable=False, server_default="0"),
+    Index("crawls_name", "name", unique=True, sqlite_where=text("state <> 'deleted'"), postgresql_where=text("state <> 'deleted'")),
+    sqlite_autoincrement=True,
+)
+
+crawl_revisions = Table(
+    "crawl_revisions",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    Column("spec", Text, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+)
+
+COUNTERS = (
+    "discovered",
+    "queued",
+    "leased",
+    "done",
+    "failed",
+    "excluded",
+    "pages",
+    "bytes",
+    "fetches",
+    "accepted",
+    "new",
+    "known",
+    "refused",
+    "stale",
+)
+"""Counters kept per (crawl, partition); the first six are the identity of URLs, `accepted` to `refused` that of links."""
+
+crawl_counters = Table(
+    "crawl_counters",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in COUNTERS),
+    Column("version", BigInteger, nullable=False, server_default="0"),
+)
+
+crawl_tallies = Table(
+    "crawl_tallies",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("kind", String(16), primary_key=True),
+    Column("key", String(64), primary_key=True),
+    Column("n", BigInteger, nullable=False),
+)
+
+partitions = Table(
+    "partitions",
+    metadata,
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("owner_term", BigInteger, nullable=False, server_default="0"),
+    Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("stream_created_ns", BigInteger, nullable=False, server_default="0"),
+    Column("outcome_seq", BigInteger, nullable=False, server_default="0"),
+    Column("outcome_ns", BigInteger, nullable=False, server_default="0"),
+    Column("discovery_seq", BigInteger, nullable=False, server_default="0"),
+    Column("discovery_ns", BigInteger, nullable=False, server_default="0"),
+    Column("next_host", BigInteger, nullable=False, server_default="1"),
+    Column("next_lease", BigInteger, nullable=False, server_default="1"),
+)
+
+hosts = Table(
+    "hosts",
+    metadata,
+    Column("host_id", Id, primary_key=True, autoincrement=False),
+    Column("partition", Integer, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("crawl_delay_ms", Integer, nullable=False, server_default="0"),
+    Column("operator_delay_ms", Integer, nullable=False, server_default="0"),
+    Column("latency_ms", Integer, nullable=False, server_default="0"),
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("last_failure_ms", BigInteger, nullable=False, server_default="0"),
+    Column("last_failure", Text),
+    Column("blocked_until_ms", BigInteger, nullable=False, server_default="0"),
+    Column("visited_at_ms", BigInteger, nullable=False, server_default="0"),
+    Column("ip", String(64)),
+    UniqueConstraint("host", name="hosts_host"),
+)
+
+queues = Table(
+    "queues",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, nullable=False),
+    Column("queued", Integer, nullable=False, server_default="0"),
+    Column("waiting", Integer, nullable=False, server_default="0"),
+    Column("leased", Integer, nullable=False, server_default="0"),
+    Column("pages", Integer, nullable=False, server_default="0"),
+    Column("shard_cap", Integer, nullable=False, server_default="0"),
+    Column("closed", Boolean, nullable=False, server_default=text("false")),
+    Column("active_at_ms", BigInteger, nullable=False, server_default="0"),
+    Column("next_due_ms", BigInteger, nullable=False, server_default="0"),
+    Index(
+        "queues_ready",
+        "crawl_id",
+        "partition",
+        "active_at_ms",
+        sqlite_where=text("queued + waiting > 0"),
+        postgresql_where=text("queued + waiting > 0"),
+    ),
+    sqlite_with_rowid=False,
+)
+
+urls = Table(
+    "urls",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("state", SmallInteger, nullable=False),
+    Column("depth", SmallInteger, nullable=False),
+    Column("hops", SmallInteger, nullable=False),
+    Column("priority", SmallInteger, nullable=False),
+    Column("attempts", SmallInteger, nullable=False),
+    Column("flags", SmallInteger, nullable=False),
+    Column("rank", BigInteger, nullable=False),
+    Column("lease_id", BigInteger),
+    Column("reason", String(40)),
+    Column("via_host", BigInteger),
+    Column("via", LargeBinary(16)),
+    Index(
+        "urls_queued",
+        "crawl_id",
+        "host_id",
+        "rank",
+        sqlite_where=text("state = 0"),
+        postgresql_where=text("state = 0"),
+    ),
+    Index(
+        "urls_waiting",
+        "crawl_id",
+        "host_id",
+        "rank",
+        sqlite_where=text("state = 1"),
+        postgresql_where=text("state = 1"),
+    ),
+    sqlite_with_rowid=False,
+)
+"""`rank` is the queue order of a QUEUED row and the due time (Unix ms) of a WAITING one."""
+
+fetches = Table(
+    "fetches",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("reason", Text),
+    Column("detail", Text),
+    Column("latency_ms", Integer, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("mime", Text),
+    Column("digest", LargeBinary(20)),
+    Column("segment", Text),
+    Column("offset", BigInteger),
+    Column("length", BigInteger),
+    Column("etag", Text),
+    Column("last_modified", Text),
+    Column("location", Text),
+    Column("title", Text),
+    Column("links", Integer, nullable=False),
+    Column("page", Boolean, nullable=False),
+    Column("history", Text),
+    sqlite_with_rowid=False,
+)
+"""The last outcome of every URL that was tried; `page`: its record stands in the index. `history`: earlier outcomes."""
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("lease_id", Id, primary_key=True, autoincrement=False),
+    Column("partition", Integer, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("crawl_id", BigInteger, nullable=False),
+    Column("spec", Integer, nullable=False),
+    Column("host_id", BigInteger, nullable=False),
+    Column("slot", SmallInteger, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("delay_ms", Integer, nullable=False),
+    Column("grants", Integer, nullable=False),
+    Column("expired", Integer, nullable=False),
+    Column("fingerprints", LargeBinary, nullable=False),
+    Column("issued_at_ms", BigInteger, nullable=False),
+    Index("leases_partition", "partition"),
+)
+
+producers = Table(
+    "producers",
+    metadata,
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("producer", Text, primary_key=True),
+    Column("n", BigInteger, nullable=False),
+    Column("total", BigInteger, nullable=False),
+    Column("gaps", BigInteger, nullable=False, server_default="0"),
+    sqlite_with_rowid=False,
+)
+
+commands = Table(
+    "commands",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("crawl_id", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("rows", BigInteger, nullable=False, server_default="0"),
+    Column("applied_at_ms", BigInteger, nullable=False),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("partition", Integer, nullable=False),
+    Column("crawl_id", BigInteger),
+    Column("kind", String(16), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("url", Text),
+    Column("evidence", Text, nullable=False),
+    Column("payload", LargeBinary),
+    sqlite_autoincrement=True,
+)

@@ -1,0 +1,299 @@
+"""What an owner reads from and writes to the frontier's tables, as values; times are Unix ms unless a name says else."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from shared.domain.frontier import CrawlState, Fence, Position, UrlState
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlRow:
+    """A crawl as stored; `spec` is its active revision's JSON."""
+
+    crawl_id: CrawlId
+    name: str
+    revision: Revision
+    state: CrawlState
+    spec: str
+    finished_reason: str | None = None
+    created_at_ms: int = 0
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    active_ms: int = 0
+
+
+@dataclass(slots=True)
+class LeasedUrl:
+    """A URL that is out. `depth` is the one it was sent with, `least` the least found since."""
+
+    url: str
+    depth: int
+    least: int
+    attempt: int
+    hops: int
+    priority: int
+    flags: int
+    etag: str | None = None
+    last_modified: str | None = None
+
+
+@dataclass(slots=True)
+class LeaseRow:
+    """A lease as stored: `order` is the shard's order of fingerprints, `urls` what of it is not settled yet."""
+
+    lease_id: LeaseId
+    crawl_id: CrawlId
+    spec: Revision
+    host_id: HostId
+    host: str
+    slot: int
+    pool: str
+    delay_ms: int
+    order: tuple[Fingerprint, ...]
+    urls: dict[Fingerprint, LeasedUrl]
+    grants: int = 0
+    expired: int = 0
+    issued_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A host's queue of one crawl, with what is known of the host."""
+
+    crawl_id: CrawlId
+    host_id: HostId
+    host: str
+    queued: int
+    waiting: int
+    next_due_ms: int
+    pages: int
+    leased: int
+    shard_cap: int
+    crawl_delay_ms: int
+    operator_delay_ms: int
+    latency_ms: int
+    failures: int
+    last_failure_ms: int
+    blocked_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A partition as a new owner finds it, read after its claim committed."""
+
+    fence: Fence
+    position: Position
+    next_host: int
+    next_lease: int
+    leases: tuple[LeaseRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """Lease up to `most` URLs of a host's queue, best first."""
+
+    lease_id: LeaseId
+    crawl_id: CrawlId
+    spec: Revision
+    host_id: HostId
+    host: str
+    slot: int
+    pool: str
+    delay_ms: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class UrlChange:
+    """A URL's row after an outcome; `rank` is the queue order of QUEUED, the due time of WAITING, else unused."""
+
+    crawl_id: CrawlId
+    host_id: HostId
+    fingerprint: Fingerprint
+    state: UrlState
+    rank: int
+    attempts: int
+    flags: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRow:
+    """The last outcome of a URL that was tried. `page`: its record belongs in the index."""
+
+    crawl_id: CrawlId
+    host_id: HostId
+    fingerprint: Fingerprint
+    at_ms: int
+    status: int
+    page: bool
+    reason: str | None = None
+    detail: str | None = None
+    latency_ms: int = 0
+    size: int = 0
+    mime: str | None = None
+    digest: bytes | None = None
+    segment: str | None = None
+    offset: int | None = None
+    length: int | None = None
+    etag: str | None = None
+    last_modified: str | None = None
+    location: str | None = None
+    title: str | None = None
+    links: int = 0
+
+
+@dataclass(slots=True)
+class QueueDelta:
+    """Change of a queue row; None leaves a column as it is."""
+
+    queued: int = 0
+    waiting: int = 0
+    leased: int = 0
+    pages: int = 0
+    next_due_ms: int | None = None
+    active_at_ms: int | None = None
+    shard_cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostChange:
+    """What is now known of a host."""
+
+    host_id: HostId
+    crawl_delay_ms: int
+    latency_ms: int
+    failures: int
+    last_failure_ms: int
+    last_failure: str | None
+    blocked_until_ms: int
+    visited_at_ms: int
+    ip: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Something given up, with the evidence."""
+
+    crawl_id: CrawlId | None
+    kind: str
+    at_ms: int
+    evidence: str
+    url: str | None = None
+    payload: bytes | None = None
+
+
+@dataclass(slots=True)
+class Changes:
+    """Everything one owner transaction writes, besides the fence. Deltas add up; rows replace."""
+
+    urls: list[UrlChange] = field(default_factory=list)
+    fetches: list[FetchRow] = field(default_factory=list)
+    queues: dict[tuple[CrawlId, HostId], QueueDelta] = field(default_factory=dict)
+    hosts: dict[HostId, HostChange] = field(default_factory=dict)
+    freed: list[LeaseId] = field(default_factory=list)
+    expired: dict[LeaseId, int] = field(default_factory=dict)
+    give_up: list[tuple[CrawlId, HostId, str]] = field(default_factory=list)
+    counters: dict[CrawlId, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    tallies: dict[tuple[CrawlId, str, str], int] = field(default_factory=lambda: defaultdict(int))
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+
+    def queue(self, crawl_id: CrawlId, host_id: HostId) -> QueueDelta:
+        """The delta of this queue, made on first use."""
+        return self.queues.setdefault((crawl_id, host_id), QueueDelta())
+
+    def empty(self) -> bool:
+        """Whether nothing would be written."""
+        return not (
+            self.urls or self.fetches or self.queues or self.hosts or self.freed or self.expired
+            or self.give_up or self.counters or self.tallies or self.dead_letters
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLink:
+    """A link to insert: its host is known by name only. `via_host` 0 and empty `via`: a seed."""
+
+    crawl_id: CrawlId
+    url: str
+    host: str
+    fingerprint: Fingerprint
+    depth: int
+    hops: int
+    priority: int
+    via_host: int
+    via: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMark:
+    """A producer's place: its n-th message of a (crawl, partition) and its running total of URLs."""
+
+    crawl_id: CrawlId
+    producer: str
+    n: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBatch:
+    """Discoveries to apply in one transaction, in order of arrival; `refused` counts links nobody could queue."""
+
+    messages: tuple[tuple[ProducerMark, tuple[FoundLink, ...], int], ...]
+    dead_letters: tuple[DeadLetter, ...] = ()
+
+
+@dataclass(slots=True)
+class Found:
+    """What applying a FoundBatch changed: queues touched (with rows added), depths lowered in leases, counter deltas."""
+
+    queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
+    host_names: dict[HostId, str] = field(default_factory=dict)
+    lowered: list[tuple[LeaseId, Fingerprint, int]] = field(default_factory=list)
+    new: int = 0
+    known: int = 0
+    refused: int = 0
+    repeats: int = 0
+    gaps: int = 0
+    next_host: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A crawl's counters summed over partitions; `version` grows with every change of any of them."""
+
+    discovered: int = 0
+    queued: int = 0
+    leased: int = 0
+    done: int = 0
+    failed: int = 0
+    excluded: int = 0
+    pages: int = 0
+    bytes: int = 0
+    fetches: int = 0
+    accepted: int = 0
+    new: int = 0
+    known: int = 0
+    refused: int = 0
+    stale: int = 0
+    version: int = 0
+
+    def url_drift(self) -> int:
+        """0 when discovered = queued + leased + done + failed + excluded."""
+        return self.discovered - (self.queued + self.leased + self.done + self.failed + self.excluded)
+
+    def link_drift(self) -> int:
+        """0 when accepted = new + known + refused, of what is applied."""
+        return self.accepted - (self.new + self.known + self.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRun:
+    """A command to apply to one partition."""
+
+    id: str
+    crawl_id: CrawlId
+    kind: str
+    args: dict[str, object]
+    partition: Partition

@@ -1,0 +1,104 @@
+"""The port to the frontier's truth. Every method is one transaction; owners' methods begin with their fence.
+
+Errors: OwnershipLost when the fence refused (nothing was written), Transient when the database was away or busy beyond its
+limits (nothing was written, or the answer was lost: the caller must claim and load again), Permanent when these rows can
+never be written, Unusable when the disk is full or the schema is not ours.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from shared.domain.frontier import CrawlState, Fence, Position
+from shared.domain.ids import CrawlId, LeaseId, Partition, Term
+from shared.domain.ledger import (
+    Changes,
+    Claimed,
+    CommandRun,
+    Counters,
+    CrawlRow,
+    Found,
+    FoundBatch,
+    LeaseRequest,
+    LeaseRow,
+    QueueRow,
+)
+
+
+class Store(Protocol):
+    """The tables of one cluster."""
+
+    async def open_cluster(self, partitions: int, now_ms: int) -> int:
+        """The number of partitions, fixed by the first call ever; makes the partition rows."""
+        ...
+
+    async def newest_term(self) -> Term:
+        """The greatest term any partition was claimed under."""
+        ...
+
+    async def put_crawl(self, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
+        """Create the crawl or give it a new revision when `spec` differs; whether anything changed."""
+        ...
+
+    async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None: ...
+
+    async def crawls(self) -> Sequence[CrawlRow]:
+        """All crawls that are not deleted."""
+        ...
+
+    async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None: ...
+
+    async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None: ...
+
+    async def counters(self, crawl_id: CrawlId) -> Counters: ...
+
+    async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
+        """kind -> key -> count, summed over partitions."""
+        ...
+
+    # An owner's transactions ------------------------------------------------------------------------------------------
+
+    async def claim(self, partition: Partition, term: Term) -> Claimed:
+        """Own the partition under `term`; OwnershipLost when an equal or later term owns it."""
+        ...
+
+    async def apply(self, fence: Fence, position: Position, changes: Changes) -> None:
+        """Write an owner's decisions and move the position."""
+        ...
+
+    async def apply_found(
+        self, fence: Fence, position: Position, batch: FoundBatch, next_host: int, now_ms: int
+    ) -> Found:
+        """Insert what is new of the batch, merge what is known, move the position."""
+        ...
+
+    async def run_command(self, fence: Fence, position: Position | None, command: CommandRun, now_ms: int) -> int | None:
+        """Apply one bounded chunk of a command; rows changed, or None when it is done (then the position moved)."""
+        ...
+
+    async def dispatch(
+        self, fence: Fence, next_lease: int, requests: Sequence[LeaseRequest], now_ms: int
+    ) -> Sequence[LeaseRow]:
+        """Lease URLs; a request whose queue had nothing gives no row."""
+        ...
+
+    async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
+        """Count one more grant of each lease, before it is answered."""
+        ...
+
+    async def still_owner(self, fence: Fence) -> bool:
+        """Whether the partition's term is still the fence's, by a read that began after this call."""
+        ...
+
+    async def ready_queues(
+        self, partition: Partition, crawl_id: CrawlId, now_ms: int, most: int
+    ) -> Sequence[QueueRow]:
+        """Queues with something queued or waiting, least recently served first; up to `most`."""
+        ...
+
+    async def queue_rows(self, keys: Sequence[tuple[CrawlId, int]]) -> Sequence[QueueRow]: ...
+
+    async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: int, now_ms: int) -> int:
+        """Move WAITING URLs that are due back to the queue; how many."""
+        ...
+
+    async def close(self) -> None: ...
