@@ -1,8 +1,8 @@
 """Makes a clone's .venv hold what a lock file says. Started by the launcher, with any Python 3.11+ and nothing else.
 
 Every package is checked against the hashes of a lock, the installer included. Any number of first uses at once are
-safe: one works, the others wait for it (a kernel lock, so that a killed one holds nobody up). The stamp is written last,
-so an interrupted set-up is taken up again by the next use, and a .venv that does not answer is made anew.
+safe: one works, the others wait for it (a kernel lock, so that a killed one holds nobody up). The stamp is written
+last, so an interrupted set-up is taken up again by the next use, and a .venv that does not answer is made anew.
 """
 
 import fcntl

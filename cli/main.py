@@ -1,6 +1,7 @@
 """Finds the command that the arguments name, runs it, and turns what people can put right into one sentence."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -42,13 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named by `argv` (by default the process's arguments); returns the exit code, never exits."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
     except Usage as problem:
         print(f"orb: {problem}", file=sys.stderr)
         return Exit.USAGE
     except Environment as problem:
         print(f"orb: {problem}", file=sys.stderr)
         return Exit.ENVIRONMENT
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:  # the commands that can go on later say so themselves
         return 130
     except SystemExit as asked:  # argparse, after --help
