@@ -1,0 +1,43 @@
+"""Fixtures shared by all tests: thin doors to tests/support, which knows nothing of pytest."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.corpora import CORPORA, Corpus, missing_packages
+from tests.support.web import Site, Web, serve
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Callable[..., Web]]:
+    """`web(site, ...)` serves sites from a process of its own until the test ends."""
+    with ExitStack() as stack:
+        served = 0
+
+        def start(*sites: Site) -> Web:
+            nonlocal served
+            served += 1
+            return stack.enter_context(serve(tmp_path / f"web-{served}.jsonl", *sites))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def corpora() -> tuple[Corpus, ...]:
+    """The installed documentation trees; without them the test is skipped, or fails where CI is set."""
+    missing = missing_packages()
+    if missing:
+        reason = f"documentation packages are not installed: apt-get install {' '.join(missing)}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return CORPORA
+
+
+@pytest.fixture
+def corpora_web(corpora: tuple[Corpus, ...], web: Callable[..., Web]) -> Web:
+    """The documentation trees, each a host of its own, in the order of `corpora`."""
+    return web(*(corpus.site() for corpus in corpora))

@@ -1,0 +1,250 @@
+"""A small HTTP/1.1 server for tests, which serves any site and logs every exchange with its exact times.
+
+It runs on asyncio's own loop on purpose: there `transport.write` calls send() at once, which makes the logged end of a
+response the real one; uvloop would put the send off to the end of the loop's turn.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from tests.support.weblog import Exchange, line_of
+
+HELD_BACK: Final = 1024
+AT_ONCE: Final = 64 * 1024
+MAX_HEAD: Final = 256 * 1024
+REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request head; `headers` has lower-case names, the last value wins. `host` counts the site's hosts from 0."""
+
+    host: int
+    method: str
+    target: str
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A well-formed response, sent after `delay_s` with a Content-Length of its own."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """Bytes sent as they come, head included; then the connection is closed (`reset`: by RST). `status` is logged."""
+
+    status: int
+    stream: AsyncIterator[bytes]
+    reset: bool = False
+
+
+Respond = Callable[[Request], Reply | RawReply]
+
+
+class ExchangeLog:
+    """Appends exchanges to a file, each in one write, so that a reader sees whole lines soon."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def add(self, exchange: Exchange) -> None:
+        os.write(self._fd, line_of(exchange))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Connection(asyncio.Protocol):
+    """One client connection: requests are answered one after the other, in the order they came."""
+
+    _numbers = 0
+
+    def __init__(self, name: str, index: int, respond: Respond, log: ExchangeLog) -> None:
+        Connection._numbers += 1
+        self._number = Connection._numbers
+        self._name, self._index, self._respond, self._log = name, index, respond, log
+        self._buffer = bytearray()
+        self._skip = 0
+        self._open: Exchange | None = None
+        self._sent = 0
+        self._task: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=0)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._writable.set()
+        if self._task is not None:
+            self._task.cancel()
+        self._finish(time.monotonic_ns(), complete=False)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._open is None:
+            self._next(time.monotonic_ns())
+        elif len(self._buffer) > MAX_HEAD:
+            self._transport.abort()
+
+    def _next(self, now: int) -> None:
+        """Starts the next exchange if its head is there."""
+        while self._open is None and not self._transport.is_closing():
+            if self._skip:
+                dropped = min(self._skip, len(self._buffer))
+                del self._buffer[:dropped]
+                self._skip -= dropped
+            end = -1 if self._skip else self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = bytes(self._buffer[:end]).decode("latin-1")
+            del self._buffer[: end + 4]
+            try:
+                self._begin(head, now)
+            except ValueError:
+                self._transport.abort()
+
+    def _begin(self, head: str, now: int) -> None:
+        first, *lines = head.split("\r\n")
+        method, target, version = first.split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        self._skip = int(headers.get("content-length", "0"))
+        self._sent = 0
+        reply = self._respond(Request(self._index, method, target, headers))
+        self._open = Exchange(
+            self._name, method, target, headers.get("user-agent", ""), reply.status, self._number, now, 0
+        )
+        if isinstance(reply, RawReply):
+            self._task = asyncio.create_task(self._send_raw(reply), name=f"raw:{target[:40]}")
+            return
+        closes = version == "HTTP/1.0" or headers.get("connection", "").lower() == "close"
+        payload = _payload(reply, closes, with_body=method != "HEAD")
+        if reply.delay_s or len(payload) > AT_ONCE:
+            self._task = asyncio.create_task(
+                self._send_later(payload, reply.delay_s, closes), name=f"send:{target[:40]}"
+            )
+            return
+        ended = time.monotonic_ns()
+        self._write(payload)
+        if self._writable.is_set():
+            self._done(ended, closes)
+        else:
+            self._task = asyncio.create_task(self._drained(closes), name=f"drain:{target[:40]}")
+
+    def _write(self, data: bytes) -> None:
+        self._transport.write(data)
+        self._sent += len(data)
+
+    async def _send_later(self, payload: bytes, delay_s: float, closes: bool) -> None:
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        if len(payload) > AT_ONCE:
+            self._write(payload[:-HELD_BACK])
+            await self._writable.wait()
+            payload = payload[-HELD_BACK:]
+        ended = time.monotonic_ns()
+        self._write(payload)
+        if not self._writable.is_set():
+            await self._writable.wait()
+            ended = time.monotonic_ns()
+        self._task = None
+        self._done(ended, closes)
+
+    async def _drained(self, closes: bool) -> None:
+        await self._writable.wait()
+        self._task = None
+        self._done(time.monotonic_ns(), closes)
+
+    async def _send_raw(self, reply: RawReply) -> None:
+        async for chunk in reply.stream:
+            self._write(chunk)
+            await self._writable.wait()
+            # The wait may return at once for ever: let the loop see that the client has gone.
+            await asyncio.sleep(0)
+            if self._transport.is_closing():
+                return
+        self._task = None
+        if reply.reset:
+            self._finish(time.monotonic_ns(), complete=True)
+            self._transport.abort()
+        else:
+            self._done(time.monotonic_ns(), closes=True)
+
+    def _done(self, ended_ns: int, closes: bool) -> None:
+        self._finish(ended_ns, complete=not self._transport.is_closing())
+        if closes:
+            self._transport.close()
+        elif self._task is None and self._buffer:
+            self._next(time.monotonic_ns())
+
+    def _finish(self, ended_ns: int, *, complete: bool) -> None:
+        if self._open is not None:
+            opened, self._open = self._open, None
+            self._log.add(
+                Exchange(
+                    opened.host,
+                    opened.method,
+                    opened.path,
+                    opened.user_agent,
+                    opened.status,
+                    opened.connection,
+                    opened.begun_ns,
+                    ended_ns,
+                    complete,
+                    self._sent,
+                )
+            )
+
+
+def _payload(reply: Reply, closes: bool, *, with_body: bool) -> bytes:
+    head = [f"HTTP/1.1 {reply.status} {REASONS.get(reply.status, 'Unknown')}"]
+    head += [f"{name}: {value}" for name, value in reply.headers]
+    if reply.status != 304:
+        head.append(f"Content-Length: {len(reply.body)}")
+    if closes:
+        head.append("Connection: close")
+    return "\r\n".join([*head, "", ""]).encode("latin-1") + (reply.body if with_body else b"")
+
+
+def listen_on(addresses: list[str]) -> tuple[int, list[socket.socket]]:
+    """One free port bound on every address, in their order; tries other ports when one is taken on some address."""
+    for _ in range(50):
+        bound: list[socket.socket] = []
+        port = 0
+        try:
+            for address in addresses:
+                sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                bound.append(sock)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind((address, port))
+                port = sock.getsockname()[1]
+        except OSError:
+            for sock in bound:
+                sock.close()
+            continue
+        for sock in bound:
+            sock.listen(1024)
+            sock.setblocking(False)
+        return port, bound
+    raise OSError(f"no port is free on all of {len(addresses)} loopback addresses")
