@@ -1,0 +1,1 @@
+"""The page archive: WARC segments in a local folder or an object store."""

@@ -1,0 +1,80 @@
+"""Writing a CDXJ index: sorted bytewise, in bounded memory, and visible only as a whole."""
+
+import heapq
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from shared.adapters.objects.local import sync_folder
+from shared.domain.cdxj import IndexRow, cdxj_line
+
+RUN_LINES: Final = 100_000
+_MERGE_WIDTH: Final = 64
+_BUFFER: Final = 1 << 18
+
+
+def write_index(rows: Iterable[IndexRow], path: Path, *, run_lines: int = RUN_LINES) -> int:
+    """Write the index of `rows` to `path` and return the number of lines.
+
+    External merge sort: runs of `run_lines` lines are sorted in memory and merged from disk, at most 64 at a time.
+    Readers of `path` see the old index or the new one, never a part; an error leaves the old one.
+    """
+    lines = (cdxj_line(row) + b"\n" for row in rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
+        runs = _merged_runs(_sorted_runs(lines, Path(scratch), run_lines), Path(scratch))
+        whole = Path(scratch) / "index"
+        count = _merge(runs, whole, durable=True)
+        whole.replace(path)
+    sync_folder(path.parent)
+    return count
+
+
+def _sorted_runs(lines: Iterator[bytes], scratch: Path, run_lines: int) -> Iterator[Path]:
+    number = 0
+    while run := list(islice(lines, run_lines)):
+        run.sort()
+        target = scratch / f"run-{number}"
+        with target.open("wb", buffering=_BUFFER) as out:
+            out.writelines(run)
+        number += 1
+        yield target
+
+
+def _merged_runs(runs: Iterator[Path], scratch: Path) -> list[Path]:
+    """At most `_MERGE_WIDTH` runs: whenever that many have gathered at a level, they become one of the next."""
+    levels: list[list[Path]] = []
+    for run in runs:
+        level, carried = 0, run
+        while True:
+            if level == len(levels):
+                levels.append([])
+            levels[level].append(carried)
+            if len(levels[level]) < _MERGE_WIDTH // 2:
+                break
+            carried = scratch / f"merged-{level}-{levels[level][0].name}"
+            _merge(levels[level], carried)
+            levels[level] = []
+            level += 1
+    return [run for level_runs in levels for run in level_runs]
+
+
+def _merge(runs: list[Path], target: Path, *, durable: bool = False) -> int:
+    """Merge sorted files into `target`, remove them, and return the number of lines."""
+    count = 0
+    with ExitStack() as stack:
+        out = stack.enter_context(target.open("wb", buffering=_BUFFER))
+        sources = [stack.enter_context(run.open("rb", buffering=_BUFFER)) for run in runs]
+        for line in heapq.merge(*sources):
+            out.write(line)
+            count += 1
+        if durable:
+            out.flush()
+            os.fsync(out.fileno())
+    for run in runs:
+        run.unlink()
+    return count

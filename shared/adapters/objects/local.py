@@ -1,0 +1,161 @@
+"""Segments in a local folder.
+
+A segment being written is called `<name>.open` and its writer holds an flock on it; finishing renames it to `<name>`.
+The suffix tells people and tools that the file is unfinished; the lock tells a repair whether its writer lives.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from shared.domain.archive import RecordLocation
+from shared.ports.archive import ArchiveFull, ArchiveUnavailable, RecordUnreadable
+
+OPEN_SUFFIX: Final = ".open"
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class LocalSegments:
+    """A `SegmentStore` in one folder, which is made when the first segment is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def create(self, name: str) -> "LocalSegment":
+        with _named_errors(name):
+            path = self._path(name)
+            if not self._folder.is_dir():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                sync_folder(self._folder.parent)
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, "segment name already used", str(path))
+            while True:
+                fd = os.open(_open_path(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX)
+                    # Between the two calls a repair may have taken the empty file for a dead writer's and removed it.
+                    if is_at(fd, _open_path(path)):
+                        return LocalSegment(path, fd)
+                except BaseException:
+                    os.close(fd)
+                    raise
+                os.close(fd)
+
+    def read(self, location: RecordLocation) -> bytes:
+        fd = self._open_for_reading(location.segment)
+        try:
+            with _named_errors(location.segment):
+                data = os.pread(fd, location.length, location.offset)
+        finally:
+            os.close(fd)
+        if len(data) != location.length:
+            raise RecordUnreadable(f"segment {location.segment} ends before byte {location.offset + location.length}")
+        return data
+
+    def _open_for_reading(self, name: str) -> int:
+        """Final name first; then as unfinished; then the final name again, as it may be renamed in between."""
+        path = self._path(name)
+        for candidate in (path, _open_path(path), path):
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(candidate, os.O_RDONLY | os.O_CLOEXEC)
+        raise RecordUnreadable(f"there is no segment {name} in {self._folder}")
+
+    def _path(self, name: str) -> Path:
+        if "/" in name or name.startswith(".") or not name:
+            raise ValueError(f"not a segment's name: {name!r}")
+        return self._folder / name
+
+
+class LocalSegment:
+    """A segment open for appending. `commit` writes at the durable end, so an attempt that failed is overwritten."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self._durable = 0
+        self._entered = False
+        self._renamed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._fd < 0 else "open"
+        return f"<LocalSegment {self.name} {state} durable={self._durable}>"
+
+    @property
+    def name(self) -> str:
+        return self._path.name
+
+    def commit(self, members: Sequence[bytes]) -> None:
+        data = memoryview(b"".join(members))
+        with _named_errors(self.name):
+            try:
+                self._write(data)
+                os.fdatasync(self._fd)
+                if not self._entered:
+                    sync_folder(self._path.parent)
+                    self._entered = True
+            except OSError as failure:
+                # After a failed sync the kernel may call lost pages clean; nothing after `_durable` is trusted.
+                try:
+                    os.ftruncate(self._fd, self._durable)
+                except OSError as second:
+                    failure.add_note(f"cutting {self.name} back to {self._durable} bytes failed too: {second}")
+                raise
+        self._durable += len(data)
+
+    def _write(self, data: memoryview) -> None:
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._fd, data[written:], self._durable + written)
+
+    def finish(self) -> None:
+        with _named_errors(self.name):
+            if not self._renamed:
+                os.rename(_open_path(self._path), self._path)
+                self._renamed = True
+            sync_folder(self._path.parent)
+        self.abandon()
+
+    def abandon(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def is_at(fd: int, path: Path) -> bool:
+    """Whether the open file is still the one that `path` names."""
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), named)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make creations, renames and removals in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _open_path(path: Path) -> Path:
+    return path.with_name(path.name + OPEN_SUFFIX)
+
+
+@contextlib.contextmanager
+def _named_errors(name: str) -> Iterator[None]:
+    """The port's errors for those of the system."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as failure:
+        if failure.errno in _NO_ROOM:
+            reason = f"no room for archive segment {name}: {failure.strerror}; free some disk space"
+            raise ArchiveFull(reason) from failure
+        raise ArchiveUnavailable(f"archive segment {name}: {failure}") from failure

@@ -1,0 +1,167 @@
+"""Finishing the segments that dead writers left open.
+
+A record is one gzip member, so a torn tail is recognised by walking members from the start. What was synced is whole
+records and is never cut: only what follows the *last* whole record goes.
+"""
+
+import fcntl
+import mmap
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from isal import isal_zlib
+
+from shared.adapters.objects.local import OPEN_SUFFIX, is_at, sync_folder
+
+_MAGIC: Final = b"\x1f\x8b\x08"
+_PIECE: Final = 16 * 1024
+# The stub declares the exception as an instance.
+_DAMAGE: Final = cast("type[Exception]", isal_zlib.error)
+_HEADER_LIMIT: Final = 1 << 20
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
+_WARCINFO: Final = re.compile(rb"\r\nwarc-type:[ \t]*warcinfo[ \t]*\r\n", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A segment's whole records: the byte the last one ends at, their number without warcinfo, ranges that are not."""
+
+    end: int = 0
+    pages: int = 0
+    damaged: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was done to one segment: bytes kept (0: removed), bytes cut, ranges inside that are no whole record."""
+
+    segment: str
+    kept: int
+    cut: int
+    damaged: tuple[tuple[int, int], ...] = ()
+
+
+def repair_torn(folder: Path) -> list[Repaired]:
+    """Cut the torn tails of unfinished segments in `folder` and give them their final names, durably.
+
+    Finished segments are not opened. A segment whose writer holds its lock is left alone. One that holds no page is
+    removed. May be interrupted and repeated at any point. Reads each unfinished segment once.
+    """
+    if not folder.is_dir():
+        return []
+    done = [outcome for path in sorted(folder.glob(f"*{OPEN_SUFFIX}")) if (outcome := _repair(path)) is not None]
+    if done:
+        sync_folder(folder)
+    return done
+
+
+def _repair(path: Path) -> Repaired | None:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        if not is_at(fd, path):
+            return None
+        size = os.fstat(fd).st_size
+        scan = Scan()
+        if size:
+            with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as data:
+                scan = scan_records(data)
+        name = path.name.removesuffix(OPEN_SUFFIX)
+        if scan.pages == 0:
+            path.unlink()
+            return Repaired(name, 0, size)
+        if scan.end < size:
+            os.ftruncate(fd, scan.end)
+        os.fsync(fd)
+        path.rename(path.with_name(name))
+        return Repaired(name, scan.end, size - scan.end, scan.damaged)
+    finally:
+        os.close(fd)
+
+
+@dataclass(slots=True)
+class _Member:
+    """What reading a gzip member from some byte gave. `torn`: the data ended before the member did."""
+
+    end: int = 0
+    whole: bool = False
+    torn: bool = False
+    warcinfo: bool = False
+
+
+def scan_records(data: "mmap.mmap | bytes") -> Scan:
+    """Walk the gzip members of `data`.
+
+    A member that the end of the data cuts short is a torn tail. Anything else that is no whole record is damage, and
+    the walk goes on at the next whole record, if there is one: records after it may have been synced.
+    """
+    end = pages = position = 0
+    damaged: list[tuple[int, int]] = []
+    with memoryview(data) as view:
+        while position < len(view):
+            member = _read_member(view, position)
+            if member.torn:
+                break
+            if not member.whole:
+                found = _next_whole(data, view, position + 1)
+                if found is None:
+                    break
+                damaged.append((position, found))
+                position = found
+                continue
+            position = end = member.end
+            pages += not member.warcinfo
+    return Scan(end, pages, tuple(damaged))
+
+
+def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int) -> int | None:
+    position = data.find(_MAGIC, start)
+    while position >= 0:
+        if _read_member(view, position).whole:
+            return position
+        position = data.find(_MAGIC, position + 1)
+    return None
+
+
+def _read_member(view: memoryview, start: int) -> _Member:
+    """Decompress the member at `start` in pieces, keeping only its beginning and its length."""
+    decompressor = isal_zlib.decompressobj(wbits=31)
+    position, total, beginning, tail = start, 0, bytearray(), b""
+    while not decompressor.eof:
+        piece = view[position : position + _PIECE]
+        if not piece:
+            return _Member(torn=True)
+        try:
+            out = decompressor.decompress(piece)
+        except _DAMAGE:
+            return _Member()
+        position += len(piece)
+        total += len(out)
+        tail = (tail + out)[-4:] if len(out) < 4 else out[-4:]
+        if len(beginning) < _HEADER_LIMIT:
+            beginning += out[: _HEADER_LIMIT - len(beginning)]
+    return _judged(bytes(beginning), total, tail, position - len(decompressor.unused_data))
+
+
+def _judged(beginning: bytes, total: int, tail: bytes, end: int) -> _Member:
+    """Whether a member's content is one WARC record of the length it states."""
+    header_end = beginning.find(b"\r\n\r\n") + 4
+    header = beginning[:header_end]
+    length = _LENGTH.search(header)
+    whole = (
+        header_end > 4
+        and header.startswith(b"WARC/")
+        and length is not None
+        and total == header_end + int(length[1]) + 4
+        and tail == b"\r\n\r\n"
+    )
+    return _Member(end=end, whole=whole, warcinfo=_WARCINFO.search(header) is not None)

@@ -1,0 +1,123 @@
+"""A stored page, read back from the bytes of its record."""
+
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.coding import codings_of, decoded
+
+RECORD_LIMIT: Final = 1 << 28
+DECODED_LIMIT: Final = 1 << 26
+_BLANK: Final = b"\r\n\r\n"
+
+
+class NotARecord(ValueError):
+    """The bytes are not one whole record of a stored HTTP answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A `response` or `revisit` record.
+
+    `head` and `body` are the stored HTTP message (content coding as received); `decoded` is the body without content
+    coding, cut at the reader's limit (`decoded_truncated`) or where it became unreadable (`decode_error`). `headers`
+    have lower-cased names, in order, duplicates kept. A revisit has no body of its own: `refers_to` is the URL and
+    WARC-Date of the capture that has it. `fields` are the WARC header's own, names lower-cased.
+    """
+
+    url: str
+    date: str
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    head: bytes
+    body: bytes
+    decoded: bytes
+    digest: str | None = None
+    ip: str | None = None
+    truncated: str | None = None
+    decoded_truncated: bool = False
+    decode_error: str | None = None
+    refers_to: tuple[str, str] | None = None
+    fields: tuple[tuple[str, str], ...] = ()
+
+    def header(self, name: str) -> str | None:
+        """The first value of HTTP header `name` (given in lower case), or None."""
+        return _first(self.headers, name)
+
+
+def parse_stored(
+    member: bytes, *, record_limit: int = RECORD_LIMIT, decoded_limit: int = DECODED_LIMIT
+) -> StoredResponse:
+    """Read one compressed record, at most `record_limit` bytes of it uncompressed; NotARecord when it is none."""
+    record = _uncompressed(member, record_limit)
+    header, blank, rest = record.partition(_BLANK)
+    if not blank or not header.startswith(b"WARC/"):
+        raise NotARecord("no WARC header")
+    fields = _fields(header)
+    kind = _first(fields, "warc-type")
+    length = _first(fields, "content-length") or ""
+    if kind not in ("response", "revisit") or not length.isdecimal() or len(rest) != int(length) + len(_BLANK):
+        raise NotARecord(f"not a whole response: type {kind}, {len(rest)} bytes for a length of {length}")
+    head, _, body = rest[: int(length)].partition(_BLANK)
+    headers = _fields(head)
+    encodings = [value for name, value in headers if name == "content-encoding"]
+    plain = decoded(body, codings_of(encodings), decoded_limit)
+    refers_to = _first(fields, "warc-refers-to-target-uri")
+    return StoredResponse(
+        url=_first(fields, "warc-target-uri") or "",
+        date=_first(fields, "warc-date") or "",
+        status=_status(head),
+        headers=headers,
+        head=head + _BLANK,
+        body=body,
+        decoded=plain.body,
+        digest=_first(fields, "warc-payload-digest"),
+        ip=_first(fields, "warc-ip-address"),
+        truncated=_first(fields, "warc-truncated"),
+        decoded_truncated=plain.truncated,
+        decode_error=plain.error,
+        refers_to=(refers_to, _first(fields, "warc-refers-to-date") or "") if refers_to is not None else None,
+        fields=fields,
+    )
+
+
+def _uncompressed(member: bytes, limit: int) -> bytes:
+    decompressor = zlib.decompressobj(31)
+    try:
+        record = decompressor.decompress(member, limit)
+    except zlib.error as failure:
+        raise NotARecord(f"not a gzip member: {failure}") from failure
+    if not decompressor.eof:
+        raise NotARecord(f"cut short, or longer than {limit} bytes")
+    return record
+
+
+def _status(head: bytes) -> int:
+    parts = head.split(b"\r\n", 1)[0].split(None, 2)
+    if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
+        raise NotARecord("the stored message does not begin with an HTTP status line")
+    return int(parts[1])
+
+
+def _fields(head: bytes) -> tuple[tuple[str, str], ...]:
+    """The fields of a header block after its first line, continuation lines joined."""
+    found: list[tuple[str, str]] = []
+    for line in head.split(b"\r\n")[1:]:
+        if line[:1] in (b" ", b"\t") and found:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {_text(line)}")
+            continue
+        name, colon, value = line.partition(b":")
+        if colon:
+            found.append((_text(name).lower(), _text(value)))
+    return tuple(found)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return value.decode("latin-1").strip()
+
+
+def _first(fields: tuple[tuple[str, str], ...], name: str) -> str | None:
+    return next((value for key, value in fields if key == name), None)
