@@ -1,0 +1,1 @@
+"""Measurements, each a module with its own command line (`orb bench NAME`); ratios within one run count."""

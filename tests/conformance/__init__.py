@@ -1,0 +1,1 @@
+"""Agreement with outside specifications and with independent implementations of them."""

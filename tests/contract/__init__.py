@@ -1,0 +1,1 @@
+"""What a port promises, run against each of its adapters."""

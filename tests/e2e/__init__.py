@@ -1,0 +1,1 @@
+"""The orb command as a user runs it, all processes real."""

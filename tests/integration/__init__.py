@@ -1,0 +1,1 @@
+"""Parts joined on real engines, servers and processes."""

@@ -109,7 +109,6 @@ def test_changed_lock_is_installed_and_a_developers_environment_stays_one(
 
 
 def test_first_uses_at_the_same_time_set_up_once(clone: Path, environment: dict[str, str]) -> None:
-    pipe = subprocess.PIPE
     running = [
         subprocess.Popen(
             [clone / "orb", "crawl"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,0 +1,1 @@
+"""Schemas moving under old and new code."""

@@ -1,0 +1,1 @@
+"""Servers, corpora and judges that tests share; nothing here is a test."""

@@ -1,0 +1,1 @@
+"""Pure code and its properties; milliseconds each."""

@@ -1,0 +1,1 @@
+"""etcd: leadership, membership, partition ownership and watched configuration of a cluster."""

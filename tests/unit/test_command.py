@@ -1,0 +1,66 @@
+"""The frame of the `orb` command: exit codes, one sentence per error, nothing imported that was not asked for."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from cli.exits import Exit
+from cli.main import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_unknown_command_is_a_usage_error_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crwal"]) == Exit.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "orb: there is no command 'crwal'; see `orb --help`\n"
+
+
+@pytest.mark.parametrize("argv", [["version", "--nonsense"], ["--nonsense"], []])
+def test_wrong_arguments_are_exit_code_2(argv: list[str]) -> None:
+    assert main(argv) == Exit.USAGE
+
+
+def test_help_and_version_are_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == Exit.OK
+    listed = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"\n    {name} " not in listed] == []
+    assert main(["--version"]) == Exit.OK
+
+
+def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, (module, _) in COMMANDS.items():
+        assert callable(import_module(module).run)
+        if module != "cli.develop":  # these hand --help on to their tool
+            assert main([name, "--help"]) == Exit.OK
+            assert f"orb {name}" in capsys.readouterr().out
+
+
+def test_developer_commands_outside_a_clone_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cli.develop._ROOT", tmp_path)
+    assert main(["lint"]) == Exit.ENVIRONMENT
+    assert "in a clone" in capsys.readouterr().err
+
+
+def test_help_needs_no_engine() -> None:
+    code = "import sys; from cli.main import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert loaded.isdisjoint({"nats", "sqlalchemy", "pycurl", "pydantic", "rich", "asyncio"})
+
+
+def test_reader_that_leaves_early_causes_no_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "orb", "version"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
