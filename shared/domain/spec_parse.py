@@ -1,0 +1,166 @@
+"""From what a user wrote to a crawl spec, or to every problem in it, each with its place, in one go."""
+
+import math
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from enum import Enum
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec.structs import FieldInfo, fields
+
+from shared.domain.crawl import CrawlSpec
+from shared.domain.spec_rules import Problem, checked
+from shared.domain.url import canonicalize
+
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+_TYPE_NAMES: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+_HINTS: Final = {
+    "seeds": "give at least one URL to start from",
+    "name": "lower-case letters, digits and inner hyphens, at most 63",
+    "pool": "lower-case letters, digits and inner hyphens, at most 63",
+}
+
+
+class SpecError(ValueError):
+    """The spec cannot be used; `problems` are all that were found, in the order of the spec."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+def parse_spec(data: Mapping[str, Any]) -> CrawlSpec:
+    """The spec that `data` (plain JSON or YAML values) declares; SpecError with as many problems as can be told.
+
+    A seed may be written as its URL alone, and a single seed without a list. Seed URLs become canonical. A section that
+    is there but empty (`scope:` with nothing below it) has its defaults.
+    """
+    problems: list[Problem] = []
+    spec = _build(CrawlSpec, _with_plain_seeds(data), "", problems)
+    if spec is None or problems:
+        raise SpecError(tuple(problems))
+    return spec
+
+
+def _with_plain_seeds(data: object) -> object:
+    if not isinstance(data, Mapping) or "seeds" not in data:
+        return data
+    seeds = data["seeds"]
+    if isinstance(seeds, str | Mapping):
+        seeds = [seeds]
+    return {**data, "seeds": [_plain_seed(seed) for seed in seeds]} if isinstance(seeds, list | tuple) else data
+
+
+def _plain_seed(seed: object) -> object:
+    if isinstance(seed, str):
+        seed = {"url": seed}
+    if isinstance(seed, Mapping) and isinstance(seed.get("url"), str):
+        return {**seed, "url": canonicalize(seed["url"]) or seed["url"]}
+    return seed
+
+
+def _build(cls: type[_S], data: object, path: str, problems: list[Problem]) -> _S | None:
+    """An instance of `cls`, or None; whatever is wrong is added to `problems`."""
+    if not isinstance(data, Mapping):
+        problems.append(Problem(path, f"expected a mapping of fields, got {_shown(data)}"))
+        return None
+    before = len(problems)
+    known = {field.name: field for field in fields(cls)}
+    problems.extend(
+        Problem(_join(path, name), "there is no such field", _did_you_mean(str(name), known))
+        for name in data
+        if name not in known
+    )
+    values: dict[str, Any] = {}
+    for name, field in known.items():
+        if name in data:
+            value = _value(field, data[name], _join(path, name), problems)
+            if value is not msgspec.UNSET:
+                values[name] = value
+        elif field.required:
+            problems.append(Problem(_join(path, name), "is required", _HINTS.get(name, "")))
+    if len(problems) > before:
+        return None
+    built = cls(**values)
+    problems.extend(Problem(_join(path, problem.path), problem.message, problem.hint) for problem in checked(built))
+    return built
+
+
+def _value(field: FieldInfo, value: object, path: str, problems: list[Problem]) -> object:
+    """The field's value, or UNSET where the default holds or a problem was added."""
+    inner, is_list = _section(field.type)
+    if inner is not None and not is_list:
+        built = msgspec.UNSET if value is None else _build(inner, value, path, problems)
+        return msgspec.UNSET if built is None else built
+    if inner is not None and isinstance(value, list):
+        parts = [_build(inner, part, f"{path}[{index}]", problems) for index, part in enumerate(value)]
+        if None in parts:
+            return msgspec.UNSET
+        value = parts
+    if isinstance(value, float) and not math.isfinite(value):
+        problems.append(Problem(path, f"expected a finite number, got {value}"))
+        return msgspec.UNSET
+    try:
+        return msgspec.convert(value, field.type)
+    except msgspec.ValidationError as error:
+        problems.append(_problem(str(error), field.type, value, path))
+        return msgspec.UNSET
+
+
+def _section(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
+    """The struct that a field holds, and whether it holds a list of them."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    is_list = get_origin(annotation) is tuple
+    if is_list:
+        annotation = get_args(annotation)[0]
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return annotation, is_list
+    return None, False
+
+
+def _problem(text: str, annotation: Any, value: object, path: str) -> Problem:
+    """msgspec's words in ours; `value` is what stood at `path`."""
+    expected, _, where = text.removesuffix("`").partition(" - at `$")
+    if match := re.fullmatch(r"\[(\d+)\]", where):
+        path, value = path + where, value[int(match[1])]  # type: ignore[index]
+    if expected.startswith("Invalid enum value"):
+        choices = [str(member.value) for member in _enum_of(annotation)]
+        hint = _did_you_mean(str(value), choices)
+        return Problem(path, f"expected one of {', '.join(choices)}, got {_shown(value)}", hint)
+    expected = expected.partition(", got ")[0].partition(" matching regex")[0]
+    names = re.sub(r"`([^`]*)`", lambda m: " or ".join(_TYPE_NAMES.get(t, t) for t in m[1].split(" | ")), expected)
+    return Problem(path, f"e{names[1:]}, got {_shown(value)}", _HINTS.get(path, ""))
+
+
+def _enum_of(annotation: Any) -> type[Enum]:
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return annotation
+    return next(found for argument in get_args(annotation) if (found := _enum_of(argument)))
+
+
+def _did_you_mean(name: str, known: Any) -> str:
+    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+
+
+def _join(path: str, name: object) -> str:
+    return f"{path}.{name}" if path and name else path or str(name)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

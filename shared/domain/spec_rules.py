@@ -1,0 +1,142 @@
+"""What a crawl spec's types cannot say: rules between fields and about the text in them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from shared.domain.crawl import CrawlSpec, Egress, Fetch, Politeness, Retry, Scope, Seed
+from shared.domain.patterns import pattern_problem
+from shared.domain.url import canonicalize, scheme_of
+
+PROXY_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+_OURS: Final = {
+    "user-agent": "set fetch.user_agent instead",
+    **dict.fromkeys(
+        ("host", "connection", "content-length", "transfer-encoding", "te", "upgrade"), "it frames the request"
+    ),
+    **dict.fromkeys(("if-none-match", "if-modified-since", "range"), "the crawler sets it by itself"),
+    "accept-encoding": "the crawler asks for what it can decode",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong: `path` (`scope.include[2]`, empty for the whole), what is wrong, and what to do if known."""
+
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.path}: " if self.path else ""
+        return place + self.message + (f" ({self.hint})" if self.hint else "")
+
+
+def checked(part: msgspec.Struct) -> Iterator[Problem]:
+    """The problems of one part of a spec whose fields are each of the right type; paths are relative to the part."""
+    match part:
+        case Seed():
+            yield from _seed(part)
+        case Scope():
+            yield from _scope(part)
+        case Politeness():
+            yield from _politeness(part)
+        case Fetch():
+            yield from _fetch(part)
+        case Retry() if part.max_s < part.base_s:
+            yield Problem("max_s", f"is less than base_s, which is {part.base_s:g}")
+        case Egress():
+            yield from _egress(part)
+        case CrawlSpec():
+            yield from _whole(part)
+        case _:
+            return
+
+
+def _seed(seed: Seed) -> Iterator[Problem]:
+    if canonicalize(seed.url) is not None:
+        return
+    if "://" not in seed.url and (guess := canonicalize(f"https://{seed.url}")):
+        yield Problem("url", f"{seed.url!r} has no scheme", f"did you mean {guess}?")
+    elif "@" in seed.url:
+        yield Problem("url", "has a user name or password, or is not a URL", "credentials do not belong in seeds")
+    else:
+        yield Problem("url", f"{seed.url!r} is not an http or https URL that can be fetched")
+
+
+def _scope(scope: Scope) -> Iterator[Problem]:
+    for name in ("include", "exclude"):
+        for index, pattern in enumerate(getattr(scope, name)):
+            if problem := pattern_problem(pattern):
+                yield Problem(f"{name}[{index}]", f"{pattern!r} {problem}", "patterns are Python regular expressions")
+
+
+def _politeness(politeness: Politeness) -> Iterator[Problem]:
+    if politeness.adaptive and politeness.max_delay_s < politeness.delay_s:
+        yield Problem("max_delay_s", f"is less than delay_s, which is {politeness.delay_s:g}")
+    if (politeness.host_slots or 1) > 1 and politeness.delay_s > 0:
+        yield Problem(
+            "host_slots", "cannot exceed 1 while there is a delay to keep", "set delay_s to 0 or leave it out"
+        )
+
+
+def _fetch(fetch: Fetch) -> Iterator[Problem]:
+    for name in ("user_agent", "contact"):
+        text = getattr(fetch, name)
+        if text is not None and not (text.isascii() and text.isprintable() and text == text.strip()):
+            yield Problem(name, "must be printable ASCII without space around it, for it is sent as a header")
+    if fetch.contact is not None and "://" not in fetch.contact and "@" not in fetch.contact:
+        yield Problem("contact", f"{fetch.contact!r} is neither a URL nor a mail address")
+    for name, value in fetch.headers.items():
+        if not _HEADER_NAME(name):
+            yield Problem("headers", f"{name!r} is not a header name")
+        elif (why := _OURS.get(name.lower())) is not None:
+            yield Problem(f"headers.{name}", "cannot be set", why)
+        elif not all(char == "\t" or " " <= char <= "~" or "\x80" <= char <= "\xff" for char in value):
+            yield Problem(f"headers.{name}", "has characters that a header cannot carry")
+    if fetch.proxy is not None and not _is_proxy(fetch.proxy):
+        yield Problem(
+            "proxy",
+            f"is not a proxy's URL of the form {PROXY_SCHEMES[0]}://host:port",
+            f"schemes: {', '.join(PROXY_SCHEMES)}",
+        )
+
+
+def _is_proxy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in PROXY_SCHEMES and bool(parts.hostname) and parts.port != 0 and parts.path in ("", "/")
+    except ValueError:
+        return False
+
+
+def _egress(egress: Egress) -> Iterator[Problem]:
+    for index, network in enumerate(egress.allow):
+        try:
+            ip_network(network)
+        except ValueError as error:
+            yield Problem(f"allow[{index}]", str(error), _network_meant(network))
+
+
+def _network_meant(network: str) -> str:
+    try:
+        return f"did you mean {ip_network(network, strict=False)}?"
+    except ValueError:
+        return "write a network as 10.0.0.0/8 or fd00::/8"
+
+
+def _whole(spec: CrawlSpec) -> Iterator[Problem]:
+    for index, seed in enumerate(spec.seeds):
+        if scheme_of(seed.url) not in spec.scope.schemes:
+            yield Problem(
+                f"seeds[{index}].url", f"its scheme is not among scope.schemes: {', '.join(spec.scope.schemes)}"
+            )
+        if len(seed.url) > spec.scope.max_url_length:
+            yield Problem(f"seeds[{index}].url", f"is longer than scope.max_url_length, {spec.scope.max_url_length}")
