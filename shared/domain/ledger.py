@@ -34,8 +34,7 @@ class LeasedUrl:
     hops: int
     priority: int
     flags: int
-    etag: str | None = None
-    last_modified: str | None = None
+    rank: int
 
 
 @dataclass(slots=True)
@@ -186,7 +185,10 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Changes:
-    """Everything one owner transaction writes, besides the fence. Deltas add up; rows replace."""
+    """Everything one owner transaction writes, besides the fence. Deltas add up; rows replace.
+
+    `give_up` ends everything still queued or waiting of a host's queue: (crawl, host, FAILED or EXCLUDED, reason).
+    """
 
     urls: list[UrlChange] = field(default_factory=list)
     fetches: list[FetchRow] = field(default_factory=list)
@@ -194,7 +196,7 @@ class Changes:
     hosts: dict[HostId, HostChange] = field(default_factory=dict)
     freed: list[LeaseId] = field(default_factory=list)
     expired: dict[LeaseId, int] = field(default_factory=dict)
-    give_up: list[tuple[CrawlId, HostId, str]] = field(default_factory=list)
+    give_up: list[tuple[CrawlId, HostId, UrlState, str]] = field(default_factory=list)
     counters: dict[CrawlId, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     tallies: dict[tuple[CrawlId, str, str], int] = field(default_factory=lambda: defaultdict(int))
     dead_letters: list[DeadLetter] = field(default_factory=list)
@@ -206,8 +208,16 @@ class Changes:
     def empty(self) -> bool:
         """Whether nothing would be written."""
         return not (
-            self.urls or self.fetches or self.queues or self.hosts or self.freed or self.expired
-            or self.give_up or self.counters or self.tallies or self.dead_letters
+            self.urls
+            or self.fetches
+            or self.queues
+            or self.hosts
+            or self.freed
+            or self.expired
+            or self.give_up
+            or self.counters
+            or self.tallies
+            or self.dead_letters
         )
 
 

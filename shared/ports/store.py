@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from shared.domain.frontier import CrawlState, Fence, Position
-from shared.domain.ids import CrawlId, LeaseId, Partition, Term
+from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Term
 from shared.domain.ledger import (
     Changes,
     Claimed,
@@ -65,14 +65,31 @@ class Store(Protocol):
         """Write an owner's decisions and move the position."""
         ...
 
-    async def apply_found(
-        self, fence: Fence, position: Position, batch: FoundBatch, next_host: int, now_ms: int
-    ) -> Found:
-        """Insert what is new of the batch, merge what is known, move the position."""
+    async def reload(self, partition: Partition, term: Term) -> Claimed:
+        """What a claim under `term` finds now; OwnershipLost when another term owns it."""
         ...
 
-    async def run_command(self, fence: Fence, position: Position | None, command: CommandRun, now_ms: int) -> int | None:
-        """Apply one bounded chunk of a command; rows changed, or None when it is done (then the position moved)."""
+    async def apply_found(
+        self,
+        fence: Fence,
+        position: Position,
+        batch: FoundBatch,
+        *,
+        next_host: int,
+        max_depth: dict[CrawlId, int | None],
+        now_ms: int,
+    ) -> Found:
+        """Insert what is new of the batch, merge what is known (`max_depth`: each crawl's limit), move the position."""
+        ...
+
+    async def run_command(
+        self, fence: Fence, position: Position, command: CommandRun, after_host: int, now_ms: int
+    ) -> int | None:
+        """Apply one bounded chunk of a command, to hosts numbered above `after_host`.
+
+        Returns where the next chunk begins, or None when the command is done, in the transaction that moves the position.
+        Every chunk may be applied again after a crash.
+        """
         ...
 
     async def dispatch(
@@ -89,15 +106,13 @@ class Store(Protocol):
         """Whether the partition's term is still the fence's, by a read that began after this call."""
         ...
 
-    async def ready_queues(
-        self, partition: Partition, crawl_id: CrawlId, now_ms: int, most: int
-    ) -> Sequence[QueueRow]:
+    async def ready_queues(self, partition: Partition, crawl_id: CrawlId, most: int) -> Sequence[QueueRow]:
         """Queues with something queued or waiting, least recently served first; up to `most`."""
         ...
 
-    async def queue_rows(self, keys: Sequence[tuple[CrawlId, int]]) -> Sequence[QueueRow]: ...
+    async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]: ...
 
-    async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: int, now_ms: int) -> int:
+    async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
         """Move WAITING URLs that are due back to the queue; how many."""
         ...
 

@@ -45,7 +45,13 @@ crawls = Table(
     Column("started_at_ms", BigInteger),
     Column("finished_at_ms", BigInteger),
     Column("active_ms", BigInteger, nullable=False, server_default="0"),
-    Index("crawls_name", "name", unique=True, sqlite_where=text("state <> 'deleted'"), postgresql_where=text("state <> 'deleted'")),
+    Index(
+        "crawls_name",
+        "name",
+        unique=True,
+        sqlite_where=text("state <> 'deleted'"),
+        postgresql_where=text("state <> 'deleted'"),
+    ),
     sqlite_autoincrement=True,
 )
 

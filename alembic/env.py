@@ -1,0 +1,14 @@
+"""Runs migrations on the connection that shared.adapters.sql.migrate hands over."""
+
+from alembic import context
+
+from shared.adapters.sql.schema import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    render_as_batch=False,
+    transaction_per_migration=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

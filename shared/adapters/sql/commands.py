@@ -1,0 +1,94 @@
+"""The transaction that applies one bounded chunk of an operator's command.
+
+A chunk covers a bounded number of hosts, and each host's rows by whole statements; it may be applied again (a crash before
+the last chunk starts the command over), so every statement names the state it changes.
+"""
+
+from sqlalchemy import Connection, bindparam, text
+
+from shared.adapters.sql.apply import add_counters
+from shared.adapters.sql.fence import move_position, pass_fence
+from shared.domain.command import CommandKind, check_command
+from shared.domain.frontier import Fence, Position
+from shared.domain.ledger import CommandRun
+
+_HOSTS_A_CHUNK = 200
+
+_HOSTS = text(
+    "SELECT host_id FROM queues WHERE crawl_id = :crawl_id AND partition = :partition AND host_id > :after"
+    " ORDER BY host_id LIMIT :most"
+)
+_APPLIED = text("SELECT 1 FROM commands WHERE id = :id AND partition = :partition")
+_RECORD = text(
+    "INSERT INTO commands (id, partition, crawl_id, kind, applied_at_ms)"
+    " VALUES (:id, :partition, :crawl_id, :kind, :now_ms) ON CONFLICT (id, partition) DO NOTHING"
+)
+_RETRY = text(
+    "UPDATE urls SET state = 0, attempts = 0, reason = NULL, rank = :now_ms + depth * 3600000"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 4"
+)
+_RETRY_QUEUE = text("UPDATE queues SET queued = queued + :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
+_FRESH_HOST = text("UPDATE hosts SET failures = 0, blocked_until_ms = 0 WHERE host_id IN :ids").bindparams(
+    bindparam("ids", expanding=True)
+)
+_DELETE_HOST = tuple(
+    text(f"DELETE FROM {table} WHERE crawl_id = :crawl_id AND host_id = :host_id")
+    for table in ("fetches", "urls", "leases", "queues")
+)
+_DELETE_REST = tuple(
+    text(f"DELETE FROM {table} WHERE crawl_id = :crawl_id AND partition = :partition")
+    for table in ("leases", "producers", "crawl_counters", "crawl_tallies", "dead_letters")
+)
+_BLOCK = text("UPDATE hosts SET blocked_until_ms = :until_ms WHERE host = :host AND partition = :partition")
+_DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host AND partition = :partition")
+
+
+def run_chunk(
+    connection: Connection, fence: Fence, position: Position, command: CommandRun, after_host: int, now_ms: int
+) -> int | None:
+    """One chunk; where the next begins, or None when the command is done and the position moved."""
+    keys = {"crawl_id": command.crawl_id, "partition": fence.partition}
+    pass_fence(connection, fence)
+    kind = check_command(command.kind, command.args)
+    repeated = connection.execute(_APPLIED, {"id": command.id, "partition": fence.partition}).first() is not None
+    rest: int | None = None
+    if not repeated:
+        match kind:
+            case CommandKind.RETRY_FAILED | CommandKind.DELETE:
+                chunk = keys | {"after": after_host, "most": _HOSTS_A_CHUNK}
+                hosts = [row.host_id for row in connection.execute(_HOSTS, chunk)]
+                rest = hosts[-1] if len(hosts) == _HOSTS_A_CHUNK else None
+                if kind is CommandKind.DELETE:
+                    _delete(connection, keys, hosts, last=rest is None)
+                else:
+                    _retry(connection, command, fence, hosts, now_ms)
+            case CommandKind.BLOCK_HOST:
+                connection.execute(_BLOCK, keys | command.args)
+            case CommandKind.HOST_DELAY:
+                connection.execute(_DELAY, keys | command.args)
+    if rest is None:
+        move_position(connection, fence.partition, position)
+        connection.execute(_RECORD, keys | {"id": command.id, "kind": command.kind, "now_ms": now_ms})
+    return rest
+
+
+def _retry(connection: Connection, command: CommandRun, fence: Fence, hosts: list[int], now_ms: int) -> None:
+    total = 0
+    for host_id in hosts:
+        keys = {"crawl_id": command.crawl_id, "host_id": host_id}
+        n = connection.execute(_RETRY, keys | {"now_ms": now_ms}).rowcount
+        if n:
+            connection.execute(_RETRY_QUEUE, keys | {"n": n})
+            total += n
+    if total:
+        connection.execute(_FRESH_HOST, {"ids": hosts})
+        add_counters(connection, command.crawl_id, fence.partition, {"queued": total, "failed": -total})
+
+
+def _delete(connection: Connection, keys: dict[str, int], hosts: list[int], *, last: bool) -> None:
+    for host_id in hosts:
+        for statement in _DELETE_HOST:
+            connection.execute(statement, {"crawl_id": keys["crawl_id"], "host_id": host_id})
+    if last:
+        for statement in _DELETE_REST:
+            connection.execute(statement, keys)

@@ -1,0 +1,134 @@
+"""Transactions on the cluster and its crawls."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, text, update
+
+from shared.adapters.sql import schema
+from shared.domain.errors import Unusable
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import CrawlId, Revision, Term
+from shared.domain.ledger import Counters, CrawlRow
+
+
+def open_cluster(connection: Connection, partitions: int, now_ms: int) -> int:
+    """The cluster's number of partitions, fixed by the first call."""
+    row = connection.execute(select(schema.cluster.c.partitions)).first()
+    if row is not None:
+        return int(row[0])
+    connection.execute(insert(schema.cluster).values(id=1, partitions=partitions, epoch=1, created_at_ms=now_ms))
+    connection.execute(insert(schema.partitions), [{"partition": p} for p in range(partitions)])
+    return partitions
+
+
+def newest_term(connection: Connection) -> Term:
+    """The greatest term of any claim, 0 when none."""
+    return Term(int(connection.execute(select(func.max(schema.partitions.c.owner_term))).scalar() or 0))
+
+
+def put_crawl(connection: Connection, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
+    """The named crawl with `spec` as its active revision; whether that changed anything."""
+    table = schema.crawls
+    found = _crawl_where(connection, (table.c.name == name) & (table.c.state != CrawlState.DELETED))
+    if found is None:
+        crawl_id = connection.execute(
+            insert(table)
+            .values(name=name, revision=1, state=CrawlState.SEEDING, created_at_ms=now_ms)
+            .returning(table.c.crawl_id)
+        ).scalar_one()
+        revision = 1
+    elif found.spec == spec:
+        return found, False
+    else:
+        crawl_id, revision = found.crawl_id, found.revision + 1
+        connection.execute(
+            update(table)
+            .where(table.c.crawl_id == crawl_id)
+            .values(revision=revision, state=CrawlState.SEEDING, finished_reason=None, finished_at_ms=None)
+        )
+    connection.execute(
+        insert(schema.crawl_revisions).values(crawl_id=crawl_id, revision=revision, spec=spec, created_at_ms=now_ms)
+    )
+    stored = crawl(connection, CrawlId(crawl_id))
+    if stored is None:
+        raise Unusable(f"crawl {crawl_id} vanished in the transaction that wrote it: the database is damaged")
+    return stored, True
+
+
+def crawl(connection: Connection, crawl_id: CrawlId) -> CrawlRow | None:
+    """The crawl, deleted or not."""
+    return _crawl_where(connection, schema.crawls.c.crawl_id == crawl_id)
+
+
+def crawls(connection: Connection) -> Sequence[CrawlRow]:
+    """All that are not deleted, oldest first."""
+    query = _crawl_query().where(schema.crawls.c.state != CrawlState.DELETED).order_by(schema.crawls.c.crawl_id)
+    return [_crawl_row(row) for row in connection.execute(query)]
+
+
+def set_state(connection: Connection, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
+    """Put a crawl into a state; the first RUNNING and every FINISHED are dated."""
+    table = schema.crawls
+    values: dict[str, Any] = {"state": state, "finished_reason": reason}
+    if state is CrawlState.RUNNING:
+        values["started_at_ms"] = func.coalesce(table.c.started_at_ms, now_ms)
+    values["finished_at_ms"] = now_ms if state is CrawlState.FINISHED else None
+    connection.execute(update(table).where(table.c.crawl_id == crawl_id).values(**values))
+
+
+def add_active_time(connection: Connection, crawl_id: CrawlId, ms: int) -> None:
+    """Add to the time the crawl has been worked on."""
+    table = schema.crawls
+    connection.execute(update(table).where(table.c.crawl_id == crawl_id).values(active_ms=table.c.active_ms + ms))
+
+
+def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
+    """The crawl's counters, summed; all zero for a crawl nothing is known of."""
+    names = (*schema.COUNTERS, "version")
+    sums = ", ".join(f"coalesce(sum({name}), 0)" for name in names)
+    row = connection.execute(
+        text(f"SELECT {sums} FROM crawl_counters WHERE crawl_id = :crawl_id"), {"crawl_id": crawl_id}
+    ).one()
+    return Counters(**{name: int(value) for name, value in zip(names, row, strict=True)})
+
+
+def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
+    """kind -> key -> count."""
+    result: dict[str, dict[str, int]] = {}
+    rows = connection.execute(
+        text(
+            "SELECT kind, key, sum(n) FROM crawl_tallies WHERE crawl_id = :crawl_id GROUP BY kind, key ORDER BY kind, key"
+        ),
+        {"crawl_id": crawl_id},
+    )
+    for kind, key, n in rows:
+        result.setdefault(kind, {})[key] = int(n)
+    return result
+
+
+def _crawl_query() -> Any:
+    crawls, revisions = schema.crawls, schema.crawl_revisions
+    return select(crawls, revisions.c.spec).join(
+        revisions, (revisions.c.crawl_id == crawls.c.crawl_id) & (revisions.c.revision == crawls.c.revision)
+    )
+
+
+def _crawl_where(connection: Connection, condition: Any) -> CrawlRow | None:
+    row = connection.execute(_crawl_query().where(condition)).first()
+    return None if row is None else _crawl_row(row)
+
+
+def _crawl_row(row: Row[Any]) -> CrawlRow:
+    return CrawlRow(
+        crawl_id=CrawlId(row.crawl_id),
+        name=row.name,
+        revision=Revision(row.revision),
+        state=CrawlState(row.state),
+        spec=row.spec,
+        finished_reason=row.finished_reason,
+        created_at_ms=row.created_at_ms,
+        started_at_ms=row.started_at_ms,
+        finished_at_ms=row.finished_at_ms,
+        active_ms=row.active_ms,
+    )

@@ -1,0 +1,121 @@
+"""SQLite engines: one writer on its own thread, readers beside it, every transaction whole and in one go.
+
+A transaction is a plain function of a Connection, run on the writer's thread from BEGIN IMMEDIATE to COMMIT, so nothing can
+await inside it. The same functions run over an asynchronous driver through `run_sync`.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import NullPool, StaticPool
+
+from shared.domain.errors import Permanent, Transient, Unusable
+
+T = TypeVar("T")
+
+Synchronous = Literal["NORMAL", "FULL"]
+
+_CHECKPOINT_PAGES = 64_000
+
+
+def sqlite_engine(path: Path, *, synchronous: Synchronous = "NORMAL", read_only: bool = False) -> Engine:
+    """An engine on one file. NORMAL survives the death of every process; FULL also the loss of power."""
+    engine = create_engine(
+        f"sqlite:///{path}",
+        poolclass=NullPool if read_only else StaticPool,
+        connect_args={"isolation_level": None, "timeout": 10.0, "check_same_thread": False, "cached_statements": 512},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA busy_timeout = 10000")
+        if read_only:
+            cursor.execute("PRAGMA query_only = ON")
+        else:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            cursor.execute(f"PRAGMA synchronous = {synchronous}")
+            cursor.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            cursor.execute("PRAGMA journal_size_limit = 268435456")
+            cursor.execute("PRAGMA temp_store = MEMORY")
+        cursor.execute("PRAGMA cache_size = -65536")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+class SqliteThreads:
+    """Runs transactions: writes one after the other on one thread, reads on a few others."""
+
+    def __init__(self, path: Path, *, synchronous: Synchronous = "NORMAL", readers: int = 2) -> None:
+        self._path = path
+        self._writer = sqlite_engine(path, synchronous=synchronous)
+        self._reader = sqlite_engine(path, read_only=True)
+        self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="sql-write")
+        self._read_threads = ThreadPoolExecutor(readers, thread_name_prefix="sql-read")
+
+    def __repr__(self) -> str:
+        return f"<SqliteThreads {self._path}>"
+
+    async def write(self, transaction: Callable[[Connection], T]) -> T:
+        """Run and commit a transaction; nothing is written when it raises.
+
+        Cancelling the caller does not stop a transaction under way: its thread finishes it, and nobody learns how.
+        """
+        return await asyncio.get_running_loop().run_in_executor(
+            self._write_thread, _transact, self._writer, transaction
+        )
+
+    async def migrate(self, upgrade: Callable[[Engine], None]) -> None:
+        """Bring the schema up to date on the writer's thread."""
+        await asyncio.get_running_loop().run_in_executor(self._write_thread, upgrade, self._writer)
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query on a snapshot taken after this call."""
+        return await asyncio.get_running_loop().run_in_executor(self._read_threads, _transact, self._reader, query)
+
+    async def close(self) -> None:
+        """Finish what runs, then close the file."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._write_thread.shutdown)
+        await loop.run_in_executor(None, self._read_threads.shutdown)
+        self._writer.dispose()
+        self._reader.dispose()
+
+
+def _transact(engine: Engine, transaction: Callable[[Connection], T]) -> T:
+    try:
+        with engine.begin() as connection:
+            return transaction(connection)
+    except SQLAlchemyError as error:
+        raise mapped(error) from error
+    except OverflowError as error:
+        raise Permanent(f"a number does not fit its column: {error}") from error
+
+
+def mapped(error: SQLAlchemyError) -> Exception:
+    """A database error as what the caller must do."""
+    text = str(getattr(error, "orig", error))
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    primary = code & 0xFF if code is not None else None
+    if primary == sqlite3.SQLITE_FULL:
+        return Unusable(f"the disk that holds the crawl's database is full ({text}): make room and run it again")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        return Unusable(f"the crawl's database cannot be used ({text}): restore it from a copy or start over")
+    if isinstance(error, IntegrityError):
+        return Permanent(f"the database refused the rows: {text}")
+    if isinstance(error, OperationalError):
+        return Transient(f"the database did not carry it out: {text}")
+    if isinstance(error, DBAPIError):
+        return Permanent(f"the database refused the statement: {text}")
+    return Permanent(str(error))

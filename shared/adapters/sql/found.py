@@ -1,0 +1,271 @@
+"""The transaction that applies discoveries: insert what is new, merge what is known, keep the counts."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, text
+
+from shared.adapters.sql.apply import add_counters, bury
+from shared.adapters.sql.fence import pass_fence
+from shared.domain.frontier import Fence, Merge, Position, UrlState, merge_link, rank_of
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
+from shared.domain.ledger import Found, FoundBatch, FoundLink, ProducerMark
+
+_NAMES_A_QUERY = 500
+
+_HOSTS = text("SELECT host_id, host FROM hosts WHERE host IN :names").bindparams(bindparam("names", expanding=True))
+_INSERT_HOST = text("INSERT INTO hosts (host_id, partition, host) VALUES (:host_id, :partition, :host)")
+_NEXT_HOST = text("UPDATE partitions SET next_host = :next_host WHERE partition = :partition")
+_PRODUCER = text(
+    "SELECT n, total, gaps FROM producers"
+    " WHERE partition = :partition AND crawl_id = :crawl_id AND producer = :producer"
+)
+_MARK = text(
+    "INSERT INTO producers (partition, crawl_id, producer, n, total, gaps)"
+    " VALUES (:partition, :crawl_id, :producer, :n, :total, :gaps)"
+    " ON CONFLICT (partition, crawl_id, producer) DO UPDATE SET n = excluded.n, total = excluded.total,"
+    " gaps = excluded.gaps"
+)
+_MAKE_KEYS = text(
+    "CREATE TEMPORARY TABLE IF NOT EXISTS found_keys"
+    " (i INTEGER NOT NULL, crawl_id BIGINT NOT NULL, host_id BIGINT NOT NULL, fingerprint BLOB NOT NULL)"
+)
+_CLEAR_KEYS = text("DELETE FROM found_keys")
+_ADD_KEY = text(
+    "INSERT INTO found_keys (i, crawl_id, host_id, fingerprint) VALUES (:i, :crawl_id, :host_id, :fingerprint)"
+)
+_KNOWN = text(
+    "SELECT k.i, u.state, u.depth, u.lease_id, u.flags FROM found_keys k"
+    " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
+)
+_INSERT_URL = text(
+    "INSERT INTO urls (crawl_id, host_id, fingerprint, url, state, depth, hops, priority, attempts, flags, rank, reason,"
+    " via_host, via) VALUES (:crawl_id, :host_id, :fingerprint, :url, :state, :depth, :hops, :priority, 0, 0, :rank,"
+    " :reason, :via_host, :via)"
+)
+_LOWER = text(
+    "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+)
+_AGAIN = text(
+    "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via, state = 0, rank = :rank,"
+    " attempts = 0, flags = :flags, reason = 'depth'"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+)
+_QUEUE = text(
+    "INSERT INTO queues (crawl_id, host_id, partition, queued, active_at_ms)"
+    " VALUES (:crawl_id, :host_id, :partition, :n, :now_ms)"
+    " ON CONFLICT (crawl_id, host_id) DO UPDATE SET queued = queues.queued + excluded.queued"
+)
+_CRAWL = text("SELECT state FROM crawls WHERE crawl_id = :crawl_id")
+
+_Key = tuple[CrawlId, HostId, Fingerprint]
+
+
+def apply_found(
+    connection: Connection,
+    fence: Fence,
+    position: Position,
+    batch: FoundBatch,
+    *,
+    next_host: int,
+    max_depth: dict[CrawlId, int | None],
+    now_ms: int,
+) -> Found:
+    """Apply a batch; `max_depth` holds each crawl's depth limit (least depth wins, see merge_link)."""
+    pass_fence(connection, fence, position)
+    found = Found(next_host=next_host)
+    counters: dict[CrawlId, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    links = list(_unrepeated(connection, fence.partition, batch, found, counters))
+    host_ids = _host_ids(connection, fence.partition, {link.host for link in links}, found)
+
+    least: dict[_Key, FoundLink] = {}
+    for link in links:
+        key = (link.crawl_id, host_ids[link.host], link.fingerprint)
+        other = least.get(key)
+        if other is None:
+            least[key] = link
+        else:
+            counters[link.crawl_id]["known"] += 1
+            if link.depth < other.depth:
+                least[key] = link
+    _merge(connection, fence.partition, least, found, counters, max_depth, now_ms)
+
+    for crawl_id, deltas in counters.items():
+        found.new += deltas["new"]
+        found.known += deltas["known"]
+        found.refused += deltas["refused"]
+        add_counters(connection, crawl_id, fence.partition, deltas)
+    for letter in batch.dead_letters:
+        bury(connection, fence.partition, letter)
+    return found
+
+
+def _unrepeated(
+    connection: Connection,
+    partition: Partition,
+    batch: FoundBatch,
+    found: Found,
+    counters: dict[CrawlId, dict[str, int]],
+) -> Iterable[FoundLink]:
+    """Links of messages not applied before, their producers' marks moved and what they refused counted."""
+    marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
+    gone: dict[CrawlId, bool] = {}
+    for mark, links, refused in batch.messages:
+        if mark.crawl_id not in gone:
+            state = connection.execute(_CRAWL, {"crawl_id": mark.crawl_id}).scalar()
+            gone[mark.crawl_id] = state is None or state == "deleted"
+        if gone[mark.crawl_id]:
+            continue
+        key = (mark.crawl_id, mark.producer)
+        if key not in marks:
+            marks[key] = _producer(connection, partition, mark)
+        n, total, gaps = marks[key]
+        if mark.n <= n:
+            found.repeats += 1
+            continue
+        if mark.n != n + 1:
+            found.gaps += 1
+            gaps += 1
+        marks[key] = (mark.n, mark.total, gaps)
+        counters[mark.crawl_id]["accepted"] += mark.total - total
+        counters[mark.crawl_id]["refused"] += refused
+        yield from links
+    if marks:
+        connection.execute(
+            _MARK,
+            [
+                {
+                    "partition": partition,
+                    "crawl_id": crawl_id,
+                    "producer": producer,
+                    "n": n,
+                    "total": total,
+                    "gaps": gaps,
+                }
+                for (crawl_id, producer), (n, total, gaps) in marks.items()
+            ],
+        )
+
+
+def _producer(connection: Connection, partition: Partition, mark: ProducerMark) -> tuple[int, int, int]:
+    row = connection.execute(
+        _PRODUCER, {"partition": partition, "crawl_id": mark.crawl_id, "producer": mark.producer}
+    ).first()
+    return (0, 0, 0) if row is None else (row.n, row.total, row.gaps)
+
+
+def _host_ids(connection: Connection, partition: Partition, names: set[str], found: Found) -> dict[str, HostId]:
+    """Numbers of the hosts, allotting them to those never seen."""
+    ordered = sorted(names)
+    ids: dict[str, HostId] = {}
+    for start in range(0, len(ordered), _NAMES_A_QUERY):
+        for row in connection.execute(_HOSTS, {"names": ordered[start : start + _NAMES_A_QUERY]}):
+            ids[row.host] = HostId(row.host_id)
+    unseen = [name for name in ordered if name not in ids]
+    if unseen:
+        for name in unseen:
+            ids[name] = HostId(numbered(found.next_host, partition))
+            found.next_host += 1
+        connection.execute(
+            _INSERT_HOST, [{"host_id": ids[name], "partition": partition, "host": name} for name in unseen]
+        )
+        connection.execute(_NEXT_HOST, {"next_host": found.next_host, "partition": partition})
+    found.host_names.update((host_id, name) for name, host_id in ids.items())
+    return ids
+
+
+def _merge(
+    connection: Connection,
+    partition: Partition,
+    least: dict[_Key, FoundLink],
+    found: Found,
+    counters: dict[CrawlId, dict[str, int]],
+    max_depth: dict[CrawlId, int | None],
+    now_ms: int,
+) -> None:
+    keys = sorted(least)
+    known = _known(connection, keys)
+    new: list[dict[str, Any]] = []
+    lower: list[dict[str, Any]] = []
+    again: list[dict[str, Any]] = []
+    queued: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
+    for i, key in enumerate(keys):
+        link, (crawl_id, host_id, fingerprint) = least[key], key
+        deltas = counters[crawl_id]
+        row = {
+            "crawl_id": crawl_id,
+            "host_id": host_id,
+            "fingerprint": fingerprint,
+            "depth": link.depth,
+            "hops": link.hops,
+            "via_host": link.via_host or None,
+            "via": link.via or None,
+        }
+        before = known.get(i)
+        if before is None:
+            deltas["new"] += 1
+            deltas["discovered"] += 1
+            deltas["queued"] += 1
+            queued[crawl_id, host_id] += 1
+            rank = rank_of(now_ms, link.depth, link.priority)
+            new.append(
+                row
+                | {
+                    "url": link.url,
+                    "state": int(UrlState.QUEUED),
+                    "priority": link.priority,
+                    "rank": rank,
+                    "reason": None,
+                }
+            )
+            continue
+        deltas["known"] += 1
+        state = UrlState(before.state)
+        match merge_link(state, before.depth, link.depth, max_depth.get(crawl_id)):
+            case Merge.NOTHING:
+                pass
+            case Merge.LOWER_DEPTH:
+                lower.append(row)
+                if state is UrlState.LEASED:
+                    found.lowered.append((LeaseId(before.lease_id), fingerprint, link.depth))
+            case Merge.QUEUE_AGAIN:
+                deltas["done"] -= 1
+                deltas["queued"] += 1
+                queued[crawl_id, host_id] += 1
+                again.append(
+                    row
+                    | {
+                        "rank": rank_of(now_ms, link.depth, link.priority),
+                        "flags": before.flags,
+                    }
+                )
+    for statement, rows in ((_INSERT_URL, new), (_LOWER, lower), (_AGAIN, again)):
+        if rows:
+            connection.execute(statement, rows)
+    if queued:
+        connection.execute(
+            _QUEUE,
+            [
+                {"crawl_id": crawl_id, "host_id": host_id, "partition": partition, "n": n, "now_ms": now_ms}
+                for (crawl_id, host_id), n in queued.items()
+            ],
+        )
+    found.queues.update(queued)
+
+
+def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, Any]:
+    """Position in `keys` -> the row that is there already. One ordered walk over the index for the whole batch."""
+    if not keys:
+        return {}
+    connection.execute(_MAKE_KEYS)
+    connection.execute(_CLEAR_KEYS)
+    connection.execute(
+        _ADD_KEY,
+        [
+            {"i": i, "crawl_id": crawl_id, "host_id": host_id, "fingerprint": fingerprint}
+            for i, (crawl_id, host_id, fingerprint) in enumerate(keys)
+        ],
+    )
+    return {row.i: row for row in connection.execute(_KNOWN)}

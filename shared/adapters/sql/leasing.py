@@ -1,0 +1,217 @@
+"""Transactions that claim a partition, lease URLs, grant leases and read queues."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, text
+
+from shared.adapters.sql.fence import pass_fence
+from shared.domain.errors import OwnershipLost
+from shared.domain.frontier import Fence, Position, UrlState
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
+from shared.domain.ledger import Claimed, LeasedUrl, LeaseRequest, LeaseRow, QueueRow
+
+_FINGERPRINT_BYTES = 16
+
+_LEASED_URLS = text(
+    "SELECT fingerprint, url, depth, attempts, hops, priority, flags, rank FROM urls"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND lease_id = :lease_id AND fingerprint IN :fingerprints"
+).bindparams(bindparam("fingerprints", expanding=True))
+
+_TAKE = text(
+    "UPDATE urls SET state = 2, lease_id = :lease_id"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0 AND fingerprint IN"
+    " (SELECT fingerprint FROM urls WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0"
+    "  ORDER BY rank LIMIT :most)"
+    " RETURNING fingerprint, url, depth, attempts, hops, priority, flags, rank"
+)
+_INSERT_LEASE = text(
+    "INSERT INTO leases (lease_id, partition, term, crawl_id, spec, host_id, slot, pool, delay_ms, grants, expired,"
+    " fingerprints, issued_at_ms) VALUES (:lease_id, :partition, :term, :crawl_id, :spec, :host_id, :slot, :pool,"
+    " :delay_ms, 0, 0, :fingerprints, :issued_at_ms)"
+)
+_LEASE_QUEUE = text(
+    "UPDATE queues SET queued = queued - :n, leased = leased + :n, active_at_ms = :now_ms"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id"
+)
+_LEASE_COUNTERS = text(
+    "UPDATE crawl_counters SET queued = queued - :n, leased = leased + :n, version = version + 1"
+    " WHERE crawl_id = :crawl_id AND partition = :partition"
+)
+_GRANT = text("UPDATE leases SET grants = grants + 1 WHERE lease_id = :lease_id")
+
+_QUEUE_COLUMNS = (
+    "SELECT q.crawl_id, q.host_id, h.host, q.queued, q.waiting, q.next_due_ms, q.pages, q.leased, q.shard_cap,"
+    " h.crawl_delay_ms, h.operator_delay_ms, h.latency_ms, h.failures, h.last_failure_ms, h.blocked_until_ms"
+    " FROM queues q JOIN hosts h ON h.host_id = q.host_id"
+)
+_READY = text(
+    f"{_QUEUE_COLUMNS} WHERE q.crawl_id = :crawl_id AND q.partition = :partition AND q.queued + q.waiting > 0"
+    " ORDER BY q.active_at_ms LIMIT :most"
+)
+_ONE_QUEUE = text(f"{_QUEUE_COLUMNS} WHERE q.crawl_id = :crawl_id AND q.host_id = :host_id")
+
+_PROMOTE = text(
+    "UPDATE urls SET state = 0 WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 1 AND rank <= :now_ms"
+)
+_PROMOTE_QUEUE = text(
+    "UPDATE queues SET queued = queued + :n, waiting = waiting - :n, next_due_ms = coalesce((SELECT min(rank) FROM urls"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 1), 0)"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id"
+)
+
+
+def load(connection: Connection, partition: Partition, term: Term) -> Claimed:
+    """The partition's position and leases, under `term`; OwnershipLost when another has it by now."""
+    row = connection.execute(
+        text("SELECT * FROM partitions WHERE partition = :partition"), {"partition": partition}
+    ).one()
+    if row.owner_term != term:
+        raise OwnershipLost(f"partition {partition} was claimed under term {row.owner_term}")
+    position = Position(row.stream_created_ns, row.outcome_seq, row.outcome_ns, row.discovery_seq, row.discovery_ns)
+    leases = connection.execute(
+        text(
+            "SELECT l.*, h.host FROM leases l JOIN hosts h ON h.host_id = l.host_id"
+            " WHERE l.partition = :partition ORDER BY l.lease_id"
+        ),
+        {"partition": partition},
+    ).all()
+    return Claimed(
+        fence=Fence(partition, term, row.version),
+        position=position,
+        next_host=row.next_host,
+        next_lease=row.next_lease,
+        leases=tuple(_lease_row(connection, lease) for lease in leases),
+    )
+
+
+def dispatch(
+    connection: Connection, fence: Fence, next_lease: int, requests: Sequence[LeaseRequest], now_ms: int
+) -> list[LeaseRow]:
+    """Lease the best URLs of each request's queue."""
+    pass_fence(connection, fence)
+    connection.execute(
+        text("UPDATE partitions SET next_lease = :next_lease WHERE partition = :partition"),
+        {"next_lease": next_lease, "partition": fence.partition},
+    )
+    return [row for request in requests if (row := _lease(connection, fence, request, now_ms)) is not None]
+
+
+def _lease(connection: Connection, fence: Fence, request: LeaseRequest, now_ms: int) -> LeaseRow | None:
+    keys = {"crawl_id": request.crawl_id, "host_id": request.host_id}
+    rows = connection.execute(_TAKE, keys | {"lease_id": request.lease_id, "most": request.most})
+    taken = sorted(rows, key=lambda row: int(row.rank))
+    if not taken:
+        return None
+    order = tuple(Fingerprint(row.fingerprint) for row in taken)
+    connection.execute(
+        _INSERT_LEASE,
+        keys
+        | {
+            "lease_id": request.lease_id,
+            "partition": fence.partition,
+            "term": fence.term,
+            "spec": request.spec,
+            "slot": request.slot,
+            "pool": request.pool,
+            "delay_ms": request.delay_ms,
+            "fingerprints": b"".join(order),
+            "issued_at_ms": now_ms,
+        },
+    )
+    counts = keys | {"n": len(order), "now_ms": now_ms, "partition": fence.partition}
+    connection.execute(_LEASE_QUEUE, counts)
+    connection.execute(_LEASE_COUNTERS, counts)
+    return LeaseRow(
+        lease_id=request.lease_id,
+        crawl_id=request.crawl_id,
+        spec=request.spec,
+        host_id=request.host_id,
+        host=request.host,
+        slot=request.slot,
+        pool=request.pool,
+        delay_ms=request.delay_ms,
+        order=order,
+        urls={fingerprint: _leased_url(row) for fingerprint, row in zip(order, taken, strict=True)},
+        issued_at_ms=now_ms,
+    )
+
+
+def grant(connection: Connection, fence: Fence, leases: Sequence[LeaseId]) -> None:
+    """Count a grant of each lease."""
+    pass_fence(connection, fence)
+    connection.execute(_GRANT, [{"lease_id": lease_id} for lease_id in leases])
+
+
+def still_owner(connection: Connection, fence: Fence) -> bool:
+    """Whether the partition's term is the fence's."""
+    term = connection.execute(
+        text("SELECT owner_term FROM partitions WHERE partition = :partition"), {"partition": fence.partition}
+    ).scalar()
+    return bool(term == fence.term)
+
+
+def ready_queues(connection: Connection, partition: Partition, crawl_id: CrawlId, most: int) -> list[QueueRow]:
+    """Queues of a crawl with something in them, least recently served first."""
+    rows = connection.execute(_READY, {"crawl_id": crawl_id, "partition": partition, "most": most})
+    return [QueueRow(*row) for row in rows]
+
+
+def queue_rows(connection: Connection, keys: Sequence[tuple[CrawlId, HostId]]) -> list[QueueRow]:
+    """The named queues, those that exist."""
+    found: list[QueueRow] = []
+    for crawl_id, host_id in keys:
+        row = connection.execute(_ONE_QUEUE, {"crawl_id": crawl_id, "host_id": host_id}).first()
+        if row is not None:
+            found.append(QueueRow(*row))
+    return found
+
+
+def promote(connection: Connection, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
+    """WAITING URLs of a queue that are due become QUEUED, ranked by when they fell due."""
+    pass_fence(connection, fence)
+    keys = {"crawl_id": crawl_id, "host_id": host_id, "now_ms": now_ms}
+    n = connection.execute(_PROMOTE, keys).rowcount
+    connection.execute(_PROMOTE_QUEUE, keys | {"n": n})
+    return n
+
+
+def _lease_row(connection: Connection, row: Any) -> LeaseRow:
+    blob = bytes(row.fingerprints)
+    order = tuple(Fingerprint(blob[i : i + _FINGERPRINT_BYTES]) for i in range(0, len(blob), _FINGERPRINT_BYTES))
+    urls = connection.execute(
+        _LEASED_URLS,
+        {"crawl_id": row.crawl_id, "host_id": row.host_id, "lease_id": row.lease_id, "fingerprints": list(order)},
+    )
+    left = {Fingerprint(bytes(url.fingerprint)): _leased_url(url) for url in urls}
+    return LeaseRow(
+        lease_id=LeaseId(row.lease_id),
+        crawl_id=CrawlId(row.crawl_id),
+        spec=Revision(row.spec),
+        host_id=HostId(row.host_id),
+        host=row.host,
+        slot=row.slot,
+        pool=row.pool,
+        delay_ms=row.delay_ms,
+        order=order,
+        urls=left,
+        grants=row.grants,
+        expired=row.expired,
+        issued_at_ms=row.issued_at_ms,
+    )
+
+
+def _leased_url(row: Any) -> LeasedUrl:
+    return LeasedUrl(
+        url=row.url,
+        depth=row.depth,
+        least=row.depth,
+        attempt=row.attempts + 1,
+        hops=row.hops,
+        priority=row.priority,
+        flags=row.flags,
+        rank=row.rank,
+    )
+
+
+assert [*map(int, UrlState)][:3] == [0, 1, 2], "state numbers stand in the SQL above"

@@ -1,0 +1,50 @@
+"""Brings a database to the newest schema. The migrations are Alembic's; in a wheel they ship as shared/_migrations."""
+
+import logging
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from shared.adapters.sql.engine import mapped
+from shared.domain.errors import Unusable
+
+_ROOT = Path(__file__).parents[3]
+
+
+def migrations_folder() -> Path:
+    """Where the migrations are: beside the packages in a clone, inside `shared` in a wheel."""
+    for folder in (_ROOT / "shared" / "_migrations", _ROOT / "alembic"):
+        if (folder / "env.py").is_file():
+            return folder
+    raise Unusable(f"the database migrations are missing below {_ROOT}: install Orbweaver again")
+
+
+def upgrade_sqlite(engine: Engine) -> None:
+    """Apply what is missing, in one transaction each; Unusable when the schema is newer than this program."""
+    try:
+        with engine.begin() as connection:
+            upgrade(connection)
+    except SQLAlchemyError as error:
+        raise mapped(error) from error
+
+
+def upgrade(connection: Connection) -> None:
+    """Apply what is missing on this connection."""
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    newest = ScriptDirectory.from_config(config).get_current_head()
+    current = MigrationContext.configure(connection).get_current_revision()
+    if current == newest:
+        return
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise Unusable(f"the database's schema is {current}, unknown here ({error}): use a newer Orbweaver") from error

@@ -1,0 +1,121 @@
+"""The store on SQLite: one file, one writer (see engine.py), the transactions of the other modules of this room."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.adapters.sql import apply as applying
+from shared.adapters.sql import commands, crawls, fence, found, leasing
+from shared.adapters.sql.engine import SqliteThreads, Synchronous
+from shared.adapters.sql.migrate import upgrade_sqlite
+from shared.domain.frontier import CrawlState, Fence, Position
+from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Term
+from shared.domain.ledger import (
+    Changes,
+    Claimed,
+    CommandRun,
+    Counters,
+    CrawlRow,
+    Found,
+    FoundBatch,
+    LeaseRequest,
+    LeaseRow,
+    QueueRow,
+)
+
+
+class SqliteStore:
+    """`shared.ports.store.Store` on a SQLite file in WAL mode."""
+
+    def __init__(self, threads: SqliteThreads) -> None:
+        self._threads = threads
+
+    @classmethod
+    async def open(cls, path: Path, *, synchronous: Synchronous = "NORMAL") -> "SqliteStore":
+        """Open the file, made and migrated to the newest schema as needed. Unusable when that cannot be."""
+        threads = SqliteThreads(path, synchronous=synchronous)
+        await threads.migrate(upgrade_sqlite)
+        return cls(threads)
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._threads!r}>"
+
+    async def open_cluster(self, partitions: int, now_ms: int) -> int:
+        return await self._threads.write(lambda c: crawls.open_cluster(c, partitions, now_ms))
+
+    async def newest_term(self) -> Term:
+        return await self._threads.read(crawls.newest_term)
+
+    async def put_crawl(self, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
+        return await self._threads.write(lambda c: crawls.put_crawl(c, name, spec, now_ms))
+
+    async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None:
+        return await self._threads.read(lambda c: crawls.crawl(c, crawl_id))
+
+    async def crawls(self) -> Sequence[CrawlRow]:
+        return await self._threads.read(crawls.crawls)
+
+    async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
+        await self._threads.write(lambda c: crawls.set_state(c, crawl_id, state, reason, now_ms))
+
+    async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None:
+        await self._threads.write(lambda c: crawls.add_active_time(c, crawl_id, ms))
+
+    async def counters(self, crawl_id: CrawlId) -> Counters:
+        return await self._threads.read(lambda c: crawls.counters(c, crawl_id))
+
+    async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
+        return await self._threads.read(lambda c: crawls.tallies(c, crawl_id))
+
+    async def claim(self, partition: Partition, term: Term) -> Claimed:
+        await self._threads.write(lambda c: fence.take_over(c, partition, term))
+        return await self._threads.read(lambda c: leasing.load(c, partition, term))
+
+    async def reload(self, partition: Partition, term: Term) -> Claimed:
+        return await self._threads.read(lambda c: leasing.load(c, partition, term))
+
+    async def apply(self, fence: Fence, position: Position, changes: Changes) -> None:
+        await self._threads.write(lambda c: applying.apply(c, fence, position, changes))
+
+    async def apply_found(
+        self,
+        fence: Fence,
+        position: Position,
+        batch: FoundBatch,
+        *,
+        next_host: int,
+        max_depth: dict[CrawlId, int | None],
+        now_ms: int,
+    ) -> Found:
+        return await self._threads.write(
+            lambda c: found.apply_found(
+                c, fence, position, batch, next_host=next_host, max_depth=max_depth, now_ms=now_ms
+            )
+        )
+
+    async def run_command(
+        self, fence: Fence, position: Position, command: CommandRun, after_host: int, now_ms: int
+    ) -> int | None:
+        return await self._threads.write(lambda c: commands.run_chunk(c, fence, position, command, after_host, now_ms))
+
+    async def dispatch(
+        self, fence: Fence, next_lease: int, requests: Sequence[LeaseRequest], now_ms: int
+    ) -> Sequence[LeaseRow]:
+        return await self._threads.write(lambda c: leasing.dispatch(c, fence, next_lease, requests, now_ms))
+
+    async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
+        await self._threads.write(lambda c: leasing.grant(c, fence, leases))
+
+    async def still_owner(self, fence: Fence) -> bool:
+        return await self._threads.read(lambda c: leasing.still_owner(c, fence))
+
+    async def ready_queues(self, partition: Partition, crawl_id: CrawlId, most: int) -> Sequence[QueueRow]:
+        return await self._threads.read(lambda c: leasing.ready_queues(c, partition, crawl_id, most))
+
+    async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]:
+        return await self._threads.read(lambda c: leasing.queue_rows(c, keys))
+
+    async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
+        return await self._threads.write(lambda c: leasing.promote(c, fence, crawl_id, host_id, now_ms))
+
+    async def close(self) -> None:
+        await self._threads.close()
