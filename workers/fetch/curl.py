@@ -1,0 +1,161 @@
+"""The fetcher: HTTP by libcurl, driven by the event loop."""
+
+import asyncio
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import ada_url
+import certifi
+
+from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Timings
+from workers.fetch.deadlines import Deadlines
+from workers.fetch.egress import EgressRules, parse_address
+from workers.fetch.exchange import Exchange, HandleOptions
+from workers.fetch.head import Target, locate, request_head
+from workers.fetch.transfers import Transfers
+
+_PROXY: Final = re.compile(r"(https?|socks4a?|socks5h?)://[^/?#\s]+/?", re.IGNORECASE)
+_BAD_PROXY: Final = "the proxy is not an http, https, socks4(a) or socks5(h) URL"
+_NAMES_BY_PROXY: Final = {"socks4": "socks4a", "socks5": "socks5h"}
+_LOOPBACK: Final = parse_address("127.0.0.1")
+_SYSTEM_BUNDLES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+
+
+class CurlFetcher:
+    """`shared.ports.fetcher.Fetcher` on libcurl; to be made inside the running loop it will be used on.
+
+    - A GET, HEAD, OPTIONS, PUT or DELETE that goes out on a kept connection which the server is just closing is sent
+      once more on a fresh one, as RFC 9110 §9.2.2 allows, so at most one *answered* request is made per call; other
+      methods always get a fresh connection and are sent once.
+    - Connections are kept alive for reuse, at most `max_connections` in all, which is also the number of fetches under
+      way at a time; further calls wait, and their limits count from when they start.
+    - Limits: `first_byte_s` counts from the start of the fetch and includes connecting. Where `header_bytes` is above
+      300 KiB, libcurl's own limit holds.
+    - Through a proxy, the proxy's own address is under the egress rules, and so is a target that is an IP address or
+      `localhost`. Other names are resolved by the proxy (socks4 and socks5 too), whose answer is not known here: what
+      they may reach is the proxy's own rule. `ip` of an answer is then the proxy's. A request line in absolute form and
+      the proxy's credentials are not part of `request_head`.
+    - No cookies, no .netrc, no proxy from the environment, no scheme but http and https.
+
+    `resolve` gives names addresses ("host:port" -> IP), under the egress rules like any other. `ca_bundle` defaults to
+    SSL_CERT_FILE, the system's bundle, or certifi's, whichever is there first. Raises FileNotFoundError if it is not.
+    """
+
+    def __init__(
+        self,
+        rules: EgressRules,
+        *,
+        max_connections: int = 512,
+        resolve: Mapping[str, str] | None = None,
+        verify: bool = True,
+        ca_bundle: str | None = None,
+        source_address: str | None = None,
+    ) -> None:
+        bundle = ca_bundle or _default_ca_bundle()
+        if not Path(bundle).is_file():
+            raise FileNotFoundError(f"CA bundle {bundle} does not exist")
+        self._options = HandleOptions(rules, verify, bundle, source_address, dict(resolve or {}))
+        self._max_connections = max_connections
+        self._places = asyncio.Semaphore(max_connections)
+        self._transfers = Transfers(max_connections)
+        self._deadlines = Deadlines(asyncio.get_running_loop().time)
+        self._idle: list[Exchange] = []
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._transfers)} of {self._max_connections} fetching"
+        return f"<CurlFetcher {state}, {len(self._idle)} idle handles>"
+
+    async def fetch(self, request: FetchRequest) -> Answer | FetchFailed:
+        """See `Fetcher`. Raises ValueError for a method or header that HTTP cannot say, RuntimeError when closed."""
+        target = locate(request.url)
+        if target is None:
+            return _refused(request, FailureKind.OTHER, "not an absolute http or https URL in ASCII")
+        head = request_head(request.method, target, request.headers, _body_bytes(request))
+        plain = request.method == "GET" and not request.body and request.proxy is None
+        proxy = None
+        if request.proxy is not None:
+            proxy = _proxy_url(request.proxy)
+            if proxy is None:
+                return _refused(request, FailureKind.PROXY, _BAD_PROXY)
+            if denial := _denied_behind_proxy(target, self._options.rules):
+                return _refused(request, FailureKind.EGRESS_DENIED, denial)
+        async with self._places:
+            if self._closed:
+                raise RuntimeError("fetch on a closed CurlFetcher")
+            exchange = self._idle.pop() if plain and self._idle else Exchange(self._options)
+            try:
+                exchange.begin(request, target, head)
+                if not plain:
+                    exchange.specialise(proxy)
+                return await self._perform(exchange)
+            finally:
+                exchange.reset()
+                if plain and not self._closed:
+                    self._idle.append(exchange)
+                else:
+                    exchange.curl.close()
+
+    async def _perform(self, exchange: Exchange) -> Answer | FetchFailed:
+        """The transfer of a begun exchange; whatever ends this, libcurl holds nothing of it afterwards."""
+        future = self._transfers.start(exchange.curl)
+        self._deadlines.add(exchange, exchange.awaiting(future))
+        try:
+            result = await future
+        finally:
+            self._deadlines.discard(exchange)
+            self._transfers.stop(exchange.curl)
+        return exchange.outcome(result)
+
+    async def close(self) -> None:
+        """Close every connection; fetches under way are cancelled. Idempotent."""
+        self._closed = True
+        self._deadlines.close()
+        self._transfers.close()
+        while self._idle:
+            self._idle.pop().curl.close()
+
+
+def _refused(request: FetchRequest, kind: FailureKind, detail: str) -> FetchFailed:
+    return FetchFailed(request.url, kind, detail, Timings(), sent=False)
+
+
+def _body_bytes(request: FetchRequest) -> int | None:
+    return len(request.body) if request.body or request.method in ("POST", "PUT", "PATCH") else None
+
+
+def _proxy_url(proxy: str) -> str | None:
+    """The proxy as libcurl is to see it: names go to the proxy unresolved; None where it is not one."""
+    match = _PROXY.fullmatch(proxy)
+    if match is None:
+        return None
+    scheme = match[1].lower()
+    return _NAMES_BY_PROXY.get(scheme, scheme) + proxy[len(scheme) :]
+
+
+def _denied_behind_proxy(target: Target, rules: EgressRules) -> str | None:
+    """Why the proxy may not be asked for `target`, as far as its host tells without resolving it."""
+    try:
+        host = ada_url.URL(replace(target, path="/").url).hostname
+    except ValueError:
+        return None
+    address = _LOOPBACK if host == "localhost" or host.endswith(".localhost") else parse_address(host)
+    return None if address is None else rules.explain(address)
+
+
+def _default_ca_bundle() -> str:
+    """The operator's, the system's, or certifi's: libcurl's build has a path of its own that need not exist here."""
+    named = os.environ.get("SSL_CERT_FILE")
+    python = ssl.get_default_verify_paths().cafile
+    found = (path for path in (named, *_SYSTEM_BUNDLES, python) if path is not None and Path(path).is_file())
+    return next(found, certifi.where())

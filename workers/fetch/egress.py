@@ -1,0 +1,119 @@
+"""Which addresses a fetch may connect to: the egress rules (pure).
+
+The defaults deny whatever is not ordinary public unicast space: the special-purpose registries of IANA (RFC 6890 and
+its updates), the metadata services of cloud providers, and IPv6 forms that carry an IPv4 address, which are judged by
+the address they carry. An operator opens networks with `allow`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_SPECIAL: Final = """
+169.254.169.254/32 cloud metadata
+168.63.129.16/32   cloud metadata
+100.100.100.200/32 cloud metadata
+192.0.0.192/32     cloud metadata
+fd00:ec2::254/128  cloud metadata
+fd20:ce::254/128   cloud metadata
+0.0.0.0/8          unspecified
+10.0.0.0/8         private
+100.64.0.0/10      shared (carrier-grade NAT)
+127.0.0.0/8        loopback
+169.254.0.0/16     link-local
+172.16.0.0/12      private
+192.0.0.0/24       reserved
+192.0.2.0/24       documentation
+192.88.99.0/24     reserved
+192.168.0.0/16     private
+198.18.0.0/15      benchmarking
+198.51.100.0/24    documentation
+203.0.113.0/24     documentation
+224.0.0.0/4        multicast
+240.0.0.0/4        reserved
+::/128             unspecified
+::1/128            loopback
+64:ff9b:1::/48     private (local NAT64)
+100::/64           reserved (discard)
+2001::/23          reserved
+2001:db8::/32      documentation
+3fff::/20          documentation
+5f00::/16          reserved (segment routing)
+fc00::/7           private
+fe80::/10          link-local
+fec0::/10          private (site-local)
+ff00::/8           multicast
+"""
+DEFAULT_DENY: Final[tuple[tuple[Network, str], ...]] = tuple(
+    (ip_network(network), reason)
+    for network, reason in (line.split(maxsplit=1) for line in _SPECIAL.strip().splitlines())
+)
+"""(network, what it is), the most telling reason first."""
+
+_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
+_COMPATIBLE: Final = IPv6Network("::/96")
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_ISATAP: Final = (0x00005EFE, 0x02005EFE)
+
+
+@dataclass(frozen=True, slots=True)
+class EgressRules:
+    """`allow` opens what `deny` closes; what neither names is open if it is ordinary unicast space."""
+
+    allow: tuple[Network, ...] = ()
+    deny: tuple[tuple[Network, str], ...] = DEFAULT_DENY
+
+    def verdict(self, address: Address) -> str | None:
+        """Why `address` may not be connected to ("loopback", "private", ...), or None where it may.
+
+        An IPv6 address that carries IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP) is denied if any
+        of them is; `allow` may name the outer address or the one carried.
+        """
+        if any(address in network for network in self.allow):
+            return None
+        carried = tuple(embedded(address))
+        for inner in carried:
+            if reason := self.verdict(inner):
+                return f"{reason}, as {inner}"
+        if carried:
+            return None
+        for network, reason in self.deny:
+            if address in network:
+                return reason
+        if address.version == 6 and address not in _GLOBAL_UNICAST:
+            return "reserved"
+        return None
+
+    def explain(self, address: Address) -> str | None:
+        """The verdict as a line for the operator, naming the option that opens the address; None where allowed."""
+        if reason := self.verdict(address):
+            return f"{address} is not reachable by the egress rules ({reason}); --allow-net {address} opens it"
+        return None
+
+
+def embedded(address: Address) -> Iterator[IPv4Address]:
+    """The IPv4 addresses an IPv6 address stands for or tunnels to; nothing for IPv4, `::` and `::1`."""
+    if isinstance(address, IPv4Address):
+        return
+    number = int(address)
+    low = IPv4Address(number & 0xFFFFFFFF)
+    if address.ipv4_mapped is not None or address in _NAT64 or (address in _COMPATIBLE and number > 1):
+        yield low
+    elif address.sixtofour is not None:
+        yield address.sixtofour
+    elif address.teredo is not None:
+        yield from address.teredo
+    if (number >> 32) & 0xFFFFFFFF in _ISATAP:
+        yield low
+
+
+def parse_address(text: str) -> Address | None:
+    """The address that `text` is (brackets and zone allowed), or None where it is a name."""
+    try:
+        return ip_address(text.strip("[]").partition("%")[0])
+    except ValueError:
+        return None

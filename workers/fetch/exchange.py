@@ -1,0 +1,306 @@
+"""One HTTP exchange on one curl handle: what is asked, what arrives, and what became of it."""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+from typing import Any, Final
+
+import pycurl
+
+from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Timings, Truncation
+from workers.fetch.decoding import Decoded, decode
+from workers.fetch.egress import EgressRules, parse_address
+from workers.fetch.failure import FAILURES
+from workers.fetch.head import RequestHead, ResponseHead, Target, response_head
+from workers.fetch.transfers import Result
+
+_TIMER_GRAIN_S: Final = 0.001
+_CURL_HEADER_BYTES: Final = 300 * 1024
+"""libcurl's own limit on one response head, above which it fails by itself (MAX_HTTP_RESP_HEADER_SIZE)."""
+_TOO_LARGE_HEAD: Final = "Too large response headers"
+
+
+@dataclass(frozen=True, slots=True)
+class HandleOptions:
+    """What is the same for every exchange of a fetcher."""
+
+    rules: EgressRules
+    verify: bool
+    ca_bundle: str
+    source_address: str | None
+    resolve: Mapping[str, str]
+
+
+class Cut(Enum):
+    """Why we ended a transfer ourselves."""
+
+    BODY = auto()
+    HEADERS = auto()
+    FIRST_BYTE = auto()
+    TOTAL = auto()
+
+
+class Exchange:
+    """A curl handle with its buffers; reused for one plain GET after another, or used once for anything else.
+
+    Between `begin` and `outcome` (or `reset`) it belongs to one fetch. Its callbacks run inside libcurl's, so they only
+    collect, count and refuse; nothing in them may raise or touch the multi handle.
+    """
+
+    __slots__ = (
+        "_denied",
+        "_future",
+        "_head",
+        "_head_lines",
+        "_lines",
+        "_loop",
+        "_no_socket",
+        "_options",
+        "_pieces",
+        "_request",
+        "_resolving",
+        "_size",
+        "_started",
+        "curl",
+        "cut",
+        "set_connect_s",
+        "set_http2",
+        "tried",
+    )
+
+    def __init__(self, options: HandleOptions) -> None:
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._lines: list[bytes] = []
+        self._pieces: list[bytes] = []
+        self.set_connect_s = -1.0
+        self.set_http2: bool | None = None
+        self._resolving = False
+        self.curl: Any = pycurl.Curl()
+        self._configure()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the fetch it belonged to."""
+        self._lines.clear()
+        self._pieces = []
+        self._size = 0
+        self._head_lines = 0
+        self.cut: Cut | None = None
+        self._denied: str | None = None
+        self.tried = False
+        self._no_socket: OSError | None = None
+        self._future: asyncio.Future[Result] | None = None
+
+    def _configure(self) -> None:
+        curl, options = self.curl, self._options
+        http_only = pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
+        curl.setopt(pycurl.PROTOCOLS, http_only)
+        curl.setopt(pycurl.REDIR_PROTOCOLS, http_only)
+        curl.setopt(pycurl.FOLLOWLOCATION, 0)
+        curl.setopt(pycurl.NOSIGNAL, 1)
+        curl.setopt(pycurl.PATH_AS_IS, 1)
+        curl.setopt(pycurl.HTTP_CONTENT_DECODING, 0)
+        curl.setopt(pycurl.BUFFERSIZE, 128 * 1024)
+        curl.setopt(pycurl.NETRC, pycurl.NETRC_IGNORED)
+        # Empty strings, not unset: unset would take proxies from the environment.
+        curl.setopt(pycurl.PROXY, "")
+        curl.setopt(pycurl.NOPROXY, "")
+        curl.setopt(pycurl.CAINFO, options.ca_bundle)
+        curl.setopt(pycurl.PROXY_CAINFO, options.ca_bundle)
+        for peer in (pycurl.SSL_VERIFYPEER, pycurl.PROXY_SSL_VERIFYPEER):
+            curl.setopt(peer, int(options.verify))
+        for host in (pycurl.SSL_VERIFYHOST, pycurl.PROXY_SSL_VERIFYHOST):
+            curl.setopt(host, 2 if options.verify else 0)
+        if options.source_address is not None:
+            curl.setopt(pycurl.INTERFACE, f"host!{options.source_address}")
+        curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open_socket)
+        curl.setopt(pycurl.HEADERFUNCTION, self._lines.append)
+        curl.setopt(pycurl.WRITEFUNCTION, self._on_body)
+
+    def begin(self, request: FetchRequest, target: Target, head: RequestHead) -> None:
+        """Point the handle at `request`; the transfer starts when its curl handle is given to `Transfers`."""
+        curl, limits = self.curl, request.limits
+        self._request, self._head = request, head
+        self._started = self._loop.time()
+        curl.setopt(pycurl.URL, target.url)
+        curl.setopt(pycurl.HTTPHEADER, head.lines)
+        if limits.connect_s != self.set_connect_s:
+            curl.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, round(limits.connect_s * 1000)))
+            self.set_connect_s = limits.connect_s
+        if request.http2 is not self.set_http2:
+            version = pycurl.CURL_HTTP_VERSION_2TLS if request.http2 else pycurl.CURL_HTTP_VERSION_1_1
+            curl.setopt(pycurl.HTTP_VERSION, version)
+            self.set_http2 = request.http2
+        if self._options.resolve:
+            self._resolve(target)
+
+    def specialise(self, proxy: str | None) -> None:
+        """After `begin`, for what is not a plain GET: method, body and proxy. The handle is not to be reused then."""
+        curl, request = self.curl, self._request
+        if request.body:
+            curl.setopt(pycurl.POSTFIELDS, request.body)
+        elif request.method == "HEAD":
+            curl.setopt(pycurl.NOBODY, 1)
+        curl.setopt(pycurl.CUSTOMREQUEST, request.method)
+        if request.method not in ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"):
+            # On a reused connection that turns out dead libcurl sends again; only idempotent requests may be.
+            curl.setopt(pycurl.FRESH_CONNECT, 1)
+        if proxy is not None:
+            curl.setopt(pycurl.PROXY, proxy)
+
+    def _resolve(self, target: Target) -> None:
+        address = self._options.resolve.get(target.host_port)
+        if address is not None:
+            bracketed = f"[{address}]" if ":" in address and not address.startswith("[") else address
+            self.curl.setopt(pycurl.RESOLVE, [f"{target.host_port}:{bracketed}"])
+        elif self._resolving:
+            self.curl.setopt(pycurl.RESOLVE, [])
+        self._resolving = address is not None
+
+    def awaiting(self, future: asyncio.Future[Result]) -> float:
+        """The transfer has begun; the loop time of its first limit."""
+        self._future = future
+        return self._started + min(self._request.limits.first_byte_s, self._request.limits.total_s)
+
+    def check(self, now: float) -> float:
+        """See `deadlines.Timed`: the first-byte limit holds until a header line came, the total limit always."""
+        limits, future = self._request.limits, self._future
+        if future is None or future.done():
+            return inf
+        late = now - self._started + _TIMER_GRAIN_S
+        if late >= limits.total_s:
+            self.cut = Cut.TOTAL
+        elif late >= limits.first_byte_s and not self._lines:
+            self.cut = Cut.FIRST_BYTE
+        else:
+            return self._started + (limits.total_s if self._lines else min(limits.first_byte_s, limits.total_s))
+        future.set_result((pycurl.E_OPERATION_TIMEDOUT, ""))
+        return inf
+
+    def _open_socket(self, purpose: int, address: Any) -> Any:
+        """libcurl asks for a socket to `address`, the very one it will connect to."""
+        if address.family in (socket.AF_INET, socket.AF_INET6):
+            parsed = parse_address(address.addr[0])
+            denial = "not an address" if parsed is None else self._options.rules.explain(parsed)
+        else:
+            denial = "only IPv4 and IPv6 are spoken"
+        if denial is not None:
+            self._denied = self._denied or denial
+            return pycurl.SOCKET_BAD
+        self.tried = True
+        try:
+            ours = socket.socket(address.family, address.socktype, address.protocol)
+        except OSError as error:
+            self._no_socket = error
+            return pycurl.SOCKET_BAD
+        # libcurl works on a duplicate made as soon as this returns.
+        self._loop.call_soon(ours.close)
+        return ours
+
+    def _on_body(self, piece: bytes) -> int | None:
+        """Collects up to the cap; a count other than the piece's length makes libcurl end the transfer."""
+        limits = self._request.limits
+        if not self._head_lines:
+            self._head_lines = len(self._lines)
+            if sum(map(len, self._lines)) > limits.header_bytes:
+                self.cut = Cut.HEADERS
+                return 0
+        size = self._size + len(piece)
+        if size > limits.body_bytes:
+            self._pieces.append(piece[: limits.body_bytes - self._size])
+            self._size = limits.body_bytes
+            self.cut = Cut.BODY
+            return 0
+        self._pieces.append(piece)
+        self._size = size
+        return None
+
+    def outcome(self, result: Result) -> Answer | FetchFailed:
+        """What became of the fetch, after its transfer is over. Raises OSError where no socket was left."""
+        if self._no_socket is not None:
+            raise self._no_socket
+        code, text = result
+        limits = self._request.limits
+        if sum(map(len, self._lines)) > limits.header_bytes or self.cut is Cut.HEADERS or _TOO_LARGE_HEAD in text:
+            limit = min(limits.header_bytes, _CURL_HEADER_BYTES)
+            return self._failed(FailureKind.HEADERS_TOO_LARGE, f"the response head is longer than {limit} bytes")
+        head = response_head(self._lines[: self._head_lines] if self._head_lines else self._lines)
+        if code == 0 and head is not None:
+            return self._answer(head, None)
+        match self.cut:
+            case Cut.BODY if head is not None:
+                return self._answer(head, Truncation.LENGTH)
+            case Cut.TOTAL if head is not None:
+                return self._answer(head, Truncation.TIME)
+            case Cut.TOTAL | Cut.FIRST_BYTE:
+                return self._late(limits)
+        if head is not None and FAILURES.get(code) in (FailureKind.RESET, FailureKind.PROTOCOL, FailureKind.TLS):
+            return self._answer(head, Truncation.DISCONNECT)
+        return self._broken(code, text)
+
+    def _late(self, limits: FetchLimits) -> FetchFailed:
+        if self._lines:
+            return self._failed(FailureKind.TOTAL_TIMEOUT, f"no complete response head within {limits.total_s:g} s")
+        if self.cut is Cut.TOTAL:
+            return self._failed(FailureKind.TOTAL_TIMEOUT, f"no response within {limits.total_s:g} s")
+        if not self.curl.getinfo(pycurl.PRETRANSFER_TIME):
+            return self._failed(FailureKind.CONNECT_TIMEOUT, f"no connection within {limits.first_byte_s:g} s")
+        return self._failed(FailureKind.FIRST_BYTE_TIMEOUT, f"no response within {limits.first_byte_s:g} s")
+
+    def _broken(self, code: int, text: str) -> FetchFailed:
+        kind = FAILURES.get(code, FailureKind.OTHER)
+        if kind is FailureKind.CONNECT and self._denied is not None and not self.tried:
+            return self._failed(FailureKind.EGRESS_DENIED, self._denied)
+        if self._request.proxy is not None:
+            refused = self.curl.getinfo(pycurl.HTTP_CONNECTCODE) not in (0, 200)
+            kind = FailureKind.PROXY if refused or kind is FailureKind.CONNECT else kind
+        if kind is FailureKind.RESET and code == pycurl.E_RECV_ERROR and self._lines:
+            text = text or "the connection ended in the response head"
+        return self._failed(kind, text or f"libcurl error {code}")
+
+    def _failed(self, kind: FailureKind, detail: str) -> FetchFailed:
+        curl = self.curl
+        sent = bool(curl.getinfo(pycurl.PRETRANSFER_TIME))
+        ip = curl.getinfo(pycurl.PRIMARY_IP) or None
+        return FetchFailed(self._request.url, kind, " ".join(detail.split()), self._timings(), ip, sent)
+
+    def _answer(self, head: ResponseHead, truncated: Truncation | None) -> Answer:
+        body = b"".join(self._pieces)
+        decoded = Decoded(body)
+        coding = ", ".join([value for name, value in head.headers if name == "content-encoding"])
+        if coding or len(body) > self._request.limits.decoded_bytes:
+            decoded = decode(body, coding, self._request.limits.decoded_bytes)
+        return Answer(
+            self._request.url,
+            head.status,
+            head.headers,
+            self._head.raw,
+            head.raw,
+            body,
+            decoded.data,
+            self.curl.getinfo(pycurl.PRIMARY_IP),
+            self._timings(),
+            truncated,
+            decoded.error,
+            decoded.truncated,
+            head.version,
+        )
+
+    def _timings(self) -> Timings:
+        """libcurl's times are cumulative from the start, 0 where a phase was not reached."""
+        info = self.curl.getinfo
+        first_byte = info(pycurl.STARTTRANSFER_TIME) or None
+        total = info(pycurl.TOTAL_TIME)
+        if not info(pycurl.NUM_CONNECTS):
+            return Timings(None, None, None, first_byte, total)
+        return Timings(
+            info(pycurl.NAMELOOKUP_TIME) or None,
+            info(pycurl.CONNECT_TIME) or None,
+            info(pycurl.APPCONNECT_TIME) or None,
+            first_byte,
+            total,
+        )
