@@ -1,0 +1,155 @@
+"""Which encoding a page is in: byte order mark, then the Content-Type header, then the page's own meta element.
+
+Labels and what they mean are those of the WHATWG Encoding Standard (so `latin1` and `ascii` mean windows-1252), the
+meta element is found as its HTML prescan finds it. A page that declares nothing is UTF-8 if its bytes are, else
+windows-1252. Names returned are Python codecs, each of which decodes any bytes with `errors="replace"`.
+"""
+
+import re
+from typing import Final
+
+from workers.parse.tags import ATTRIBUTE
+
+_PRESCAN_BYTES: Final = 1024
+
+# Python codec -> the labels of the WHATWG encoding that it implements.
+_LABELS: Final[dict[str, str]] = {
+    "utf-8": "unicode-1-1-utf-8 unicode11utf8 unicode20utf8 utf-8 utf8 x-unicode20utf8",
+    "cp866": "866 cp866 csibm866 ibm866",
+    "iso8859-2": "csisolatin2 iso-8859-2 iso-ir-101 iso8859-2 iso88592 iso_8859-2 iso_8859-2:1987 l2 latin2",
+    "iso8859-3": "csisolatin3 iso-8859-3 iso-ir-109 iso8859-3 iso88593 iso_8859-3 iso_8859-3:1988 l3 latin3",
+    "iso8859-4": "csisolatin4 iso-8859-4 iso-ir-110 iso8859-4 iso88594 iso_8859-4 iso_8859-4:1988 l4 latin4",
+    "iso8859-5": "csisolatincyrillic cyrillic iso-8859-5 iso-ir-144 iso8859-5 iso88595 iso_8859-5 iso_8859-5:1988",
+    "iso8859-6": "arabic asmo-708 csiso88596e csiso88596i csisolatinarabic ecma-114 iso-8859-6 iso-8859-6-e "
+    "iso-8859-6-i iso-ir-127 iso8859-6 iso88596 iso_8859-6 iso_8859-6:1987",
+    "iso8859-7": "csisolatingreek ecma-118 elot_928 greek greek8 iso-8859-7 iso-ir-126 iso8859-7 iso88597 iso_8859-7 "
+    "iso_8859-7:1987 sun_eu_greek",
+    "iso8859-8": "csiso88598e csisolatinhebrew hebrew iso-8859-8 iso-8859-8-e iso-ir-138 iso8859-8 iso88598 iso_8859-8 "
+    "iso_8859-8:1988 visual csiso88598i iso-8859-8-i logical",
+    "iso8859-10": "csisolatin6 iso-8859-10 iso-ir-157 iso8859-10 iso885910 l6 latin6",
+    "iso8859-13": "iso-8859-13 iso8859-13 iso885913",
+    "iso8859-14": "iso-8859-14 iso8859-14 iso885914",
+    "iso8859-15": "csisolatin9 iso-8859-15 iso8859-15 iso885915 iso_8859-15 l9",
+    "iso8859-16": "iso-8859-16",
+    "koi8-r": "cskoi8r koi koi8 koi8-r koi8_r",
+    "koi8-u": "koi8-ru koi8-u",
+    "mac-roman": "csmacintosh mac macintosh x-mac-roman",
+    "cp874": "dos-874 iso-8859-11 iso8859-11 iso885911 tis-620 windows-874",
+    "cp1250": "cp1250 windows-1250 x-cp1250",
+    "cp1251": "cp1251 windows-1251 x-cp1251",
+    "cp1252": "ansi_x3.4-1968 ascii cp1252 cp819 csisolatin1 ibm819 iso-8859-1 iso-ir-100 iso8859-1 iso88591 "
+    "iso_8859-1 iso_8859-1:1987 l1 latin1 us-ascii windows-1252 x-cp1252 x-user-defined",
+    "cp1253": "cp1253 windows-1253 x-cp1253",
+    "cp1254": "cp1254 csisolatin5 iso-8859-9 iso-ir-148 iso8859-9 iso88599 iso_8859-9 iso_8859-9:1989 l5 latin5 "
+    "windows-1254 x-cp1254",
+    "cp1255": "cp1255 windows-1255 x-cp1255",
+    "cp1256": "cp1256 windows-1256 x-cp1256",
+    "cp1257": "cp1257 windows-1257 x-cp1257",
+    "cp1258": "cp1258 windows-1258 x-cp1258",
+    "mac-cyrillic": "x-mac-cyrillic x-mac-ukrainian",
+    "gb18030": "chinese csgb2312 csiso58gb231280 gb2312 gb_2312 gb_2312-80 gbk iso-ir-58 x-gbk gb18030",
+    "big5hkscs": "big5 big5-hkscs cn-big5 csbig5 x-x-big5",
+    "euc_jp": "cseucpkdfmtjapanese euc-jp x-euc-jp",
+    "iso2022_jp": "csiso2022jp iso-2022-jp",
+    "cp932": "csshiftjis ms932 ms_kanji shift-jis shift_jis sjis windows-31j x-sjis",
+    "cp949": "cseuckr csksc56011987 euc-kr iso-ir-149 korean ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 windows-949",
+    # WHATWG's "replacement": encodings that hide markup, of which only the ASCII part is believed.
+    "ascii": "csiso2022kr hz-gb-2312 iso-2022-cn iso-2022-cn-ext iso-2022-kr replacement",
+    "utf-16-be": "unicodefffe utf-16be",
+    "utf-16-le": "csunicode iso-10646-ucs-2 ucs-2 unicode unicodefeff utf-16 utf-16le",
+}
+_CODECS: Final = {label: codec for codec, labels in _LABELS.items() for label in labels.split()}
+
+_BOMS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16-be"), (b"\xff\xfe", "utf-16-le"))
+_NOT_ASCII_BASED: Final = frozenset(("utf-16-be", "utf-16-le", "iso2022_jp"))
+
+_HEADER: Final = re.compile(r";\s*charset\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']+))", re.IGNORECASE)
+_CONTENT: Final = re.compile(rb"charset[ \t\n\f\r]*=[ \t\n\f\r]*(?:\"([^\"]*)\"|'([^']*)'|([^ \t\n\f\r;\"']+))", re.IGNORECASE)
+_MARKUP: Final = re.compile(rb"<(?:!--|([!?])|/?([a-zA-Z][^ \t\n\f\r/>]*+)|/)")
+
+
+def codec_of(label: str) -> str | None:
+    """The Python codec of the encoding that a WHATWG `label` names, in any case and with outer space; None if none."""
+    return _CODECS.get(label.strip(" \t\n\f\r").lower())
+
+
+def is_ascii_based(codec: str) -> bool:
+    """Whether bytes below 0x40 always mean ASCII in `codec`, so that markup can be found without decoding."""
+    return codec not in _NOT_ASCII_BASED
+
+
+def sniff(body: bytes, content_type: str | None) -> str:
+    """The Python codec of the page `body` that came with the header `content_type`. Never raises."""
+    for mark, codec in _BOMS:
+        if body.startswith(mark):
+            return codec
+    if (
+        content_type is not None
+        and (match := _HEADER.search(content_type)) is not None
+        and (declared := codec_of(match[1] or match[2] or match[3] or "")) is not None
+    ):
+        return declared
+    if (found := _prescan(body[:_PRESCAN_BYTES])) is not None:
+        return found
+    return "utf-8" if _is_utf8(body) else "cp1252"
+
+
+def _is_utf8(body: bytes) -> bool:
+    """Whether `body` is UTF-8, a character cut off at its end allowed."""
+    if body.isascii():
+        return True
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True
+
+
+def _prescan(head: bytes) -> str | None:
+    """https://html.spec.whatwg.org/multipage/parsing.html#prescan-a-byte-stream-to-determine-its-encoding"""
+    if b"charset" not in head.lower():
+        return None
+    position = 0
+    while (match := _MARKUP.search(head, position)) is not None:
+        position = match.end()
+        if match[0] == b"<!--":
+            at = head.find(b"-->", match.start() + 2)
+            if at < 0:
+                return None
+            position = at + 3
+        elif match[2] is None:
+            at = head.find(b">", position)
+            if at < 0:
+                return None
+            position = at + 1
+        else:
+            attributes, position = _attributes(head, position)
+            if position < 0:
+                return None
+            if match[2].lower() == b"meta" and (codec := _declared_by_meta(attributes)) is not None:
+                return codec
+    return None
+
+
+def _attributes(head: bytes, position: int) -> tuple[dict[bytes, bytes], int]:
+    """A tag's attributes (the first of a name wins) and the position behind its `>`, -1 where it does not end."""
+    found: dict[bytes, bytes] = {}
+    while (match := ATTRIBUTE.match(head, position)) is not None:
+        position = match.end()
+        if match["end"] is not None:
+            return found, position
+        if match["open"] is not None:
+            break
+        found.setdefault(match["name"].lower(), match["double"] or match["single"] or match["bare"] or b"")
+    return found, -1
+
+
+def _declared_by_meta(attributes: dict[bytes, bytes]) -> str | None:
+    label = attributes.get(b"charset")
+    if label is None and attributes.get(b"http-equiv", b"").lower() == b"content-type":
+        match = _CONTENT.search(attributes.get(b"content", b""))
+        label = None if match is None else match[1] or match[2] or match[3]
+    if label is None:
+        return None
+    codec = codec_of(label.decode("latin-1"))
+    return "utf-8" if codec in ("utf-16-be", "utf-16-le") else codec
