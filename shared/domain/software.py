@@ -1,4 +1,4 @@
-"""What this software calls itself: in User-Agent, in the `software` field of archives, on the wheel and on the console."""
+"""What this software calls itself: in User-Agent, in archives (`software`), on the wheel and on the console."""
 
 from typing import Final
 

@@ -29,6 +29,7 @@ ROOMS = {
     "shared": {"domain", "ports", "wire", "adapters"},
     "shared/adapters": {"nats", "etcd", "local", "sql", "objects"},
     "cli": set[str](),
+    "tests/benchmarks": {"peers"},
     "tests": {
         "unit", "contract", "integration", "conformance", "faults", "migration", "benchmarks", "e2e", "support",
     },
