@@ -1,0 +1,152 @@
+"""The Broker port over NATS JetStream."""
+
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from shared.adapters.nats import streams, talk
+from shared.adapters.nats.connection import Connection, status_of
+from shared.adapters.nats.jetstream import API, NO_MESSAGE, ApiError, call, demand, failure, store, unix_ns
+from shared.adapters.nats.reports import NatsReportReader, stream_state
+from shared.adapters.nats.settings import StreamSettings
+from shared.adapters.nats.visits import NatsVisit, VisitQueue
+from shared.domain.errors import Transient
+from shared.domain.ids import Partition
+from shared.ports.broker import ReportKind, StreamState
+from shared.wire import subjects
+
+
+class NatsBroker:
+    """A Broker. Every call is bounded: by its own `wait_s`, else by `settings.answer_s`."""
+
+    def __init__(self, connection: Connection, settings: StreamSettings) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._queues: dict[str, VisitQueue] = {}
+
+    @classmethod
+    async def connect(
+        cls, urls: Sequence[str], *, token: str | None, name: str, settings: StreamSettings
+    ) -> "NatsBroker":
+        """Connect within settings.connect_s; afterwards it reconnects for ever.
+
+        Raises Transient when no broker answers, Unusable when it refuses the credentials.
+        """
+        return cls(await Connection.open(urls, token=token, name=name, settings=settings), settings)
+
+    async def declare(self, pools: Sequence[str]) -> None:
+        await streams.declare(self._connection, list(pools), self._settings)
+
+    # --- visits -------------------------------------------------------------------------------------------------------
+
+    async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
+        subject = subjects.visit(pool, partition, host_id, slot)
+        stored = await store(self._connection, subject, data, self._settings.answer_s)
+        if isinstance(stored, ApiError):
+            if stored.occupied:
+                return False
+            raise failure(stored, f"cannot queue a shard on {subject}")
+        return True
+
+    async def pull_visits(self, pool: str, most: int, wait_s: float) -> Sequence[NatsVisit]:
+        queue = self._queues.get(pool)
+        if queue is None:
+            queue = self._queues[pool] = VisitQueue(self._connection, pool, self._settings)
+        return await queue.pull(most, wait_s)
+
+    async def drop_visit(self, pool: str, partition: Partition, host_id: int, slot: int) -> None:
+        await self._purge(subjects.visits_stream(pool), {"filter": subjects.visit(pool, partition, host_id, slot)})
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
+        subject = subjects.report(partition, kind)
+        stored = await store(
+            self._connection, subject, data, self._settings.answer_s, headers={"Nats-Msg-Id": message_id}
+        )
+        if isinstance(stored, ApiError):
+            raise failure(stored, f"cannot store a report on {subject}")
+        return stored
+
+    async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> NatsReportReader:
+        reader = NatsReportReader(self._connection, subjects.report(partition, kind), after, self._settings)
+        await reader.open()
+        return reader
+
+    async def reports_state(self) -> StreamState:
+        return await stream_state(self._connection, self._settings.answer_s)
+
+    async def last_report(self, partition: Partition, kind: ReportKind) -> int:
+        found = await self._report({"last_by_subj": subjects.report(partition, kind)})
+        return 0 if found is None else int(found["seq"])
+
+    async def report_at(self, sequence: int) -> int | None:
+        found = await self._report({"seq": sequence}) if sequence > 0 else None
+        return None if found is None else unix_ns(found["time"])
+
+    async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
+        if through > 0:
+            await self._purge(subjects.REPORTS, {"filter": subjects.report(partition, kind), "seq": through + 1})
+
+    async def pending_reports(self) -> int:
+        info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", None, self._settings.answer_s)
+        return int(info["state"]["messages"])
+
+    async def _report(self, which: dict[str, Any]) -> dict[str, Any] | None:
+        """Read by the stream's leader: a direct get may be answered by a replica that has not the newest yet."""
+        verb = f"STREAM.MSG.GET.{subjects.REPORTS}"
+        answer = await call(self._connection, verb, which, self._settings.answer_s)
+        if isinstance(answer, ApiError):
+            if answer.err_code == NO_MESSAGE:
+                return None
+            raise failure(answer, verb)
+        message: dict[str, Any] = answer["message"]
+        return message
+
+    async def _purge(self, stream: str, what: dict[str, Any]) -> None:
+        await demand(self._connection, f"STREAM.PURGE.{stream}", what, self._settings.answer_s)
+
+    # --- questions, robots, talk --------------------------------------------------------------------------------------
+
+    async def ask(self, partition: Partition, data: bytes, wait_s: float) -> bytes:
+        return (await self._connection.request(subjects.owner(partition), data, wait_s)).data
+
+    def answer(
+        self, partition: Partition, reply: Callable[[bytes], Awaitable[bytes | None]]
+    ) -> AbstractAsyncContextManager[None]:
+        return talk.answering(self._connection, subjects.owner(partition), reply)
+
+    async def get_robots(self, key: str) -> bytes | None:
+        subject = f"{API}DIRECT.GET.{streams.ROBOTS_STREAM}.{_robots_subject(key)}"
+        message = await self._connection.request(subject, b"", self._settings.answer_s)
+        status = status_of(message)
+        if status is None:
+            return message.data or None
+        if status == "404":
+            return None
+        raise Transient(f"cannot read the robots bucket: {status}")
+
+    async def put_robots(self, key: str, value: bytes) -> None:
+        stored = await store(self._connection, _robots_subject(key), value, self._settings.answer_s)
+        if isinstance(stored, ApiError):
+            raise failure(stored, f"cannot store robots of {key}")
+
+    async def tell(self, subject: str, data: bytes) -> None:
+        await self._connection.send(subject, data)
+
+    def listen(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return talk.listening(self._connection, subject)
+
+    async def close(self) -> None:
+        for queue in self._queues.values():
+            await queue.close()
+        await self._connection.close()
+
+    def __repr__(self) -> str:
+        return f"<NatsBroker {self._connection!r} pools={','.join(self._queues)}>"
+
+
+def _robots_subject(key: str) -> str:
+    """Keys are origins (`https://host:443`); a subject allows no dots at the ends, spaces or wildcards: base64url."""
+    return streams.ROBOTS_SUBJECT + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")

@@ -1,0 +1,247 @@
+"""One connection to NATS that reconnects for ever, and one inbox to which the answers to all questions come.
+
+The client library's own request and pull calls are not used: they leave futures behind that never complete when the
+server dies, can swallow a cancellation while flushing, and cost several tasks a call. Here a question is one published
+message and one future, and losing the connection fails every open question at once.
+
+Nothing is buffered for a server that is away: a publish then fails (Transient). Only bytes that were handed to the client
+within the turn of the loop in which the connection broke may still be sent after the reconnect. That is harmless: reports
+carry message ids and lease ids, a shard meets the occupied subject or a lease that is gone, and what a late pull brings is
+returned by the next call.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+from nats.errors import MaxPayloadError, SlowConsumerError
+
+from shared.adapters.nats.settings import StreamSettings
+from shared.domain.errors import Permanent, Transient, Unusable
+
+log = structlog.get_logger(__name__)
+
+_ACK_SUBJECT: Final = "$JS.ACK."
+_NO_RESPONDERS: Final = "503"
+_HEADER_LINE: Final = len(b"NATS/1.0\r\n\r\n")
+_HEADER_SEPARATORS: Final = len(b": \r\n")
+_PING_S: Final = 10
+_CLOSE_S: Final = 2.0
+
+
+def status_of(message: Msg) -> str | None:
+    """The status code of a message by which the server speaks itself (`404`, `408`, ...), None for anyone else's."""
+    if message.data or message.headers is None or message.reply.startswith(_ACK_SUBJECT):
+        return None
+    return message.headers.get("Status")
+
+
+class Connection:
+    """Questions and subscriptions over one reconnecting connection.
+
+    Every method raises Transient when the broker is away, Permanent for a message above the broker's size limit, and
+    Unusable once the broker has closed the connection for good (revoked credentials, a protocol error).
+    """
+
+    def __init__(self, client: Client, settings: StreamSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._prefix = f"_INBOX.{secrets.token_hex(11)}."
+        self._tokens = 0
+        self._questions: dict[str, asyncio.Future[Msg]] = {}
+        self._watchers: set[Callable[[], None]] = set()
+        self._subscription: Subscription | None = None
+        self._closing = False
+        self._refusal: asyncio.Future[str] | None = None
+        self._last_error = "no answer"
+
+    @classmethod
+    async def open(cls, urls: Sequence[str], *, token: str | None, name: str, settings: StreamSettings) -> "Connection":
+        """Connect within settings.connect_s. Raises Unusable when credentials are refused, Transient otherwise."""
+        self = cls(Client(), settings)
+        loop = asyncio.get_running_loop()
+        self._refusal = loop.create_future()
+        connecting = loop.create_task(self._connect(urls, token, name), name="broker.connect")
+        try:
+            either: set[asyncio.Future[Any]] = {connecting, self._refusal}
+            await asyncio.wait(either, timeout=settings.connect_s, return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done():
+                await connecting
+                self._subscription = await self._client.subscribe(f"{self._prefix}*", cb=self._answered)
+                return self
+            if self._refusal.done():
+                raise Unusable(f"the broker at {', '.join(urls)} refused us: {self._refusal.result()}; check the token")
+            raise Transient(f"no broker at {', '.join(urls)} within {settings.connect_s:g} s: {self._last_error}")
+        except NatsError as error:
+            raise Unusable(f"cannot connect to the broker at {', '.join(urls)}: {error}") from error
+        finally:
+            self._refusal = None
+            if self._subscription is None:
+                connecting.cancel()
+                await asyncio.wait({connecting})
+                self._closing = True
+                await self._client.close()
+
+    async def _connect(self, urls: Sequence[str], token: str | None, name: str) -> None:
+        await self._client.connect(
+            list(urls),
+            name=name,
+            token=token,
+            error_cb=self._failed,
+            disconnected_cb=self._disconnected,
+            reconnected_cb=self._reconnected,
+            closed_cb=self._closed,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=self._settings.reconnect_s,  # type: ignore[arg-type]  # a float works and is meant
+            ping_interval=_PING_S,
+            pending_size=0,
+        )
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    async def request(self, subject: str, data: bytes, wait_s: float, headers: Mapping[str, str] | None = None) -> Msg:
+        """Ask and wait for one answer. Transient at once when nobody listens there or the connection breaks."""
+        loop = asyncio.get_running_loop()
+        self._tokens += 1
+        token = format(self._tokens, "x")
+        answer: asyncio.Future[Msg] = loop.create_future()
+        self._questions[token] = answer
+        timer = loop.call_later(wait_s, _give_up, answer, subject, wait_s)
+        try:
+            await self.send(subject, data, reply=self._prefix + token, headers=headers)
+            message = await answer
+        finally:
+            timer.cancel()
+            del self._questions[token]
+        if status_of(message) == _NO_RESPONDERS:
+            raise Transient(f"nobody listens on {subject}", retry_in=0.5)
+        return message
+
+    async def send(
+        self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish without waiting for anyone."""
+        if not self._client.is_connected or self._closing:
+            raise self._away()
+        if self._client.pending_data_size > self._settings.unsent_bytes:
+            raise Transient("the broker reads more slowly than we write")
+        # Counted here with the headers: the server closes the connection of a client that sends more.
+        size = len(data) + (_header_size(headers) if headers else 0)
+        if size > self.max_payload:
+            raise Permanent(f"a message of {size} bytes for {subject} exceeds the broker's limit of {self.max_payload}")
+        try:
+            await self._client.publish(subject, data, reply, dict(headers) if headers else None)
+        except MaxPayloadError as error:
+            raise Permanent(f"a message of {size} bytes for {subject} exceeds the broker's limit") from error
+        except (NatsError, OSError) as error:
+            raise Transient(f"cannot publish on {subject}: {error}") from error
+
+    @property
+    def max_payload(self) -> int:
+        """The broker's limit for headers and data of one message."""
+        return self._client.max_payload
+
+    # --- subscriptions ------------------------------------------------------------------------------------
+
+    def new_inbox(self) -> str:
+        """A subject nobody else uses, for a subscription of its own: stored messages arrive under their own subject."""
+        return f"_INBOX.{secrets.token_hex(11)}"
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Call `lost` whenever the connection breaks."""
+        self._watchers.add(lost)
+
+    def unwatch(self, lost: Callable[[], None]) -> None:
+        """End `watch`."""
+        self._watchers.discard(lost)
+
+    async def subscribe(self, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:
+        """Receive what is published on a subject until `unsubscribe`, over reconnects too."""
+        if self._client.is_closed:
+            raise self._away()
+        try:
+            return await self._client.subscribe(subject, cb=receive)
+        except NatsError as error:
+            raise Permanent(f"cannot subscribe to {subject}: {error}") from error
+
+    async def unsubscribe(self, subscription: Subscription, *, drain: bool = False) -> None:
+        """End a subscription; with `drain`, what the server has sent already is still received, within two seconds.
+
+        Nothing happens when the connection is gone.
+        """
+        if self._client.is_closed:
+            return
+        try:
+            if drain and self._client.is_connected:
+                await asyncio.wait_for(subscription.drain(), _CLOSE_S)  # type: ignore[no-untyped-call]
+            else:
+                await subscription.unsubscribe()
+        except (NatsError, TimeoutError) as error:
+            log.debug("broker.unsubscribe_cut_short", subject=subscription.subject, reason=str(error))
+
+    async def close(self) -> None:
+        """Fail what is still asked, and close."""
+        if not self._closing:
+            self._closing = True
+            self._break("the connection was closed")
+            await self._client.close()
+
+    # --- what the client calls ----------------------------------------------------------------------------------------
+
+    async def _answered(self, message: Msg) -> None:
+        answer = self._questions.get(message.subject[len(self._prefix) :])
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    async def _failed(self, error: Exception) -> None:
+        self._last_error = str(error) or type(error).__name__
+        if isinstance(error, SlowConsumerError):
+            log.warning("broker.message_dropped", subject=error.subject)
+            return
+        log.debug("broker.error", reason=self._last_error)
+        refused = "authorization" in self._last_error.lower()
+        if refused and self._refusal is not None and not self._refusal.done():
+            self._refusal.set_result(self._last_error)
+
+    async def _disconnected(self) -> None:
+        if not self._closing:
+            log.warning("broker.disconnected", reason=self._last_error)
+        self._break("the connection to the broker broke")
+
+    async def _reconnected(self) -> None:
+        log.info("broker.reconnected")
+
+    async def _closed(self) -> None:
+        if not self._closing:
+            log.error("broker.closed", reason=self._last_error)
+
+    def _break(self, reason: str) -> None:
+        for answer in self._questions.values():
+            if not answer.done():
+                answer.set_exception(Transient(reason, retry_in=self._settings.reconnect_s))
+        for lost in list(self._watchers):
+            lost()
+
+    def _away(self) -> Exception:
+        if self._client.is_closed and not self._closing:
+            return Unusable(f"the broker closed the connection: {self._client.last_error or self._last_error}")
+        return Transient("not connected to the broker", retry_in=max(self._settings.reconnect_s, 0.1))
+
+    def __repr__(self) -> str:
+        state = "closed" if self._client.is_closed else "connected" if self._client.is_connected else "away"
+        return f"<Connection {state} questions={len(self._questions)}>"
+
+
+def _give_up(answer: asyncio.Future[Msg], subject: str, waited_s: float) -> None:
+    if not answer.done():
+        answer.set_exception(Transient(f"no answer on {subject} within {waited_s:g} s"))
+
+
+def _header_size(headers: Mapping[str, str]) -> int:
+    return _HEADER_LINE + sum(len(k) + len(v.encode()) + _HEADER_SEPARATORS for k, v in headers.items())

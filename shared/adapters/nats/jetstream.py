@@ -1,0 +1,128 @@
+"""JetStream's own language: API calls, acknowledgements of publishes, delivery metadata, times and errors."""
+
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from shared.adapters.nats.connection import Connection
+from shared.domain.errors import Permanent, Refused, Transient, Unusable
+
+API: Final = "$JS.API."
+SECOND_NS: Final = 1_000_000_000
+
+STREAM_NOT_FOUND: Final = 10059
+STREAM_DIFFERS: Final = 10058
+NO_MESSAGE: Final = 10037
+_STORE_FAILED: Final = 10077
+_TOO_LARGE: Final = 10054
+_NO_RESOURCES: Final = frozenset({10023, 10028, 10047})
+_NOT_ENABLED: Final = frozenset({10039, 10076})
+_NOT_YET: Final = frozenset({10014, STREAM_NOT_FOUND})
+_OCCUPIED: Final = "maximum messages per subject exceeded"
+_FULL: Final = ("maximum messages exceeded", "maximum bytes exceeded", _OCCUPIED)
+
+
+class ApiError(msgspec.Struct, frozen=True):
+    """Why the server did not do it."""
+
+    code: int = 500
+    err_code: int = 0
+    description: str = ""
+
+    @property
+    def occupied(self) -> bool:
+        """The subject already holds as many messages as it may (10077 alone also stands for other store failures)."""
+        return self.err_code == _STORE_FAILED and self.description == _OCCUPIED
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    error: ApiError | None = None
+    seq: int = 0
+
+
+_answer = msgspec.json.Decoder(_Answer)
+
+
+class Origin(NamedTuple):
+    """Where a delivered message comes from, as its acknowledgement subject says.
+
+    `consumer_sequence` counts that consumer's deliveries from 1 without a gap; `pending` is what it has yet to deliver.
+    """
+
+    consumer: str
+    delivery: int
+    sequence: int
+    consumer_sequence: int
+    at_ns: int
+    pending: int
+
+
+def origin_of(ack_subject: str) -> Origin:
+    """Parse `$JS.ACK.[domain.account.]stream.consumer.delivery.sequence.consumer sequence.time.pending[.random]`."""
+    tokens = ack_subject.split(".")
+    if len(tokens) >= 11:
+        tokens = tokens[2:]
+    if len(tokens) < 9:
+        raise ValueError(f"{ack_subject!r} is no acknowledgement subject")
+    return Origin(tokens[3], int(tokens[4]), int(tokens[5]), int(tokens[6]), int(tokens[7]), int(tokens[8]))
+
+
+def unix_ns(text: str) -> int:
+    """An RFC 3339 time with up to nine digits of a second's fraction as Unix nanoseconds, exactly."""
+    end = 19
+    fraction = 0
+    if text[end : end + 1] == ".":
+        digits = len(text) - len(text[end + 1 :].lstrip("0123456789"))
+        fraction = int(text[end + 1 : digits][:9].ljust(9, "0"))
+        end = digits
+    whole = datetime.fromisoformat(text[:19] + text[end:].replace("Z", "+00:00"))
+    if whole.tzinfo is None:
+        whole = whole.replace(tzinfo=UTC)
+    return int(whole.timestamp()) * SECOND_NS + fraction
+
+
+def failure(error: ApiError, what: str) -> Exception:
+    """The exception that tells the caller what to do about it."""
+    text = f"{what}: {error.description} ({error.err_code})"
+    if error.err_code == _STORE_FAILED and error.description in _FULL:
+        return Refused(text)
+    if error.err_code in _NO_RESOURCES:
+        return Refused(f"{text}: the broker's storage limits are used up")
+    if error.err_code in _NOT_ENABLED:
+        return Unusable(f"{text}: JetStream is off; is the broker's disk full, or was it started without JetStream?")
+    if error.err_code == _TOO_LARGE:
+        return Permanent(text)
+    if error.err_code in _NOT_YET or error.code >= 500:
+        return Transient(text)
+    return Permanent(text)
+
+
+async def call(connection: Connection, verb: str, body: object, wait_s: float) -> dict[str, Any] | ApiError:
+    """One call of the JetStream API: its answer, or the server's error for the caller to judge."""
+    data = b"" if body is None else msgspec.json.encode(body)
+    message = await connection.request(API + verb, data, wait_s)
+    answer: dict[str, Any] = msgspec.json.decode(message.data)
+    if "error" in answer:
+        return msgspec.convert(answer["error"], ApiError)
+    return answer
+
+
+async def demand(connection: Connection, verb: str, body: object, wait_s: float) -> dict[str, Any]:
+    """Like `call`, for callers to whom every error is a failure."""
+    answer = await call(connection, verb, body, wait_s)
+    if isinstance(answer, ApiError):
+        raise failure(answer, verb)
+    return answer
+
+
+async def store(
+    connection: Connection, subject: str, data: bytes, wait_s: float, headers: dict[str, str] | None = None
+) -> int | ApiError:
+    """Publish to a stream and wait until it is stored: its sequence, or the server's error for the caller to judge."""
+    message = await connection.request(subject, data, wait_s, headers)
+    try:
+        answer = _answer.decode(message.data)
+    except msgspec.MsgspecError as error:
+        raise Transient(f"the answer to a publish on {subject} is not a stream's: {error}") from error
+    return answer.seq if answer.error is None else answer.error

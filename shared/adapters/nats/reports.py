@@ -1,0 +1,223 @@
+"""Reading one report subject: an ephemeral pull consumer that is made again wherever the reader stands.
+
+The position is the caller's; the consumer is only a cursor on the server, acknowledges nothing, and lives in memory. So
+losing it (reconnect, restart, failover, idleness) costs two calls. Consumer sequences count deliveries without a gap: a
+message that skips one means that some were lost on the way, and the reader makes a new consumer behind the last it kept.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import structlog
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from shared.adapters.nats.connection import Connection, status_of
+from shared.adapters.nats.jetstream import API, SECOND_NS, demand, origin_of, unix_ns
+from shared.adapters.nats.settings import StreamSettings
+from shared.domain.errors import Transient
+from shared.ports.broker import Delivered, StreamState
+from shared.wire import subjects
+
+log = structlog.get_logger(__name__)
+
+_PULL_S: Final = 30
+_HEARTBEAT_S: Final = 5
+_SILENCE_S: Final = 2.5 * _HEARTBEAT_S
+_FIRST_S: Final = 0.05
+"""The least wait for the first message of a fresh pull, so that a read that waits for nothing sees what is there."""
+_REST_S: Final = 0.1
+"""How long the broker may pause within what it said it has, before the reader takes what came."""
+_OVERHEAD: Final = 4096
+_PULL_ENDED: Final = frozenset({"404", "408"})
+_ENDED_BY_SIZE: Final = "message size exceeds maxbytes"
+_BATCH_COMPLETED: Final = "batch completed"
+
+
+async def stream_state(connection: Connection, wait_s: float) -> StreamState:
+    """The reports stream as its leader sees it now."""
+    info = await demand(connection, f"STREAM.INFO.{subjects.REPORTS}", None, wait_s)
+    return StreamState(created_ns=unix_ns(info["created"]), last_sequence=int(info["state"]["last_seq"]))
+
+
+class NatsReportReader:
+    """A ReportReader. One pull is open at a time, so at most one batch or `read_bytes` is held."""
+
+    def __init__(self, connection: Connection, subject: str, after: int, settings: StreamSettings) -> None:
+        self._connection = connection
+        self._subject = subject
+        self._settings = settings
+        self._position = after
+        self._kept: deque[Delivered] = deque()
+        self._created_ns: int | None = None
+        self._inbox = connection.new_inbox()
+        self._subscription: Subscription | None = None
+        self._consumer: str | None = None
+        self._cursors = 0
+        self._next = 1
+        self._left = 0
+        self._pending = 0
+        self._heard = 0.0
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    async def open(self) -> None:
+        """Place the cursor. Raises Transient when the stream does not reach the position: it is another stream."""
+        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._received)
+        self._connection.watch(self._disconnected)
+        try:
+            await self._place()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
+        if not self._kept:
+            await self._await_first(most, wait_s)
+        if self._kept:
+            await self._await_rest(most)
+        kept = self._kept
+        return [kept.popleft() for _ in range(min(most, len(kept)))]
+
+    async def close(self) -> None:
+        """Give the cursor back; the broker drops one that is not given back after `reader_idle_s`."""
+        self._closed = True
+        consumer = self._consumer
+        self._lose("closed")
+        self._connection.unwatch(self._disconnected)
+        if self._subscription is not None:
+            await self._connection.unsubscribe(self._subscription)
+        if consumer is not None:
+            try:
+                await demand(
+                    self._connection, f"CONSUMER.DELETE.{subjects.REPORTS}.{consumer}", None, self._settings.answer_s
+                )
+            except Transient as error:
+                log.debug("reports.cursor_left_behind", subject=self._subject, reason=str(error))
+
+    async def _await_first(self, most: int, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while not self._kept:
+            if self._closed:
+                raise Transient(f"the reader of {self._subject} is closed")
+            if self._consumer is None:
+                await self._place()
+            if self._left <= 0:
+                await self._pull(most)
+                until = max(until, loop.time() + _FIRST_S)
+            now = loop.time()
+            if now >= until:
+                return
+            if not await self._wait(min(until, self._heard + _SILENCE_S) - now) and loop.time() < until:
+                self._lose("the broker went silent")
+
+    async def _await_rest(self, most: int) -> None:
+        """Let what the broker has begun to send arrive."""
+        while self._pending > 0 and self._left > 0 and self._consumer is not None and len(self._kept) < most:
+            if not await self._wait(_REST_S):
+                return
+
+    async def _wait(self, seconds: float) -> bool:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _place(self) -> None:
+        """Make a consumer behind the position; only then check whose stream it is, for it dies with its stream."""
+        name = f"reader-{secrets.token_hex(8)}"
+        await demand(
+            self._connection,
+            f"CONSUMER.CREATE.{subjects.REPORTS}.{name}.{self._subject}",
+            {
+                "stream_name": subjects.REPORTS,
+                "config": {
+                    "name": name,
+                    "filter_subject": self._subject,
+                    "deliver_policy": "by_start_sequence",
+                    "opt_start_seq": self._position + 1,
+                    "ack_policy": "none",
+                    "replay_policy": "instant",
+                    "inactive_threshold": int(self._settings.reader_idle_s * SECOND_NS),
+                    "mem_storage": True,
+                    "num_replicas": 1,
+                },
+            },
+            self._settings.answer_s,
+        )
+        state = await stream_state(self._connection, self._settings.answer_s)
+        if self._created_ns is None:
+            self._created_ns = state.created_ns
+        if state.created_ns != self._created_ns or state.last_sequence < self._position:
+            raise Transient(
+                f"the stream {subjects.REPORTS} is not the one that was read up to {self._position} on {self._subject}:"
+                f" created {state.created_ns}, last sequence {state.last_sequence}; open a new reader"
+            )
+        self._cursors += 1
+        self._consumer, self._next, self._left, self._pending = name, 1, 0, 0
+
+    async def _pull(self, most: int) -> None:
+        request = {
+            "batch": most,
+            "expires": _PULL_S * SECOND_NS,
+            "idle_heartbeat": _HEARTBEAT_S * SECOND_NS,
+            # A pull that is smaller than the next message would never deliver it.
+            "max_bytes": max(self._settings.read_bytes, self._connection.max_payload + _OVERHEAD),
+        }
+        self._left = most
+        self._heard = asyncio.get_running_loop().time()
+        await self._connection.send(
+            f"{API}CONSUMER.MSG.NEXT.{subjects.REPORTS}.{self._consumer}",
+            msgspec.json.encode(request),
+            reply=f"{self._inbox}.{self._cursors}",
+        )
+
+    async def _received(self, message: Msg) -> None:
+        """A message under its own subject, or the server's word under the inbox of the cursor it is about."""
+        self._heard = asyncio.get_running_loop().time()
+        status = status_of(message)
+        if status is not None:
+            if message.subject == f"{self._inbox}.{self._cursors}":
+                self._told(status, (message.headers or {}).get("Description", "").lower())
+            return
+        origin = origin_of(message.reply)
+        if origin.consumer != self._consumer:
+            return
+        if origin.consumer_sequence != self._next or origin.sequence <= self._position:
+            self._lose(f"delivery {origin.consumer_sequence} came instead of {self._next}")
+            return
+        self._next += 1
+        self._left -= 1
+        self._pending = origin.pending
+        self._position = origin.sequence
+        self._kept.append(Delivered(origin.sequence, origin.at_ns, message.data))
+        self._changed.set()
+
+    def _told(self, status: str, text: str) -> None:
+        if status == "100":
+            return
+        if status in _PULL_ENDED or text in (_ENDED_BY_SIZE, _BATCH_COMPLETED):
+            self._left = 0
+            self._changed.set()
+        else:
+            self._lose(f"{status} {text}".strip())
+
+    def _disconnected(self) -> None:
+        self._lose("disconnected")
+
+    def _lose(self, reason: str) -> None:
+        if self._consumer is not None:
+            log.debug("reports.cursor_lost", subject=self._subject, position=self._position, reason=reason)
+        self._consumer, self._left, self._pending = None, 0, 0
+        self._changed.set()
+
+    def __repr__(self) -> str:
+        return f"<NatsReportReader {self._subject} at={self._position} kept={len(self._kept)} cursor={self._consumer}>"

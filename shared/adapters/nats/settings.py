@@ -1,0 +1,33 @@
+"""What the broker adapter is told: bounds of the streams and patience of the connection."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """Desired state of the streams, and how long the client waits.
+
+    Durations are seconds, sizes bytes; -1 means unbounded. `replicas` is 1 on a single server and 3 in a cluster.
+    `ack_wait_s`: how long a shard in hand may stay silent before it is delivered again.
+    `max_ack_pending` must exceed the visits of all workers of a pool together, `max_waiting` their open pulls.
+    `reports_per_subject` bounds each partition's backlog: above it a producer is refused and holds what it has.
+    `read_bytes` bounds what a report reader holds in memory (but one message of the broker's maximum size always fits).
+    """
+
+    replicas: int = 1
+    ack_wait_s: float = 30.0
+    max_ack_pending: int = 20_000
+    max_waiting: int = 4_096
+    visits_bytes: int = -1
+    reports_per_subject: int = 100_000
+    reports_bytes: int = -1
+    robots_bytes: int = 256 * MIB
+    robots_ttl_s: float = 24 * 3600.0
+    reader_idle_s: float = 30.0
+    read_bytes: int = 8 * MIB
+    answer_s: float = 5.0
+    connect_s: float = 10.0
+    reconnect_s: float = 0.25
+    unsent_bytes: int = 64 * MIB

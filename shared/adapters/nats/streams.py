@@ -1,0 +1,134 @@
+"""Streams, consumers and the bucket as desired state, applied idempotently and never at the cost of a message."""
+
+from typing import Any, Final
+
+from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.jetstream import SECOND_NS, STREAM_DIFFERS, ApiError, call, demand, failure
+from shared.adapters.nats.settings import StreamSettings
+from shared.domain.errors import Permanent
+from shared.wire import subjects
+
+VISITS_CONSUMER: Final = "visits"
+ROBOTS_STREAM: Final = f"KV_{subjects.ROBOTS_BUCKET}"
+ROBOTS_SUBJECT: Final = f"$KV.{subjects.ROBOTS_BUCKET}."
+REPEAT_WINDOW_S: Final = 120
+
+
+def visits_stream(pool: str, settings: StreamSettings) -> dict[str, Any]:
+    """A pool's work queue: one message a subject, refused while the previous one is queued or in flight."""
+    return {
+        "name": subjects.visits_stream(pool),
+        "subjects": [subjects.visits_filter(pool)],
+        "retention": "workqueue",
+        "storage": "file",
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "discard_new_per_subject": True,
+        "max_bytes": settings.visits_bytes,
+        "num_replicas": settings.replicas,
+        "max_consumers": -1,
+        "max_msgs": -1,
+    }
+
+
+def visits_consumer(settings: StreamSettings) -> dict[str, Any]:
+    """The one durable consumer that all workers of a pool share; the owner, not the broker, counts attempts."""
+    return {
+        "name": VISITS_CONSUMER,
+        "durable_name": VISITS_CONSUMER,
+        "deliver_policy": "all",
+        "replay_policy": "instant",
+        "ack_policy": "explicit",
+        "ack_wait": int(settings.ack_wait_s * SECOND_NS),
+        "max_ack_pending": settings.max_ack_pending,
+        "max_waiting": settings.max_waiting,
+        "max_deliver": -1,
+    }
+
+
+def reports_stream(settings: StreamSettings) -> dict[str, Any]:
+    """Every partition's reports, bounded per subject; the owners read by position and purge behind their commits."""
+    return {
+        "name": subjects.REPORTS,
+        "subjects": list(subjects.REPORT_SUBJECTS),
+        "retention": "limits",
+        "storage": "file",
+        "max_msgs_per_subject": settings.reports_per_subject,
+        "discard": "new",
+        "discard_new_per_subject": True,
+        "max_bytes": settings.reports_bytes,
+        "allow_direct": True,
+        "duplicate_window": REPEAT_WINDOW_S * SECOND_NS,
+        "num_replicas": settings.replicas,
+        "max_consumers": -1,
+        "max_msgs": -1,
+    }
+
+
+def robots_stream(settings: StreamSettings) -> dict[str, Any]:
+    """The key-value bucket of robots.txt answers: a cache, so the oldest go when it is full."""
+    return {
+        "name": ROBOTS_STREAM,
+        "subjects": [f"{ROBOTS_SUBJECT}>"],
+        "retention": "limits",
+        "storage": "file",
+        "max_msgs_per_subject": 1,
+        "discard": "old",
+        "max_bytes": settings.robots_bytes,
+        "max_age": int(settings.robots_ttl_s * SECOND_NS),
+        "allow_direct": True,
+        "allow_rollup_hdrs": True,
+        "num_replicas": settings.replicas,
+        "max_consumers": -1,
+        "max_msgs": -1,
+    }
+
+
+async def declare(connection: Connection, pools: list[str], settings: StreamSettings) -> None:
+    """Make everything be as declared. Raises Permanent when the server cannot, or could only by dropping messages."""
+    await _declare_stream(connection, reports_stream(settings), settings.answer_s)
+    await _declare_stream(connection, robots_stream(settings), settings.answer_s)
+    for pool in pools:
+        wanted = visits_stream(pool, settings)
+        await _declare_stream(connection, wanted, settings.answer_s)
+        await _declare_consumer(connection, wanted["name"], visits_consumer(settings), settings.answer_s)
+
+
+async def _declare_stream(connection: Connection, wanted: dict[str, Any], wait_s: float) -> None:
+    name = wanted["name"]
+    answer = await call(connection, f"STREAM.CREATE.{name}", wanted, wait_s)
+    if isinstance(answer, dict):
+        return
+    if answer.err_code != STREAM_DIFFERS:
+        raise failure(answer, f"cannot create stream {name}")
+    if name != ROBOTS_STREAM:
+        await _refuse_loss(connection, wanted, wait_s)
+    answer = await call(connection, f"STREAM.UPDATE.{name}", wanted, wait_s)
+    if isinstance(answer, ApiError):
+        raise failure(answer, f"cannot update stream {name} to what is declared")
+
+
+async def _refuse_loss(connection: Connection, wanted: dict[str, Any], wait_s: float) -> None:
+    """A server that is given a lower bound deletes what lies above it, whatever the discard policy says."""
+    name = wanted["name"]
+    info = await demand(connection, f"STREAM.INFO.{name}", {"subjects_filter": ">"}, wait_s)
+    state, current = info["state"], info["config"]
+    if 0 < wanted["max_bytes"] < state["bytes"]:
+        raise Permanent(f"stream {name} holds {state['bytes']} bytes, more than its declared {wanted['max_bytes']}")
+    bound = wanted["max_msgs_per_subject"]
+    if not 0 < bound < _unbounded(current.get("max_msgs_per_subject", -1)):
+        return
+    for subject, count in (state.get("subjects") or {}).items():
+        if count > bound:
+            raise Permanent(f"{subject} holds {count} messages, more than the declared bound of {bound} a subject")
+
+
+async def _declare_consumer(connection: Connection, stream: str, wanted: dict[str, Any], wait_s: float) -> None:
+    body = {"stream_name": stream, "config": wanted}
+    answer = await call(connection, f"CONSUMER.CREATE.{stream}.{wanted['name']}", body, wait_s)
+    if isinstance(answer, ApiError):
+        raise failure(answer, f"cannot declare consumer {wanted['name']} of {stream}")
+
+
+def _unbounded(limit: int) -> float:
+    return limit if limit > 0 else float("inf")

@@ -1,0 +1,79 @@
+"""What is said and not stored: questions to owners, and status for whoever listens."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+from nats.aio.msg import Msg
+
+from shared.adapters.nats.connection import Connection
+from shared.domain.errors import Transient
+
+log = structlog.get_logger(__name__)
+
+_OPEN_QUESTIONS: Final = 4_096
+_HEARD: Final = 1_024
+
+
+@asynccontextmanager
+async def answering(
+    connection: Connection, subject: str, reply: Callable[[bytes], Awaitable[bytes | None]]
+) -> AsyncIterator[None]:
+    """Answer questions side by side while open; one that comes above 4,096 open ones stays unanswered."""
+    open_questions: set[asyncio.Task[None]] = set()
+    async with asyncio.TaskGroup() as group:
+
+        async def receive(question: Msg) -> None:
+            if len(open_questions) >= _OPEN_QUESTIONS:
+                log.warning("answer.overloaded", subject=subject)
+                return
+            task = group.create_task(_answer(connection, reply, question), name=f"answer {subject}")
+            open_questions.add(task)
+            task.add_done_callback(open_questions.discard)
+
+        subscription = await connection.subscribe(subject, receive)
+        try:
+            yield
+        finally:
+            await connection.unsubscribe(subscription)
+            for task in open_questions:
+                task.cancel()
+
+
+async def _answer(connection: Connection, reply: Callable[[bytes], Awaitable[bytes | None]], question: Msg) -> None:
+    try:
+        data = await reply(question.data)
+        if data is not None and question.reply:
+            await connection.send(question.reply, data)
+    except Transient as error:
+        log.debug("answer.not_sent", subject=question.subject, reason=str(error))
+    except Exception:
+        # One bad question must not end the others; the asker sees silence and asks again.
+        log.exception("answer.failed", subject=question.subject)
+
+
+@asynccontextmanager
+async def listening(connection: Connection, subject: str) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The last 1,024 things said and not yet taken."""
+    heard: deque[bytes] = deque(maxlen=_HEARD)
+    news = asyncio.Event()
+
+    async def receive(message: Msg) -> None:
+        heard.append(message.data)
+        news.set()
+
+    async def each() -> AsyncIterator[bytes]:
+        while True:
+            while heard:
+                yield heard.popleft()
+            news.clear()
+            await news.wait()
+
+    subscription = await connection.subscribe(subject, receive)
+    try:
+        yield each()
+    finally:
+        await connection.unsubscribe(subscription)

@@ -1,0 +1,174 @@
+"""Pulling shards from a pool's queue, and settling them.
+
+One pull is open at a time. It ends with the wait of the call that made it; until then it goes on into the next calls when
+it brought a part. What comes when no caller waits is kept for the next call, and handed back on close: no shard waits in a
+client unseen until the broker delivers it again, unless the process dies.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import structlog
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from shared.adapters.nats.connection import Connection, status_of
+from shared.adapters.nats.jetstream import API, SECOND_NS, origin_of
+from shared.adapters.nats.settings import StreamSettings
+from shared.adapters.nats.streams import VISITS_CONSUMER
+from shared.domain.errors import Transient
+from shared.wire import subjects
+
+log = structlog.get_logger(__name__)
+
+_HAND_BACK: Final = b"-NAK"
+_GRACE_S: Final = 0.25
+"""How long after its end a pull's last words are waited for."""
+_FORGET_S: Final = 5.0
+_REST_S: Final = 0.02
+_PULL_ENDED: Final = frozenset({"404", "408"})
+
+
+class NatsVisit:
+    """A VisitMessage. Settling raises Transient when the broker did not confirm; doing it again is harmless."""
+
+    __slots__ = ("_connection", "_reply", "_wait_s", "arrived", "data", "delivery")
+
+    def __init__(self, connection: Connection, message: Msg, delivery: int, wait_s: float, arrived: float) -> None:
+        self._connection = connection
+        self._reply = message.reply
+        self._wait_s = wait_s
+        self.data: bytes = message.data
+        self.delivery = delivery
+        self.arrived = arrived
+
+    async def ack(self) -> None:
+        await self._connection.request(self._reply, b"+ACK", self._wait_s)
+
+    async def nak(self, delay_s: float) -> None:
+        delay = b' {"delay": %d}' % int(delay_s * SECOND_NS) if delay_s > 0 else b""
+        await self._connection.request(self._reply, _HAND_BACK + delay, self._wait_s)
+
+    async def working(self) -> None:
+        await self._connection.send(self._reply, b"+WPI")
+
+    def __repr__(self) -> str:
+        return f"<NatsVisit delivery={self.delivery} bytes={len(self.data)}>"
+
+
+class VisitQueue:
+    """One process's end of a pool's queue. For one caller at a time."""
+
+    def __init__(self, connection: Connection, pool: str, settings: StreamSettings) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._settings = settings
+        self._next = f"{API}CONSUMER.MSG.NEXT.{subjects.visits_stream(pool)}.{VISITS_CONSUMER}"
+        self._inbox = connection.new_inbox()
+        self._subscription: Subscription | None = None
+        self._ready: deque[NatsVisit] = deque()
+        self._pulls = 0
+        self._left = 0
+        self._until = 0.0
+        self._pending = 0
+        self._problem: str | None = None
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    async def pull(self, most: int, wait_s: float) -> Sequence[NatsVisit]:
+        """See Broker.pull_visits."""
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise Transient(f"the queue of pool {self._pool} is closed")
+        if self._subscription is None:
+            self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._received)
+            self._connection.watch(self._disconnected)
+        start = loop.time()
+        until = start + wait_s
+        self._drop_stale(start)
+        asked = False
+        while not self._ready:
+            self._complain()
+            now = loop.time()
+            if self._left <= 0:
+                if asked and now >= until:
+                    return []
+                await self._ask(most, max(until - now, 0.0))
+                asked = True
+            elif now >= until + _GRACE_S or (now >= until and self._until > until):
+                return []
+            await self._wait((until if self._until > until else until + _GRACE_S) - now)
+        while self._pending > 0 and self._left > 0 and len(self._ready) < most and await self._wait(_REST_S):
+            pass
+        return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+
+    async def close(self) -> None:
+        """Stop the open pull and hand back what no caller took."""
+        self._closed = True
+        self._connection.unwatch(self._disconnected)
+        if self._subscription is not None:
+            await self._connection.unsubscribe(self._subscription, drain=True)
+        self._changed.set()
+        while self._ready:
+            try:
+                await self._ready.popleft().nak(0.0)
+            except Transient as error:
+                log.debug("visits.not_handed_back", pool=self._pool, reason=str(error))
+
+    async def _ask(self, batch: int, wait_s: float) -> None:
+        request: dict[str, int | bool] = {"batch": batch}
+        if wait_s > 0:
+            request["expires"] = max(int(wait_s * SECOND_NS), 1_000_000)
+        else:
+            request["no_wait"] = True
+        self._pulls += 1
+        await self._connection.send(self._next, msgspec.json.encode(request), reply=f"{self._inbox}.{self._pulls}")
+        self._left, self._until = batch, asyncio.get_running_loop().time() + wait_s
+
+    async def _received(self, message: Msg) -> None:
+        """A shard under its own subject, or the server's word under the inbox of the pull it is about."""
+        status = status_of(message)
+        if status is None:
+            origin = origin_of(message.reply)
+            now = asyncio.get_running_loop().time()
+            self._ready.append(NatsVisit(self._connection, message, origin.delivery, self._settings.answer_s, now))
+            self._left, self._pending = max(self._left - 1, 0), origin.pending
+        elif message.subject == f"{self._inbox}.{self._pulls}" and status != "100":
+            self._left = 0
+            if status not in _PULL_ENDED:
+                self._problem = f"{status} {(message.headers or {}).get('Description', '')}".strip()
+        self._changed.set()
+
+    def _complain(self) -> None:
+        """A pull that the broker ended for another reason than time: no such queue yet, or it is moving."""
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise Transient(f"cannot pull from the queue of pool {self._pool}: {problem}", retry_in=0.5)
+
+    def _disconnected(self) -> None:
+        self._left = 0
+        self._problem = "the connection broke"
+        self._changed.set()
+
+    def _drop_stale(self, now: float) -> None:
+        """A pull whose end was never told, and shards so old that the broker is about to deliver them again."""
+        if now > self._until + _FORGET_S:
+            self._left = 0
+        while self._ready and now - self._ready[0].arrived > self._settings.ack_wait_s / 2:
+            self._ready.popleft()
+        self._problem = None
+
+    async def _wait(self, seconds: float) -> bool:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"<VisitQueue {self._pool} ready={len(self._ready)} open={self._left}>"
