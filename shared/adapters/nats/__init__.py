@@ -1,8 +1,9 @@
 """NATS JetStream behind the Broker port.
 
-`NatsBroker` speaks to any broker; `EmbeddedServer` runs the bundled one for a single machine. Inside: `connection` (one
-reconnecting connection, its questions), `jetstream` (API calls and errors), `streams` (what is declared), `reports` (the
-reader), `visits` (the queue of shards), `talk` (what is not stored). Nothing of the client library leaves this package.
+`NatsBroker` speaks to any broker; `EmbeddedServer` runs the bundled one for a single machine. Inside: `connection`
+(one reconnecting connection, its questions), `jetstream` (API calls and errors), `streams` (what is declared),
+`reports` (the reader), `visits` (the queue of shards), `talk` (what is not stored). Nothing of the client library
+leaves this package.
 """
 
 from shared.adapters.nats.broker import NatsBroker

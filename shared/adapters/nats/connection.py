@@ -1,13 +1,13 @@
 """One connection to NATS that reconnects for ever, and one inbox to which the answers to all questions come.
 
 The client library's own request and pull calls are not used: they leave futures behind that never complete when the
-server dies, can swallow a cancellation while flushing, and cost several tasks a call. Here a question is one published
-message and one future, and losing the connection fails every open question at once.
+server dies, can swallow a cancellation while flushing, and cost several tasks a call. Here a question is one
+published message and one future, and losing the connection fails every open question at once.
 
-Nothing is buffered for a server that is away: a publish then fails (Transient). Only bytes that were handed to the client
-within the turn of the loop in which the connection broke may still be sent after the reconnect. That is harmless: reports
-carry message ids and lease ids, a shard meets the occupied subject or a lease that is gone, and what a late pull brings is
-returned by the next call.
+Nothing is buffered for a server that is away: a publish then fails (Transient). Only bytes that were handed to the
+client within the turn of the loop in which the connection broke may still be sent after the reconnect. That is
+harmless: reports carry message ids and lease ids, a shard meets the occupied subject or a lease that is gone, and
+what a late pull brings is returned by the next call.
 """
 
 import asyncio

