@@ -1,6 +1,7 @@
 """`orb test`, `lint`, `faults`, `bench`, `lock`: what a developer runs, from a clone only (the wheel has no tests)."""
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _python(*arguments: str) -> int:
-    return subprocess.run([sys.executable, *arguments], cwd=_ROOT, check=False).returncode
+    """Run Python in the clone's root, without the launcher's import path: as when started by hand."""
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONSAFEPATH"}}
+    return subprocess.run([sys.executable, *arguments], cwd=_ROOT, env=environment, check=False).returncode
 
 
 def _bench(rest: list[str]) -> int:

@@ -12,6 +12,7 @@ CLONED = ("orb", "orb.py", "api", "workers", "shared", "cli", "alembic")
 
 IMPORT_ALL = """
 import importlib, pathlib, sys
+sys.path.insert(0, ".")
 for room in ("api", "workers", "shared", "cli"):
     for path in sorted(pathlib.Path(room).rglob("*.py")):
         name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
@@ -37,5 +38,5 @@ def test_runtime_lock_is_enough_for_every_module(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("Orbweaver ")
     python = tmp_path / ".venv" / "bin" / "python"
-    done = subprocess.run([python, "-c", IMPORT_ALL], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-I", "-c", IMPORT_ALL], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

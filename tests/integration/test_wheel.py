@@ -41,7 +41,7 @@ def test_command_of_the_wheel_runs_from_anywhere(wheel: Path, tmp_path: Path) ->
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     python = environment / "bin" / "python"
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.strip())
+    site = Path(subprocess.run([python, "-I", "-c", asked], check=True, capture_output=True, text=True).stdout.strip())
     zipfile.ZipFile(wheel).extractall(site)
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     elsewhere = tmp_path / "elsewhere"
@@ -49,9 +49,11 @@ def test_command_of_the_wheel_runs_from_anywhere(wheel: Path, tmp_path: Path) ->
     start = "import sys; sys.argv[0] = 'orb'; from orb import main; sys.exit(main())"
     for argument in ("--help", "version"):
         done = subprocess.run(
-            [python, "-c", start, argument], cwd=elsewhere, capture_output=True, text=True, check=False
+            [python, "-I", "-c", start, argument], cwd=elsewhere, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
         assert "Orbweaver" in done.stdout
-    refused = subprocess.run([python, "-c", start, "test"], cwd=elsewhere, capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        [python, "-I", "-c", start, "test"], cwd=elsewhere, capture_output=True, text=True, check=False
+    )
     assert refused.returncode == 4
