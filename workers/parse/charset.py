@@ -52,7 +52,8 @@ _LABELS: Final[dict[str, str]] = {
     "euc_jp": "cseucpkdfmtjapanese euc-jp x-euc-jp",
     "iso2022_jp": "csiso2022jp iso-2022-jp",
     "cp932": "csshiftjis ms932 ms_kanji shift-jis shift_jis sjis windows-31j x-sjis",
-    "cp949": "cseuckr csksc56011987 euc-kr iso-ir-149 korean ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 windows-949",
+    "cp949": "cseuckr csksc56011987 euc-kr iso-ir-149 korean ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 "
+    "windows-949",
     # WHATWG's "replacement": encodings that hide markup, of which only the ASCII part is believed.
     "ascii": "csiso2022kr hz-gb-2312 iso-2022-cn iso-2022-cn-ext iso-2022-kr replacement",
     "utf-16-be": "unicodefffe utf-16be",
@@ -64,7 +65,9 @@ _BOMS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16-be"), (b"\xff\
 _NOT_ASCII_BASED: Final = frozenset(("utf-16-be", "utf-16-le", "iso2022_jp"))
 
 _HEADER: Final = re.compile(r";\s*charset\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']+))", re.IGNORECASE)
-_CONTENT: Final = re.compile(rb"charset[ \t\n\f\r]*=[ \t\n\f\r]*(?:\"([^\"]*)\"|'([^']*)'|([^ \t\n\f\r;\"']+))", re.IGNORECASE)
+_CONTENT: Final = re.compile(
+    rb"charset[ \t\n\f\r]*=[ \t\n\f\r]*(?:\"([^\"]*)\"|'([^']*)'|([^ \t\n\f\r;\"']+))", re.IGNORECASE
+)
 _MARKUP: Final = re.compile(rb"<(?:!--|([!?])|/?([a-zA-Z][^ \t\n\f\r/>]*+)|/)")
 
 

@@ -31,8 +31,8 @@ _BINARY_MAGIC: Final = (
 )  # fmt: skip
 _WIDE_BOMS: Final = (b"\xfe\xff", b"\xff\xfe")
 _HTML_SIGNATURE: Final = re.compile(
-    rb"(?:\xef\xbb\xbf)?[ \t\n\f\r]*<(?:!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body|br|p"
-    rb"|!--)(?:[ \t\n\f\r>]|(?<=--))",
+    rb"(?:\xef\xbb\xbf)?[ \t\n\f\r]*<(?:!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body"
+    rb"|br|p|!--)(?:[ \t\n\f\r>]|(?<=--))",
     re.IGNORECASE,
 )
 _XML_SIGNATURE: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\n\f\r]*<\?xml")

@@ -7,9 +7,9 @@ cheap look at the bytes tells such a page beforehand. Links need only the *token
 raw text elements, script's escaped states, bogus comments. That is what this module implements, as a regular expression
 that runs over ordinary markup and an exact step for everything else; a differential test holds it to a tree builder.
 
-Known differences from a tree builder, all of them in markup that no author writes for readers: `<frame>` and `<a>` where
-the tree would drop them (frames outside a frameset, links inside one) are reported; markup inside `<style>`, `<title>`
-and similar elements *of SVG and MathML* is taken for text.
+Known differences from a tree builder, all in markup that no author writes for readers: `<frame>` and `<a>` where the
+tree would drop them (frames outside a frameset, links inside one) are reported; markup inside `<style>`, `<title>` and
+similar elements *of SVG and MathML* is taken for text.
 """
 
 import re
@@ -20,7 +20,10 @@ _NAME_END: Final = rb"(?=[ \t\n\f\r/>])"
 
 # What follows an ordinary tag's name: values follow `=` at once and `=` follows a name. Anything else is left to the
 # exact step. Bounded, so that the matcher's own stack is.
-_REST: Final = rb"""(?:>|[ \t\n\f\r/][^"'=>]*+(?:=(?<=[\w:.@-]=)(?:"[^"]*+"|'[^']*+'|[^ \t\n\f\r"'=<>`]++(?=[ \t\n\f\r>]))[^"'=>]*+){0,32}>)"""
+_REST: Final = (
+    rb"(?:>|[ \t\n\f\r/][^\"'=>]*+(?:=(?<=[\w:.@-]=)"
+    rb"(?:\"[^\"]*+\"|'[^']*+'|[^ \t\n\f\r\"'=<>`]++(?=[ \t\n\f\r>]))[^\"'=>]*+){0,32}>)"
+)
 
 _RAW_TEXT: Final = rb"script|style|title|textarea|xmp|iframe|noembed|noframes"
 _LINKING: Final = rb"a|area|base|link|meta|frame|html"

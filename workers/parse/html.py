@@ -1,0 +1,223 @@
+"""What a page says of itself and where it leads.
+
+Links are those of `a` and `area` (href), `frame` and `iframe` (src), `link` with rel next or prev, and, where asked
+for, the srcset candidates of `img` and `source`. `link rel=alternate` (feeds, translations), stylesheets and other
+resources are not links to pages. Values are as in the document (character references resolved), not made URLs yet.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from shared.domain.crawl import Extract
+from workers.parse.charset import is_ascii_based
+from workers.parse.directives import NOTHING_FORBIDDEN, Directives, meta_robots
+from workers.parse.references import attribute_text, plain_text
+from workers.parse.tags import ATTRIBUTE, scan_tags
+
+MAX_TITLE_CHARS: Final = 512
+_MAX_TITLE_BYTES: Final = 8 * 1024
+_MAX_VALUE_CHARS: Final = 256
+_CACHED_TAGS: Final = 16_384
+_CACHED_TAG_BYTES: Final = 512
+"""The cache of interpreted tags holds at most 16,384 of at most 512 bytes, about 20 MiB at its worst."""
+
+_NOT_FOLLOWED: Final = frozenset(("nofollow", "ugc", "sponsored"))
+_REFRESH: Final = re.compile(
+    r"[ \t\n\f\r]*+(?P<delay>[0-9]*+)[0-9.]*+(?:[ \t\n\f\r]*+[;,][ \t\n\f\r]*+|[ \t\n\f\r]++)"
+    r"(?:url[ \t\n\f\r]*+=[ \t\n\f\r]*+)?(?:\"(?P<double>[^\"]*+)|'(?P<single>[^']*+)|(?P<bare>.*+))",
+    re.IGNORECASE | re.DOTALL,
+)
+_CANDIDATE: Final = re.compile(r"[ \t\n\f\r,]*+([^ \t\n\f\r]++)((?:[^,(]++|\([^)]*+\)?){0,64})")
+
+
+class LinkKind(IntEnum):
+    """Where a link was found."""
+
+    ANCHOR = 0
+    FRAME = 1
+    SEQUENCE = 2
+    IMAGE = 3
+
+
+class Link(NamedTuple):
+    """A link as written; `nofollow` is its own rel (nofollow, ugc or sponsored)."""
+
+    href: str
+    kind: LinkKind
+    nofollow: bool
+
+
+class Refresh(NamedTuple):
+    """A meta refresh to another URL, as written, after `delay_s` seconds."""
+
+    target: str
+    delay_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPage:
+    """A page, parsed. `links` are distinct tags in document order; `links_cut` tells that there were more."""
+
+    title: str = ""
+    lang: str = ""
+    base_href: str | None = None
+    canonical: str | None = None
+    refresh: Refresh | None = None
+    robots: Directives = NOTHING_FORBIDDEN
+    links: tuple[Link, ...] = ()
+    links_cut: bool = False
+
+
+def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "orb") -> ParsedPage:
+    """`body`, in the Python codec `charset`, parsed. Linear in its length and never raises for what it says.
+
+    `product` is the product token for which a meta element may hold robots directives, in lower case.
+    """
+    if not is_ascii_based(charset):
+        body, charset = body.decode(charset, "replace").encode(), "utf-8"
+    most = options.max_links_per_page
+    tags, title = scan_tags(body, images=options.srcset, limit=10 * most + 1000)
+    cut = len(tags) >= 10 * most + 1000
+    head = _Head(product)
+    links: list[Link] = []
+    for tag in dict.fromkeys(tags):
+        found = _interpret(tag, charset) if len(tag) <= _CACHED_TAG_BYTES else _interpret.__wrapped__(tag, charset)
+        if found is None:
+            continue
+        if type(found) is Link:
+            if len(links) < most:
+                links.append(found)
+            else:
+                cut = True
+        elif type(found) is _Element:
+            links += head.add(found)
+    return ParsedPage(
+        title=" ".join(plain_text(title[:_MAX_TITLE_BYTES], charset).split())[:MAX_TITLE_CHARS],
+        lang=head.lang,
+        base_href=head.base_href,
+        canonical=head.canonical,
+        refresh=head.refresh,
+        robots=head.robots,
+        links=tuple(links[:most]),
+        links_cut=cut or len(links) > most,
+    )
+
+
+class _Element(NamedTuple):
+    """An element that is not simply a link."""
+
+    name: bytes
+    attributes: dict[bytes, str]
+
+
+class _Head:
+    """Gathers what elements other than plain links say; the first of each wins, robots directives add up."""
+
+    __slots__ = ("base_href", "canonical", "lang", "product", "refresh", "robots")
+
+    def __init__(self, product: str) -> None:
+        self.product = product
+        self.lang = ""
+        self.base_href: str | None = None
+        self.canonical: str | None = None
+        self.refresh: Refresh | None = None
+        self.robots = NOTHING_FORBIDDEN
+
+    def add(self, element: _Element) -> list[Link]:
+        """Takes note of `element`; returns the links it holds."""
+        attributes = element.attributes
+        match element.name:
+            case b"html":
+                self.lang = self.lang or attributes.get(b"lang", "").strip()[:_MAX_VALUE_CHARS]
+            case b"base":
+                if self.base_href is None:
+                    self.base_href = attributes.get(b"href")
+            case b"meta":
+                self._add_meta(attributes)
+            case b"link":
+                rel = attributes.get(b"rel", "").lower().split()
+                if "canonical" in rel and self.canonical is None:
+                    self.canonical = attributes.get(b"href")
+                if ("next" in rel or "prev" in rel) and b"href" in attributes:
+                    return [Link(attributes[b"href"], LinkKind.SEQUENCE, not _NOT_FOLLOWED.isdisjoint(rel))]
+            case b"img" | b"source":
+                return [Link(url, LinkKind.IMAGE, False) for url in srcset_urls(attributes.get(b"srcset", ""))]
+        return []
+
+    def _add_meta(self, attributes: dict[bytes, str]) -> None:
+        content = attributes.get(b"content", "")
+        if attributes.get(b"name", "").strip().lower() in ("robots", self.product):
+            self.robots |= meta_robots(content)
+        elif attributes.get(b"http-equiv", "").lower() == "refresh" and self.refresh is None:
+            self.refresh = parse_refresh(content)
+
+
+@lru_cache(_CACHED_TAGS)
+def _interpret(tag: bytes, charset: str) -> Link | _Element | None:
+    """What the raw start tag `tag` (as `scan_tags` reports it) means; None if nothing."""
+    name, attributes = _read_tag(tag)
+    match name:
+        case b"a" | b"area":
+            href = attributes.get(b"href")
+            if href is None:
+                return None
+            rel = attributes.get(b"rel")
+            nofollow = rel is not None and not _NOT_FOLLOWED.isdisjoint(attribute_text(rel, charset).lower().split())
+            return Link(attribute_text(href, charset), LinkKind.ANCHOR, nofollow)
+        case b"frame" | b"iframe":
+            src = attributes.get(b"src")
+            return None if src is None else Link(attribute_text(src, charset), LinkKind.FRAME, False)
+        case b"img" | b"source":
+            wanted: tuple[bytes, ...] = (b"srcset",)
+        case b"base":
+            wanted = (b"href",)
+        case b"html":
+            wanted = (b"lang",)
+        case b"link":
+            wanted = (b"href", b"rel")
+        case _:
+            wanted = (b"name", b"http-equiv", b"content")
+    values = {key: attribute_text(attributes[key], charset) for key in wanted if key in attributes}
+    return _Element(name, values) if values else None
+
+
+_NAME: Final = re.compile(rb"[^ \t\n\f\r/>]+")
+
+
+def _read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """Name and attributes, names in lower case, of repeated attributes the first."""
+    named = _NAME.match(tag)
+    assert named is not None  # scan_tags reports tags by their name
+    attributes: dict[bytes, bytes] = {}
+    for match in ATTRIBUTE.finditer(tag, named.end()):
+        _, key, double, single, _, bare = match.groups()
+        if key is not None:
+            attributes.setdefault(key.lower(), double or single or bare or b"")
+    return named[0].lower(), attributes
+
+
+def parse_refresh(content: str) -> Refresh | None:
+    """A meta refresh's content; None if it is malformed or names no URL (it then reloads the page itself)."""
+    match = _REFRESH.match(content)
+    if match is None or not (match["delay"] or content.lstrip(" \t\n\f\r").startswith(".")):
+        return None
+    target = (match["double"] or match["single"] or match["bare"] or "").strip(" \t\n\f\r")
+    return Refresh(target, int(match["delay"][:6] or "0")) if target else None
+
+
+def srcset_urls(srcset: str) -> Iterable[str]:
+    """The URLs of a srcset attribute's candidates, in order."""
+    position = 0
+    while (match := _CANDIDATE.match(srcset, position)) is not None:
+        url = match[1]
+        if url.endswith(","):  # a candidate without descriptor
+            position = match.end(1)
+            url = url.rstrip(",")
+        else:
+            position = match.end()
+        if url:
+            yield url
