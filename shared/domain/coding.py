@@ -96,7 +96,7 @@ def _brotli(body: bytes) -> Iterator[bytes]:
 
 
 def _zstd(body: bytes) -> Iterator[bytes]:
-    with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body, read_across_frames=True) as reader:
+    with zstandard.ZstdDecompressor(max_window_size=1 << 23).stream_reader(body, read_across_frames=True) as reader:
         while piece := reader.read(_PIECE):
             yield piece
 
