@@ -20,6 +20,8 @@ from workers.fetch.transfers import Result
 _TIMER_GRAIN_S: Final = 0.001
 _CURL_HEADER_BYTES: Final = 300 * 1024
 """libcurl's own limit on one response head, above which it fails by itself (MAX_HTTP_RESP_HEADER_SIZE)."""
+_SUPPRESS_CONNECT_HEADERS: Final = 265
+"""CURLOPT_SUPPRESS_CONNECT_HEADERS, which pycurl does not name."""
 _TOO_LARGE_HEAD: Final = "Too large response headers"
 
 
@@ -109,6 +111,7 @@ class Exchange:
         # Empty strings, not unset: unset would take proxies from the environment.
         curl.setopt(pycurl.PROXY, "")
         curl.setopt(pycurl.NOPROXY, "")
+        curl.setopt(_SUPPRESS_CONNECT_HEADERS, 1)
         curl.setopt(pycurl.CAINFO, options.ca_bundle)
         curl.setopt(pycurl.PROXY_CAINFO, options.ca_bundle)
         for peer in (pycurl.SSL_VERIFYPEER, pycurl.PROXY_SSL_VERIFYPEER):
@@ -225,11 +228,12 @@ class Exchange:
             raise self._no_socket
         code, text = result
         limits = self._request.limits
-        if sum(map(len, self._lines)) > limits.header_bytes or self.cut is Cut.HEADERS or _TOO_LARGE_HEAD in text:
+        unseen = not self._head_lines and sum(map(len, self._lines)) > limits.header_bytes
+        if unseen or self.cut is Cut.HEADERS or _TOO_LARGE_HEAD in text:
             limit = min(limits.header_bytes, _CURL_HEADER_BYTES)
             return self._failed(FailureKind.HEADERS_TOO_LARGE, f"the response head is longer than {limit} bytes")
         head = response_head(self._lines[: self._head_lines] if self._head_lines else self._lines)
-        if code == 0 and head is not None:
+        if code == 0 and self.cut is None and head is not None:
             return self._answer(head, None)
         match self.cut:
             case Cut.BODY if head is not None:
@@ -258,8 +262,11 @@ class Exchange:
         if self._request.proxy is not None:
             refused = self.curl.getinfo(pycurl.HTTP_CONNECTCODE) not in (0, 200)
             kind = FailureKind.PROXY if refused or kind is FailureKind.CONNECT else kind
-        if kind is FailureKind.RESET and code == pycurl.E_RECV_ERROR and self._lines:
-            text = text or "the connection ended in the response head"
+        if code == 0:
+            # For libcurl a connection that ends inside a head, or after a 101, is a success.
+            closed = self._lines[-1:] == [b"\r\n"]
+            kind = FailureKind.PROTOCOL if closed else FailureKind.RESET
+            text = "only interim responses came" if closed else "the connection ended in the response head"
         return self._failed(kind, text or f"libcurl error {code}")
 
     def _failed(self, kind: FailureKind, detail: str) -> FetchFailed:

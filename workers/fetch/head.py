@@ -17,6 +17,7 @@ ACCEPT_ENCODING: Final = "gzip, br, zstd, deflate"
 # Printable ASCII without the delimiters: "/?#@" in the authority, "#" in path and query.
 _URL: Final = re.compile(r"((?i:https?))://(?:([!\x22$-.0->A-~]*)@)?([!\x22$-.0->A-~]+)([!\x22$-~]*)(?:#[^\r\n]*)?")
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _FORBIDDEN_IN_VALUE: Final = re.compile(r"[\x00\r\n]")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
@@ -131,33 +132,37 @@ class ResponseHead:
 
 
 def response_head(lines: list[bytes]) -> ResponseHead | None:
-    """The last complete head among `lines` (as libcurl delivers them: interim and CONNECT responses first, each head
-    closed by an empty line), or None where there is none but interim ones. Lines after the last head are trailers.
+    """The final head among `lines` (as libcurl delivers them: interim responses first, each head closed by an empty
+    line), or None where it is missing or not complete. Lines after the final head are trailers.
     """
-    end = len(lines)
-    while end and lines[end - 1] not in (b"\r\n", b"\n"):
-        end -= 1
-    if not end:
-        return None
-    start = end - 1
-    while start and lines[start - 1] not in (b"\r\n", b"\n"):
-        start -= 1
-    version, _, rest = lines[start].decode("latin-1").rstrip("\r\n").partition(" ")
-    code, _, reason = rest.partition(" ")
-    if not version.startswith("HTTP/") or not code.isdigit() or (status := int(code)) < 200:
-        return None
-    fields = []
-    for line in lines[start + 1 : end - 1]:
-        name, _, value = line.decode("latin-1").partition(":")
-        fields.append((name.strip().lower(), value.strip()))
-    if version in ("HTTP/1.1", "HTTP/1.0"):
-        raw = b"".join(lines[start:end])
+    if b"\r\n" in lines and lines.index(b"\r\n") == len(lines) - 1:
+        start, end = 0, len(lines)
     else:
-        status_line = f"HTTP/1.1 {status} {reason or _reason(status)}\r\n"
-        raw = b"".join((status_line.encode("latin-1"), *lines[start + 1 : end]))
-    if raw.count(b"\n") != raw.count(b"\r\n"):
-        raw = re.sub(rb"(?<!\r)\n", b"\r\n", raw)
-    return ResponseHead(version[5:], status, tuple(fields), raw)
+        start, end = _last_block(lines)
+    raw = b"".join(lines[start:end])
+    if len(lines[start:end]) != raw.count(b"\r\n"):
+        raw = _BARE_LF.sub(b"\r\n", raw)
+    status_line, _, fields = raw.decode("latin-1").partition("\r\n")
+    version, _, rest = status_line.partition(" ")
+    code = rest[:3]
+    if not version.startswith("HTTP/") or not (code.isascii() and code.isdigit()) or (status := int(code)) < 200:
+        return None
+    if version not in ("HTTP/1.1", "HTTP/1.0"):
+        status_line = f"HTTP/1.1 {status} {rest[4:].strip() or _reason(status)}"
+        raw = f"{status_line}\r\n{fields}".encode("latin-1")
+    parts = [line.partition(":") for line in fields.split("\r\n")[:-2]]
+    headers = tuple([(name.strip(" \t").lower(), value.strip(" \t")) for name, _, value in parts])
+    return ResponseHead(version[5:], status, headers, raw)
+
+
+def _last_block(lines: list[bytes]) -> tuple[int, int]:
+    """[start, end) of the last run of lines that an empty line closes, that line included; (0, 0) without one, or
+    where a further head begins after it and is not closed.
+    """
+    empty = [number for number, line in enumerate(lines) if line in (b"\r\n", b"\n")]
+    if not empty or any(line.startswith(b"HTTP/") for line in lines[empty[-1] + 1 : empty[-1] + 2]):
+        return 0, 0
+    return empty[-2] + 1 if len(empty) > 1 else 0, empty[-1] + 1
 
 
 def _reason(status: int) -> str:
