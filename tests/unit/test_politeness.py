@@ -1,0 +1,110 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.crawl import DAY_S, Politeness
+from shared.domain.politeness import (
+    HOST_GIVE_UP,
+    QUIET_MS,
+    RETRY_AFTER_CAP_S,
+    HostHealth,
+    backoff_s,
+    host_delay,
+    shard_size,
+)
+
+UNIT = st.floats(0, 1)
+SECONDS = st.floats(0, 1e6)
+
+
+@given(SECONDS, SECONDS)
+def test_a_shard_is_about_ten_seconds_of_polite_work_and_bounded(delay_s: float, fetch_s: float) -> None:
+    size = shard_size(delay_s, fetch_s)
+    assert 1 <= size <= 500
+    assert size == 1 or size * max(delay_s, fetch_s) <= 10.0 + 1e-6
+    assert shard_size(delay_s + 1, fetch_s) <= size
+
+
+def test_shard_sizes_of_the_defaults() -> None:
+    assert [shard_size(d, f) for d, f in ((1.0, 0.2), (0.0, 0.05), (0.0, 0.0), (60.0, 0.1), (0.0, 0.02))] == [
+        10,
+        200,
+        500,
+        1,
+        500,
+    ]
+
+
+@given(SECONDS, st.none() | SECONDS, st.none() | SECONDS, SECONDS, st.booleans(), st.booleans())
+def test_delay_is_never_below_what_anybody_asked(
+    delay: float, crawl: float | None, fetch: float | None, operator: float, adaptive: bool, robots: bool
+) -> None:
+    politeness = Politeness(delay_s=delay, max_delay_s=delay + 10, adaptive=adaptive, obey_robots=robots)
+    result = host_delay(politeness, crawl_delay_s=crawl, last_fetch_s=fetch, operator_delay_s=operator)
+    assert result >= max(delay, operator, (crawl or 0.0) if robots else 0.0)
+    assert result <= max(delay + 10 if adaptive else delay, operator, crawl or 0.0)
+
+
+def test_crawl_delay_is_honoured_however_long() -> None:
+    assert host_delay(Politeness(adaptive=True, max_delay_s=10), crawl_delay_s=86_000, last_fetch_s=9) == 86_000
+    assert host_delay(Politeness(obey_robots=False), crawl_delay_s=86_000) == 1.0
+
+
+def test_adaptive_delay_is_five_fetches_within_its_cap() -> None:
+    politeness = Politeness(delay_s=1, max_delay_s=10, adaptive=True)
+    assert [host_delay(politeness, last_fetch_s=fetch) for fetch in (0.1, 1.0, 3.0)] == [1.0, 5.0, 10.0]
+
+
+@given(st.floats(0.1, 1000), st.integers(1, 10_000), UNIT)
+def test_backoff_grows_is_capped_and_jitters_by_a_tenth(base_s: float, failures: int, rng01: float) -> None:
+    wait = backoff_s(base_s, failures, rng01)
+    assert 0 < wait <= DAY_S
+    assert wait <= backoff_s(base_s, failures + 1, rng01)
+    middle = backoff_s(base_s, failures, 0.5)
+    assert middle * 0.89 <= wait <= middle * 1.11
+
+
+def test_backoff_of_throttling_doubles_from_a_minute() -> None:
+    assert [backoff_s(60, n, 0.5) for n in (1, 2, 3, 11, 12, 99)] == [60, 120, 240, 61_440, DAY_S, DAY_S]
+
+
+def test_throttling_doubles_although_the_host_answers_in_between() -> None:
+    health = HostHealth().failed(0, base_s=60, rng01=0.5)
+    assert health.blocked_until_ms == 60_000
+    assert health.blocked(59_999)
+    assert not health.blocked(60_000)
+    health = health.answered(60_000).failed(61_000, base_s=60, rng01=0.5)
+    assert health.blocked_until_ms == 61_000 + 120_000
+
+
+def test_failures_are_forgotten_after_quiet_since_the_block_ended() -> None:
+    health = HostHealth().failed(0, base_s=60, rng01=0.5, retry_after_s=DAY_S)
+    end = int(DAY_S * 1000)
+    assert health.blocked_until_ms == end
+    assert health.settled(end + QUIET_MS - 1).failures == 1
+    assert health.settled(end + QUIET_MS).failures == 0
+
+
+def test_three_failures_in_a_row_to_connect_give_the_host_up_and_an_answer_ends_the_row() -> None:
+    health = HostHealth()
+    for _ in range(HOST_GIVE_UP - 1):
+        health = health.failed(0, base_s=5, rng01=0.5, unreachable=True)
+    assert not health.dead
+    assert health.failed(0, base_s=5, rng01=0.5, unreachable=True).dead
+    assert not health.answered(0).failed(0, base_s=5, rng01=0.5, unreachable=True).dead
+    assert not health.failed(0, base_s=60, rng01=0.5).failed(0, base_s=5, rng01=0.5, unreachable=True).dead
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**10), st.booleans(), st.none() | st.floats(0, 1e9), UNIT), max_size=30),
+)
+def test_a_block_never_ends_earlier_than_promised_nor_later_than_its_caps(
+    events: list[tuple[int, bool, float | None, float]],
+) -> None:
+    health, now = HostHealth(), 0
+    for step, unreachable, retry_after, rng01 in events:
+        now += step
+        before = health
+        health = health.failed(now, base_s=60, rng01=rng01, retry_after_s=retry_after, unreachable=unreachable)
+        assert health.blocked_until_ms >= before.blocked_until_ms
+        assert health.blocked_until_ms >= now + int(min(retry_after or 0, RETRY_AFTER_CAP_S) * 1000)
+        assert health.blocked_until_ms <= max(before.blocked_until_ms, now + int(RETRY_AFTER_CAP_S * 1000))
