@@ -31,7 +31,7 @@ class Walk:
 
 
 class _Links(HTMLParser):
-    """The targets of a, area, frame and iframe elements and of meta refresh, and the first base."""
+    """The targets of a, area, frame, iframe, of link rel next or prev, of meta refresh, and the first base."""
 
     def __init__(self, *, obey_nofollow: bool) -> None:
         super().__init__(convert_charrefs=True)
@@ -45,6 +45,8 @@ class _Links(HTMLParser):
         if tag in ("a", "area") and "href" in named:
             if not (self._obey_nofollow and "nofollow" in named.get("rel", "").lower().split()):
                 self.found.append(named["href"])
+        elif tag == "link" and "href" in named and {"next", "prev"} & set(named.get("rel", "").lower().split()):
+            self.found.append(named["href"])
         elif tag in ("frame", "iframe") and "src" in named:
             self.found.append(named["src"])
         elif tag == "base" and "href" in named and not self.base:
@@ -84,26 +86,31 @@ def reachable(
 ) -> Walk:
     """Walks the files below `root` from the path `start` as an obedient crawler would walk their site.
 
-    The site's rules: a directory answers its index.html, and redirects to itself with a slash when the slash is missing
-    (a redirect's target is met one level deeper); symbolic links are followed; letter case counts. Only documents named
-    *.html are read for links.
+    The site's rules: a directory answers its index.html, and redirects to itself with a slash when it is asked for
+    without; symbolic links are followed; letter case counts. Only documents named *.html are read for links. Depth
+    counts links: the target of a redirect is as deep as the redirect.
     """
     rules = RobotFileParser()
     rules.parse(robots.splitlines())
     walk = Walk()
     waiting = deque([(start, 0)])
-    met = {start}
+    least = {start: 0}
+    done = set[str]()
     while waiting:
         path, depth = waiting.popleft()
+        if path in done:
+            continue
+        done.add(path)
         if not rules.can_fetch("*", _ORIGIN + path):
             walk.disallowed.add(path)
             continue
         below: set[str] = set()
+        step = 1
         bare = unquote(path.partition("?")[0])
         file = root / bare.lstrip("/")
         if file.is_dir() and not bare.endswith("/"):
             walk.redirects[path] = depth
-            below = {quote(bare) + "/"}
+            below, step = {quote(bare) + "/"}, 0
         else:
             file = file / "index.html" if file.is_dir() else file
             if not file.is_file() or (bare.endswith("/") and file.name != "index.html"):
@@ -113,8 +120,11 @@ def reachable(
                 if file.suffix == ".html":
                     walk.html.add(path)
                     below = links_of(file.read_bytes(), path, obey_nofollow=obey_nofollow)
-        if max_depth is None or depth < max_depth:
-            for target in sorted(below - met):
-                met.add(target)
-                waiting.append((target, depth + 1))
+        if max_depth is not None and depth + step > max_depth:
+            continue
+        for target in sorted(below):
+            if depth + step < least.get(target, 1 << 60):
+                least[target] = depth + step
+                # What is not deeper goes to the front: the queue stays in order of depth.
+                (waiting.append if step else waiting.appendleft)((target, depth + step))
     return walk

@@ -1,0 +1,98 @@
+"""The corpus of the comparison, on one host, served by an nginx of the benchmark's own."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.support.corpora import CORPORA, missing_packages
+
+_CONFIG: Final = """\
+{user}
+daemon off;
+pid {home}/nginx.pid;
+error_log {home}/error.log;
+worker_processes {workers};
+events {{ worker_connections 4096; }}
+http {{
+    types {{
+        text/html html; text/css css; application/javascript js; image/png png; image/gif gif; image/svg+xml svg;
+        text/plain txt; application/gzip gz;
+    }}
+    default_type application/octet-stream;
+    access_log off;
+    sendfile on;
+    tcp_nopush on;
+    absolute_redirect off;
+    keepalive_timeout 300s;
+    keepalive_requests 1000000;
+    open_file_cache max=20000 inactive=300s;
+    open_file_cache_valid 300s;
+    client_body_temp_path {home}/body;
+    proxy_temp_path {home}/proxy;
+    fastcgi_temp_path {home}/fastcgi;
+    uwsgi_temp_path {home}/uwsgi;
+    scgi_temp_path {home}/scgi;
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        root {home}/site;
+        index index.html;
+    }}
+}}
+"""
+
+
+class CannotServe(RuntimeError):
+    """The corpus cannot be served here; the message says what to install."""
+
+
+@contextmanager
+def nginx(home: Path, workers: int = 1) -> Iterator[str]:
+    """Serves the three documentation trees below one host until the block ends; the URL of the start page.
+
+    nginx is used so that the server is never the bottleneck and is the same for all; its CPU time counts for nobody.
+    """
+    binary = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if binary is None:
+        raise CannotServe("nginx is not installed: apt-get install nginx-light")
+    if missing := missing_packages():
+        raise CannotServe(f"the corpus is not installed: apt-get install {' '.join(missing)}")
+    site = home / "site"
+    site.mkdir(parents=True)
+    links = []
+    for corpus in CORPORA:
+        (site / corpus.name).symlink_to(str(corpus.root()))
+        links.append(f'<p><a href="/{corpus.name}{corpus.start}">{corpus.name}</a></p>')
+    (site / "start.html").write_text("<!doctype html><title>Start</title>" + "".join(links))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = home / "nginx.conf"
+    user = "user root;" if os.geteuid() == 0 else ""
+    config.write_text(_CONFIG.format(user=user, home=home, workers=workers, port=port))
+    process = subprocess.Popen([binary, "-p", str(home), "-e", str(home / "error.log"), "-c", str(config)])
+    try:
+        _wait_for(port, process, home / "error.log")
+        yield f"http://127.0.0.1:{port}/start.html"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], errors: Path) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise CannotServe(f"nginx ended with {process.returncode}: {errors.read_text()[-500:]}")
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+    raise CannotServe("nginx did not listen within 10 s")
