@@ -26,6 +26,12 @@ _CACHED_TAG_BYTES: Final = 512
 """The cache of interpreted tags holds at most 16,384 of at most 512 bytes, about 20 MiB at its worst."""
 
 _NOT_FOLLOWED: Final = frozenset(("nofollow", "ugc", "sponsored"))
+# The usual link, of which href is read in one step: quoted values only, and no rel before or after.
+_PLAIN_LINK: Final = re.compile(
+    rb'a(?:[ \t\n\f\r]++(?!href=|rel=)[a-z:_-]++="[^"]*+")*[ \t\n\f\r]++href="([^"]*+)"'
+    rb'(?:[ \t\n\f\r]++(?!rel=)[a-z:_-]++="[^"]*+")*[ \t\n\f\r]*+>',
+    re.IGNORECASE,
+)
 _REFRESH: Final = re.compile(
     r"[ \t\n\f\r]*+(?P<delay>[0-9]*+)[0-9.]*+(?:[ \t\n\f\r]*+[;,][ \t\n\f\r]*+|[ \t\n\f\r]++)"
     r"(?:url[ \t\n\f\r]*+=[ \t\n\f\r]*+)?(?:\"(?P<double>[^\"]*+)|'(?P<single>[^']*+)|(?P<bare>.*+))",
@@ -84,8 +90,9 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
     cut = len(tags) >= 10 * most + 1000
     head = _Head(product)
     links: list[Link] = []
+    interpret = _interpret
     for tag in dict.fromkeys(tags):
-        found = _interpret(tag, charset) if len(tag) <= _CACHED_TAG_BYTES else _interpret.__wrapped__(tag, charset)
+        found = interpret(tag, charset) if len(tag) <= _CACHED_TAG_BYTES else _interpreted(tag, charset)
         if found is None:
             continue
         if type(found) is Link:
@@ -156,9 +163,10 @@ class _Head:
             self.refresh = parse_refresh(content)
 
 
-@lru_cache(_CACHED_TAGS)
-def _interpret(tag: bytes, charset: str) -> Link | _Element | None:
+def _interpreted(tag: bytes, charset: str) -> Link | _Element | None:
     """What the raw start tag `tag` (as `scan_tags` reports it) means; None if nothing."""
+    if len(tag) <= _CACHED_TAG_BYTES and (plain := _PLAIN_LINK.fullmatch(tag)) is not None:
+        return Link(attribute_text(plain[1], charset), LinkKind.ANCHOR, False)
     name, attributes = _read_tag(tag)
     match name:
         case b"a" | b"area":
@@ -185,6 +193,7 @@ def _interpret(tag: bytes, charset: str) -> Link | _Element | None:
     return _Element(name, values) if values else None
 
 
+_interpret: Final = lru_cache(_CACHED_TAGS)(_interpreted)
 _NAME: Final = re.compile(rb"[^ \t\n\f\r/>]+")
 
 

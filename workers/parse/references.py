@@ -15,6 +15,8 @@ _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";
 def attribute_text(raw: bytes, codec: str) -> str:
     """An attribute's value: decoded from `codec` (invalid bytes become U+FFFD, as NUL does), references resolved."""
     text = raw.decode(codec, "replace")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "&" in text:
         text = _REFERENCE.sub(_in_attribute, text)
     return text.replace("\0", "\ufffd") if "\0" in text else text

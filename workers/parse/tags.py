@@ -37,10 +37,13 @@ _PLAIN_NAME: Final = (
 
 
 def _run_of(wanted: bytes) -> re.Pattern[bytes]:
-    """Ordinary markup that is skipped (bounded, for the matcher's stack), then perhaps one ordinary wanted tag."""
+    """Ordinary markup that is skipped (bounded, for the matcher's stack), then perhaps one ordinary wanted tag.
+
+    A self-closing raw text element is left to the exact step, which knows whether it stands in SVG.
+    """
     end_tag = rb"/(?:[a-lnoq-ru-zp]|s(?!vg)|t(?!emplate)|m(?!ath))[^\"'=>]*+>"
     raw = rb"".join(
-        rb"|" + n + _NAME_END + _REST + rb"[^<]*+(?:<(?!/" + n + rb"|!--)[^<]*+){0,256}</" + n + rb">"
+        rb"|" + n + _NAME_END + _REST + rb"(?<!/>)[^<]*+(?:<(?!/" + n + rb"|!--)[^<]*+){0,256}</" + n + rb">"
         for n in (b"script", b"style")
     )
     comment = rb"|!--(?!-?>)[^-]*+(?:-(?!-!?>)[^-]*+){0,256}-->|![a-z][^>]*+>|(?![a-z/!?])"

@@ -1,0 +1,191 @@
+"""From a parsed page to what is worth reporting: canonical outlinks in scope that were not reported before.
+
+Most links of most pages were seen before, so the order of the steps is that of their cost: repeats within the page,
+resolution (cached by directory, shared/domain/url.py), links already reported, and only then scope.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.crawl import Extract
+from shared.domain.ids import CrawlId, Fingerprint, Revision
+from shared.domain.scope import CompiledScope, ExclusionReason
+from shared.domain.url import Location, Resolver, canonicalize
+from workers.parse.html import ParsedPage
+
+DEFAULT_SLOTS: Final = 1 << 20
+_DEPTH_BITS: Final = 24
+_MAX_DEPTH: Final = (1 << _DEPTH_BITS) - 1
+_MAX_GENERATIONS: Final = 4096
+
+
+class KnownLinks:
+    """The links whose report the broker has acknowledged: an exact, direct-mapped cache of fixed size.
+
+    It never says of an unreported link that it is known (the whole fingerprint is compared; a Bloom filter would drop
+    real URLs by its false positives); it forgets a link when another takes its slot, and the link is then reported
+    once more, which the frontier drops. Entries belong to a crawl's spec revision, for another revision may have
+    another scope and the frontier is then asked anew. Memory: 24 bytes a slot, allotted at once.
+    """
+
+    __slots__ = ("_fingerprints", "_generations", "_mask", "_next_generation", "_tags")
+
+    def __init__(self, slots: int = DEFAULT_SLOTS) -> None:
+        if slots < 1 or slots & (slots - 1):
+            raise ValueError(f"the number of slots must be a power of two, not {slots}")
+        self._mask: Final = slots - 1
+        self._fingerprints: Final = bytearray(16 * slots)
+        # generation << _DEPTH_BITS | least depth reported; generation 0 is an empty slot's.
+        self._tags: Final = array("Q", bytes(8 * slots))
+        self._generations: Final[dict[tuple[CrawlId, Revision], int]] = {}
+        self._next_generation = 1
+
+    def generation(self, crawl_id: CrawlId, revision: Revision) -> int:
+        """The number under which links of this crawl and revision are kept; stable while few revisions are in use.
+
+        (Past 4,096 revisions all are numbered anew, which forgets every link and costs repeated reports.)
+        """
+        generation = self._generations.get((crawl_id, revision))
+        if generation is None:
+            if len(self._generations) >= _MAX_GENERATIONS:
+                self._generations.clear()
+            generation = self._generations[crawl_id, revision] = self._next_generation
+            self._next_generation += 1
+        return generation
+
+    def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
+        """Whether the link was remembered with a depth of at most `depth`."""
+        slot = (hash(fingerprint) + generation) & self._mask
+        tag = self._tags[slot]
+        return (
+            tag >> _DEPTH_BITS == generation
+            and tag & _MAX_DEPTH <= depth
+            and self._fingerprints.startswith(fingerprint, 16 * slot)
+        )
+
+    def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
+        """Notes links reported with `depth`. To be called only once the broker has acknowledged their report."""
+        if depth > _MAX_DEPTH:
+            return
+        for fingerprint in fingerprints:
+            if not self.contains(generation, fingerprint, depth):
+                slot = (hash(fingerprint) + generation) & self._mask
+                self._fingerprints[16 * slot : 16 * slot + 16] = fingerprint
+                self._tags[slot] = generation << _DEPTH_BITS | depth
+
+
+@dataclass(frozen=True, slots=True)
+class Outlinks:
+    """What a page's links came to. `found` counts distinct references as written, and
+
+    found = len(fresh) + known + sum(excluded) + nofollow + unusable + repeated.
+    """
+
+    fresh: tuple[Location, ...]
+    """In scope and not known to be reported, in document order, each URL once; to be reported with `depth`."""
+
+    depth: int
+    found: int
+    known: int
+    nofollow: int
+    unusable: int
+    """Without a canonical form (mailto:, javascript:, malformed)."""
+
+    repeated: int
+    """Other spellings of a link of this page, and links to the page itself."""
+
+    excluded: Mapping[ExclusionReason, int]
+
+
+class OutlinkResolver:
+    """Judges the links of one crawl's pages, at one revision of its spec.
+
+    Two phases: `outlinks` says what to report, and `acknowledged` is called when the broker has taken the report.
+    A link found again in between is reported twice, which is harmless; one never acknowledged is reported again.
+    """
+
+    __slots__ = ("_extract", "_generation", "_known", "_scope")
+
+    def __init__(
+        self, crawl_id: CrawlId, revision: Revision, scope: CompiledScope, extract: Extract, known: KnownLinks
+    ) -> None:
+        self._scope = scope
+        self._extract = extract
+        self._known = known
+        self._generation = known.generation(crawl_id, revision)
+
+    def outlinks(self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False) -> Outlinks:
+        """The outlinks of `page`, fetched at `depth`. `nofollow` is what the X-Robots-Tag header says.
+
+        The page's own robots directives count as well, and hold for all its links, canonical and refresh included.
+        """
+        references, skipped = self._references(parsed, nofollow or parsed.robots.nofollow)
+        base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
+        resolve, judge, contains = Resolver(base).resolve, self._scope.judge, self._known.contains
+        generation, via_host, below = self._generation, page.host, depth + 1
+        fresh: list[Location] = []
+        excluded: Counter[ExclusionReason] = Counter()
+        seen = {page.url}
+        known = unusable = repeated = 0
+        for reference in references:
+            location = resolve(reference)
+            if location is None:
+                unusable += 1
+                continue
+            url, host, fingerprint = location
+            if url in seen:
+                repeated += 1
+                continue
+            seen.add(url)
+            if contains(generation, fingerprint, below):
+                known += 1
+            elif (rule := judge(url, host, depth=below, via_host=via_host)) is None:
+                fresh.append(location)
+            else:
+                excluded[rule.name] += 1
+        return Outlinks(
+            fresh=tuple(fresh),
+            depth=below,
+            found=len(references) + skipped,
+            known=known,
+            nofollow=skipped,
+            unusable=unusable,
+            repeated=repeated,
+            excluded=excluded,
+        )
+
+    def acknowledged(self, outlinks: Outlinks) -> None:
+        """The broker has durably taken the report of `outlinks.fresh`."""
+        self._known.remember(self._generation, (location.fingerprint for location in outlinks.fresh), outlinks.depth)
+
+    def _references(self, parsed: ParsedPage, page_nofollow: bool) -> tuple[dict[str, None], int]:
+        """The distinct references to follow, in order, and how many are not to be."""
+        follow_all = self._extract.follow_nofollow
+        if follow_all or not any(link.nofollow for link in parsed.links):
+            references = dict.fromkeys([link[0] for link in parsed.links])
+            refused: set[str] = set()
+        else:
+            references = dict.fromkeys([link.href for link in parsed.links if not link.nofollow])
+            refused = {link.href for link in parsed.links if link.nofollow} - references.keys()
+        if self._extract.canonical_links and parsed.canonical is not None:
+            references[parsed.canonical] = None
+        if self._extract.meta_refresh and parsed.refresh is not None:
+            references[parsed.refresh.target] = None
+        if page_nofollow and not follow_all:
+            return {}, len(references.keys() | refused)
+        return references, len(refused - references.keys())
+
+
+def redirect_target(location: str, page_url: str) -> str | None:
+    """The canonical URL that a Location header sends to, or None if it is unusable.
+
+    Headers arrive as Latin-1 text; bytes beyond ASCII that form UTF-8 are read as such, as browsers do.
+    """
+    if not location.isascii():
+        with suppress(UnicodeError):  # not Latin-1 or not UTF-8: the text is taken as it came
+            location = location.encode("latin-1").decode()
+    return canonicalize(location, page_url)
