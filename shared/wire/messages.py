@@ -223,10 +223,44 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
     bytes: int = 0
 
 
+class HostProgress(msgspec.Struct, frozen=True, array_like=True):
+    """A host in motion: its name, the latency of its last fetch, what is queued, how long it is still blocked."""
+
+    host: str
+    latency_ms: int
+    queued: int = 0
+    blocked_ms: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", omit_defaults=True):
+    """How a crawl stands, told about twice a second by the master and once more when it finishes.
+
+    `counters` are shared.domain.ledger.Counters' fields, `tallies` kind -> key -> count (kinds: status, failed, excluded).
+    `state` is a CrawlState; `active_ms` the time the crawl was worked on, over all runs.
+    """
+
+    crawl: int
+    name: str
+    revision: int
+    state: str
+    finished_reason: str | None = None
+    counters: dict[str, int] = {}
+    tallies: dict[str, dict[str, int]] = {}
+    active_ms: int = 0
+    hosts_in_motion: int = 0
+    hosts_known: int = 0
+    leases: int = 0
+    reports_pending: int = 0
+    slowest: list[HostProgress] = []
+    workers: list[WorkerStatus] = []
+    dead_letters: int = 0
+    alarms: list[str] = []
+
+
 Report = Outcome | Command
 Answer = Go | Wait | Gone | Superseded
 Question = Begin | Extend
-Message = Shard | Begin | Extend | Go | Wait | Gone | Superseded | Outcome | Discoveries | Command | WorkerStatus
+Message = Shard | Begin | Extend | Go | Wait | Gone | Superseded | Outcome | Discoveries | Command | WorkerStatus | Progress
 
 _encode = msgspec.msgpack.Encoder().encode
 _shard = msgspec.msgpack.Decoder(Shard)
@@ -234,6 +268,7 @@ _question: "msgspec.msgpack.Decoder[Question]" = msgspec.msgpack.Decoder(Questio
 _answer: "msgspec.msgpack.Decoder[Answer]" = msgspec.msgpack.Decoder(Answer)
 _report: "msgspec.msgpack.Decoder[Report]" = msgspec.msgpack.Decoder(Report)
 _discoveries = msgspec.msgpack.Decoder(Discoveries)
+_progress = msgspec.msgpack.Decoder(Progress)
 _status = msgspec.msgpack.Decoder(WorkerStatus)
 
 
@@ -270,6 +305,11 @@ def decode_discoveries(data: bytes) -> Discoveries:
 def decode_status(data: bytes) -> WorkerStatus:
     """A worker's status. Raises Malformed."""
     return _decoded(_status, data)
+
+
+def decode_progress(data: bytes) -> Progress:
+    """A master's progress. Raises Malformed."""
+    return _decoded(_progress, data)
 
 
 def _decoded(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> "T":

@@ -1,0 +1,276 @@
+"""The front: the hosts of a partition that have something to do soon, ordered by when politeness lets them.
+
+Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except how long
+a host has rested; a host is therefore forgotten only after its delay has passed, and a new owner takes every host as
+fetched at its claim.
+
+Invariants:
+- a slot of a host is taken by at most one lease, and `leased` and `released` bracket it;
+- a queue stands in `_later` or in its crawl's ready line, not in both, and in neither while no slot is free;
+- at most `most_hosts` hosts are held, beyond which `complete(crawl)` turns false and the owner reads more from SQL later.
+"""
+
+import heapq
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from api.frontier.shares import Shares
+from shared.domain.ids import CrawlId, HostId
+from shared.domain.ledger import QueueRow
+
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What SQL knows of a host; `*_at_ms` and `*_until_ms` are Unix ms."""
+
+    crawl_delay_ms: int = 0
+    operator_delay_ms: int = 0
+    latency_ms: int = 0
+    failures: int = 0
+    last_failure_ms: int = 0
+    last_failure: str | None = None
+    blocked_until_ms: int = 0
+    ip: str | None = None
+
+
+@dataclass(slots=True)
+class Queue:
+    """A host's queue of one crawl. `delay_s` is the host's delay for this crawl, `slots` how many shards may be out."""
+
+    crawl_id: CrawlId
+    delay_s: float
+    slots: int
+    queued: int = 0
+    waiting: int = 0
+    next_due: float = _NEVER
+    pages: int = 0
+    leased: int = 0
+    cap: int = 0
+    armed_for: float | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.queued == 0 and self.waiting == 0
+
+
+@dataclass(slots=True)
+class Host:
+    """A host in motion. Its delay counts from `rested_from`."""
+
+    host_id: HostId
+    name: str
+    facts: HostFacts
+    rested_from: float
+    last_delay_s: float = 0.0
+    blocked_until: float = 0.0
+    taken: set[int] = field(default_factory=set)
+    queues: dict[CrawlId, Queue] = field(default_factory=dict)
+
+    def rested_at(self, queue: Queue) -> float:
+        """When a request of this queue may start: no crawl shortens another's delay."""
+        return self.rested_from + max(queue.delay_s, self.last_delay_s)
+
+    def free_slot(self, queue: Queue) -> int | None:
+        """The least free slot, if the queue may use one: the strictest crawl that is out there now sets the number."""
+        most = min([queue.slots, *(other.slots for other in self.queues.values() if other.leased)])
+        if len(self.taken) >= most:
+            return None
+        return next(slot for slot in range(most) if slot not in self.taken)
+
+
+class Front:
+    """Holds the hosts in motion and gives out the next queue to lease from."""
+
+    def __init__(self, shares: Shares, *, most_hosts: int, rested_from: float) -> None:
+        self._shares = shares
+        self._most_hosts = most_hosts
+        self._claimed_at = rested_from
+        self._hosts: dict[HostId, Host] = {}
+        self._ready: dict[CrawlId, OrderedDict[HostId, None]] = {}
+        self._later: list[tuple[float, HostId, CrawlId]] = []
+        self._incomplete: set[CrawlId] = set()
+
+    def __repr__(self) -> str:
+        ready = sum(map(len, self._ready.values()))
+        return f"<Front hosts={len(self._hosts)} ready={ready} later={len(self._later)}>"
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    @property
+    def in_motion(self) -> int:
+        """Hosts with a shard out."""
+        return sum(1 for host in self._hosts.values() if host.taken)
+
+    def host(self, host_id: HostId) -> Host | None:
+        """The host, if it is held."""
+        return self._hosts.get(host_id)
+
+    def complete(self, crawl_id: CrawlId) -> bool:
+        """Whether every queue of the crawl with something in it is held here."""
+        return crawl_id not in self._incomplete
+
+    def mark_incomplete(self, crawl_id: CrawlId) -> None:
+        """SQL has queues of this crawl that are not here."""
+        self._incomplete.add(crawl_id)
+
+    def mark_complete(self, crawl_id: CrawlId) -> None:
+        """A read of SQL brought all there were."""
+        self._incomplete.discard(crawl_id)
+
+    def full(self) -> bool:
+        """Whether no further host is taken in."""
+        return len(self._hosts) >= self._most_hosts
+
+    def offer(self, row: QueueRow, *, delay_s: float, slots: int, now: float, now_ms: int, pinned: bool = False) -> bool:
+        """Take in a queue as SQL has it; False when the front is full. `pinned` hosts (with leases) are always taken."""
+        host = self._hosts.get(row.host_id)
+        if host is None:
+            if self.full() and not pinned:
+                self._incomplete.add(row.crawl_id)
+                return False
+            facts = HostFacts(
+                crawl_delay_ms=row.crawl_delay_ms,
+                operator_delay_ms=row.operator_delay_ms,
+                latency_ms=row.latency_ms,
+                failures=row.failures,
+                last_failure_ms=row.last_failure_ms,
+                blocked_until_ms=row.blocked_until_ms,
+            )
+            host = Host(row.host_id, row.host, facts, rested_from=self._claimed_at, last_delay_s=delay_s)
+            host.blocked_until = now + (row.blocked_until_ms - now_ms) / 1000
+            self._hosts[row.host_id] = host
+        queue = host.queues.get(row.crawl_id)
+        if queue is None:
+            queue = host.queues[row.crawl_id] = Queue(row.crawl_id, delay_s, slots)
+        queue.delay_s, queue.slots = delay_s, slots
+        queue.queued, queue.waiting = row.queued, row.waiting
+        queue.next_due = now + (row.next_due_ms - now_ms) / 1000 if row.waiting else _NEVER
+        queue.pages, queue.leased, queue.cap = row.pages, row.leased, row.shard_cap
+        self._arm(host, queue)
+        return True
+
+    def added(self, crawl_id: CrawlId, host_id: HostId, n: int) -> bool:
+        """`n` URLs were queued; False when the queue is not held here (offer its row)."""
+        host = self._hosts.get(host_id)
+        queue = host.queues.get(crawl_id) if host else None
+        if host is None or queue is None:
+            return False
+        queue.queued += n
+        self._arm(host, queue)
+        return True
+
+    def take(self, now: float) -> tuple[Host, Queue] | None:
+        """The next queue to lease from, by the crawls' shares, then by how long it has been due.
+
+        The caller leases (`leased`), or puts it back (`defer`).
+        """
+        self._wake(now)
+        while True:
+            crawl_id = self._shares.next(self._ready)
+            if crawl_id is None:
+                return None
+            line = self._ready[crawl_id]
+            host_id, _ = line.popitem(last=False)
+            if not line:
+                del self._ready[crawl_id]
+            host = self._hosts.get(host_id)
+            queue = host.queues.get(crawl_id) if host else None
+            if host is None or queue is None:
+                continue
+            queue.armed_for = None
+            if queue.empty or host.free_slot(queue) is None:
+                continue
+            due = self._due(host, queue)
+            if due > now:
+                self._arm(host, queue)
+                continue
+            return host, queue
+
+    def defer(self, host: Host, queue: Queue, until: float) -> None:
+        """Nothing was leased from this queue: look at it again at `until`."""
+        queue.armed_for = until
+        heapq.heappush(self._later, (until, host.host_id, queue.crawl_id))
+
+    def leased(self, host: Host, queue: Queue, slot: int, n: int) -> None:
+        """A lease of `n` URLs took a slot."""
+        host.taken.add(slot)
+        queue.queued -= n
+        queue.leased += n
+        self._shares.charge(queue.crawl_id, n)
+        self._arm(host, queue)
+
+    def hold(self, host: Host, slot: int) -> None:
+        """A lease of an earlier owner holds this slot."""
+        host.taken.add(slot)
+
+    def released(self, host: Host, slot: int, rested_from: float, delay_s: float) -> None:
+        """A lease is over; the host has rested since `rested_from` (the latest of all its leases counts)."""
+        host.taken.discard(slot)
+        host.rested_from = max(host.rested_from, rested_from)
+        host.last_delay_s = delay_s
+        for queue in host.queues.values():
+            self._arm(host, queue)
+
+    def block(self, host: Host, until: float) -> None:
+        """Nothing of this host starts before `until`."""
+        host.blocked_until = until
+        for queue in host.queues.values():
+            self._arm(host, queue)
+
+    def rearm(self, host: Host, queue: Queue) -> None:
+        """The queue's numbers were changed by the caller."""
+        self._arm(host, queue)
+
+    def drop_crawl(self, crawl_id: CrawlId) -> None:
+        """Forget a crawl's queues (paused, deleted, or to be read anew)."""
+        self._ready.pop(crawl_id, None)
+        self._incomplete.discard(crawl_id)
+        for host in self._hosts.values():
+            host.queues.pop(crawl_id, None)
+
+    def forget_rested(self, now: float) -> int:
+        """Drop hosts with nothing to do whose delay and block have passed; how many."""
+        idle = [
+            host.host_id
+            for host in self._hosts.values()
+            if not host.taken
+            and host.blocked_until <= now
+            and all(queue.empty and queue.leased == 0 for queue in host.queues.values())
+            and host.rested_from + host.last_delay_s <= now
+        ]
+        for host_id in idle:
+            del self._hosts[host_id]
+        return len(idle)
+
+    def next_wake(self) -> float:
+        """When the next waiting queue becomes due; infinity when none waits."""
+        return self._later[0][0] if self._later else _NEVER
+
+    def _due(self, host: Host, queue: Queue) -> float:
+        content = 0.0 if queue.queued > 0 else queue.next_due
+        return max(host.rested_at(queue), host.blocked_until, content)
+
+    def _arm(self, host: Host, queue: Queue) -> None:
+        line = self._ready.get(queue.crawl_id)
+        if queue.empty or host.free_slot(queue) is None:
+            queue.armed_for = None
+            if line is not None and line.pop(host.host_id, self) is None and not line:
+                del self._ready[queue.crawl_id]
+            return
+        if line is not None and host.host_id in line:
+            return
+        due = self._due(host, queue)
+        if queue.armed_for != due:
+            queue.armed_for = due
+            heapq.heappush(self._later, (due, host.host_id, queue.crawl_id))
+
+    def _wake(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            due, host_id, crawl_id = heapq.heappop(self._later)
+            host = self._hosts.get(host_id)
+            queue = host.queues.get(crawl_id) if host else None
+            if queue is not None and queue.armed_for == due:
+                self._ready.setdefault(crawl_id, OrderedDict())[host_id] = None

@@ -1,0 +1,189 @@
+"""Leases and their grants: who may fetch what is left of a URL shard, and until when.
+
+Pure: times are the owner's monotonic seconds. Grant n of a lease is durable before it is answered, and grant n + 1 is given
+only after grant n has expired, measured here from the answer and at the worker from its question, so the worker's ends
+first. A new owner takes every lease that was ever granted as granted at its claim.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
+from shared.domain.ledger import LeasedUrl, LeaseRow
+
+SPLIT_AFTER: Final = 2
+"""Expired grants after which a shard of several URLs goes back to be cut smaller."""
+
+BURY_AFTER: Final = 5
+"""Expired grants after which the single URL of a lease becomes a dead letter."""
+
+SPLIT_BY: Final = 8
+"""How much smaller the next shards of a queue are after a split (500, 62, 7, 1)."""
+
+
+@dataclass(slots=True)
+class Grant:
+    """The newest grant of a lease. `holder` None: given by an earlier owner, its holder makes itself known by extending."""
+
+    number: int
+    delivery: int
+    holder: str | None
+    until: float
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease of this owner, with its newest grant if it ever had one."""
+
+    row: LeaseRow
+    grant: Grant | None
+    published_at: float
+
+    def live(self, now: float) -> bool:
+        """Whether a worker may be fetching under this lease now."""
+        return self.grant is not None and now < self.grant.until
+
+    def remaining(self) -> list[int]:
+        """Positions in the shard of what is not settled."""
+        return [i for i, fingerprint in enumerate(self.row.order) if fingerprint in self.row.urls]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGone:
+    """No such lease: the message is to be acknowledged and dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldByAnother:
+    """A live grant, or a host that still rests: come again after `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OldDelivery:
+    """A later delivery of the same message is held by a live grant."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameHolder:
+    """The holder asks again: the same grant, for longer."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class MayGrant:
+    """Nobody holds it. `expired`: the newest grant ran out, so outcomes must be applied and the expiry counted first."""
+
+    held: Held
+    expired: bool
+
+
+Standing = LeaseGone | HeldByAnother | OldDelivery | SameHolder | MayGrant
+
+
+class Leases:
+    """The leases of one partition."""
+
+    def __init__(self, *, grant_s: float) -> None:
+        self.grant_s = grant_s
+        self._held: dict[LeaseId, Held] = {}
+
+    def __repr__(self) -> str:
+        return f"<Leases {len(self._held)}>"
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(list(self._held.values()))
+
+    def get(self, lease_id: LeaseId) -> Held | None:
+        """The lease, if it is live."""
+        return self._held.get(lease_id)
+
+    def unbegun(self, pool: str) -> int:
+        """Shards of a pool that are out and were never granted: what its workers have yet to pull."""
+        return sum(1 for held in self._held.values() if held.grant is None and held.row.pool == pool)
+
+    def add(self, row: LeaseRow, now: float) -> Held:
+        """A lease just committed and about to be published."""
+        held = self._held[row.lease_id] = Held(row, None, now)
+        return held
+
+    def take_over(self, row: LeaseRow, now: float, *, ended: bool) -> Held:
+        """A lease of an earlier owner, as of this owner's claim.
+
+        `ended`: every worker of before is proven dead, so an earlier grant has ended; otherwise it may last until the
+        claim plus a whole grant.
+        """
+        grant = None
+        if row.grants:
+            grant = Grant(row.grants, 0, None, now if ended else now + self.grant_s)
+        held = self._held[row.lease_id] = Held(row, grant, now)
+        return held
+
+    def begin(self, lease_id: LeaseId, delivery: int, holder: str, now: float) -> Standing:
+        """How the one who asks to begin stands."""
+        held = self._held.get(lease_id)
+        if held is None:
+            return LeaseGone()
+        grant = held.grant
+        if grant is None:
+            return MayGrant(held, expired=False)
+        if now < grant.until:
+            if delivery < grant.delivery:
+                return OldDelivery()
+            if holder == grant.holder and delivery == grant.delivery:
+                return SameHolder(held)
+            return HeldByAnother(grant.until - now)
+        return MayGrant(held, expired=True)
+
+    def extend(self, lease_id: LeaseId, number: int, holder: str, now: float) -> Held | None:
+        """The lease, if the asker holds its live grant; it makes the holder of a taken-over grant known."""
+        held = self._held.get(lease_id)
+        if held is None or held.grant is None or held.grant.number != number or now >= held.grant.until:
+            return None
+        if held.grant.holder is None:
+            held.grant.holder = holder
+        return held if held.grant.holder == holder else None
+
+    def granted(self, held: Held, delivery: int, holder: str, now: float) -> Grant:
+        """A further grant, durable by now, begins."""
+        held.row.grants += 1
+        held.grant = Grant(held.row.grants, delivery, holder, now + self.grant_s)
+        return held.grant
+
+    def extended(self, held: Held, now: float) -> None:
+        """The grant lasts longer; never shorter."""
+        if held.grant is not None:
+            held.grant.until = max(held.grant.until, now + self.grant_s)
+
+    def expired(self, now: float) -> list[Held]:
+        """Leases whose grant ran out."""
+        return [held for held in self._held.values() if held.grant is not None and now >= held.grant.until]
+
+    def of_crawl(self, crawl_id: CrawlId) -> list[Held]:
+        """The crawl's leases."""
+        return [held for held in self._held.values() if held.row.crawl_id == crawl_id]
+
+    def settle(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool) -> None:
+        """What is left of a lease after committed outcomes; `freed`: nothing, it is over."""
+        if freed:
+            self._held.pop(lease_id, None)
+        elif (held := self._held.get(lease_id)) is not None:
+            held.row.urls = urls
+
+    def lower(self, lease_id: LeaseId, fingerprint: Fingerprint, depth: int) -> None:
+        """A leased URL was found at a lesser depth."""
+        held = self._held.get(lease_id)
+        url = held.row.urls.get(fingerprint) if held else None
+        if url is not None:
+            url.least = min(url.least, depth)
+
+
+def host_ids(leases: Leases) -> set[HostId]:
+    """Hosts with a lease out."""
+    return {held.row.host_id for held in leases}

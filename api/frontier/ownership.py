@@ -1,0 +1,136 @@
+"""What an owner knows of its partition under its term, and the bracket through which it writes.
+
+Invariant: the fields mirror what the last committed transaction left, and change only inside `writing`, after a commit. A
+transaction whose fate is unknown ends the ownership's memory (`Transient` out of `writing`): the owner loads it anew.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from api.frontier.crawls import ActiveCrawl, Crawls
+from api.frontier.front import Front
+from api.frontier.leases import Leases
+from api.frontier.room import PoolRoom
+from api.frontier.shares import Shares
+from shared.domain.crawl import host_slots
+from shared.domain.frontier import Fence, Position
+from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
+from shared.domain.ledger import Claimed, QueueRow
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierSettings:
+    """Limits of an owner; seconds, counts.
+
+    `grant_s`: how long a worker may fetch without asking again. `ack_wait_s`: after which the broker delivers a shard
+    again. `most_hosts`: hosts kept in memory per partition, the rest waits in SQL. `batch`: reports applied in one
+    transaction. `shards_at_once`: leases written in one transaction.
+    """
+
+    partitions: int = 64
+    grant_s: float = 30.0
+    ack_wait_s: float = 30.0
+    republish_s: float = 10.0
+    barrier_s: float = 5.0
+    sweep_s: float = 1.0
+    most_hosts: int = 5_000
+    batch: int = 256
+    shards_at_once: int = 64
+
+
+class Ownership:
+    """One partition under one term: fence, position, leases, front. Shared by the owner's loops."""
+
+    def __init__(
+        self,
+        claimed: Claimed,
+        *,
+        store: Store,
+        broker: Broker,
+        clock: Clock,
+        crawls: Crawls,
+        room: PoolRoom,
+        settings: FrontierSettings,
+    ) -> None:
+        self.partition: Partition = claimed.fence.partition
+        self.store = store
+        self.broker = broker
+        self.clock = clock
+        self.crawls = crawls
+        self.room = room
+        self.settings = settings
+        self.fence: Fence = claimed.fence
+        self.position: Position = claimed.position
+        self.next_host = claimed.next_host
+        self.next_lease = claimed.next_lease
+        self.shares = Shares()
+        self.leases = Leases(grant_s=settings.grant_s)
+        self.front = Front(self.shares, most_hosts=settings.most_hosts, rested_from=clock.elapsed())
+        self.work = asyncio.Event()
+        self._moved = asyncio.Condition()
+        self._lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Ownership p={self.partition} v={self.fence.version} {self.leases!r} {self.front!r}>"
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Fence]:
+        """Hold the partition for one transaction; call `committed` inside, right after it committed."""
+        async with self._lock:
+            yield self.fence
+
+    async def committed(self, position: Position | None = None) -> None:
+        """The transaction that began with the current fence is in."""
+        self.fence = self.fence.next()
+        if position is not None:
+            self.position = position
+            async with self._moved:
+                self._moved.notify_all()
+        self.work.set()
+
+    async def applied_outcomes(self, through: int, wait_s: float) -> bool:
+        """Whether outcomes up to sequence `through` are applied, waiting up to `wait_s` for it."""
+        try:
+            async with asyncio.timeout(wait_s), self._moved:
+                await self._moved.wait_for(lambda: self.position.outcome_seq >= through)
+        except TimeoutError:
+            return False
+        return True
+
+    def allot_lease(self) -> LeaseId:
+        """The next lease number; durable with the dispatch that uses it."""
+        lease_id = LeaseId(numbered(self.next_lease, self.partition))
+        self.next_lease += 1
+        return lease_id
+
+    def offer(self, row: QueueRow, *, pinned: bool = False) -> bool:
+        """Take a queue into the front under its crawl's present delay; False when it is full or nobody wants it."""
+        crawl = self.crawls.get(row.crawl_id)
+        if crawl is None:
+            return False
+        delay_s = delay_of(crawl, row.crawl_delay_ms, row.operator_delay_ms)
+        return self.front.offer(
+            row,
+            delay_s=delay_s,
+            slots=host_slots(crawl.spec.politeness, delay_s),
+            now=self.clock.elapsed(),
+            now_ms=self.clock.unix_ms(),
+            pinned=pinned,
+        )
+
+    async def offer_queues(self, keys: list[tuple[CrawlId, HostId]], *, pinned: bool = False) -> None:
+        """Take in the named queues as SQL has them."""
+        if keys:
+            for row in await self.store.queue_rows(keys):
+                self.offer(row, pinned=pinned)
+
+
+def delay_of(crawl: ActiveCrawl, crawl_delay_ms: int, operator_delay_ms: int) -> float:
+    """A host's delay for a crawl, seconds: what the spec, robots.txt and the operator ask, the longest of them."""
+    robots = crawl_delay_ms if crawl.spec.politeness.obey_robots else 0
+    return max(crawl.spec.politeness.delay_s, robots / 1000, operator_delay_ms / 1000)

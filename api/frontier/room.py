@@ -1,0 +1,95 @@
+"""How much may be dispatched to a pool, and what a crawl may still spend. Pure; times are monotonic seconds."""
+
+from dataclasses import dataclass
+
+from shared.wire.messages import WorkerStatus
+
+STALE_AFTER_S = 5.0
+"""A worker whose status is older counts as gone: nothing is dispatched on its account."""
+
+AHEAD = 2
+"""Shards kept out per free visit, so that a worker never waits for the owner's round trip."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    pool: str
+    free: int
+    heard_at: float
+    status: WorkerStatus
+
+
+class PoolRoom:
+    """The live workers' free visits, as they report them."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, _Worker] = {}
+
+    def heard(self, status: WorkerStatus, now: float) -> None:
+        """A worker reported its load."""
+        free = max(0, status.visits - status.busy) if status.pulling else 0
+        self._workers[status.worker] = _Worker(status.pool, free, now, status)
+
+    def live(self, now: float) -> list[WorkerStatus]:
+        """The workers heard of lately."""
+        return [worker.status for worker in self._workers.values() if now - worker.heard_at <= STALE_AFTER_S]
+
+    def for_pool(self, pool: str, unbegun: int, now: float) -> int:
+        """Shards that may still be dispatched: twice the free visits, less those on their way; 0 without workers."""
+        free = 0
+        for name, worker in list(self._workers.items()):
+            if now - worker.heard_at > STALE_AFTER_S:
+                del self._workers[name]
+            elif worker.pool == pool:
+                free += worker.free
+        return max(0, AHEAD * free - unbegun)
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a crawl has used of its budget: pages and bytes stored, URLs out that may become pages."""
+
+    pages: int = 0
+    bytes: int = 0
+    leased: int = 0
+
+
+class Allowance:
+    """A crawl's page and byte budget, taken at dispatch and given back by outcomes that are no new page.
+
+    The page budget is never exceeded; the byte budget by at most what is out. All partitions of this master share one.
+    """
+
+    def __init__(self, max_pages: int | None, max_bytes: int | None, spent: Spent) -> None:
+        self.max_pages = max_pages
+        self.max_bytes = max_bytes
+        self.spent = spent
+
+    def __repr__(self) -> str:
+        return f"<Allowance {self.spent} of {self.max_pages} pages, {self.max_bytes} bytes>"
+
+    def room(self, most: int) -> int:
+        """How many of `most` URLs may be leased now."""
+        if self.max_bytes is not None and self.spent.bytes >= self.max_bytes:
+            return 0
+        if self.max_pages is None:
+            return most
+        return max(0, min(most, self.max_pages - self.spent.pages - self.spent.leased))
+
+    def leased(self, n: int) -> None:
+        """`n` URLs were leased."""
+        self.spent.leased += n
+
+    def settled(self, n: int, pages: int, size: int) -> None:
+        """`n` leased URLs were settled; `pages` of them are new pages, of `size` bytes together."""
+        self.spent.leased -= n
+        self.spent.pages += pages
+        self.spent.bytes += size
+
+    def exhausted(self) -> str | None:
+        """Which budget is spent for good, if one is."""
+        if self.max_pages is not None and self.spent.pages >= self.max_pages:
+            return "max_pages"
+        if self.max_bytes is not None and self.spent.bytes >= self.max_bytes:
+            return "max_bytes"
+        return None

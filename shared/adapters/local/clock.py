@@ -1,0 +1,15 @@
+"""The machine's clocks."""
+
+import time
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SystemClock:
+    """`shared.ports.clock.Clock` on CLOCK_BOOTTIME where there is one: a grant ends while its holder is suspended."""
+
+    def elapsed(self) -> float:
+        return time.clock_gettime(_CLOCK)
+
+    def unix_ms(self) -> int:
+        return time.time_ns() // 1_000_000

@@ -1,0 +1,34 @@
+"""The port through which workers learn the crawls they work on."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.domain.crawl import CrawlSpec
+from shared.domain.ids import CrawlId, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSpec:
+    """A crawl as workers see it: its active spec at a revision; `gone` once it was deleted."""
+
+    crawl_id: CrawlId
+    revision: Revision
+    spec: CrawlSpec
+    gone: bool = False
+
+
+class SpecSource(Protocol):
+    """A worker's view of the published specs."""
+
+    async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec | None:
+        """The crawl's spec at `revision` or later; None when the view has reached that revision and knows no such crawl.
+
+        Transient when the view has not reached the revision in time: absent must never be taken for deleted.
+        """
+        ...
+
+
+class SpecPublisher(Protocol):
+    """Where the leader publishes active specs, level-triggered: publishing the same again changes nothing."""
+
+    async def publish(self, spec: PublishedSpec) -> None: ...
