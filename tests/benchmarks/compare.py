@@ -73,9 +73,9 @@ def run_once(contestant: Contestant, python: Path, start: str) -> Run:
         code = ended.returncode if measured is None else measured.returncode
         raise RunFailed(f"{contestant.key} ended with {code}: {ended.stderr.strip()[-800:]}")
     try:
-        said = json.loads(ended.stdout.strip().splitlines()[-1] if "\n}" not in ended.stdout else ended.stdout)
+        said = json.loads(ended.stdout)
         pages = int(said["pages"])
-    except (IndexError, KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise RunFailed(f"{contestant.key} printed no page count: {ended.stdout[-300:]!r}") from error
     if measured.left_behind:
         raise RunFailed(f"{contestant.key} left {measured.left_behind} processes running")
