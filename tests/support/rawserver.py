@@ -16,6 +16,7 @@ class Connection:
         self.reader = reader
         self._writer = writer
         self.requests: list[bytes] = []
+        self.peer: str = writer.get_extra_info("peername")[0]
 
     async def request(self) -> bytes:
         """The next request, head and declared body; raises IncompleteReadError at the end of the connection."""

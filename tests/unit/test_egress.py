@@ -54,7 +54,7 @@ def test_public_addresses_are_open(text: str) -> None:
 
 @pytest.mark.parametrize("text", DENIED_V4)
 def test_an_ipv4_address_hidden_in_an_ipv6_form_is_denied_like_itself(text: str) -> None:
-    for form in carriers(ip_address(text)):
+    for form in carriers(IPv4Address(text)):
         assert RULES.verdict(form), form
 
 

@@ -251,7 +251,7 @@ class Exchange:
             return self._failed(FailureKind.TOTAL_TIMEOUT, f"no complete response head within {limits.total_s:g} s")
         if self.cut is Cut.TOTAL:
             return self._failed(FailureKind.TOTAL_TIMEOUT, f"no response within {limits.total_s:g} s")
-        if not self.curl.getinfo(pycurl.PRETRANSFER_TIME):
+        if not self.curl.getinfo(pycurl.REQUEST_SIZE):
             return self._failed(FailureKind.CONNECT_TIMEOUT, f"no connection within {limits.first_byte_s:g} s")
         return self._failed(FailureKind.FIRST_BYTE_TIMEOUT, f"no response within {limits.first_byte_s:g} s")
 
@@ -271,7 +271,7 @@ class Exchange:
 
     def _failed(self, kind: FailureKind, detail: str) -> FetchFailed:
         curl = self.curl
-        sent = bool(curl.getinfo(pycurl.PRETRANSFER_TIME))
+        sent = kind is not FailureKind.PROXY and bool(curl.getinfo(pycurl.REQUEST_SIZE))
         ip = curl.getinfo(pycurl.PRIMARY_IP) or None
         return FetchFailed(self._request.url, kind, " ".join(detail.split()), self._timings(), ip, sent)
 
