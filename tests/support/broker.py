@@ -1,8 +1,10 @@
 """A real broker for a test: the bundled server in the test's own folder, and clients that are closed with the test."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +41,17 @@ class BrokerServer:
     def kill(self) -> None:
         """SIGKILL."""
         self.embedded.kill()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end: it holds its connections and says nothing."""
+        pid = self.embedded.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     async def restart(self) -> None:
         """The same server again, on the same port and store."""

@@ -107,21 +107,39 @@ class Connection:
 
     async def request(self, subject: str, data: bytes, wait_s: float, headers: Mapping[str, str] | None = None) -> Msg:
         """Ask and wait for one answer. Transient at once when nobody listens there or the connection breaks."""
-        loop = asyncio.get_running_loop()
         self._tokens += 1
         token = format(self._tokens, "x")
+        message = await self._exchange(token, subject, data, wait_s, reply=self._prefix + token, headers=headers)
+        if status_of(message) == _NO_RESPONDERS:
+            raise Transient(f"nobody listens on {subject}", retry_in=0.5)
+        return message
+
+    async def confirm(self) -> None:
+        """Wait until the server has taken in everything sent so far, subscriptions among it: we send to ourselves."""
+        self._tokens += 1
+        token = format(self._tokens, "x")
+        await self._exchange(token, self._prefix + token, b"", self._settings.answer_s)
+
+    async def _exchange(
+        self,
+        token: str,
+        subject: str,
+        data: bytes,
+        wait_s: float,
+        *,
+        reply: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> Msg:
+        loop = asyncio.get_running_loop()
         answer: asyncio.Future[Msg] = loop.create_future()
         self._questions[token] = answer
         timer = loop.call_later(wait_s, _give_up, answer, subject, wait_s)
         try:
-            await self.send(subject, data, reply=self._prefix + token, headers=headers)
-            message = await answer
+            await self.send(subject, data, reply=reply, headers=headers)
+            return await answer
         finally:
             timer.cancel()
             del self._questions[token]
-        if status_of(message) == _NO_RESPONDERS:
-            raise Transient(f"nobody listens on {subject}", retry_in=0.5)
-        return message
 
     async def send(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
@@ -162,7 +180,7 @@ class Connection:
         self._watchers.discard(lost)
 
     async def subscribe(self, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        """Receive what is published on a subject until `unsubscribe`, over reconnects too."""
+        """Receive what is published on a subject until `unsubscribe`; made again after every reconnect."""
         if self._client.is_closed:
             raise self._away()
         try:

@@ -32,8 +32,8 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Asks the kernel to kill this process when its parent dies (1 is PR_SET_PDEATHSIG), then becomes the server. A function
-run between fork and exec would do the same, but is not safe in a process with threads."""
+"""Asks the kernel to kill this process when its parent dies (1 is PR_SET_PDEATHSIG), then becomes the server. Code run
+between fork and exec could do the same, but is not safe in a process with threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,11 @@ class EmbeddedServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def folder(self) -> Path:
+        """Everything it writes: `store/`, `nats.conf` (mode 0600: it holds the token), `nats.log`, `nats.pid`."""
+        return self._folder
+
+    @property
     def pid(self) -> int | None:
         """The running server's process id."""
         return None if self._process is None or self._process.poll() is not None else self._process.pid
@@ -114,8 +119,8 @@ class EmbeddedServer:
                 if port is not None:
                     break
                 # A client's own attempt to reconnect may hold the port for a moment.
-                if "address already in use" not in self._log_tail() or time.monotonic() > deadline:
-                    raise Unusable(f"{EXECUTABLE} did not start:\n{self._log_tail()}")
+                if "address already in use" not in self.log_tail() or time.monotonic() > deadline:
+                    raise Unusable(f"{EXECUTABLE} did not start:\n{self.log_tail()}")
                 await asyncio.sleep(0.25)
         except OSError as error:
             raise Unusable(f"cannot start {executable} in {self._folder}: {error}") from error
@@ -161,10 +166,6 @@ class EmbeddedServer:
         if process.poll() is None:
             await _await_exit(process)
         return process.wait()
-
-    def log_tail(self) -> str:
-        """The last lines of its log, for a message to the user."""
-        return self._log_tail()
 
     def _spawn(self, executable: Path, config: Path) -> None:
         for stale in self._ports_dir.glob("*.ports"):
@@ -224,7 +225,8 @@ class EmbeddedServer:
             json.dump(config, file, indent=2, ensure_ascii=False)
         return path
 
-    def _log_tail(self) -> str:
+    def log_tail(self) -> str:
+        """The last lines of its log, for a message to the user."""
         lines: list[str] = []
         for file in (self._output_file, self._log_file):
             if file.exists():

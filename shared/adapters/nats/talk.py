@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from shared.adapters.nats.connection import Connection
 from shared.domain.errors import Transient
@@ -34,7 +35,7 @@ async def answering(
             open_questions.add(task)
             task.add_done_callback(open_questions.discard)
 
-        subscription = await connection.subscribe(subject, receive)
+        subscription = await _subscribed(connection, subject, receive)
         try:
             yield
         finally:
@@ -55,6 +56,19 @@ async def _answer(connection: Connection, reply: Callable[[bytes], Awaitable[byt
         log.exception("answer.failed", subject=question.subject)
 
 
+async def _subscribed(connection: Connection, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:
+    """Subscribe, and let the server know of it before anything is said: with the broker away, at the reconnect."""
+    subscription = await connection.subscribe(subject, receive)
+    try:
+        await connection.confirm()
+    except Transient as error:
+        log.debug("broker.subscribes_later", subject=subject, reason=str(error))
+    except BaseException:
+        await connection.unsubscribe(subscription)
+        raise
+    return subscription
+
+
 @asynccontextmanager
 async def listening(connection: Connection, subject: str) -> AsyncIterator[AsyncIterator[bytes]]:
     """The last 1,024 things said and not yet taken."""
@@ -72,7 +86,7 @@ async def listening(connection: Connection, subject: str) -> AsyncIterator[Async
             news.clear()
             await news.wait()
 
-    subscription = await connection.subscribe(subject, receive)
+    subscription = await _subscribed(connection, subject, receive)
     try:
         yield each()
     finally:

@@ -33,7 +33,11 @@ _PULL_ENDED: Final = frozenset({"404", "408"})
 
 
 class NatsVisit:
-    """A VisitMessage. Settling raises Transient when the broker did not confirm; doing it again is harmless."""
+    """A VisitMessage. Settling raises Transient when the broker did not confirm; doing it again is harmless.
+
+    A broker that was killed may have forgotten that it delivered this shard. Then it never confirms, and delivers the
+    shard once more, as a first delivery.
+    """
 
     __slots__ = ("_connection", "_reply", "_wait_s", "arrived", "data", "delivery")
 
@@ -98,9 +102,11 @@ class VisitQueue:
                     return []
                 await self._ask(most, max(until - now, 0.0))
                 asked = True
-            elif now >= until + _GRACE_S or (now >= until and self._until > until):
+            # A pull of an earlier call that outlasts this one says nothing at our end.
+            limit = until + _GRACE_S if asked or self._until <= until else until
+            if now >= limit:
                 return []
-            await self._wait((until if self._until > until else until + _GRACE_S) - now)
+            await self._wait(limit - now)
         while self._pending > 0 and self._left > 0 and len(self._ready) < most and await self._wait(_REST_S):
             pass
         return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]

@@ -1,0 +1,325 @@
+"""The Broker port's promises that concern the connection, declarations, robots and what is not stored."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shared.adapters.nats import NatsBroker, StreamSettings
+from shared.domain.errors import Permanent, Refused, Transient, Unusable
+from shared.domain.ids import Partition
+from shared.wire import subjects
+from tests.support.broker import POOL, BrokerServer, persist
+from tests.support.broker import server as server
+
+P = Partition(7)
+
+
+# --- connecting -------------------------------------------------------------------------------------------------------
+
+
+def test_connecting_to_nobody_is_transient_within_its_bound(unused_port: int) -> None:
+    settings = StreamSettings(connect_s=0.3, reconnect_s=0.05)
+
+    async def run() -> None:
+        with pytest.raises(Transient, match=f"no broker at .*{unused_port}"):
+            await NatsBroker.connect([f"nats://127.0.0.1:{unused_port}"], token=None, name="t", settings=settings)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_wrong_token_is_unusable_and_not_retried_until_the_bound(server: BrokerServer) -> None:
+    async def run() -> None:
+        with pytest.raises(Unusable, match="check the token"):
+            await NatsBroker.connect(
+                [server.endpoint.url], token="wrong", name="t", settings=StreamSettings(connect_s=3600)
+            )
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_call_while_the_broker_is_away_fails_at_once_and_stores_nothing_later(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker(answer_s=3600.0) as broker:
+            first = await broker.publish_report(P, "outcome", b"1", "a")
+            server.kill()
+            for number in range(50):
+                with pytest.raises(Transient):
+                    await broker.publish_report(P, "outcome", b"x", f"while-away-{number}")
+                await asyncio.sleep(0)
+            await server.restart()
+            assert await persist(lambda: broker.publish_report(P, "outcome", b"2", "b")) == first + 1
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_question_under_way_when_the_broker_dies_fails_instead_of_hanging(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker, server.broker() as owner:
+            asked = asyncio.Event()
+
+            async def never(_question: bytes) -> bytes | None:
+                asked.set()
+                await asyncio.Event().wait()
+                return None
+
+            async with owner.answer(P, never):
+                asking = asyncio.create_task(broker.ask(P, b"?", 3600.0))
+                await asked.wait()
+                server.kill()
+                with pytest.raises(Transient):
+                    await asking
+            await server.restart()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_cancelling_a_call_leaves_the_connection_usable(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            for _ in range(20):
+                publishing = asyncio.create_task(broker.publish_report(P, "outcome", b"x" * 100_000, "same"))
+                await asyncio.sleep(0)
+                publishing.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await publishing
+            assert await broker.publish_report(P, "outcome", b"x", "other") == 2
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_every_call_after_close_is_transient(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            await broker.close()
+            with pytest.raises(Transient):
+                await broker.publish_report(P, "outcome", b"x", "a")
+            with pytest.raises(Transient):
+                await broker.pull_visits(POOL, 1, 0.1)
+            with pytest.raises(Transient):
+                await broker.reports_state()
+
+    asyncio.run(run())
+
+
+# --- declarations -----------------------------------------------------------------------------------------------------
+
+
+def test_declaring_again_and_with_other_bounds_keeps_every_message(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            for number in range(5):
+                await broker.publish_report(P, "outcome", b"r", f"{number}")
+            await broker.publish_shard(POOL, P, 1, 0, b"s")
+            before = await broker.reports_state()
+            await broker.declare([POOL, "other"])
+        async with server.broker(reports_per_subject=7, ack_wait_s=5.0, max_ack_pending=99) as broker:
+            assert await broker.reports_state() == before
+            assert await broker.pending_reports() == 5
+            assert len(await broker.pull_visits(POOL, 1, 5.0)) == 1
+            for number in (5, 6):
+                await broker.publish_report(P, "outcome", b"r", f"{number}")
+            with pytest.raises(Refused):
+                await broker.publish_report(P, "outcome", b"r", "8")
+
+    asyncio.run(run())
+
+
+def test_a_bound_below_what_is_stored_is_refused_because_the_server_would_delete(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            for number in range(5):
+                await broker.publish_report(P, "outcome", b"r" * 1000, f"{number}")
+        async with server.broker(declare=False, reports_per_subject=4) as broker:
+            with pytest.raises(Permanent, match=r"reports\.7\.outcome holds 5 messages"):
+                await broker.declare([POOL])
+            assert await broker.pending_reports() == 5
+        async with server.broker(declare=False, reports_bytes=3000) as broker:
+            with pytest.raises(Permanent, match="bytes"):
+                await broker.declare([POOL])
+            assert await broker.pending_reports() == 5
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_cannot_become_what_is_declared_is_permanent_and_says_which(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker(declare=False, replicas=3) as broker:
+            with pytest.raises((Permanent, Transient), match="REPORTS"):
+                await broker.declare([POOL])
+
+    asyncio.run(run())
+
+
+def test_nothing_declared_yet_is_transient(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker(declare=False) as broker:
+            with pytest.raises(Transient):
+                await broker.publish_report(P, "outcome", b"x", "a")
+            with pytest.raises(Transient):
+                await broker.publish_shard(POOL, P, 1, 0, b"x")
+            with pytest.raises(Transient):
+                await broker.pull_visits(POOL, 1, 5.0)
+            with pytest.raises(Transient):
+                await broker.read_reports(P, "outcome", 0)
+
+    asyncio.run(run())
+
+
+# --- questions to owners ----------------------------------------------------------------------------------------------
+
+
+def test_a_question_nobody_can_answer_fails_at_once(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            with pytest.raises(Transient, match="nobody"):
+                await broker.ask(P, b"?", 3600.0)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_questions_are_answered_side_by_side_and_only_to_their_partition(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as asker, server.broker() as owner:
+            gate = asyncio.Event()
+
+            async def reply(question: bytes) -> bytes | None:
+                if question == b"slow":
+                    await gate.wait()
+                return b"answer to " + question
+
+            async with owner.answer(P, reply):
+                slow = asyncio.create_task(asker.ask(P, b"slow", 20.0))
+                assert await asker.ask(P, b"fast", 20.0) == b"answer to fast"
+                gate.set()
+                assert await slow == b"answer to slow"
+                with pytest.raises(Transient):
+                    await asker.ask(Partition(8), b"?", 20.0)
+            with pytest.raises(Transient):
+                await asker.ask(P, b"?", 20.0)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_question_that_is_not_answered_or_breaks_the_owner_times_out_and_the_next_is_answered(
+    server: BrokerServer,
+) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+
+            async def reply(question: bytes) -> bytes | None:
+                if question == b"bad":
+                    raise ValueError("a bad question")
+                return None if question == b"silence" else b"ok"
+
+            async with broker.answer(P, reply):
+                for question in (b"bad", b"silence"):
+                    with pytest.raises(Transient, match="no answer"):
+                        await broker.ask(P, question, 0.1)
+                assert await broker.ask(P, b"good", 20.0) == b"ok"
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_an_owner_answers_again_after_the_broker_came_back(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+
+            async def reply(question: bytes) -> bytes | None:
+                return question
+
+            async with broker.answer(P, reply):
+                server.kill()
+                await server.restart()
+                assert await persist(lambda: broker.ask(P, b"echo", 5.0)) == b"echo"
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+# --- robots and status ------------------------------------------------------------------------------------------------
+
+
+def test_robots_are_kept_by_any_key_and_replaced(server: BrokerServer) -> None:
+    keys = ["https://example.org:443", "http://[::1]:80", "a b.*.>", "..", "x" * 300]
+
+    async def run() -> None:
+        async with server.broker() as broker:
+            assert await broker.get_robots(keys[0]) is None
+            for key in keys:
+                await broker.put_robots(key, key.encode())
+            await broker.put_robots(keys[0], b"new")
+            assert await broker.get_robots(keys[0]) == b"new"
+            assert [await broker.get_robots(key) for key in keys[1:]] == [key.encode() for key in keys[1:]]
+            with pytest.raises(Permanent):
+                await broker.put_robots("big", b"x" * (2 << 20))
+
+    asyncio.run(run())
+
+
+def test_a_full_robots_bucket_forgets_the_oldest(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker(robots_bytes=100_000) as broker:
+            for number in range(20):
+                await broker.put_robots(f"https://h{number}", b"x" * 10_000)
+            assert await broker.get_robots("https://h0") is None
+            assert await broker.get_robots("https://h19") == b"x" * 10_000
+
+    asyncio.run(run())
+
+
+def test_a_slow_listener_loses_the_oldest_and_holds_nobody_up(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as teller, server.broker() as listener:
+            async with listener.listen(subjects.PROGRESS) as heard, listener.listen("status.mark") as mark:
+                for number in range(5_000):
+                    await teller.tell(subjects.PROGRESS, b"%d" % number)
+                await teller.tell("status.mark", b"")
+                await anext(mark)
+                await teller.tell(subjects.PROGRESS, b"last")
+                numbers = [text async for text in _until(heard, b"last")]
+            assert 0 < len(numbers) <= 1_025
+            assert numbers[0] != b"0"
+            assert numbers == sorted(numbers, key=int)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def _until(heard: AsyncIterator[bytes], end: bytes) -> AsyncIterator[bytes]:
+    async for text in heard:
+        if text == end:
+            return
+        yield text
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_message_fits_and_a_larger_one_is_permanent_and_does_not_cost_the_connection(
+    server: BrokerServer,
+) -> None:
+    """With its header a message of exactly the limit is too large; the server would close the connection for it."""
+
+    async def run() -> None:
+        async with server.broker(read_bytes=1) as broker:
+            limit = 1 << 20
+            for excess in itertools.count(-200):
+                try:
+                    sequence = await broker.publish_report(P, "outcome", b"x" * (limit + excess), f"{excess:08d}")
+                except Permanent:
+                    break
+            assert -100 < excess <= 0
+            reader = await broker.read_reports(P, "outcome", sequence - 1)
+            assert [len(report.data) for report in await reader.read(10, 20.0)] == [limit + excess - 1]
+            await reader.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.fixture
+def unused_port(tmp_path: Path) -> int:
+    """A port on which a server listened and does not any more."""
+    gone = BrokerServer(tmp_path / "gone")
+    gone.kill()
+    return gone.endpoint.port

@@ -1,0 +1,312 @@
+"""The Broker port's promises about shards: one at a time on a host slot, delivered until acknowledged, never lost."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from shared.adapters.nats import NatsBroker
+from shared.domain.errors import Refused, Transient
+from shared.domain.ids import Partition
+from shared.ports.broker import VisitMessage
+from tests.support.broker import POOL, BrokerServer, persist
+from tests.support.broker import server as server
+
+P = Partition(5)
+
+
+async def queue(broker: NatsBroker, first: int, last: int) -> None:
+    """One shard for each of the hosts first..last-1."""
+    for host in range(first, last):
+        assert await broker.publish_shard(POOL, P, host, 0, b"%d" % host)
+
+
+async def one(broker: NatsBroker) -> VisitMessage:
+    """The next shard, patiently."""
+    (visit,) = await broker.pull_visits(POOL, 1, 30.0)
+    return visit
+
+
+async def settled(visit: VisitMessage) -> bool:
+    """Acknowledge, and again while the broker is away. False when it is there and does not confirm.
+
+    A broker that was killed may have forgotten a delivery: it then delivers the shard again.
+    """
+    while True:
+        try:
+            await visit.ack()
+            return True
+        except Transient as error:
+            if "no answer" in str(error):
+                return False
+            await asyncio.sleep(0.05)
+
+
+def hosts(visits: Sequence[VisitMessage]) -> list[int]:
+    return [int(visit.data) for visit in visits]
+
+
+def test_a_second_shard_for_a_host_slot_is_refused_until_the_first_is_acknowledged(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            assert await broker.publish_shard(POOL, P, 1, 0, b"1")
+            assert not await broker.publish_shard(POOL, P, 1, 0, b"2")
+            assert await broker.publish_shard(POOL, P, 1, 1, b"other slot")
+            visit = await one(broker)
+            assert not await broker.publish_shard(POOL, P, 1, 0, b"2")
+            await visit.ack()
+            assert await broker.publish_shard(POOL, P, 1, 0, b"2")
+
+    asyncio.run(run())
+
+
+def test_a_full_queue_refuses_and_is_not_taken_for_an_occupied_slot(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker(visits_bytes=5_000) as broker:
+            with pytest.raises(Refused):
+                await asyncio.gather(*(broker.publish_shard(POOL, P, host, 0, b"x" * 1_000) for host in range(9)))
+
+    asyncio.run(run())
+
+
+def test_a_shard_handed_back_comes_again_after_its_delay_and_counts_its_deliveries(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            await queue(broker, 1, 2)
+            loop = asyncio.get_running_loop()
+            for delivery in range(1, 5):
+                visit = await one(broker)
+                assert visit.delivery == delivery
+                await visit.nak(0.0)
+            visit = await one(broker)
+            before = loop.time()
+            await visit.nak(0.3)
+            assert (await one(broker)).delivery == 6
+            assert loop.time() - before >= 0.3
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_silent_shard_comes_again_after_ack_wait_and_one_that_says_working_does_not(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker(ack_wait_s=1.0) as broker:
+            await queue(broker, 1, 3)
+            held = {int(visit.data): visit for visit in await broker.pull_visits(POOL, 2, 20.0)}
+            came: list[VisitMessage] = []
+            while not came:
+                await held[1].working()
+                came += await broker.pull_visits(POOL, 2, 0.1)
+            assert [(int(visit.data), visit.delivery) for visit in came] == [(2, 2)]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_acknowledging_twice_or_late_or_what_was_dropped_is_harmless(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            await queue(broker, 1, 2)
+            visit = await one(broker)
+            await visit.ack()
+            await visit.ack()
+            await visit.nak(0.0)
+            assert await broker.pull_visits(POOL, 1, 0.2) == []
+            await queue(broker, 1, 2)
+            visit = await one(broker)
+            await broker.drop_visit(POOL, P, 1, 0)
+            await visit.ack()
+            await queue(broker, 1, 2)
+            assert hosts([await one(broker)]) == [1]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_dropping_deletes_that_slot_alone_queued_or_in_flight(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker(ack_wait_s=0.5) as broker:
+            await queue(broker, 1, 13)
+            assert await broker.publish_shard(POOL, P, 1, 1, b"101")
+            taken = await broker.pull_visits(POOL, 1, 20.0)
+            assert hosts(taken) == [1]
+            await broker.drop_visit(POOL, P, 1, 0)
+            await broker.drop_visit(POOL, P, 12, 0)
+            await broker.drop_visit(POOL, P, 99, 0)
+            rest: list[VisitMessage] = []
+            while len(rest) < 11:
+                rest += await broker.pull_visits(POOL, 50, 20.0)
+            assert hosts(rest) == [*range(2, 12), 101]
+            for visit in rest:
+                await visit.ack()
+            assert await broker.pull_visits(POOL, 50, 1.0) == []
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_pull_waits_for_the_first_only_and_returns_a_backlog_in_whole_batches(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            pulling = asyncio.create_task(broker.pull_visits(POOL, 100, 3600.0))
+            await asyncio.sleep(0.05)
+            await queue(broker, 0, 1)
+            assert hosts(await pulling) == [0]
+        async with server.broker() as broker:
+            await queue(broker, 1, 300)
+            assert len(await broker.pull_visits(POOL, 200, 3600.0)) == 200
+            assert len(await broker.pull_visits(POOL, 200, 3600.0)) == 99
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_pull_that_finds_nothing_ends_with_its_wait(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            for wait_s in (0.0, 0.1, 0.0, 0.05):
+                assert await broker.pull_visits(POOL, 10, wait_s) == []
+            await queue(broker, 1, 2)
+            assert hosts(await broker.pull_visits(POOL, 10, 0.0)) == [1]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_shards_that_arrive_between_two_pulls_are_in_the_next_at_their_first_delivery(server: BrokerServer) -> None:
+    """Pulls are cancelled and run out while shards are on their way to them."""
+    chance = random.Random(1)
+
+    async def run() -> None:
+        async with server.broker() as broker, server.broker() as owner:
+            seen: list[VisitMessage] = []
+            for host in range(0, 300, 3):
+                pulling = asyncio.create_task(broker.pull_visits(POOL, 10, chance.choice([0.0, 0.001, 20.0])))
+                queueing = asyncio.create_task(queue(owner, host, host + 3))
+                for _ in range(chance.randrange(20)):
+                    await asyncio.sleep(0)
+                pulling.cancel()
+                await queueing
+                try:
+                    seen += await pulling
+                except asyncio.CancelledError:
+                    continue
+            async with asyncio.timeout(30):
+                while len(seen) < 300:
+                    seen += await broker.pull_visits(POOL, 50, 1.0)
+            assert sorted(hosts(seen)) == list(range(300))
+            assert {visit.delivery for visit in seen} == {1}
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_what_no_caller_took_is_handed_back_on_close(server: BrokerServer) -> None:
+    """Else it would come again only after ack_wait: an hour here."""
+
+    async def run() -> None:
+        async with server.broker(ack_wait_s=3600.0) as other:
+            async with server.broker(ack_wait_s=3600.0) as leaving:
+                pulling = asyncio.create_task(leaving.pull_visits(POOL, 10, 3600.0))
+                await asyncio.sleep(0.1)
+                pulling.cancel()
+                await queue(other, 0, 5)
+            visits: list[VisitMessage] = []
+            while len(visits) < 5:
+                visits += await other.pull_visits(POOL, 10, 20.0)
+            assert sorted(hosts(visits)) == [0, 1, 2, 3, 4]
+            await queue(other, 5, 6)
+            assert hosts(await other.pull_visits(POOL, 10, 20.0)) == [5]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_workers_share_a_queue_and_each_shard_goes_to_one(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as owner, server.broker() as first, server.broker() as second:
+            taken: Counter[int] = Counter()
+
+            async def work(broker: NatsBroker) -> None:
+                while sum(taken.values()) < 200:
+                    for visit in await broker.pull_visits(POOL, 10, 0.2):
+                        taken[int(visit.data)] += 1
+                        await visit.ack()
+
+            await asyncio.gather(work(first), work(second), queue(owner, 0, 200))
+            assert taken == Counter(range(200))
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_over_kills_of_the_broker_no_shard_is_lost_and_none_comes_after_its_ack(server: BrokerServer) -> None:
+    total = 1_500
+    chance = random.Random(7)
+
+    async def run() -> None:
+        async with server.broker(ack_wait_s=1.0) as owner, server.broker(ack_wait_s=1.0, answer_s=0.5) as worker:
+            acked: Counter[int] = Counter()
+            queued = 0
+
+            async def dispatch() -> None:
+                nonlocal queued
+                for host in range(total):
+                    # False after a lost answer: the shard is there already.
+                    await persist(partial(owner.publish_shard, POOL, P, host, 0, b"%d" % host))
+                    queued += 1
+
+            async def work() -> None:
+                while len(acked) < total:
+                    for visit in await persist(partial(worker.pull_visits, POOL, 50, 0.3)):
+                        if await settled(visit):
+                            acked[int(visit.data)] += 1
+
+            async def kill(working: asyncio.Task[None]) -> None:
+                kills = 0
+                while not working.done() or kills < 3:
+                    await asyncio.sleep(chance.uniform(0.05, 0.4))
+                    server.kill()
+                    await server.restart()
+                    kills += 1
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(dispatch())
+                working = group.create_task(work())
+                group.create_task(kill(working))
+            assert set(acked) == set(range(total))
+            # An ack that was stored but not answered, or a publish repeated after its shard was done, repeats a visit;
+            # nothing else does.
+            assert sum(acked.values()) - total <= 100
+            assert await persist(partial(worker.pull_visits, POOL, 50, 1.5)) == []
+
+    asyncio.run(asyncio.wait_for(run(), 110))
+
+
+def test_a_pull_under_way_when_the_broker_dies_is_transient_and_the_next_goes_on(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            pulling = asyncio.create_task(broker.pull_visits(POOL, 10, 3600.0))
+            await asyncio.sleep(0.1)
+            server.kill()
+            with pytest.raises(Transient):
+                await pulling
+            with pytest.raises(Transient):
+                await broker.pull_visits(POOL, 10, 3600.0)
+            await server.restart()
+            await persist(partial(queue, broker, 1, 2))
+            assert hosts(await persist(partial(broker.pull_visits, POOL, 10, 20.0))) == [1]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_settling_while_the_broker_is_away_is_transient_and_works_afterwards(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker(ack_wait_s=3600.0, answer_s=2.0) as broker:
+            await queue(broker, 1, 2)
+            visit = await one(broker)
+            server.kill()
+            for settle in (visit.ack, partial(visit.nak, 0.0), visit.working):
+                with pytest.raises(Transient):
+                    await settle()
+            await server.restart()
+            if not await settled(visit):
+                (visit,) = await persist(partial(broker.pull_visits, POOL, 1, 20.0))
+                await visit.ack()
+            await queue(broker, 1, 2)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
