@@ -45,6 +45,7 @@ class CurlFetcher:
       `localhost`. Other names are resolved by the proxy (socks4 and socks5 too), whose answer is not known here: what
       they may reach is the proxy's own rule. `ip` of an answer is then the proxy's. A request line in absolute form and
       the proxy's credentials are not part of `request_head`.
+    - Names are resolved by libcurl's threads, at most 20 at a time; `close` waits for look-ups that are under way.
     - No cookies, no .netrc, no proxy from the environment, no scheme but http and https.
 
     `resolve` gives names addresses ("host:port" -> IP), under the egress rules like any other. `ca_bundle` defaults to
