@@ -1,0 +1,226 @@
+"""What is worth reporting of a page's links: nothing twice once acknowledged, nothing real ever dropped."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.crawl import CrawlSpec, Extract, Scope, ScopeMode, Seed
+from shared.domain.ids import CrawlId, Fingerprint, Revision
+from shared.domain.scope import CompiledScope, ExclusionReason
+from shared.domain.url import Location, canonicalize, fingerprint, locate
+from workers.outlinks import KnownLinks, OutlinkResolver, Outlinks, redirect_target
+from workers.parse.directives import Directives
+from workers.parse.html import Link, LinkKind, ParsedPage, Refresh, parse_html
+
+
+def at(url: str) -> Location:
+    location = locate(url)
+    assert location is not None
+    return location
+
+
+PAGE = at("http://site.example/dir/page.html")
+
+
+def resolver(
+    known: KnownLinks | None = None, *, scope: Scope | None = None, extract: Extract | None = None, revision: int = 1
+) -> OutlinkResolver:
+    spec = CrawlSpec(seeds=(Seed(url="http://site.example/"),), scope=scope or Scope())
+    return OutlinkResolver(
+        CrawlId(1), Revision(revision), CompiledScope(spec), extract or Extract(), known or KnownLinks(1 << 10)
+    )
+
+
+def page_of(*hrefs: str, nofollow: frozenset[str] = frozenset()) -> ParsedPage:
+    return ParsedPage(links=tuple(Link(href, LinkKind.ANCHOR, href in nofollow) for href in hrefs))
+
+
+def urls(outlinks: Outlinks) -> list[str]:
+    return [location.url for location in outlinks.fresh]
+
+
+def adds_up(outlinks: Outlinks) -> bool:
+    rest = outlinks.known + outlinks.nofollow + outlinks.unusable + outlinks.repeated
+    return outlinks.found == len(outlinks.fresh) + rest + sum(outlinks.excluded.values())
+
+
+def test_links_are_resolved_judged_and_counted_once_each() -> None:
+    outlinks = resolver().outlinks(
+        PAGE,
+        page_of("a", "/a", "./a#x", "a", "#top", "page.html", "//other.example/", "mailto:x@y", "javascript:0", "b?q"),
+        depth=2,
+    )
+    assert urls(outlinks) == [
+        "http://site.example/dir/a",
+        "http://site.example/a",
+        "http://site.example/dir/b?q",
+    ]
+    assert outlinks.depth == 3
+    assert outlinks.excluded == {ExclusionReason.HOST: 1}
+    assert (outlinks.found, outlinks.unusable, outlinks.repeated) == (9, 2, 3)
+    assert adds_up(outlinks)
+
+
+def test_a_link_is_reported_again_until_its_report_is_acknowledged() -> None:
+    known = KnownLinks(1 << 10)
+    links = resolver(known)
+    first = links.outlinks(PAGE, page_of("a", "b"), depth=0)
+    assert links.outlinks(PAGE, page_of("a", "b"), depth=0).fresh == first.fresh
+    links.acknowledged(first)
+    again = links.outlinks(PAGE, page_of("a", "b", "c"), depth=0)
+    assert urls(again) == ["http://site.example/dir/c"]
+    assert again.known == 2
+    assert adds_up(again)
+
+
+def test_a_link_found_nearer_to_a_seed_is_reported_again() -> None:
+    links = resolver()
+    links.acknowledged(links.outlinks(PAGE, page_of("a"), depth=5))
+    assert links.outlinks(PAGE, page_of("a"), depth=6).known == 1
+    nearer = links.outlinks(PAGE, page_of("a"), depth=4)
+    assert urls(nearer) == ["http://site.example/dir/a"]
+    links.acknowledged(nearer)
+    links.acknowledged(Outlinks(nearer.fresh, 9, 1, 0, 0, 0, 0, {}))  # a late acknowledgement of a deeper report
+    assert links.outlinks(PAGE, page_of("a"), depth=4).known == 1
+
+
+def test_what_one_revision_knows_another_reports_anew() -> None:
+    known = KnownLinks(1 << 10)
+    one, two = resolver(known, revision=1), resolver(known, revision=2)
+    one.acknowledged(one.outlinks(PAGE, page_of("a"), depth=0))
+    assert len(two.outlinks(PAGE, page_of("a"), depth=0).fresh) == 1
+
+
+def test_the_verdict_depends_on_the_page_the_link_is_on_and_its_depth() -> None:
+    links = resolver(scope=Scope(max_depth=3))
+    parsed = page_of("http://site.example/x")
+    assert len(links.outlinks(at("http://site.example/y"), parsed, depth=2).fresh) == 1
+    assert links.outlinks(at("http://other.example/y"), parsed, depth=2).excluded == {ExclusionReason.HOST: 1}
+    assert links.outlinks(at("http://site.example/y"), parsed, depth=3).excluded == {ExclusionReason.DEPTH: 1}
+
+
+def test_base_href_moves_relative_links_and_a_bad_one_does_not() -> None:
+    def with_base(base: str) -> list[str]:
+        links = (Link("x", LinkKind.ANCHOR, False), Link("#f", LinkKind.ANCHOR, False))
+        return urls(resolver().outlinks(PAGE, ParsedPage(base_href=base, links=links), depth=0))
+
+    assert with_base("/moved/here") == ["http://site.example/moved/x", "http://site.example/moved/here"]
+    assert with_base("mailto:x") == ["http://site.example/dir/x"]
+
+
+def test_nofollow_of_link_page_and_header_is_obeyed_unless_the_spec_says_otherwise() -> None:
+    parsed = page_of("a", "b", nofollow=frozenset("b"))
+    obeyed = resolver().outlinks(PAGE, parsed, depth=0)
+    assert (urls(obeyed), obeyed.nofollow) == (["http://site.example/dir/a"], 1)
+    header = resolver().outlinks(PAGE, parsed, depth=0, nofollow=True)
+    assert (urls(header), header.nofollow) == ([], 2)
+    meta = ParsedPage(links=parsed.links, robots=Directives(nofollow=True))
+    assert resolver().outlinks(PAGE, meta, depth=0).fresh == ()
+    assert len(resolver(extract=Extract(follow_nofollow=True)).outlinks(PAGE, meta, depth=0, nofollow=True).fresh) == 2
+    assert adds_up(obeyed)
+    assert adds_up(header)
+
+
+def test_a_link_that_is_followed_elsewhere_on_the_page_is_followed() -> None:
+    parsed = parse_html(b"<a rel=nofollow href=a></a><a href=a></a>", charset="utf-8", options=Extract())
+    outlinks = resolver().outlinks(PAGE, parsed, depth=0)
+    assert (len(outlinks.fresh), outlinks.nofollow) == (1, 0)
+
+
+def test_canonical_and_refresh_are_links_if_the_spec_wants_them() -> None:
+    parsed = ParsedPage(canonical="/canonical", refresh=Refresh("/refresh", 0))
+    assert urls(resolver().outlinks(PAGE, parsed, depth=0)) == [
+        "http://site.example/canonical",
+        "http://site.example/refresh",
+    ]
+    neither = Extract(canonical_links=False, meta_refresh=False)
+    assert resolver(extract=neither).outlinks(PAGE, parsed, depth=0).found == 0
+
+
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        ("/x", "http://site.example/x"),
+        ("https://other.example/a#f", "https://other.example/a"),
+        (" y ", "http://site.example/dir/y"),
+        ("/caf\xc3\xa9", "http://site.example/caf%C3%A9"),
+        ("/caf\xe9", "http://site.example/caf%C3%A9"),
+        ("/日", "http://site.example/%E6%97%A5"),
+        ("ftp://x/", None),
+        ("http://", None),
+    ],
+)
+def test_a_redirect_leads_where_a_browser_would_go(location: str, target: str | None) -> None:
+    assert redirect_target(location, PAGE.url) == target
+
+
+Operations = st.lists(st.tuples(st.booleans(), st.integers(1, 3), st.integers(0, 40), st.integers(0, 5)), max_size=200)
+
+
+@given(Operations)
+def test_nothing_is_known_that_was_not_remembered_at_that_depth_or_less(
+    operations: list[tuple[bool, int, int, int]],
+) -> None:
+    known = KnownLinks(16)  # 120 keys fight for 16 slots
+    remembered: dict[tuple[int, int], int] = {}
+    for write, crawl, link, depth in operations:
+        generation = known.generation(CrawlId(crawl), Revision(1))
+        key = fingerprint(f"http://h/{link}")
+        if write:
+            known.remember(generation, [key], depth)
+            remembered[crawl, link] = min(depth, remembered.get((crawl, link), depth))
+            assert known.contains(generation, key, depth)
+        elif known.contains(generation, key, depth):
+            assert remembered[crawl, link] <= depth
+
+
+def test_known_links_tell_fingerprints_apart_to_the_last_bit() -> None:
+    known = KnownLinks(1)
+    generation = known.generation(CrawlId(1), Revision(1))
+    known.remember(generation, [Fingerprint(bytes(16))], 0)
+    assert known.contains(generation, Fingerprint(bytes(16)), 0)
+    assert not known.contains(generation, Fingerprint(bytes(15) + b"\1"), 0)
+
+
+def test_an_empty_cache_knows_nothing_not_even_zeros() -> None:
+    known = KnownLinks(1)
+    assert not known.contains(known.generation(CrawlId(1), Revision(1)), Fingerprint(bytes(16)), 0)
+
+
+def test_numbering_the_revisions_anew_only_forgets() -> None:
+    known = KnownLinks(1 << 10)
+    key = fingerprint("http://h/")
+    first = known.generation(CrawlId(1), Revision(1))
+    known.remember(first, [key], 0)
+    for number in range(5000):
+        assert not known.contains(known.generation(CrawlId(2), Revision(number)), key, 0)
+    assert not known.contains(known.generation(CrawlId(1), Revision(1)), key, 0)
+
+
+def test_slots_come_in_powers_of_two() -> None:
+    for slots in (0, 3, -4):
+        with pytest.raises(ValueError, match="power of two"):
+            KnownLinks(slots)
+
+
+REFERENCES = st.lists(
+    st.text(alphabet="ab./?#:=%20 \té", max_size=8)
+    | st.sampled_from(["//other.example/p", "http:x", "https://site.example/", "", "..", "?q"])
+)
+
+
+@given(REFERENCES, st.sampled_from(list(ScopeMode)))
+def test_fresh_links_are_exactly_the_canonical_ones_that_scope_allows(references: list[str], mode: ScopeMode) -> None:
+    scope = Scope(mode=mode, max_depth=2)
+    outlinks = resolver(scope=scope).outlinks(PAGE, page_of(*references), depth=1)
+    judge = CompiledScope(CrawlSpec(seeds=(Seed(url="http://site.example/"),), scope=scope)).judge
+    expected = {
+        location
+        for reference in references
+        if (url := canonicalize(reference, PAGE.url)) is not None
+        and (location := at(url)) != PAGE
+        and judge(url, location.host, depth=2, via_host=PAGE.host) is None
+    }
+    assert set(outlinks.fresh) == expected
+    assert len(outlinks.fresh) == len(expected)
+    assert adds_up(outlinks)
