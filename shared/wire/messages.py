@@ -260,7 +260,9 @@ class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", 
 Report = Outcome | Command
 Answer = Go | Wait | Gone | Superseded
 Question = Begin | Extend
-Message = Shard | Begin | Extend | Go | Wait | Gone | Superseded | Outcome | Discoveries | Command | WorkerStatus | Progress
+Message = (
+    Shard | Begin | Extend | Go | Wait | Gone | Superseded | Outcome | Discoveries | Command | WorkerStatus | Progress
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _shard = msgspec.msgpack.Decoder(Shard)
@@ -315,5 +317,6 @@ def decode_progress(data: bytes) -> Progress:
 def _decoded(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> "T":
     try:
         return decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # Text that is no UTF-8 and nesting without end are not msgspec's own errors.
         raise Malformed(str(error)) from error
