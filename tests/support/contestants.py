@@ -36,7 +36,8 @@ BASELINE: Final = "bare"
 CONTESTANTS: Final = (
     Contestant("orb", "orb crawl", "WARC, index, frontier in SQL, JetStream", _orb),
     Contestant(BASELINE, "bare loop (aiohttp, lexbor, ada, uvloop)", "nothing", _peer("bare_loop.py")),
-    Contestant("scrapy", "Scrapy, tuned lean", "nothing", _peer("scrapy_lean.py")),
+    Contestant("scrapy", "Scrapy, lean, its LinkExtractor", "nothing", _peer("scrapy_lean.py", "extractor")),
+    Contestant("scrapy-selector", "Scrapy, lean, its selectors", "nothing", _peer("scrapy_lean.py", "selector")),
     Contestant("scrapy-lexbor", "Scrapy, lean, links by lexbor and ada", "nothing", _peer("scrapy_lean.py", "lexbor")),
     Contestant("scrapy-broad", "Scrapy, broad-crawl settings", "nothing", _peer("scrapy_broad.py")),
     Contestant("crawlee", "Crawlee (parsel)", "nothing", _peer("crawlee_peer.py")),

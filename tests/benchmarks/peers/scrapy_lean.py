@@ -1,9 +1,10 @@
 # mypy: ignore-errors
 # (runs in the peers' environment, whose packages the project does not have)
-"""Scrapy with everything taken off that the task does not need: `scrapy_lean.py URL [extractor|lexbor]`.
+"""Scrapy with everything taken off that the task does not need: `scrapy_lean.py URL HOW`.
 
-Links are found by Scrapy's own LinkExtractor (the default), or, beyond what Scrapy offers, by the lexbor and ada of the
-bare loop: the second shows what Scrapy's engine alone costs. No middlewares but the one that decompresses, no
+HOW links are found: `extractor`, Scrapy's LinkExtractor; `selector`, its selectors and response.urljoin, once for each
+different link; `lexbor`, beyond what Scrapy offers, the lexbor and ada of the bare loop, which leaves the cost of
+Scrapy's engine alone. No middlewares but the one that decompresses, no
 extensions, no duplicate filter (the spider's own set is cheaper), no logging; asyncio reactor on uvloop.
 """
 
@@ -48,7 +49,7 @@ class Lean(scrapy.Spider):
     name = "lean"
     custom_settings = SETTINGS
     pages = 0
-    by_lexbor = False
+    how = "extractor"
     extractor = LinkExtractor(unique=True, strip=True)
 
     async def start(self):
@@ -70,12 +71,18 @@ class Lean(scrapy.Spider):
         type(self).pages += 1
         if not response.headers.get(b"Content-Type", b"").startswith(b"text/html"):
             return ()
-        return self.by_lexbor_and_ada(response) if self.by_lexbor else self.by_extractor(response)
+        return {"extractor": self.by_extractor, "selector": self.by_selector, "lexbor": self.by_lexbor}[self.how](
+            response
+        )
 
     def by_extractor(self, response):
         return {link.url.partition("#")[0] for link in self.extractor.extract_links(response)}
 
-    def by_lexbor_and_ada(self, response):
+    def by_selector(self, response):
+        hrefs = {href.partition("#")[0] for href in response.xpath("//a/@href").getall()}
+        return {response.urljoin(href) for href in hrefs if href and not href.startswith(SKIPPED)}
+
+    def by_lexbor(self, response):
         raw = {node.attributes["href"] for node in LexborHTMLParser(response.body).css("a[href]")}
         for href in {href.partition("#")[0] for href in raw if href and not href.startswith(SKIPPED)}:
             with contextlib.suppress(ValueError):
@@ -83,7 +90,7 @@ class Lean(scrapy.Spider):
 
 
 if __name__ == "__main__":
-    Lean.by_lexbor = sys.argv[2:] == ["lexbor"]
+    Lean.how = sys.argv[2]
     process = CrawlerProcess(SETTINGS)
     process.crawl(Lean, start_url=sys.argv[1])
     process.start()
