@@ -100,6 +100,9 @@ class Outlinks:
 
     excluded: Mapping[ExclusionReason, int]
 
+    urls: tuple[str, ...] = ()
+    """Every other canonical URL that the page links to, in document order, in scope or not."""
+
 
 class OutlinkResolver:
     """Judges the links of one crawl's pages, at one revision of its spec.
@@ -129,7 +132,7 @@ class OutlinkResolver:
         generation, via_host, below = self._generation, page.host, depth + 1
         fresh: list[Location] = []
         excluded: Counter[ExclusionReason] = Counter()
-        seen = {page.url}
+        seen = {page.url: None}
         known = unusable = repeated = 0
         for reference in references:
             location = resolve(reference)
@@ -140,7 +143,7 @@ class OutlinkResolver:
             if url in seen:
                 repeated += 1
                 continue
-            seen.add(url)
+            seen[url] = None
             if contains(generation, fingerprint, below):
                 known += 1
             elif (rule := judge(url, host, depth=below, via_host=via_host)) is None:
@@ -156,6 +159,7 @@ class OutlinkResolver:
             unusable=unusable,
             repeated=repeated,
             excluded=excluded,
+            urls=tuple(seen)[1:],
         )
 
     def acknowledged(self, outlinks: Outlinks) -> None:
@@ -165,18 +169,19 @@ class OutlinkResolver:
     def _references(self, parsed: ParsedPage, page_nofollow: bool) -> tuple[dict[str, None], int]:
         """The distinct references to follow, in order, and how many are not to be."""
         follow_all = self._extract.follow_nofollow
-        if follow_all or not any(link.nofollow for link in parsed.links):
-            references = dict.fromkeys([link[0] for link in parsed.links])
-            refused: set[str] = set()
-        else:
-            references = dict.fromkeys([link.href for link in parsed.links if not link.nofollow])
-            refused = {link.href for link in parsed.links if link.nofollow} - references.keys()
+        references = dict.fromkeys(parsed.anchors)
+        refused: set[str] = set()
+        for link in parsed.marked:
+            if link.nofollow and not follow_all:
+                refused.add(link.href)
+            else:
+                references[link.href] = None
         if self._extract.canonical_links and parsed.canonical is not None:
             references[parsed.canonical] = None
         if self._extract.meta_refresh and parsed.refresh is not None:
             references[parsed.refresh.target] = None
         if page_nofollow and not follow_all:
-            return {}, len(references.keys() | refused)
+            return {}, len(refused | references.keys())
         return references, len(refused - references.keys())
 
 

@@ -32,7 +32,7 @@ def resolver(
 
 
 def page_of(*hrefs: str, nofollow: frozenset[str] = frozenset()) -> ParsedPage:
-    return ParsedPage(links=tuple(Link(href, LinkKind.ANCHOR, href in nofollow) for href in hrefs))
+    return ParsedPage(marked=tuple(Link(href, LinkKind.ANCHOR, href in nofollow) for href in hrefs))
 
 
 def urls(outlinks: Outlinks) -> list[str]:
@@ -102,7 +102,7 @@ def test_the_verdict_depends_on_the_page_the_link_is_on_and_its_depth() -> None:
 def test_base_href_moves_relative_links_and_a_bad_one_does_not() -> None:
     def with_base(base: str) -> list[str]:
         links = (Link("x", LinkKind.ANCHOR, False), Link("#f", LinkKind.ANCHOR, False))
-        return urls(resolver().outlinks(PAGE, ParsedPage(base_href=base, links=links), depth=0))
+        return urls(resolver().outlinks(PAGE, ParsedPage(base_href=base, marked=links), depth=0))
 
     assert with_base("/moved/here") == ["http://site.example/moved/x", "http://site.example/moved/here"]
     assert with_base("mailto:x") == ["http://site.example/dir/x"]
@@ -114,7 +114,7 @@ def test_nofollow_of_link_page_and_header_is_obeyed_unless_the_spec_says_otherwi
     assert (urls(obeyed), obeyed.nofollow) == (["http://site.example/dir/a"], 1)
     header = resolver().outlinks(PAGE, parsed, depth=0, nofollow=True)
     assert (urls(header), header.nofollow) == ([], 2)
-    meta = ParsedPage(links=parsed.links, robots=Directives(nofollow=True))
+    meta = ParsedPage(marked=parsed.links, robots=Directives(nofollow=True))
     assert resolver().outlinks(PAGE, meta, depth=0).fresh == ()
     assert len(resolver(extract=Extract(follow_nofollow=True)).outlinks(PAGE, meta, depth=0, nofollow=True).fresh) == 2
     assert adds_up(obeyed)

@@ -26,12 +26,6 @@ _CACHED_TAG_BYTES: Final = 512
 """The cache of interpreted tags holds at most 16,384 of at most 512 bytes, about 20 MiB at its worst."""
 
 _NOT_FOLLOWED: Final = frozenset(("nofollow", "ugc", "sponsored"))
-# The usual link, of which href is read in one step: quoted values only, and no rel before or after.
-_PLAIN_LINK: Final = re.compile(
-    rb'a(?:[ \t\n\f\r]++(?!href=|rel=)[a-z:_-]++="[^"]*+")*[ \t\n\f\r]++href="([^"]*+)"'
-    rb'(?:[ \t\n\f\r]++(?!rel=)[a-z:_-]++="[^"]*+")*[ \t\n\f\r]*+>',
-    re.IGNORECASE,
-)
 _REFRESH: Final = re.compile(
     r"[ \t\n\f\r]*+(?P<delay>[0-9]*+)[0-9.]*+(?:[ \t\n\f\r]*+[;,][ \t\n\f\r]*+|[ \t\n\f\r]++)"
     r"(?:url[ \t\n\f\r]*+=[ \t\n\f\r]*+)?(?:\"(?P<double>[^\"]*+)|'(?P<single>[^']*+)|(?P<bare>.*+))",
@@ -66,7 +60,11 @@ class Refresh(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParsedPage:
-    """A page, parsed. `links` are distinct tags in document order; `links_cut` tells that there were more."""
+    """A page, parsed. Links may repeat an href, but not a tag; `links_cut` tells that there were more.
+
+    `anchors` are the hrefs of plain links (most of a page's), `marked` the links of which there is more to say; each in
+    document order. `links` are both.
+    """
 
     title: str = ""
     lang: str = ""
@@ -74,8 +72,14 @@ class ParsedPage:
     canonical: str | None = None
     refresh: Refresh | None = None
     robots: Directives = NOTHING_FORBIDDEN
-    links: tuple[Link, ...] = ()
+    anchors: tuple[str, ...] = ()
+    marked: tuple[Link, ...] = ()
     links_cut: bool = False
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All links, the plain ones first."""
+        return (*(Link(href, LinkKind.ANCHOR, False) for href in self.anchors), *self.marked)
 
 
 def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "orb") -> ParsedPage:
@@ -86,32 +90,39 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
     if not is_ascii_based(charset):
         body, charset = body.decode(charset, "replace").encode(), "utf-8"
     most = options.max_links_per_page
-    tags, title = scan_tags(body, images=options.srcset, limit=10 * most + 1000)
-    cut = len(tags) >= 10 * most + 1000
+    scan = scan_tags(body, images=options.srcset, limit=10 * most + 1000)
+    hrefs = list(dict.fromkeys(scan.hrefs))
     head = _Head(product)
-    links: list[Link] = []
+    marked: list[Link] = []
     interpret = _interpret
-    for tag in dict.fromkeys(tags):
+    for tag in dict.fromkeys(scan.tags):
         found = interpret(tag, charset) if len(tag) <= _CACHED_TAG_BYTES else _interpreted(tag, charset)
-        if found is None:
-            continue
         if type(found) is Link:
-            if len(links) < most:
-                links.append(found)
-            else:
-                cut = True
+            marked.append(found)
         elif type(found) is _Element:
-            links += head.add(found)
+            marked += head.add(found)
+    cut = scan.cut or len(hrefs) + len(marked) > most
+    if cut:
+        del hrefs[most:]
+        del marked[most - len(hrefs) :]
     return ParsedPage(
-        title=" ".join(plain_text(title[:_MAX_TITLE_BYTES], charset).split())[:MAX_TITLE_CHARS],
+        title=" ".join(plain_text(scan.title[:_MAX_TITLE_BYTES], charset).split())[:MAX_TITLE_CHARS],
         lang=head.lang,
         base_href=head.base_href,
         canonical=head.canonical,
         refresh=head.refresh,
         robots=head.robots,
-        links=tuple(links[:most]),
-        links_cut=cut or len(links) > most,
+        anchors=tuple(_texts(hrefs, charset)),
+        marked=tuple(marked),
+        links_cut=cut,
     )
+
+
+def _texts(hrefs: list[bytes], charset: str) -> list[str]:
+    """The values as text. In UTF-8 all at once: no value holds NUL, and no broken sequence takes a NUL with it."""
+    if charset == "utf-8" and hrefs:
+        return attribute_text(b"\0".join(hrefs), charset, separator="\0").split("\0")
+    return [attribute_text(href, charset) for href in hrefs]
 
 
 class _Element(NamedTuple):
@@ -165,8 +176,6 @@ class _Head:
 
 def _interpreted(tag: bytes, charset: str) -> Link | _Element | None:
     """What the raw start tag `tag` (as `scan_tags` reports it) means; None if nothing."""
-    if len(tag) <= _CACHED_TAG_BYTES and (plain := _PLAIN_LINK.fullmatch(tag)) is not None:
-        return Link(attribute_text(plain[1], charset), LinkKind.ANCHOR, False)
     name, attributes = _read_tag(tag)
     match name:
         case b"a" | b"area":

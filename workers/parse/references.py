@@ -12,14 +12,17 @@ _MAX_DIGITS: Final = 7
 _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";"))
 
 
-def attribute_text(raw: bytes, codec: str) -> str:
-    """An attribute's value: decoded from `codec` (invalid bytes become U+FFFD, as NUL does), references resolved."""
+def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
+    """An attribute's value: decoded from `codec` (invalid bytes become U+FFFD), references resolved, line ends LF.
+
+    NUL becomes `separator`: U+FFFD as in a browser, or itself where NULs part several values.
+    """
     text = raw.decode(codec, "replace")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "&" in text:
         text = _REFERENCE.sub(_in_attribute, text)
-    return text.replace("\0", "\ufffd") if "\0" in text else text
+    return text.replace("\0", separator) if separator != "\0" and "\0" in text else text
 
 
 def plain_text(raw: bytes, codec: str) -> str:

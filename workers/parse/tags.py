@@ -14,7 +14,7 @@ similar elements *of SVG and MathML* is taken for text.
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 _NAME_END: Final = rb"(?=[ \t\n\f\r/>])"
 
@@ -28,6 +28,13 @@ _REST: Final = (
 _RAW_TEXT: Final = rb"script|style|title|textarea|xmp|iframe|noembed|noframes"
 _LINKING: Final = rb"a|area|base|link|meta|frame|html"
 _WITH_IMAGES: Final = _LINKING + rb"|img|source"
+
+# The usual link: quoted values only, a href, no rel. Its href is captured at once (group 1).
+_PLAIN_ATTRIBUTE: Final = rb"[a-z0-9:_.-]++=\"[^\"]*+\""
+_PLAIN_LINK: Final = (
+    rb"a(?:[ \t\n\f\r]++(?!href=|rel=)" + _PLAIN_ATTRIBUTE + rb"){0,16}[ \t\n\f\r]++href=\"([^\"\0\r]*+)\""
+    rb"(?:[ \t\n\f\r]++(?!rel=)" + _PLAIN_ATTRIBUTE + rb"){0,16}[ \t\n\f\r]*+>"
+)
 
 # Names of tags that need no look, by first letter; a name that merely begins like one that does goes the exact way.
 _PLAIN_NAME: Final = (
@@ -48,9 +55,8 @@ def _run_of(wanted: bytes) -> re.Pattern[bytes]:
     )
     comment = rb"|!--(?!-?>)[^-]*+(?:-(?!-!?>)[^-]*+){0,256}-->|![a-z][^>]*+>|(?![a-z/!?])"
     markup = rb"<(?:" + end_tag + rb"|" + _PLAIN_NAME + _REST + raw + comment + rb")[^<]*+"
-    return re.compile(
-        rb"[^<]*+(?:" + markup + rb"){0,256}(?:<((?:" + wanted + rb")" + _NAME_END + _REST + rb"))?", re.IGNORECASE
-    )
+    found = rb"<(?:" + _PLAIN_LINK + rb"|((?:" + wanted + rb")" + _NAME_END + _REST + rb"))"
+    return re.compile(rb"[^<]*+(?:" + markup + rb"){0,256}(?:" + found + rb")?", re.IGNORECASE)
 
 
 _RUN: Final = _run_of(_LINKING)
@@ -74,31 +80,47 @@ _RAW_END: Final = {n: re.compile(rb"</" + n + _NAME_END, re.IGNORECASE) for n in
 _SCRIPT_STEP: Final = re.compile(rb"<!(?=--)|-->|<(/?)script" + _NAME_END, re.IGNORECASE)
 
 
-def scan_tags(html: bytes, *, images: bool = False, limit: int = 1_000_000) -> tuple[list[bytes], bytes]:
-    """The raw start tags (without `<`, up to and with `>`) of a, area, base, link, meta, frame, iframe and html, in
-    order and with repeats, at most `limit` of them; and the raw text of the first title element.
+class Scan(NamedTuple):
+    """What `scan_tags` found, each list in document order and with repeats.
 
-    `images` adds img and source. `html` is in an encoding whose bytes below 0x40 mean ASCII (all but UTF-16 and the
-    ISO-2022 family). Content of comments, raw text elements and templates is not reported.
+    `hrefs` are the raw values of plain links (an `a` without rel; no NUL or CR in the value), `tags` the raw other
+    start tags, without `<`, up to and with `>`; `title` is the raw text of the first title element. `cut` tells that
+    scanning stopped at the limit.
+    """
+
+    hrefs: list[bytes]
+    tags: list[bytes]
+    title: bytes
+    cut: bool
+
+
+def scan_tags(html: bytes, *, images: bool = False, limit: int = 1_000_000) -> Scan:
+    """The start tags of a, area, base, link, meta, frame, iframe and html (and img and source with `images`).
+
+    At most `limit` in all. `html` is in an encoding whose bytes below 0x40 mean ASCII (all but UTF-16 and the ISO-2022
+    family). What stands in comments, raw text elements and templates is not reported.
     """
     run = (_RUN_WITH_IMAGES if images else _RUN).match
     wanted = _WANTED_WITH_IMAGES if images else _WANTED
-    found: list[bytes] = []
-    title = b""
-    seen_title = False
+    hrefs: list[bytes] = []
+    tags: list[bytes] = []
+    title: bytes | None = None
     templates = foreign = position = 0
     end = len(html)
-    append = found.append
     while position < end:
         match = run(html, position)
         assert match is not None  # every part of the expression is optional
         position = match.end()
-        tag = match[1]
-        if tag is not None:
-            if not templates:
-                append(tag)
-                if len(found) >= limit:
-                    break
+        href, tag = match.groups()
+        if href is not None or tag is not None:
+            if templates:
+                continue
+            if href is not None:
+                hrefs.append(href)
+            else:
+                tags.append(tag)
+            if len(hrefs) + len(tags) >= limit:
+                break
             continue
         if position >= end or html[position] != 0x3C:  # the run's bound
             continue
@@ -108,6 +130,7 @@ def scan_tags(html: bytes, *, images: bool = False, limit: int = 1_000_000) -> t
             continue
         behind = _tag_end(html, named.end())
         if behind < 0:  # the stream ends inside a tag: no token
+            position = end
             break
         start, position = position, behind
         name = named[1].lower()
@@ -121,17 +144,16 @@ def scan_tags(html: bytes, *, images: bool = False, limit: int = 1_000_000) -> t
                 foreign = max(0, foreign - 1) if closing else foreign + 1
         elif not closing:
             if name in wanted and not templates:
-                append(html[start + 1 : behind])
-                if len(found) >= limit:
+                tags.append(html[start + 1 : behind])
+                if len(hrefs) + len(tags) >= limit:
                     break
             if name == b"plaintext":
-                break
-            if name in _RAW and not (foreign and self_closing):
+                position = end
+            elif name in _RAW and not (foreign and self_closing):
                 position = _raw_text_end(html, behind, name)
-                if name == b"title" and not seen_title and not foreign and not templates:
-                    seen_title = True
+                if name == b"title" and title is None and not foreign and not templates:
                     title = html[behind:position]
-    return found, title
+    return Scan(hrefs, tags, title or b"", position < end)
 
 
 def _tag_end(html: bytes, position: int) -> int:
