@@ -21,6 +21,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("partitions", sa.Integer(), nullable=False),
         sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("public_suffixes", sa.Text(), nullable=False),
         sa.Column("created_at_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
@@ -142,6 +143,7 @@ def upgrade() -> None:
         sa.Column("operator_delay_ms", sa.Integer(), server_default="0", nullable=False),
         sa.Column("latency_ms", sa.Integer(), server_default="0", nullable=False),
         sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("unreachable", sa.Integer(), server_default="0", nullable=False),
         sa.Column("last_failure_ms", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("last_failure", sa.Text(), nullable=True),
         sa.Column("blocked_until_ms", sa.BigInteger(), server_default="0", nullable=False),

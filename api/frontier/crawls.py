@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from api.frontier.front import HostFacts
 from api.frontier.room import Allowance
 from shared.domain.crawl import CrawlSpec
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.politeness import host_delay
 
 
 @dataclass(slots=True)
@@ -20,6 +22,15 @@ class ActiveCrawl:
     state: CrawlState
     allowance: Allowance
     dispatching: bool = True
+
+    def delay_s(self, facts: HostFacts) -> float:
+        """A host's delay for this crawl: the longest of what the spec, robots.txt, latency and the operator ask."""
+        return host_delay(
+            self.spec.politeness,
+            crawl_delay_s=facts.crawl_delay_ms / 1000,
+            last_fetch_s=facts.latency_ms / 1000 if facts.latency_ms else None,
+            operator_delay_s=facts.operator_delay_ms / 1000,
+        )
 
     @property
     def max_depth(self) -> int | None:

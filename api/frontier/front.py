@@ -17,21 +17,20 @@ from dataclasses import dataclass, field
 from api.frontier.shares import Shares
 from shared.domain.ids import CrawlId, HostId
 from shared.domain.ledger import QueueRow
+from shared.domain.politeness import HostHealth
 
 _NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What SQL knows of a host; `*_at_ms` and `*_until_ms` are Unix ms."""
+    """What is known of a host, as SQL has it."""
 
+    health: HostHealth
     crawl_delay_ms: int = 0
     operator_delay_ms: int = 0
     latency_ms: int = 0
-    failures: int = 0
-    last_failure_ms: int = 0
     last_failure: str | None = None
-    blocked_until_ms: int = 0
     ip: str | None = None
 
 
@@ -80,6 +79,16 @@ class Host:
         return next(slot for slot in range(most) if slot not in self.taken)
 
 
+def facts_of(row: QueueRow) -> HostFacts:
+    """What a queue's row tells of its host."""
+    return HostFacts(
+        health=HostHealth(row.failures, row.unreachable, row.last_failure_ms, row.blocked_until_ms),
+        crawl_delay_ms=row.crawl_delay_ms,
+        operator_delay_ms=row.operator_delay_ms,
+        latency_ms=row.latency_ms,
+    )
+
+
 class Front:
     """Holds the hosts in motion and gives out the next queue to lease from."""
 
@@ -99,10 +108,9 @@ class Front:
     def __len__(self) -> int:
         return len(self._hosts)
 
-    @property
-    def in_motion(self) -> int:
+    def moving(self) -> list[Host]:
         """Hosts with a shard out."""
-        return sum(1 for host in self._hosts.values() if host.taken)
+        return [host for host in self._hosts.values() if host.taken]
 
     def host(self, host_id: HostId) -> Host | None:
         """The host, if it is held."""
@@ -124,21 +132,23 @@ class Front:
         """Whether no further host is taken in."""
         return len(self._hosts) >= self._most_hosts
 
-    def offer(self, row: QueueRow, *, delay_s: float, slots: int, now: float, now_ms: int, pinned: bool = False) -> bool:
-        """Take in a queue as SQL has it; False when the front is full. `pinned` hosts (with leases) are always taken."""
+    def offer(
+        self,
+        row: QueueRow,
+        *,
+        facts: HostFacts,
+        delay_s: float,
+        slots: int,
+        now: float,
+        now_ms: int,
+        pinned: bool = False,
+    ) -> bool:
+        """Take in a queue as SQL has it; False when the front is full. `pinned`: a lease is out, so it must be held."""
         host = self._hosts.get(row.host_id)
         if host is None:
             if self.full() and not pinned:
                 self._incomplete.add(row.crawl_id)
                 return False
-            facts = HostFacts(
-                crawl_delay_ms=row.crawl_delay_ms,
-                operator_delay_ms=row.operator_delay_ms,
-                latency_ms=row.latency_ms,
-                failures=row.failures,
-                last_failure_ms=row.last_failure_ms,
-                blocked_until_ms=row.blocked_until_ms,
-            )
             host = Host(row.host_id, row.host, facts, rested_from=self._claimed_at, last_delay_s=delay_s)
             host.blocked_until = now + (row.blocked_until_ms - now_ms) / 1000
             self._hosts[row.host_id] = host
@@ -230,6 +240,11 @@ class Front:
         self._incomplete.discard(crawl_id)
         for host in self._hosts.values():
             host.queues.pop(crawl_id, None)
+
+    def mark_stale(self, crawl_id: CrawlId) -> None:
+        """SQL changed under this crawl's queues: they are to be read anew."""
+        self.drop_crawl(crawl_id)
+        self._incomplete.add(crawl_id)
 
     def forget_rested(self, now: float) -> int:
         """Drop hosts with nothing to do whose delay and block have passed; how many."""

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from api.frontier.crawls import ActiveCrawl, Crawls
-from api.frontier.front import Front
+from api.frontier.crawls import Crawls
+from api.frontier.front import Front, facts_of
 from api.frontier.leases import Leases
 from api.frontier.room import PoolRoom
 from api.frontier.shares import Shares
@@ -113,9 +113,11 @@ class Ownership:
         crawl = self.crawls.get(row.crawl_id)
         if crawl is None:
             return False
-        delay_s = delay_of(crawl, row.crawl_delay_ms, row.operator_delay_ms)
+        facts = facts_of(row)
+        delay_s = crawl.delay_s(facts)
         return self.front.offer(
             row,
+            facts=facts,
             delay_s=delay_s,
             slots=host_slots(crawl.spec.politeness, delay_s),
             now=self.clock.elapsed(),
@@ -128,9 +130,3 @@ class Ownership:
         if keys:
             for row in await self.store.queue_rows(keys):
                 self.offer(row, pinned=pinned)
-
-
-def delay_of(crawl: ActiveCrawl, crawl_delay_ms: int, operator_delay_ms: int) -> float:
-    """A host's delay for a crawl, seconds: what the spec, robots.txt and the operator ask, the longest of them."""
-    robots = crawl_delay_ms if crawl.spec.politeness.obey_robots else 0
-    return max(crawl.spec.politeness.delay_s, robots / 1000, operator_delay_ms / 1000)

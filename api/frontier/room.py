@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from api.frontier.leases import Leases
 from shared.wire.messages import WorkerStatus
 
 STALE_AFTER_S = 5.0
@@ -24,6 +25,15 @@ class PoolRoom:
 
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
+        self._leases: list[Leases] = []
+
+    def watch(self, leases: Leases) -> None:
+        """Count the shards of these leases that are on their way."""
+        self._leases.append(leases)
+
+    def unwatch(self, leases: Leases) -> None:
+        """Their owner is gone."""
+        self._leases = [other for other in self._leases if other is not leases]
 
     def heard(self, status: WorkerStatus, now: float) -> None:
         """A worker reported its load."""
@@ -34,7 +44,7 @@ class PoolRoom:
         """The workers heard of lately."""
         return [worker.status for worker in self._workers.values() if now - worker.heard_at <= STALE_AFTER_S]
 
-    def for_pool(self, pool: str, unbegun: int, now: float) -> int:
+    def for_pool(self, pool: str, now: float) -> int:
         """Shards that may still be dispatched: twice the free visits, less those on their way; 0 without workers."""
         free = 0
         for name, worker in list(self._workers.items()):
@@ -42,7 +52,7 @@ class PoolRoom:
                 del self._workers[name]
             elif worker.pool == pool:
                 free += worker.free
-        return max(0, AHEAD * free - unbegun)
+        return max(0, AHEAD * free - sum(leases.unbegun(pool) for leases in self._leases))
 
 
 @dataclass(slots=True)

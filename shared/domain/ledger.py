@@ -73,6 +73,7 @@ class QueueRow:
     operator_delay_ms: int
     latency_ms: int
     failures: int
+    unreachable: int
     last_failure_ms: int
     blocked_until_ms: int
 
@@ -164,6 +165,7 @@ class HostChange:
     crawl_delay_ms: int
     latency_ms: int
     failures: int
+    unreachable: int
     last_failure_ms: int
     last_failure: str | None
     blocked_until_ms: int

@@ -9,11 +9,15 @@ from shared.domain.ids import CrawlId, Revision
 
 @dataclass(frozen=True, slots=True)
 class PublishedSpec:
-    """A crawl as workers see it: its active spec at a revision; `gone` once it was deleted."""
+    """A crawl as workers see it: its active spec at a revision; `gone` once it was deleted.
+
+    `partitions` is the cluster's number of partitions, by which a link finds its owner.
+    """
 
     crawl_id: CrawlId
     revision: Revision
     spec: CrawlSpec
+    partitions: int
     gone: bool = False
 
 

@@ -27,8 +27,8 @@ from shared.domain.ledger import (
 class Store(Protocol):
     """The tables of one cluster."""
 
-    async def open_cluster(self, partitions: int, now_ms: int) -> int:
-        """The number of partitions, fixed by the first call ever; makes the partition rows."""
+    async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
+        """The number of partitions and the public suffix snapshot, fixed by the first call ever."""
         ...
 
     async def newest_term(self) -> Term:

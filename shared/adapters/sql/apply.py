@@ -42,7 +42,7 @@ _QUEUE = text(
     " WHERE crawl_id = :crawl_id AND host_id = :host_id"
 )
 _HOST = text(
-    "UPDATE hosts SET crawl_delay_ms = :crawl_delay_ms, latency_ms = :latency_ms, failures = :failures,"
+    "UPDATE hosts SET crawl_delay_ms = :crawl_delay_ms, latency_ms = :latency_ms, failures = :failures, unreachable = :unreachable,"
     " last_failure_ms = :last_failure_ms, last_failure = :last_failure, blocked_until_ms = :blocked_until_ms,"
     " visited_at_ms = :visited_at_ms, ip = coalesce(:ip, ip) WHERE host_id = :host_id"
 )
@@ -126,6 +126,7 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
                     "crawl_delay_ms": host.crawl_delay_ms,
                     "latency_ms": host.latency_ms,
                     "failures": host.failures,
+                    "unreachable": host.unreachable,
                     "last_failure_ms": host.last_failure_ms,
                     "last_failure": host.last_failure,
                     "blocked_until_ms": host.blocked_until_ms,

@@ -12,14 +12,19 @@ from shared.domain.ids import CrawlId, Revision, Term
 from shared.domain.ledger import Counters, CrawlRow
 
 
-def open_cluster(connection: Connection, partitions: int, now_ms: int) -> int:
-    """The cluster's number of partitions, fixed by the first call."""
-    row = connection.execute(select(schema.cluster.c.partitions)).first()
+def open_cluster(connection: Connection, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
+    """The cluster's number of partitions and public suffix snapshot, fixed by the first call: hosts' places depend on
+    both."""
+    row = connection.execute(select(schema.cluster.c.partitions, schema.cluster.c.public_suffixes)).first()
     if row is not None:
-        return int(row[0])
-    connection.execute(insert(schema.cluster).values(id=1, partitions=partitions, epoch=1, created_at_ms=now_ms))
+        return int(row[0]), str(row[1])
+    connection.execute(
+        insert(schema.cluster).values(
+            id=1, partitions=partitions, epoch=1, public_suffixes=public_suffixes, created_at_ms=now_ms
+        )
+    )
     connection.execute(insert(schema.partitions), [{"partition": p} for p in range(partitions)])
-    return partitions
+    return partitions, public_suffixes
 
 
 def newest_term(connection: Connection) -> Term:

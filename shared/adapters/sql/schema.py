@@ -30,6 +30,7 @@ cluster = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("partitions", Integer, nullable=False),
     Column("epoch", Integer, nullable=False),
+    Column("public_suffixes", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
 )
 
@@ -126,6 +127,7 @@ hosts = Table(
     Column("operator_delay_ms", Integer, nullable=False, server_default="0"),
     Column("latency_ms", Integer, nullable=False, server_default="0"),
     Column("failures", Integer, nullable=False, server_default="0"),
+    Column("unreachable", Integer, nullable=False, server_default="0"),
     Column("last_failure_ms", BigInteger, nullable=False, server_default="0"),
     Column("last_failure", Text),
     Column("blocked_until_ms", BigInteger, nullable=False, server_default="0"),

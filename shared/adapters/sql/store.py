@@ -39,8 +39,8 @@ class SqliteStore:
     def __repr__(self) -> str:
         return f"<SqliteStore {self._threads!r}>"
 
-    async def open_cluster(self, partitions: int, now_ms: int) -> int:
-        return await self._threads.write(lambda c: crawls.open_cluster(c, partitions, now_ms))
+    async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
+        return await self._threads.write(lambda c: crawls.open_cluster(c, partitions, public_suffixes, now_ms))
 
     async def newest_term(self) -> Term:
         return await self._threads.read(crawls.newest_term)

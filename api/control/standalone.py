@@ -1,0 +1,226 @@
+"""The standalone master: owns every partition of one folder's database and works on one crawl until it is finished."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import structlog
+
+from api.control.finishing import finished
+from api.control.seeding import publish_seeds
+from api.frontier.crawls import ActiveCrawl, Crawls
+from api.frontier.owner import Owner
+from api.frontier.ownership import FrontierSettings
+from api.frontier.room import Allowance, PoolRoom, Spent
+from shared.domain.crawl import CrawlSpec, encode_spec
+from shared.domain.errors import Transient
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import Partition, Term
+from shared.domain.ledger import CrawlRow
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.specs import PublishedSpec, SpecPublisher
+from shared.ports.store import Store
+from shared.wire.messages import HostProgress, Malformed, Progress, decode_status, encode
+from shared.wire.subjects import PROGRESS, WORKER_STATUS
+
+log = structlog.get_logger("orb.control")
+
+_PROGRESS_S = 0.5
+_SLOWEST = 5
+_ACTIVE_TIME_S = 5.0
+
+
+class Standalone:
+    """One crawl, all partitions, no election: whoever holds the folder's lock is the only master there is."""
+
+    def __init__(
+        self,
+        spec: CrawlSpec,
+        *,
+        store: Store,
+        broker: Broker,
+        specs: SpecPublisher,
+        clock: Clock,
+        settings: FrontierSettings,
+        alone: bool,
+    ) -> None:
+        self._spec = spec
+        self._store = store
+        self._broker = broker
+        self._specs = specs
+        self._clock = clock
+        self._settings = settings
+        self._alone = alone
+        self._crawls = Crawls()
+        self._room = PoolRoom()
+        self._owners: list[Owner] = []
+
+    async def run(self, stop: asyncio.Event, *, grace_s: float) -> None:
+        """Work until `stop`, then apply what was reported, for at most `grace_s`."""
+        crawl = await self._activate()
+        term = Term(await self._store.newest_term() + 1)
+        self._owners = [self._owner(Partition(p), term) for p in range(self._settings.partitions)]
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(self._owned(owner), name=f"owner.{owner.partition}") for owner in self._owners]
+            running.append(tasks.create_task(self._hear_workers(), name="hear-workers"))
+            running.append(tasks.create_task(self._tell_progress(crawl), name="tell-progress"))
+            running.append(tasks.create_task(self._finish(crawl), name="finish"))
+            await stop.wait()
+            crawl.dispatching = False
+            await self._catch_up(grace_s)
+            for task in running:
+                task.cancel()
+
+    async def _activate(self) -> ActiveCrawl:
+        """Store and publish the spec; load what the crawl has spent."""
+        row, changed = await self._store.put_crawl(
+            self._spec.name, encode_spec(self._spec).decode(), self._clock.unix_ms()
+        )
+        log.info("crawl.active", crawl=row.crawl_id, name=row.name, revision=row.revision, changed=changed)
+        counters = await self._store.counters(row.crawl_id)
+        spent = Spent(pages=counters.pages, bytes=counters.bytes, leased=counters.leased)
+        budget = self._spec.budget
+        crawl = ActiveCrawl(
+            crawl_id=row.crawl_id,
+            name=row.name,
+            revision=row.revision,
+            spec=self._spec,
+            state=row.state,
+            allowance=Allowance(budget.max_pages, budget.max_bytes, spent),
+        )
+        await self._specs.publish(PublishedSpec(row.crawl_id, row.revision, self._spec))
+        self._crawls.put(crawl)
+        return crawl
+
+    def _owner(self, partition: Partition, term: Term) -> Owner:
+        return Owner(
+            partition,
+            term,
+            store=self._store,
+            broker=self._broker,
+            clock=self._clock,
+            crawls=self._crawls,
+            room=self._room,
+            settings=self._settings,
+            alone=self._alone,
+        )
+
+    async def _owned(self, owner: Owner) -> None:
+        await owner.run()
+        raise RuntimeError(f"partition {owner.partition} was taken by another master, though the folder is locked")
+
+    async def _hear_workers(self) -> None:
+        async with self._broker.listen(WORKER_STATUS) as statuses:
+            async for data in statuses:
+                try:
+                    self._room.heard(decode_status(data), self._clock.elapsed())
+                except Malformed as error:
+                    log.warning("worker.malformed_status", error=str(error))
+                    continue
+                for owner in self._owners:
+                    if owner.ownership is not None:
+                        owner.ownership.work.set()
+
+    async def _finish(self, crawl: ActiveCrawl) -> None:
+        """Seed, run, and end the crawl when it is finished."""
+        if crawl.state is CrawlState.SEEDING:
+            n = await publish_seeds(
+                self._broker, crawl.crawl_id, crawl.revision, self._spec.seeds, self._settings.partitions
+            )
+            log.info("crawl.seeded", crawl=crawl.crawl_id, seeds=n)
+        if crawl.state is not CrawlState.FINISHED:
+            await self._to(crawl, CrawlState.RUNNING, None)
+        since = self._clock.elapsed()
+        row = await self._store.crawl(crawl.crawl_id)
+        active_ms = row.active_ms if row is not None else 0
+        while crawl.state is CrawlState.RUNNING:
+            await asyncio.sleep(_PROGRESS_S / 2)
+            now = self._clock.elapsed()
+            limit_s = self._spec.budget.max_seconds
+            if limit_s is not None and active_ms / 1000 + (now - since) >= limit_s:
+                crawl.dispatching = False
+            if now - since >= _ACTIVE_TIME_S:
+                await self._store.add_active_time(crawl.crawl_id, int((now - since) * 1000))
+                active_ms += int((now - since) * 1000)
+                since = now
+            try:
+                reason = await finished(crawl, self._owners, self._store, self._broker)
+            except Transient as error:
+                log.warning("finish.waits", error=str(error))
+                continue
+            if reason is not None:
+                await self._store.add_active_time(crawl.crawl_id, int((self._clock.elapsed() - since) * 1000))
+                await self._to(crawl, CrawlState.FINISHED, reason)
+
+    async def _to(self, crawl: ActiveCrawl, state: CrawlState, reason: str | None) -> None:
+        await self._store.set_state(crawl.crawl_id, state, reason, self._clock.unix_ms())
+        crawl.state = state
+        log.info("crawl.state", crawl=crawl.crawl_id, state=state, reason=reason)
+
+    async def _tell_progress(self, crawl: ActiveCrawl) -> None:
+        while True:
+            row = await self._store.crawl(crawl.crawl_id)
+            if row is not None:
+                try:
+                    await self._broker.tell(PROGRESS, encode(await self._progress(row)))
+                except Transient as error:
+                    log.warning("progress.untold", error=str(error))
+            await asyncio.sleep(_PROGRESS_S)
+
+    async def _progress(self, row: CrawlRow) -> Progress:
+        counters = await self._store.counters(row.crawl_id)
+        tallies = await self._store.tallies(row.crawl_id)
+        owned = [owner.ownership for owner in self._owners if owner.ownership is not None]
+        now = self._clock.elapsed()
+        hosts = [host for own in owned for host in own.front.moving()]
+        hosts.sort(key=lambda host: host.facts.latency_ms, reverse=True)
+        return Progress(
+            crawl=row.crawl_id,
+            name=row.name,
+            revision=row.revision,
+            state=row.state,
+            finished_reason=row.finished_reason,
+            counters={name: getattr(counters, name) for name in counters.__dataclass_fields__},
+            tallies=tallies,
+            active_ms=row.active_ms,
+            hosts_in_motion=len(hosts),
+            hosts_known=sum(len(own.front) for own in owned),
+            leases=sum(len(own.leases) for own in owned),
+            reports_pending=0,
+            slowest=[
+                HostProgress(
+                    host.name,
+                    host.facts.latency_ms,
+                    sum(queue.queued for queue in host.queues.values()),
+                    max(0, int((host.blocked_until - now) * 1000)),
+                )
+                for host in hosts[:_SLOWEST]
+            ],
+            workers=self._room.live(now),
+            alarms=_alarms(self._owners),
+        )
+
+    async def _catch_up(self, grace_s: float) -> None:
+        """Apply what is in the streams, for at most `grace_s`."""
+        try:
+            async with asyncio.timeout(grace_s):
+                while not await self._caught_up():
+                    await asyncio.sleep(0.05)
+        except (TimeoutError, Transient) as error:
+            log.warning("stop.reports_left", error=str(error) or "time ran out; they are applied at the next start")
+
+    async def _caught_up(self) -> bool:
+        for owner in self._owners:
+            own = owner.ownership
+            if own is None:
+                return False
+            if own.position.outcome_seq < await self._broker.last_report(owner.partition, "outcome"):
+                return False
+            if own.position.discovery_seq < await self._broker.last_report(owner.partition, "discovery"):
+                return False
+        return True
+
+
+def _alarms(owners: Sequence[Owner]) -> list[str]:
+    return [text for text, _ in Counter(text for owner in owners for text in owner.alarms).most_common(10)]

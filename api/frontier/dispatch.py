@@ -1,0 +1,179 @@
+"""Dispatch: turns due hosts into leased URL shards, as many as the live workers can take soon.
+
+A lease is committed before its shard is published. A shard that could not be published, or that the broker lost, is
+published again by the sweep; the broker refuses a second one while the first is there.
+"""
+
+import asyncio
+
+import structlog
+
+from api.frontier.front import Host, Queue
+from api.frontier.leases import Held
+from api.frontier.ownership import Ownership
+from shared.domain.errors import Transient
+from shared.domain.frontier import UrlState
+from shared.domain.ledger import Changes, LeaseRequest
+from shared.domain.politeness import shard_size
+from shared.wire.messages import Shard, ShardUrl, encode
+
+log = structlog.get_logger("orb.frontier")
+
+_EXPECTED_FETCH_S = 0.2
+_RETRY_S = 1.0
+
+
+class Dispatch:
+    """Leases and publishes the shards of one partition."""
+
+    def __init__(self, own: Ownership) -> None:
+        self._own = own
+        self._no_room = False
+
+    async def run(self) -> None:
+        """Dispatch whenever something is due and a worker has room, until cancelled."""
+        own = self._own
+        while True:
+            own.work.clear()
+            more = await self.once()
+            if more:
+                continue
+            pause = own.settings.sweep_s
+            if not self._no_room:
+                pause = min(pause, max(0.002, own.front.next_wake() - own.clock.elapsed()))
+            try:
+                async with asyncio.timeout(pause):
+                    await own.work.wait()
+            except TimeoutError:
+                continue
+
+    async def once(self) -> bool:
+        """Lease and publish one batch; whether there may be more to do at once."""
+        own = self._own
+        shards: list[Held] = []
+        async with own.writing():
+            requests = await self._requests()
+            if requests:
+                rows = await own.store.dispatch(
+                    own.fence, own.next_lease, [request for request, _, _ in requests], own.clock.unix_ms()
+                )
+                by_lease = {row.lease_id: row for row in rows}
+                now = own.clock.elapsed()
+                for request, host, queue in requests:
+                    crawl = own.crawls.get(request.crawl_id)
+                    row = by_lease.get(request.lease_id)
+                    if row is None or crawl is None:
+                        host.taken.discard(request.slot)
+                        queue.queued = 0
+                        own.front.mark_incomplete(request.crawl_id)
+                        continue
+                    own.front.leased(host, queue, request.slot, len(row.order))
+                    crawl.allowance.leased(len(row.order))
+                    shards.append(own.leases.add(row, now))
+                await own.committed()
+        if shards:
+            await asyncio.gather(*(self.publish(held) for held in shards))
+        return bool(shards)
+
+    async def publish(self, held: Held) -> None:
+        """Send a shard out, or leave it to the sweep when the broker is away."""
+        own, row = self._own, held.row
+        held.published_at = own.clock.elapsed()
+        shard = Shard(
+            lease=row.lease_id,
+            crawl=row.crawl_id,
+            spec=row.spec,
+            host_id=row.host_id,
+            host=row.host,
+            slot=row.slot,
+            delay_ms=row.delay_ms,
+            urls=[
+                ShardUrl(url.url, url.depth, url.attempt, url.hops) if url is not None else ShardUrl("", 0)
+                for url in (row.urls.get(fingerprint) for fingerprint in row.order)
+            ],
+        )
+        try:
+            await own.broker.publish_shard(row.pool, own.partition, row.host_id, row.slot, encode(shard))
+        except Transient as error:
+            log.warning("dispatch.unpublished", lease=row.lease_id, host=row.host, error=str(error))
+
+    async def _requests(self) -> list[tuple[LeaseRequest, Host, Queue]]:
+        """What to lease now. The queues taken are out of the front until leased or deferred."""
+        own = self._own
+        requests: list[tuple[LeaseRequest, Host, Queue]] = []
+        now = own.clock.elapsed()
+        rooms: dict[str, int] = {}
+        self._no_room = False
+        while len(requests) < own.settings.shards_at_once:
+            taken = own.front.take(now)
+            if taken is None:
+                break
+            host, queue = taken
+            crawl = own.crawls.get(queue.crawl_id)
+            if crawl is None:
+                continue
+            if queue.waiting and queue.next_due <= now:
+                await self._promote(host, queue)
+            pool = crawl.spec.pool
+            if pool not in rooms:
+                rooms[pool] = own.room.for_pool(pool, now)
+            most = crawl.allowance.room(self._most(host, queue)) if crawl.dispatching else 0
+            limit = crawl.spec.budget.max_pages_per_host
+            if limit is not None:
+                if queue.pages >= limit and queue.leased == 0:
+                    await self._close(host, queue)
+                    continue
+                most = min(most, limit - queue.pages - queue.leased)
+            slot = host.free_slot(queue)
+            if queue.queued <= 0 or slot is None:
+                own.front.rearm(host, queue)
+                continue
+            if most <= 0 or rooms[pool] <= 0:
+                self._no_room = rooms[pool] <= 0
+                own.front.defer(host, queue, now if self._no_room else now + _RETRY_S)
+                if self._no_room:
+                    break
+                continue
+            rooms[pool] -= 1
+            host.taken.add(slot)
+            request = LeaseRequest(
+                lease_id=own.allot_lease(),
+                crawl_id=queue.crawl_id,
+                spec=crawl.revision,
+                host_id=host.host_id,
+                host=host.name,
+                slot=slot,
+                pool=pool,
+                delay_ms=int(queue.delay_s * 1000 + 0.999),
+                most=most,
+            )
+            requests.append((request, host, queue))
+        return requests
+
+    def _most(self, host: Host, queue: Queue) -> int:
+        """URLs of the next shard: about 10 s of polite work, a fair part where several slots share the queue."""
+        latency_s = host.facts.latency_ms / 1000 if host.facts.latency_ms else _EXPECTED_FETCH_S
+        most = shard_size(queue.delay_s, latency_s)
+        if queue.slots > 1:
+            most = min(most, max(1, queue.queued // (2 * queue.slots)))
+        return min(most, queue.cap) if queue.cap else most
+
+    async def _promote(self, host: Host, queue: Queue) -> None:
+        """Move what waited and is due into the queue."""
+        own = self._own
+        await own.store.promote(own.fence, queue.crawl_id, host.host_id, own.clock.unix_ms())
+        await own.committed()
+        for row in await own.store.queue_rows([(queue.crawl_id, host.host_id)]):
+            queue.queued, queue.waiting = row.queued, row.waiting
+            wait_s = (row.next_due_ms - own.clock.unix_ms()) / 1000
+            queue.next_due = own.clock.elapsed() + wait_s if row.waiting else float("inf")
+
+    async def _close(self, host: Host, queue: Queue) -> None:
+        """The host's page budget is spent: the rest of its queue is excluded."""
+        own = self._own
+        changes = Changes()
+        changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, "max_pages_per_host"))
+        await own.store.apply(own.fence, own.position, changes)
+        await own.committed()
+        queue.queued = queue.waiting = 0
+        own.front.rearm(host, queue)

@@ -1,0 +1,160 @@
+"""Granting: answers `begin` and `extend` for a partition's leases.
+
+An answer that lets a worker fetch is given only after the term was proved by a transaction or read that began after the
+question arrived: a deposed owner, woken after its takeover, therefore grants nothing. A further grant of a lease waits
+until the outcomes published up to the question are applied, so that what is left is what is really left.
+"""
+
+from typing import assert_never
+
+import structlog
+
+from api.frontier.leases import (
+    BURY_AFTER,
+    SPLIT_AFTER,
+    Held,
+    HeldByAnother,
+    LeaseGone,
+    MayGrant,
+    OldDelivery,
+    SameHolder,
+)
+from api.frontier.ownership import Ownership
+from api.frontier.settle import Draft
+from shared.domain.errors import Transient
+from shared.domain.ids import LeaseId
+from shared.wire.messages import (
+    Answer,
+    Begin,
+    Extend,
+    Go,
+    Gone,
+    Malformed,
+    Superseded,
+    Wait,
+    decode_question,
+    encode,
+)
+
+log = structlog.get_logger("orb.frontier")
+
+_NOT_YET_MS = 1000
+
+
+class Granting:
+    """Answers the workers of one partition."""
+
+    def __init__(self, own: Ownership) -> None:
+        self._own = own
+
+    async def answer(self, data: bytes) -> bytes | None:
+        """The answer to one question; None (no answer) while it cannot be given."""
+        try:
+            question = decode_question(data)
+        except Malformed as error:
+            log.warning("grant.malformed", partition=self._own.partition, error=str(error))
+            return None
+        try:
+            match question:
+                case Begin():
+                    reply = await self._begin(question)
+                case Extend():
+                    reply = await self._extend(question)
+                case _:
+                    assert_never(question)
+        except Transient as error:
+            log.warning("grant.unanswered", partition=self._own.partition, error=str(error))
+            return None
+        return None if reply is None else encode(reply)
+
+    async def _begin(self, question: Begin) -> Answer | None:
+        own = self._own
+        lease_id = LeaseId(question.lease)
+        standing = own.leases.begin(lease_id, question.delivery, question.holder, own.clock.elapsed())
+        if isinstance(standing, MayGrant) and standing.expired:
+            through = await own.broker.last_report(own.partition, "outcome")
+            if not await own.applied_outcomes(through, own.settings.barrier_s):
+                return None
+        async with own.writing() as fence:
+            now = own.clock.elapsed()
+            standing = own.leases.begin(lease_id, question.delivery, question.holder, now)
+            match standing:
+                case LeaseGone():
+                    # A deposed owner knows nothing of newer leases, so "gone", too, is said only under a proven term.
+                    return Gone() if await own.store.still_owner(fence) else None
+                case OldDelivery():
+                    return Superseded()
+                case HeldByAnother(seconds):
+                    return Wait(max(_NOT_YET_MS // 10, int(seconds * 1000) + 1))
+                case SameHolder(held):
+                    if not await own.store.still_owner(fence):
+                        return None
+                    own.leases.extended(held, own.clock.elapsed())
+                    return self._go(held)
+                case MayGrant(held, expired):
+                    if expired and not await self._count_expiry(held):
+                        return Gone()
+                    await own.store.grant(own.fence, [lease_id])
+                    await own.committed()
+                    own.leases.granted(held, question.delivery, question.holder, own.clock.elapsed())
+                    own.work.set()
+                    return self._go(held)
+                case _:
+                    assert_never(standing)
+
+    async def _extend(self, question: Extend) -> Answer | None:
+        own = self._own
+        held = own.leases.extend(LeaseId(question.lease), question.grant, question.holder, own.clock.elapsed())
+        if held is None:
+            return Gone()
+        if not await own.store.still_owner(own.fence):
+            return None
+        own.leases.extended(held, own.clock.elapsed())
+        return Go(grant=question.grant, expires_ms=int(own.settings.grant_s * 1000))
+
+    def _go(self, held: Held) -> Go:
+        """Leave to fetch; a host that was granted before rests from that grant's end."""
+        own, row = self._own, held.row
+        host = own.front.host(row.host_id)
+        rested_at = own.clock.elapsed()
+        if host is not None:
+            rested_at = host.rested_from + max(row.delay_ms / 1000, host.last_delay_s)
+        return Go(
+            grant=held.grant.number if held.grant is not None else row.grants,
+            expires_ms=int(own.settings.grant_s * 1000),
+            not_before_ms=max(0, int((rested_at - own.clock.elapsed()) * 1000) + 1),
+            remaining=held.remaining(),
+        )
+
+    async def _count_expiry(self, held: Held) -> bool:
+        """One more grant ran out (within `writing`); whether the lease lives on to be granted again."""
+        own = self._own
+        draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5)
+        strikes = held.row.expired + 1
+        host = own.front.host(held.row.host_id)
+        if held.grant is not None and host is not None:
+            host.rested_from = max(host.rested_from, held.grant.until)
+        log.warning(
+            "grant.expired",
+            partition=own.partition,
+            lease=held.row.lease_id,
+            host=held.row.host,
+            strikes=strikes,
+            urls=len(held.row.urls),
+        )
+        lives = True
+        if not held.row.urls:
+            draft.end(held)
+            lives = False
+        elif len(held.row.urls) == 1 and strikes >= BURY_AFTER:
+            draft.bury(held, f"{strikes} grants of this URL ended without an outcome")
+            lives = False
+        elif len(held.row.urls) > 1 and strikes >= SPLIT_AFTER:
+            draft.split(held)
+            lives = False
+        else:
+            draft.changes.expired[held.row.lease_id] = strikes
+        await own.store.apply(own.fence, own.position, draft.changes)
+        draft.commit()
+        await own.committed()
+        return lives

@@ -1,0 +1,192 @@
+"""Ingest: keeps the tables equal to what the partition's two report subjects say, each report once and in order.
+
+Every batch is one transaction that also moves the position. A batch that can never be written is cut in two until the
+culprit stands alone; it becomes a dead letter in the transaction that moves the position past it.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import structlog
+
+from api.frontier.discoveries import gather
+from api.frontier.ownership import Ownership
+from api.frontier.settle import Draft
+from shared.domain.command import CommandKind
+from shared.domain.errors import Permanent, Transient
+from shared.domain.frontier import Position, same_stream
+from shared.domain.ids import CrawlId
+from shared.domain.ledger import CommandRun, DeadLetter
+from shared.ports.broker import Delivered, ReportKind
+from shared.wire.messages import Command, Malformed, Outcome, decode_report
+
+log = structlog.get_logger("orb.frontier")
+
+
+class Ingest:
+    """Applies one partition's reports."""
+
+    def __init__(self, own: Ownership) -> None:
+        self._own = own
+
+    async def run(self, kind: ReportKind) -> None:
+        """Read and apply reports of a kind until cancelled."""
+        own = self._own
+        reader = await own.broker.read_reports(own.partition, kind, own.position.of(kind))
+        try:
+            while True:
+                try:
+                    reports = await reader.read(own.settings.batch, 5.0)
+                except Transient as error:
+                    log.warning("ingest.waits", partition=own.partition, kind=kind, error=str(error))
+                    await asyncio.sleep(error.retry_in)
+                    await self._same_stream()
+                    continue
+                if not reports:
+                    continue
+                if kind == "outcome":
+                    await self.outcomes(reports)
+                else:
+                    await self.discoveries(reports)
+        finally:
+            await reader.close()
+
+    async def _same_stream(self) -> None:
+        """After the broker was away: Transient (load anew, check the stream) when it came back with another stream."""
+        own = self._own
+        try:
+            state = await own.broker.reports_state()
+        except Transient:
+            return
+        if not same_stream(own.position, state.created_ns, state.last_sequence):
+            raise Transient("the reports stream was replaced", retry_in=0.0)
+
+    async def discoveries(self, reports: Sequence[Delivered]) -> None:
+        """Apply discoveries, in halves where they cannot be written together."""
+        own = self._own
+        batch = gather(reports, own.partition, own.settings.partitions)
+        try:
+            async with own.writing() as fence:
+                position = own.position.moved("discovery", reports[-1].sequence, reports[-1].at_ns)
+                found = await own.store.apply_found(
+                    fence,
+                    position,
+                    batch,
+                    next_host=own.next_host,
+                    max_depth=own.crawls.max_depths(),
+                    now_ms=own.clock.unix_ms(),
+                )
+                own.next_host = found.next_host
+                for lease_id, fingerprint, depth in found.lowered:
+                    own.leases.lower(lease_id, fingerprint, depth)
+                unheld = [key for key, n in found.queues.items() if not own.front.added(*key, n)]
+                await own.offer_queues(unheld)
+                await own.committed(position)
+        except Permanent as error:
+            await self._halve("discovery", reports, error)
+            return
+        if found.gaps:
+            log.error("ingest.gap", partition=own.partition, gaps=found.gaps)
+        for letter in batch.dead_letters:
+            log.warning("ingest.malformed", partition=own.partition, evidence=letter.evidence)
+
+    async def outcomes(self, reports: Sequence[Delivered]) -> None:
+        """Apply outcomes and commands in their order: what lies between two commands is one batch."""
+        run: list[tuple[Delivered, Outcome | Malformed]] = []
+        for report in reports:
+            try:
+                message = decode_report(report.data)
+            except Malformed as error:
+                run.append((report, error))
+                continue
+            if isinstance(message, Command):
+                await self._outcome_run(run)
+                run = []
+                await self._command(report, message)
+            else:
+                run.append((report, message))
+        await self._outcome_run(run)
+
+    async def _outcome_run(self, run: Sequence[tuple[Delivered, Outcome | Malformed]]) -> None:
+        if not run:
+            return
+        own = self._own
+        try:
+            async with own.writing() as fence:
+                draft = Draft(
+                    own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random
+                )
+                for report, message in run:
+                    if isinstance(message, Malformed):
+                        draft.changes.dead_letters.append(_letter("outcome", report, f"cannot be read: {message}"))
+                    else:
+                        draft.outcome(message)
+                position = _after(own.position, "outcome", run[-1][0])
+                await own.store.apply(fence, position, draft.changes)
+                draft.commit()
+                await own.committed(position)
+        except Permanent as error:
+            if len(run) == 1:
+                await self._bury("outcome", run[0][0], error)
+                return
+            middle = len(run) // 2
+            await self._outcome_run(run[:middle])
+            await self._outcome_run(run[middle:])
+
+    async def _command(self, report: Delivered, command: Command) -> None:
+        own = self._own
+        position = _after(own.position, "outcome", report)
+        wanted = CommandRun(command.id, CrawlId(command.crawl), command.kind, dict(command.args), own.partition)
+        after_host: int | None = 0
+        try:
+            while after_host is not None:
+                async with own.writing() as fence:
+                    after_host = await own.store.run_command(fence, position, wanted, after_host, own.clock.unix_ms())
+                    await own.committed(position if after_host is None else None)
+        except (Permanent, ValueError) as error:
+            await self._bury("outcome", report, error)
+            return
+        log.info("command.applied", partition=own.partition, id=command.id, kind=command.kind, crawl=command.crawl)
+        self._forget(wanted)
+
+    def _forget(self, command: CommandRun) -> None:
+        """What was remembered of rows a command changed is read anew."""
+        own = self._own
+        if command.kind == CommandKind.DELETE:
+            for held in own.leases.of_crawl(command.crawl_id):
+                own.leases.settle(held.row.lease_id, {}, freed=True)
+                host = own.front.host(held.row.host_id)
+                if host is not None:
+                    rested = held.grant.until if held.grant is not None else own.clock.elapsed()
+                    own.front.released(host, held.row.slot, rested, held.row.delay_ms / 1000)
+        for crawl in own.crawls:
+            if command.kind in (CommandKind.BLOCK_HOST, CommandKind.HOST_DELAY) or crawl.crawl_id == command.crawl_id:
+                own.front.mark_stale(crawl.crawl_id)
+
+    async def _halve(self, kind: ReportKind, reports: Sequence[Delivered], error: Permanent) -> None:
+        if len(reports) == 1:
+            await self._bury(kind, reports[0], error)
+            return
+        middle = len(reports) // 2
+        await self.discoveries(reports[:middle])
+        await self.discoveries(reports[middle:])
+
+    async def _bury(self, kind: ReportKind, report: Delivered, error: Exception) -> None:
+        """Move past one report that can never be applied."""
+        own = self._own
+        log.error("ingest.buried", partition=own.partition, kind=kind, sequence=report.sequence, error=str(error))
+        async with own.writing() as fence:
+            draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random)
+            draft.changes.dead_letters.append(_letter(kind, report, str(error)))
+            position = _after(own.position, kind, report)
+            await own.store.apply(fence, position, draft.changes)
+            await own.committed(position)
+
+
+def _after(position: Position, kind: ReportKind, report: Delivered) -> Position:
+    return position.moved(kind, report.sequence, report.at_ns)
+
+
+def _letter(kind: str, report: Delivered, evidence: str) -> DeadLetter:
+    return DeadLetter(None, kind, report.at_ns // 1_000_000, evidence[:2000], payload=report.data)

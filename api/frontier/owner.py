@@ -1,0 +1,145 @@
+"""The owner of one partition: claims it, then ingests, dispatches, grants and sweeps until it stops or is deposed."""
+
+import asyncio
+
+import structlog
+
+from api.frontier.crawls import Crawls
+from api.frontier.dispatch import Dispatch
+from api.frontier.granting import Granting
+from api.frontier.ingest import Ingest
+from api.frontier.ownership import FrontierSettings, Ownership
+from api.frontier.room import PoolRoom
+from api.frontier.sweep import Sweep
+from shared.domain.errors import OwnershipLost, Transient
+from shared.domain.frontier import Position, same_stream
+from shared.domain.ids import Partition, Term
+from shared.domain.ledger import Changes, Claimed
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.retrying import until_answered
+from shared.ports.store import Store
+
+log = structlog.get_logger("orb.frontier")
+
+
+class Owner:
+    """Owns one partition under one term."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        term: Term,
+        *,
+        store: Store,
+        broker: Broker,
+        clock: Clock,
+        crawls: Crawls,
+        room: PoolRoom,
+        settings: FrontierSettings,
+        alone: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.term = term
+        self.ownership: Ownership | None = None
+        self.alarms: list[str] = []
+        self._store = store
+        self._broker = broker
+        self._clock = clock
+        self._crawls = crawls
+        self._room = room
+        self._settings = settings
+        self._alone = alone
+
+    def __repr__(self) -> str:
+        return f"<Owner p={self.partition} term={self.term} {self.ownership!r}>"
+
+    async def run(self) -> None:
+        """Own the partition until cancelled; returns when another owner took over.
+
+        Whenever the database or broker leaves a transaction's fate unknown, everything remembered is dropped and loaded
+        anew under the same term, as a new owner would.
+        """
+        try:
+            claimed = await until_answered(lambda: self._store.claim(self.partition, self.term))
+            while True:
+                try:
+                    await self._serve(claimed)
+                except* Transient as group:
+                    log.warning("owner.reload", partition=self.partition, error=str(group.exceptions[0]))
+                await asyncio.sleep(0.2)
+                self._alone = False
+                claimed = await until_answered(lambda: self._store.reload(self.partition, self.term))
+        except* OwnershipLost as group:
+            log.warning("owner.deposed", partition=self.partition, term=self.term, error=str(group.exceptions[0]))
+
+    async def _serve(self, claimed: Claimed) -> None:
+        own = Ownership(
+            claimed,
+            store=self._store,
+            broker=self._broker,
+            clock=self._clock,
+            crawls=self._crawls,
+            room=self._room,
+            settings=self._settings,
+        )
+        await self._check_stream(own)
+        await self._restore(own, claimed)
+        ingest, dispatch = Ingest(own), Dispatch(own)
+        granting, sweep = Granting(own), Sweep(own, dispatch)
+        self.ownership = own
+        self._room.watch(own.leases)
+        try:
+            async with self._broker.answer(self.partition, granting.answer), asyncio.TaskGroup() as loops:
+                name = f"p{self.partition}"
+                loops.create_task(ingest.run("outcome"), name=f"{name}.ingest.outcome")
+                loops.create_task(ingest.run("discovery"), name=f"{name}.ingest.discovery")
+                loops.create_task(dispatch.run(), name=f"{name}.dispatch")
+                loops.create_task(sweep.run(), name=f"{name}.sweep")
+        finally:
+            self._room.unwatch(own.leases)
+
+    async def _check_stream(self, own: Ownership) -> None:
+        """Start at 0 of a stream that is not the one our position is of; adopt the stream's identity."""
+        state = await until_answered(self._broker.reports_state)
+        position = own.position
+        fits = same_stream(position, state.created_ns, state.last_sequence)
+        if fits and position.stream_created_ns:
+            fits = await self._same_times(position)
+        if fits and position.stream_created_ns == state.created_ns:
+            return
+        if not fits:
+            text = (
+                f"partition {self.partition}: the reports stream is another one than before; reading it from its start"
+            )
+            self.alarms.append(text)
+            log.error("owner.new_stream", partition=self.partition, position=str(position), created=state.created_ns)
+        fresh = Position(stream_created_ns=state.created_ns)
+        async with own.writing() as fence:
+            await own.store.apply(fence, fresh, Changes())
+            await own.committed(fresh)
+
+    async def _same_times(self, position: Position) -> bool:
+        """Whether what the stream holds at our sequences, if it still does, has the times we noted."""
+        for sequence, at_ns in (
+            (position.outcome_seq, position.outcome_ns),
+            (position.discovery_seq, position.discovery_ns),
+        ):
+            if sequence:
+                stored_ns = await self._broker.report_at(sequence)
+                if stored_ns is not None and stored_ns != at_ns:
+                    return False
+        return True
+
+    async def _restore(self, own: Ownership, claimed: Claimed) -> None:
+        """Take over the leases, hold their hosts' slots, and fill the front."""
+        now = own.clock.elapsed()
+        for row in claimed.leases:
+            own.leases.take_over(row, now, ended=self._alone)
+        await own.offer_queues([(row.crawl_id, row.host_id) for row in claimed.leases], pinned=True)
+        for row in claimed.leases:
+            host = own.front.host(row.host_id)
+            if host is not None:
+                own.front.hold(host, row.slot)
+        for crawl in own.crawls:
+            own.front.mark_incomplete(crawl.crawl_id)

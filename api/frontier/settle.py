@@ -1,0 +1,385 @@
+"""What a worker's outcomes change: pure decisions, gathered into one transaction's Changes.
+
+A Draft is laid over the committed leases and hosts; nothing shows outside it until `commit` is called after the transaction.
+The first outcome of a URL under a live lease wins; everything else is counted stale. `final` frees the slot only when it
+comes from the newest grant: an earlier holder's last word must not free a slot that another one holds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from api.frontier.crawls import ActiveCrawl, Crawls
+from api.frontier.front import Front, Host, HostFacts
+from api.frontier.leases import SPLIT_BY, Held, Leases
+from shared.domain.failure import HOST_UNREACHABLE, Decision, decide
+from shared.domain.fetch import FailureKind
+from shared.domain.frontier import COUNTED_AS_PAGE, End, Merge, UrlState, merge_link
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
+from shared.domain.ledger import Changes, DeadLetter, FetchRow, HostChange, LeasedUrl, UrlChange
+from shared.domain.politeness import HostHealth
+from shared.wire.messages import HostNote, Outcome, UrlOutcome
+
+_UNREACHABLE_BASE_S = 5.0
+_ROBOTS_BASE_S = 60.0
+
+
+@dataclass(slots=True)
+class _Release:
+    host_id: HostId
+    slot: int
+    rested_from: float
+    delay_s: float
+
+
+@dataclass(slots=True)
+class _Settled:
+    """Per crawl: URLs no longer out, new pages among them, their bytes."""
+
+    urls: int = 0
+    pages: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Draft:
+    """One batch of outcomes being decided. `now` is elapsed seconds, `now_ms` Unix ms, `rng01` gives 0..1."""
+
+    leases: Leases
+    front: Front
+    crawls: Crawls
+    now: float
+    now_ms: int
+    rng01: Callable[[], float]
+    changes: Changes = field(default_factory=Changes)
+    _left: dict[LeaseId, dict[Fingerprint, LeasedUrl]] = field(default_factory=dict)
+    _facts: dict[HostId, HostFacts] = field(default_factory=dict)
+    _freed: set[LeaseId] = field(default_factory=set)
+    _releases: list[_Release] = field(default_factory=list)
+    _settled: dict[CrawlId, _Settled] = field(default_factory=dict)
+
+    def outcome(self, message: Outcome) -> None:
+        """Decide one outcome."""
+        lease_id = LeaseId(message.lease)
+        held = None if lease_id in self._freed else self.leases.get(lease_id)
+        if held is None or held.row.crawl_id != message.crawl:
+            self._stale(CrawlId(message.crawl), len(message.results))
+            return
+        crawl = self.crawls.get(held.row.crawl_id)
+        left = self._left.setdefault(lease_id, dict(held.row.urls))
+        for result in message.results:
+            url = left.pop(Fingerprint(result.fingerprint), None)
+            if url is None:
+                self._stale(held.row.crawl_id, 1)
+            elif crawl is None:
+                self._give_back(held, Fingerprint(result.fingerprint), url)
+            else:
+                self._result(held, crawl, url, result)
+        for fingerprint in message.not_attempted:
+            url = left.pop(Fingerprint(fingerprint), None)
+            if url is not None:
+                self._give_back(held, Fingerprint(fingerprint), url)
+        if message.note is not None:
+            self._note(held, message.note)
+        newest = held.grant is not None and held.grant.number == message.grant
+        if message.final and newest:
+            self._free(held, left, self.now - max(message.quiet_ms, 0) / 1000)
+
+    def split(self, held: Held) -> None:
+        """A shard whose grants expired too often: back to the queue, to come again in smaller shards."""
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        queue = self.changes.queue(held.row.crawl_id, held.row.host_id)
+        queue.shard_cap = max(1, len(left) // SPLIT_BY)
+        self.end(held)
+
+    def end(self, held: Held) -> None:
+        """An expired lease is over; what is left goes back to the queue."""
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        rested = held.grant.until if held.grant is not None else self.now
+        self._free(held, left, rested)
+
+    def bury(self, held: Held, reason: str) -> None:
+        """The single URL of a lease killed or stalled every worker it was granted to: a dead letter."""
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        for fingerprint, url in list(left.items()):
+            del left[fingerprint]
+            self.changes.dead_letters.append(DeadLetter(held.row.crawl_id, "url", self.now_ms, reason, url=url.url))
+            self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, url.attempt, "poison")
+        self.end(held)
+
+    def commit(self) -> None:
+        """Show the decisions: the transaction is in."""
+        for lease_id, left in self._left.items():
+            self.leases.settle(lease_id, left, freed=lease_id in self._freed)
+        for lease_id, n in self.changes.expired.items():
+            held = self.leases.get(lease_id)
+            if held is not None:
+                held.row.expired = n
+        for host_id, facts in self._facts.items():
+            host = self.front.host(host_id)
+            if host is not None:
+                host.facts = facts
+                for other in host.queues.values():
+                    crawl = self.crawls.get(other.crawl_id)
+                    if crawl is not None:
+                        other.delay_s = crawl.delay_s(facts)
+                blocked_ms = facts.health.blocked_until_ms - self.now_ms
+                if blocked_ms > 0:
+                    self.front.block(host, max(host.blocked_until, self.now + blocked_ms / 1000))
+        for (crawl_id, host_id), delta in self.changes.queues.items():
+            host = self.front.host(host_id)
+            queue = host.queues.get(crawl_id) if host is not None else None
+            if host is None or queue is None:
+                self.front.mark_incomplete(crawl_id)
+                continue
+            queue.queued += delta.queued
+            queue.waiting += delta.waiting
+            queue.leased += delta.leased
+            queue.pages += delta.pages
+            if delta.shard_cap is not None:
+                queue.cap = delta.shard_cap
+            if delta.next_due_ms is not None:
+                queue.next_due = min(queue.next_due, self.now + (delta.next_due_ms - self.now_ms) / 1000)
+            self.front.rearm(host, queue)
+        for release in self._releases:
+            host = self.front.host(release.host_id)
+            if host is not None:
+                self.front.released(host, release.slot, release.rested_from, release.delay_s)
+        for crawl_id, host_id, _, _ in self.changes.give_up:
+            host = self.front.host(host_id)
+            queue = host.queues.get(crawl_id) if host is not None else None
+            if host is not None and queue is not None:
+                queue.queued = queue.waiting = 0
+                self.front.rearm(host, queue)
+        for crawl_id, settled in self._settled.items():
+            crawl = self.crawls.get(crawl_id)
+            if crawl is not None:
+                crawl.allowance.settled(settled.urls, settled.pages, settled.size)
+
+    # --- one URL ------------------------------------------------------------------------------------------------------
+
+    def _result(self, held: Held, crawl: ActiveCrawl, url: LeasedUrl, result: UrlOutcome) -> None:
+        fingerprint = Fingerprint(result.fingerprint)
+        crawl_id, host_id = held.row.crawl_id, held.row.host_id
+        if result.end == End.DENIED:
+            reason = result.reason or "denied"
+            self.changes.tallies[crawl_id, "excluded", reason] += 1
+            self._settle_url(held, fingerprint, url, UrlState.EXCLUDED, 0, url.attempt - 1, reason)
+            return
+        decision = self._decide(crawl, url, result)
+        self._health(held, decision, result)
+        counters = self.changes.counters[crawl_id]
+        counters["fetches"] += 1
+        if result.end == End.ANSWERED:
+            self.changes.tallies[crawl_id, "status", str(result.status)] += 1
+        page = decision.state is UrlState.DONE and 200 <= result.status < 300 and result.record is not None
+        self.changes.fetches.append(_fetch_row(crawl_id, host_id, fingerprint, result, page=page))
+        attempts = url.attempt if decision.attempt_used else url.attempt - 1
+        flags = url.flags
+        match decision.state:
+            case UrlState.DONE:
+                if page and not flags & COUNTED_AS_PAGE:
+                    flags |= COUNTED_AS_PAGE
+                    self._new_page(held, result.size)
+                if merge_link(UrlState.DONE, url.depth, url.least, crawl.max_depth) is Merge.QUEUE_AGAIN:
+                    self._settle_url(held, fingerprint, url, UrlState.QUEUED, url.rank, 0, "depth", flags)
+                else:
+                    self._settle_url(held, fingerprint, url, UrlState.DONE, 0, attempts, None, flags)
+            case UrlState.WAITING:
+                due_ms = self.now_ms + int(decision.wait_s * 1000)
+                self.changes.tallies[crawl_id, "retried", _reason(result)] += 1
+                self._settle_url(held, fingerprint, url, UrlState.WAITING, due_ms, attempts, _reason(result), flags)
+            case _:
+                self.changes.tallies[crawl_id, "failed", _reason(result)] += 1
+                self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, attempts, _reason(result), flags)
+
+    def _decide(self, crawl: ActiveCrawl, url: LeasedUrl, result: UrlOutcome) -> Decision:
+        if result.end == End.ANSWERED:
+            end: FailureKind | int = result.status
+        else:
+            known = result.reason in FailureKind.__members__.values()
+            end = FailureKind(result.reason) if known else FailureKind.OTHER
+        return decide(
+            end,
+            attempt=url.attempt,
+            retry=crawl.spec.retry,
+            rng01=self.rng01(),
+            retry_after_s=result.retry_after_ms / 1000 if result.retry_after_ms >= 0 else None,
+        )
+
+    def _settle_url(
+        self,
+        held: Held,
+        fingerprint: Fingerprint,
+        url: LeasedUrl,
+        state: UrlState,
+        rank: int,
+        attempts: int,
+        reason: str | None,
+        flags: int | None = None,
+    ) -> None:
+        """Move one URL out of its lease into `state`, with every count that follows."""
+        crawl_id, host_id = held.row.crawl_id, held.row.host_id
+        self.changes.urls.append(
+            UrlChange(
+                crawl_id, host_id, fingerprint, state, rank, attempts, url.flags if flags is None else flags, reason
+            )
+        )
+        queue = self.changes.queue(crawl_id, host_id)
+        queue.leased -= 1
+        counters = self.changes.counters[crawl_id]
+        counters["leased"] -= 1
+        match state:
+            case UrlState.QUEUED:
+                queue.queued += 1
+                counters["queued"] += 1
+            case UrlState.WAITING:
+                queue.waiting += 1
+                counters["queued"] += 1
+                queue.next_due_ms = rank if queue.next_due_ms is None else min(queue.next_due_ms, rank)
+            case _:
+                counters[state.name.lower()] += 1
+        self._settled.setdefault(crawl_id, _Settled()).urls += 1
+
+    def _give_back(self, held: Held, fingerprint: Fingerprint, url: LeasedUrl) -> None:
+        self._settle_url(held, fingerprint, url, UrlState.QUEUED, url.rank, url.attempt - 1, None)
+
+    def _new_page(self, held: Held, size: int) -> None:
+        counters = self.changes.counters[held.row.crawl_id]
+        counters["pages"] += 1
+        counters["bytes"] += size
+        self.changes.queue(held.row.crawl_id, held.row.host_id).pages += 1
+        settled = self._settled.setdefault(held.row.crawl_id, _Settled())
+        settled.pages += 1
+        settled.size += size
+
+    def _stale(self, crawl_id: CrawlId, n: int) -> None:
+        if n and self.crawls.get(crawl_id) is not None:
+            self.changes.counters[crawl_id]["stale"] += n
+
+    # --- the host and its slot ----------------------------------------------------------------------------------------
+
+    def _free(self, held: Held, left: dict[Fingerprint, LeasedUrl], rested_from: float) -> None:
+        for fingerprint, url in left.items():
+            self._give_back(held, fingerprint, url)
+        left.clear()
+        row = held.row
+        self._freed.add(row.lease_id)
+        self.changes.freed.append(row.lease_id)
+        queue = self.changes.queue(row.crawl_id, row.host_id)
+        queue.active_at_ms = self.now_ms
+        if held.row.expired == 0 and queue.shard_cap is None:
+            queue.shard_cap = self._grown_cap(row.crawl_id, row.host_id)
+        crawl = self.crawls.get(row.crawl_id)
+        learnt_s = crawl.delay_s(self._facts_of(row.host_id)) if crawl is not None else 0.0
+        delay_s = max(row.delay_ms / 1000, learnt_s)
+        self._releases.append(_Release(row.host_id, row.slot, rested_from, delay_s))
+
+    def _grown_cap(self, crawl_id: CrawlId, host_id: HostId) -> int | None:
+        """After a shard that came through, later ones may be twice as large again; 0 is no cap."""
+        host = self.front.host(host_id)
+        queue = host.queues.get(crawl_id) if host is not None else None
+        if queue is None or queue.cap == 0:
+            return None
+        return 0 if queue.cap >= 250 else queue.cap * 2
+
+    def _facts_of(self, host_id: HostId) -> HostFacts:
+        if host_id not in self._facts:
+            host: Host | None = self.front.host(host_id)
+            self._facts[host_id] = host.facts if host is not None else HostFacts(HostHealth())
+        return self._facts[host_id]
+
+    def _note(self, held: Held, note: HostNote) -> None:
+        host_id = held.row.host_id
+        facts = self._facts_of(host_id)
+        facts = replace(
+            facts,
+            crawl_delay_ms=note.crawl_delay_ms if note.crawl_delay_ms >= 0 else facts.crawl_delay_ms,
+            latency_ms=note.latency_ms or facts.latency_ms,
+            ip=note.ip or facts.ip,
+        )
+        if note.failure:
+            answered = "http_" in note.failure
+            health = facts.health.failed(
+                self.now_ms,
+                base_s=_ROBOTS_BASE_S if answered else _UNREACHABLE_BASE_S,
+                rng01=self.rng01(),
+                retry_after_s=note.retry_after_ms / 1000 if note.retry_after_ms >= 0 else None,
+                unreachable=True,
+            )
+            facts = replace(facts, health=health, last_failure=f"{note.failure} {note.detail}".strip())
+            self.changes.tallies[held.row.crawl_id, "host_failures", note.failure] += 1
+            if health.dead:
+                self._give_up(held)
+        self._set_facts(host_id, facts)
+
+    def _health(self, held: Held, decision: Decision, result: UrlOutcome) -> None:
+        host_id = held.row.host_id
+        facts = self._facts_of(host_id)
+        if decision.host_base_s is None:
+            health = facts.health.answered(self.now_ms)
+        else:
+            health = facts.health.failed(
+                self.now_ms,
+                base_s=decision.host_base_s,
+                rng01=self.rng01(),
+                retry_after_s=decision.retry_after_s,
+                unreachable=decision.unreachable,
+            )
+            facts = replace(facts, last_failure=f"{_reason(result)} {result.detail}".strip()[:500])
+            if health.dead:
+                self._give_up(held)
+        self._set_facts(host_id, replace(facts, health=health))
+
+    def _set_facts(self, host_id: HostId, facts: HostFacts) -> None:
+        self._facts[host_id] = facts
+        health: HostHealth = facts.health
+        self.changes.hosts[host_id] = HostChange(
+            host_id=host_id,
+            crawl_delay_ms=facts.crawl_delay_ms,
+            latency_ms=facts.latency_ms,
+            failures=health.failures,
+            unreachable=health.unreachable,
+            last_failure_ms=health.last_failure_ms,
+            last_failure=facts.last_failure,
+            blocked_until_ms=health.blocked_until_ms,
+            visited_at_ms=self.now_ms,
+            ip=facts.ip,
+        )
+
+    def _give_up(self, held: Held) -> None:
+        """The host is dead for this crawl: everything of it still queued or waiting fails."""
+        end = (held.row.crawl_id, held.row.host_id, UrlState.FAILED, HOST_UNREACHABLE)
+        if end not in self.changes.give_up:
+            self.changes.give_up.append(end)
+
+
+def _reason(result: UrlOutcome) -> str:
+    return f"http_{result.status}" if result.end == End.ANSWERED else (result.reason or "other")
+
+
+def _fetch_row(
+    crawl_id: CrawlId, host_id: HostId, fingerprint: Fingerprint, result: UrlOutcome, *, page: bool
+) -> FetchRow:
+    record = result.record
+    return FetchRow(
+        crawl_id=crawl_id,
+        host_id=host_id,
+        fingerprint=fingerprint,
+        at_ms=result.at_ms,
+        status=result.status,
+        page=page,
+        reason=_reason(result) if not page else None,
+        detail=result.detail or None,
+        latency_ms=result.latency_ms,
+        size=result.size,
+        mime=result.mime or None,
+        digest=result.digest or None,
+        segment=record.segment if record else None,
+        offset=record.offset if record else None,
+        length=record.length if record else None,
+        etag=result.etag,
+        last_modified=result.last_modified,
+        location=result.location,
+        title=result.title,
+        links=result.links,
+    )

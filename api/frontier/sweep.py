@@ -1,0 +1,104 @@
+"""The sweep: keeps a partition's leases, front and streams from drifting apart. Everything here may run at any time."""
+
+import asyncio
+
+import structlog
+
+from api.frontier.dispatch import Dispatch
+from api.frontier.ownership import Ownership
+from api.frontier.settle import Draft
+from shared.domain.errors import Transient
+
+log = structlog.get_logger("orb.frontier")
+
+
+class Sweep:
+    """Runs about once a second for one partition."""
+
+    def __init__(self, own: Ownership, dispatch: Dispatch) -> None:
+        self._own = own
+        self._dispatch = dispatch
+        self._purged = own.position
+
+    async def run(self) -> None:
+        """Sweep until cancelled. A broker that is away is tried again at the next turn."""
+        while True:
+            await asyncio.sleep(self._own.settings.sweep_s)
+            try:
+                await self.once()
+            except Transient as error:
+                log.warning("sweep.waits", partition=self._own.partition, error=str(error))
+
+    async def once(self) -> None:
+        """One turn."""
+        own = self._own
+        await self._refill()
+        await self._republish()
+        await self._reclaim()
+        own.front.forget_rested(own.clock.elapsed())
+        await self._purge()
+        own.work.set()
+
+    async def _refill(self) -> None:
+        """Read queues from SQL that had no place in the front."""
+        own = self._own
+        for crawl in own.crawls:
+            if own.front.complete(crawl.crawl_id) or own.front.full():
+                continue
+            async with own.writing():
+                most = own.settings.most_hosts
+                rows = await own.store.ready_queues(own.partition, crawl.crawl_id, most)
+                own.front.mark_complete(crawl.crawl_id)
+                for row in rows:
+                    own.offer(row)
+                if len(rows) == most:
+                    own.front.mark_incomplete(crawl.crawl_id)
+
+    async def _republish(self) -> None:
+        """Publish again what nobody began, or nobody came back for: the broker may have lost it."""
+        own = self._own
+        now = own.clock.elapsed()
+        for held in own.leases:
+            waited = now - held.published_at
+            if held.grant is None:
+                late = waited > own.settings.republish_s
+            else:
+                late = now > held.grant.until + own.settings.ack_wait_s and waited > own.settings.republish_s
+            if late:
+                await self._dispatch.publish(held)
+
+    async def _reclaim(self) -> None:
+        """End expired leases of crawls that are no longer dispatched, so that a stopping crawl comes to rest."""
+        own = self._own
+        ending = [
+            held
+            for held in own.leases.expired(own.clock.elapsed())
+            if (crawl := own.crawls.get(held.row.crawl_id)) is None or not crawl.dispatching or not held.row.urls
+        ]
+        if not ending:
+            return
+        through = await own.broker.last_report(own.partition, "outcome")
+        if not await own.applied_outcomes(through, own.settings.barrier_s):
+            return
+        async with own.writing() as fence:
+            now = own.clock.elapsed()
+            draft = Draft(own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5)
+            for held in ending:
+                if own.leases.get(held.row.lease_id) is held and not held.live(now):
+                    draft.end(held)
+            await own.store.apply(fence, own.position, draft.changes)
+            draft.commit()
+            await own.committed()
+        for held in ending:
+            row = held.row
+            await own.broker.drop_visit(row.pool, own.partition, row.host_id, row.slot)
+
+    async def _purge(self) -> None:
+        """Drop from the stream what is applied for good."""
+        own = self._own
+        position = own.position
+        if position.outcome_seq > self._purged.outcome_seq:
+            await own.broker.purge_reports(own.partition, "outcome", position.outcome_seq)
+        if position.discovery_seq > self._purged.discovery_seq:
+            await own.broker.purge_reports(own.partition, "discovery", position.discovery_seq)
+        self._purged = position

@@ -1,0 +1,18 @@
+"""Asking again until an engine that is away is back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from shared.domain.errors import Transient
+
+T = TypeVar("T")
+
+
+async def until_answered(call: Callable[[], Awaitable[T]]) -> T:
+    """The call's result, trying again after every Transient for as long as it takes (cancel to stop)."""
+    while True:
+        try:
+            return await call()
+        except Transient as error:
+            await asyncio.sleep(error.retry_in)
