@@ -34,12 +34,13 @@ async def run(settings: MasterSettings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    code = 0
     try:
         await _serve(settings, stop)
     except* Unusable as group:
         log.error("master.unusable", error="; ".join(map(str, _leaves(group))))
-        return 4
-    return 0
+        code = 4
+    return code
 
 
 async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
@@ -95,6 +96,6 @@ def _leaves(group: BaseExceptionGroup[Unusable]) -> list[BaseException]:
 
 def main() -> int:
     """Run from the process's environment."""
-    settings = MasterSettings()
+    settings = MasterSettings()  # type: ignore[call-arg]  # its fields come from the environment
     configure_logging(settings.log_level, settings.log_format, role="master")
     return uvloop.run(run(settings))
