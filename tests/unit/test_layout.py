@@ -38,11 +38,14 @@ ROOMS = {
 
 MODULES = {
     "api": {"main", "deps", "errors", "forwarding"},
-    "workers": {"main", "runtime", "visit", "robots", "scope", "archive", "report"},
+    "workers": {
+        "main", "runtime", "visit", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive", "report",
+        "discoveries",
+    },
     "shared": {"settings", "telemetry", "supervise"},
     "shared/adapters": set[str](),
     "tests": {"conftest"},
-}
+}  # fmt: skip
 """The modules that may lie directly in these; in all other rooms the nouns are free."""
 
 HOMES = {

@@ -1,0 +1,93 @@
+"""Published specs as files of a folder, for the processes of one machine."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from shared.domain.crawl import CrawlSpec, decode_spec, encode_spec
+from shared.domain.errors import Transient
+from shared.domain.ids import CrawlId, Revision
+from shared.ports.specs import PublishedSpec
+
+_POLL_S: Final = 0.05
+_Signature = tuple[int, int, int]
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `<crawl id>.json`. Fields unknown here are ignored."""
+
+    revision: int
+    partitions: int
+    gone: bool = False
+    spec: msgspec.Raw
+
+
+_decoder: Final = msgspec.json.Decoder(_File)
+
+
+class LocalSpecs:
+    """A `SpecPublisher` for one process and a `SpecSource` for any number, in one folder.
+
+    Files are replaced whole, so that a reader sees one revision or the next. A reader looks whether the file was
+    replaced each time it is asked (one stat), and decodes what it has not seen. Without the file nothing is known of a
+    crawl, so absence is never deletion: that is said by a file whose `gone` is set.
+    """
+
+    def __init__(self, folder: Path, *, wait_s: float = 2.0) -> None:
+        self._folder = folder
+        self._wait_s = wait_s
+        self._seen: dict[CrawlId, tuple[_Signature, PublishedSpec]] = {}
+
+    async def publish(self, spec: PublishedSpec) -> None:
+        """See `SpecPublisher`. A revision below the published one is not written. OSError as the system says it."""
+        path = self._path(spec.crawl_id)
+        known = self._read(spec.crawl_id)
+        if known == spec or (known is not None and known.revision > spec.revision):
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        content = _File(
+            revision=spec.revision, partitions=spec.partitions, gone=spec.gone, spec=msgspec.Raw(encode_spec(spec.spec))
+        )
+        scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        scratch.write_bytes(msgspec.json.encode(content))
+        os.replace(scratch, path)
+
+    async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
+        """See `SpecSource`. Looks for up to `wait_s`; Transient, too, when the file cannot be read."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._wait_s
+        while True:
+            published = self._read(crawl_id)
+            if published is not None and published.revision >= revision:
+                return published
+            if loop.time() >= until:
+                seen = "not published" if published is None else f"published at revision {published.revision}"
+                raise Transient(f"crawl {crawl_id} is {seen}, revision {revision} is wanted")
+            await asyncio.sleep(_POLL_S)
+
+    def _read(self, crawl_id: CrawlId) -> PublishedSpec | None:
+        path = self._path(crawl_id)
+        try:
+            found = path.stat()
+            signature = (found.st_mtime_ns, found.st_ino, found.st_size)
+            seen = self._seen.get(crawl_id)
+            if seen is not None and seen[0] == signature:
+                return seen[1]
+            content = _decoder.decode(path.read_bytes())
+            spec: CrawlSpec = decode_spec(bytes(content.spec))
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise Transient(f"the spec of crawl {crawl_id} cannot be read from {path}: {error}") from error
+        published = PublishedSpec(crawl_id, Revision(content.revision), spec, content.partitions, content.gone)
+        self._seen[crawl_id] = (signature, published)
+        return published
+
+    def _path(self, crawl_id: CrawlId) -> Path:
+        return self._folder / f"{crawl_id}.json"
+
+    def __repr__(self) -> str:
+        return f"<LocalSpecs {self._folder} crawls={len(self._seen)}>"

@@ -1,0 +1,122 @@
+"""The crawls as visits see them: what follows from a spec, worked out once per revision."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Final
+
+from shared.domain.archive import ArchivedCrawl
+from shared.domain.crawl import CrawlSpec, user_agent
+from shared.domain.fetch import FetchLimits
+from shared.domain.ids import CrawlId, Revision
+from shared.domain.robots import product_token
+from shared.domain.scope import CompiledScope
+from shared.domain.software import VERSION
+from shared.ports.fetcher import Fetcher
+from shared.ports.specs import PublishedSpec, SpecSource
+from workers.fetch.egress import EgressRules
+from workers.outlinks import KnownLinks, OutlinkResolver
+
+_ACCEPT: Final = ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
+_KEPT: Final = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActiveCrawl:
+    """A crawl at one revision. `token` is the product token that robots rules and directives are matched with."""
+
+    crawl_id: CrawlId
+    revision: Revision
+    partitions: int
+    spec: CrawlSpec
+    scope: CompiledScope
+    outlinks: OutlinkResolver
+    token: str
+    product: str
+    headers: tuple[tuple[str, str], ...]
+    limits: FetchLimits
+    fetcher: Fetcher
+    archived: ArchivedCrawl
+
+    @property
+    def obeys_robots(self) -> bool:
+        return self.spec.politeness.obey_robots
+
+
+class Crawls:
+    """Compiled crawls by id, the most recently used; and a fetcher for each set of egress rules.
+
+    Crawls that may reach different addresses never share a connection: one that is kept open was checked under the
+    rules of whoever opened it.
+    """
+
+    def __init__(self, specs: SpecSource, known: KnownLinks, open_fetcher: Callable[[EgressRules], Fetcher]) -> None:
+        self._specs = specs
+        self._known = known
+        self._open_fetcher = open_fetcher
+        self._fetchers: dict[EgressRules, Fetcher] = {}
+        self._active: OrderedDict[CrawlId, ActiveCrawl] = OrderedDict()
+
+    async def active(self, crawl_id: CrawlId, revision: Revision) -> ActiveCrawl | None:
+        """The crawl at `revision` or later, None when it was deleted. Transient as `SpecSource.spec`."""
+        published = await self._specs.spec(crawl_id, revision)
+        if published is None or published.gone:
+            self._active.pop(crawl_id, None)
+            return None
+        known = self._active.get(crawl_id)
+        if known is None or known.revision != published.revision:
+            known = self._active[crawl_id] = self._compiled(published)
+            while len(self._active) > _KEPT:
+                self._active.popitem(last=False)
+        self._active.move_to_end(crawl_id)
+        return known
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for fetcher in self._fetchers.values():
+            await fetcher.close()
+
+    def _compiled(self, published: PublishedSpec) -> ActiveCrawl:
+        spec, crawl_id, revision = published.spec, published.crawl_id, published.revision
+        agent = user_agent(spec, VERSION)
+        token = product_token(agent)
+        scope = CompiledScope(spec)
+        return ActiveCrawl(
+            crawl_id=crawl_id,
+            revision=revision,
+            partitions=published.partitions,
+            spec=spec,
+            scope=scope,
+            outlinks=OutlinkResolver(crawl_id, revision, scope, spec.extract, self._known),
+            token=token,
+            product=token.lower(),
+            headers=_headers(spec, agent),
+            limits=spec.fetch.limits(),
+            fetcher=self._fetcher(spec),
+            archived=ArchivedCrawl(
+                crawl_id=crawl_id,
+                name=spec.name,
+                robots="obey" if spec.politeness.obey_robots else "ignore",
+                user_agent=agent,
+                segment_bytes=spec.output.warc_segment_bytes,
+            ),
+        )
+
+    def _fetcher(self, spec: CrawlSpec) -> Fetcher:
+        rules = EgressRules(allow=tuple(ip_network(network, strict=False) for network in sorted(spec.egress.allow)))
+        fetcher = self._fetchers.get(rules)
+        if fetcher is None:
+            fetcher = self._fetchers[rules] = self._open_fetcher(rules)
+        return fetcher
+
+    def __repr__(self) -> str:
+        return f"<Crawls {len(self._active)} fetchers={len(self._fetchers)}>"
+
+
+def _headers(spec: CrawlSpec, agent: str) -> tuple[tuple[str, str], ...]:
+    """What every request says: the spec's own headers, and the usual ones it does not name itself."""
+    own = tuple(spec.fetch.headers.items())
+    named = {name.lower() for name, _ in own}
+    usual = (("User-Agent", agent), _ACCEPT)
+    return tuple(pair for pair in usual if pair[0].lower() not in named) + own
