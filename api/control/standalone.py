@@ -89,7 +89,7 @@ class Standalone:
             state=row.state,
             allowance=Allowance(budget.max_pages, budget.max_bytes, spent),
         )
-        await self._specs.publish(PublishedSpec(row.crawl_id, row.revision, self._spec))
+        await self._specs.publish(PublishedSpec(row.crawl_id, row.revision, self._spec, self._settings.partitions))
         self._crawls.put(crawl)
         return crawl
 

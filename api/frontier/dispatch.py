@@ -5,6 +5,7 @@ published again by the sweep; the broker refuses a second one while the first is
 """
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
@@ -13,6 +14,7 @@ from api.frontier.leases import Held
 from api.frontier.ownership import Ownership
 from shared.domain.errors import Transient
 from shared.domain.frontier import UrlState
+from shared.domain.ids import LeaseId
 from shared.domain.ledger import Changes, LeaseRequest
 from shared.domain.politeness import shard_size
 from shared.wire.messages import Shard, ShardUrl, encode
@@ -21,6 +23,16 @@ log = structlog.get_logger("orb.frontier")
 
 _EXPECTED_FETCH_S = 0.2
 _RETRY_S = 1.0
+_REFUSED_FIRST_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A shard whose subject was taken: to be offered again at `at`, then at twice the distance."""
+
+    held: Held
+    at: float
+    wait_s: float
 
 
 class Dispatch:
@@ -29,18 +41,22 @@ class Dispatch:
     def __init__(self, own: Ownership) -> None:
         self._own = own
         self._no_room = False
+        self._refused: dict[LeaseId, _Refused] = {}
 
     async def run(self) -> None:
         """Dispatch whenever something is due and a worker has room, until cancelled."""
         own = self._own
         while True:
             own.work.clear()
+            await self._publish_refused()
             more = await self.once()
             if more:
                 continue
             pause = own.settings.sweep_s
             if not self._no_room:
                 pause = min(pause, max(0.002, own.front.next_wake() - own.clock.elapsed()))
+            if self._refused:
+                pause = min(pause, _REFUSED_FIRST_S)
             try:
                 async with asyncio.timeout(pause):
                     await own.work.wait()
@@ -93,9 +109,27 @@ class Dispatch:
             ],
         )
         try:
-            await own.broker.publish_shard(row.pool, own.partition, row.host_id, row.slot, encode(shard))
+            queued = await own.broker.publish_shard(row.pool, own.partition, row.host_id, row.slot, encode(shard))
         except Transient as error:
             log.warning("dispatch.unpublished", lease=row.lease_id, host=row.host, error=str(error))
+            return
+        if queued or held.grant is not None:
+            self._refused.pop(row.lease_id, None)
+        else:
+            wait_s = self._refused[row.lease_id].wait_s * 2 if row.lease_id in self._refused else _REFUSED_FIRST_S
+            self._refused[row.lease_id] = _Refused(held, own.clock.elapsed() + wait_s, wait_s)
+
+    async def _publish_refused(self) -> None:
+        """Offer again what the slot's previous message still kept out: its worker has reported and is about to ack."""
+        own = self._own
+        now = own.clock.elapsed()
+        for lease_id, refused in list(self._refused.items()):
+            if own.leases.get(lease_id) is not refused.held or refused.held.grant is not None:
+                del self._refused[lease_id]
+            elif refused.wait_s > own.settings.republish_s:
+                del self._refused[lease_id]
+            elif refused.at <= now:
+                await self.publish(refused.held)
 
     async def _requests(self) -> list[tuple[LeaseRequest, Host, Queue]]:
         """What to lease now. The queues taken are out of the front until leased or deferred."""

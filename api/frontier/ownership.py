@@ -113,6 +113,7 @@ class Ownership:
         crawl = self.crawls.get(row.crawl_id)
         if crawl is None:
             return False
+        self.shares.set_weight(crawl.crawl_id, crawl.spec.weight)
         facts = facts_of(row)
         delay_s = crawl.delay_s(facts)
         return self.front.offer(
