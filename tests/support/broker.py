@@ -33,7 +33,7 @@ class BrokerServer:
         broker = await NatsBroker.connect([self.endpoint.url], token=self.endpoint.token, name="test", settings=chosen)
         try:
             if declare:
-                await broker.declare([POOL])
+                await persist(lambda: broker.declare([POOL]))
             yield broker
         finally:
             await broker.close()

@@ -15,10 +15,12 @@ STREAM_NOT_FOUND: Final = 10059
 STREAM_DIFFERS: Final = 10058
 NO_MESSAGE: Final = 10037
 _STORE_FAILED: Final = 10077
-_TOO_LARGE: Final = 10054
+_NEVER: Final = frozenset({10052, 10054, 10074})
+"""Invalid configuration, message too large, replicas on a server that is alone: their codes would say `try again`."""
 _NO_RESOURCES: Final = frozenset({10023, 10028, 10047})
 _NOT_ENABLED: Final = frozenset({10039, 10076})
-_NOT_YET: Final = frozenset({10014, STREAM_NOT_FOUND})
+_NOT_YET: Final = frozenset({10005, 10014, STREAM_NOT_FOUND})
+"""No peers to place it on, no such consumer, no such stream: their codes would say `never`."""
 _OCCUPIED: Final = "maximum messages per subject exceeded"
 _FULL: Final = ("maximum messages exceeded", "maximum bytes exceeded", _OCCUPIED)
 
@@ -91,7 +93,7 @@ def failure(error: ApiError, what: str) -> Exception:
         return Refused(f"{text}: the broker's storage limits are used up")
     if error.err_code in _NOT_ENABLED:
         return Unusable(f"{text}: JetStream is off; is the broker's disk full, or was it started without JetStream?")
-    if error.err_code == _TOO_LARGE:
+    if error.err_code in _NEVER:
         return Permanent(text)
     if error.err_code in _NOT_YET or error.code >= 500:
         return Transient(text)

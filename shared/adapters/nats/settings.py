@@ -9,10 +9,11 @@ MIB = 1 << 20
 class StreamSettings:
     """Desired state of the streams, and how long the client waits.
 
-    Durations are seconds, sizes bytes; -1 means unbounded. `replicas` is 1 on a single server and 3 in a cluster.
+    Durations are seconds; sizes are bytes, -1 unbounded. `replicas` is 1 on a single server and 3 in a cluster.
     `ack_wait_s`: how long a shard in hand may stay silent before it is delivered again.
     `max_ack_pending` must exceed the visits of all workers of a pool together, `max_waiting` their open pulls.
-    `reports_per_subject` bounds each partition's backlog: above it a producer is refused and holds what it has.
+    `reports_per_subject` bounds each partition's backlog: above it a producer is refused and holds what it has; it
+    must be positive.
     `read_bytes` bounds what a report reader holds in memory (but one message of the broker's maximum size always fits).
     """
 
