@@ -62,6 +62,7 @@ class Dispatch:
                     await own.work.wait()
             except TimeoutError:
                 continue
+            await asyncio.sleep(own.settings.linger_s / 2)
 
     async def once(self) -> bool:
         """Lease and publish one batch; whether there may be more to do at once."""

@@ -5,6 +5,8 @@ question arrived: a deposed owner, woken after its takeover, therefore grants no
 until the outcomes published up to the question are applied, so that what is left is what is really left.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 import structlog
@@ -38,7 +40,17 @@ from shared.wire.messages import (
 
 log = structlog.get_logger("orb.frontier")
 
-_NOT_YET_MS = 1000
+_NOT_YET_MS = 100
+
+
+@dataclass(slots=True)
+class _Ask:
+    """A question waiting for its answer."""
+
+    lease_id: LeaseId
+    delivery: int
+    holder: str
+    reply: Answer | None = None
 
 
 class Granting:
@@ -46,6 +58,7 @@ class Granting:
 
     def __init__(self, own: Ownership) -> None:
         self._own = own
+        self._asked: list[_Ask] = []
 
     async def answer(self, data: bytes) -> bytes | None:
         """The answer to one question; None (no answer) while it cannot be given."""
@@ -75,32 +88,54 @@ class Granting:
             through = await own.broker.last_report(own.partition, "outcome")
             if not await own.applied_outcomes(through, own.settings.barrier_s):
                 return None
-        async with own.writing() as fence:
-            now = own.clock.elapsed()
-            standing = own.leases.begin(lease_id, question.delivery, question.holder, now)
+        ask = _Ask(lease_id, question.delivery, question.holder)
+        self._asked.append(ask)
+        async with own.writing():
+            # Whoever gets the partition first answers everyone who waited with it, in one transaction.
+            asked, self._asked = self._asked, []
+            if asked:
+                await self._stand(asked)
+        return ask.reply
+
+    async def _stand(self, asked: Sequence["_Ask"]) -> None:
+        """Decide how each asker stands (within `writing`), granting what may be granted."""
+        own = self._own
+        granting: list[tuple[_Ask, Held]] = []
+        proven: list[tuple[_Ask, Held | None]] = []
+        for ask in asked:
+            standing = own.leases.begin(ask.lease_id, ask.delivery, ask.holder, own.clock.elapsed())
             match standing:
                 case LeaseGone():
-                    # A deposed owner knows nothing of newer leases, so "gone", too, is said only under a proven term.
-                    return Gone() if await own.store.still_owner(fence) else None
+                    proven.append((ask, None))
                 case OldDelivery():
-                    return Superseded()
+                    ask.reply = Superseded()
                 case HeldByAnother(seconds):
-                    return Wait(max(_NOT_YET_MS // 10, int(seconds * 1000) + 1))
+                    ask.reply = Wait(max(_NOT_YET_MS, int(seconds * 1000) + 1))
                 case SameHolder(held):
-                    if not await own.store.still_owner(fence):
-                        return None
-                    own.leases.extended(held, own.clock.elapsed())
-                    return self._go(held)
+                    proven.append((ask, held))
                 case MayGrant(held, expired):
-                    if expired and not await self._count_expiry(held):
-                        return Gone()
-                    await own.store.grant(own.fence, [lease_id])
-                    await own.committed()
-                    own.leases.granted(held, question.delivery, question.holder, own.clock.elapsed())
-                    own.work.set()
-                    return self._go(held)
+                    if any(other is held for _, other in granting):
+                        ask.reply = Wait(_NOT_YET_MS)
+                    elif expired and not await self._count_expiry(held):
+                        ask.reply = Gone()
+                    else:
+                        granting.append((ask, held))
                 case _:
                     assert_never(standing)
+        if granting:
+            await own.store.grant(own.fence, [held.row.lease_id for _, held in granting])
+            await own.committed()
+            for ask, held in granting:
+                own.leases.granted(held, ask.delivery, ask.holder, own.clock.elapsed())
+                ask.reply = self._go(held)
+        # A deposed owner knows nothing of newer leases, so "gone", too, is said only under a proven term.
+        if proven and await own.store.still_owner(own.fence):
+            for ask, same in proven:
+                if same is None:
+                    ask.reply = Gone()
+                else:
+                    own.leases.extended(same, own.clock.elapsed())
+                    ask.reply = self._go(same)
 
     async def _extend(self, question: Extend) -> Answer | None:
         own = self._own

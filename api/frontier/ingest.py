@@ -45,6 +45,9 @@ class Ingest:
                     continue
                 if not reports:
                     continue
+                if len(reports) < own.settings.batch:
+                    await asyncio.sleep(own.settings.linger_s)
+                    reports = [*reports, *await reader.read(own.settings.batch - len(reports), 0.0)]
                 if kind == "outcome":
                     await self.outcomes(reports)
                 else:

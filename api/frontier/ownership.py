@@ -29,7 +29,8 @@ class FrontierSettings:
 
     `grant_s`: how long a worker may fetch without asking again. `ack_wait_s`: after which the broker delivers a shard
     again. `most_hosts`: hosts kept in memory per partition, the rest waits in SQL. `batch`: reports applied in one
-    transaction. `shards_at_once`: leases written in one transaction.
+    transaction. `linger_s`: how long a small batch waits for more, so that transactions stay few. `shards_at_once`:
+    leases written in one transaction.
     """
 
     partitions: int = 64
@@ -40,6 +41,7 @@ class FrontierSettings:
     sweep_s: float = 1.0
     most_hosts: int = 5_000
     batch: int = 256
+    linger_s: float = 0.02
     shards_at_once: int = 64
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import NullPool, StaticPool
+from sqlalchemy.pool import QueuePool, StaticPool
 
 from shared.domain.errors import Permanent, Transient, Unusable
 
@@ -28,7 +28,7 @@ def sqlite_engine(path: Path, *, synchronous: Synchronous = "NORMAL", read_only:
     """An engine on one file. NORMAL survives the death of every process; FULL also the loss of power."""
     engine = create_engine(
         f"sqlite:///{path}",
-        poolclass=NullPool if read_only else StaticPool,
+        poolclass=QueuePool if read_only else StaticPool,
         connect_args={"isolation_level": None, "timeout": 10.0, "check_same_thread": False, "cached_statements": 512},
     )
 
