@@ -1,7 +1,7 @@
 """The finished check: two looks at the counters with everything published in between applied.
 
-All counters zero (noting their version), then every subject's last sequence S, then every partition applied through S, then
-the counters still zero at that version. Otherwise something moved: again, later.
+All counters zero (noting their version), then every subject's last sequence S, then every partition applied through S,
+then the counters still zero at that version. Otherwise something moved: again, later.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def ended_by(crawl: ActiveCrawl) -> str | None:
 async def finished(crawl: ActiveCrawl, owners: Sequence[Owner], store: Store, broker: Broker) -> str | None:
     """Why the crawl is finished ("complete" or the budget's name); None when it is not, or not provably."""
     before = await store.counters(crawl.crawl_id)
-    if before.discovered == 0 or not at_rest(crawl, before):
+    if not at_rest(crawl, before):
         return None
     for owner in owners:
         last = Subjects(

@@ -1,4 +1,7 @@
-"""Turns discovery messages into a batch to apply. What cannot be read becomes a dead letter; what cannot be queued is counted."""
+"""Turns discovery messages into a batch to apply.
+
+What cannot be read becomes a dead letter; what cannot be queued is counted.
+"""
 
 from collections.abc import Sequence
 
@@ -15,8 +18,8 @@ _MOST_PRIORITY = 100
 def gather(reports: Sequence[Delivered], partition: Partition, partitions: int) -> FoundBatch:
     """The batch that these reports make, in their order.
 
-    Every URL is brought into canonical form again, so that the tables hold one form whatever version a worker runs; a URL
-    without one, or of another partition, is refused.
+    Every URL is brought into canonical form again, so that the tables hold one form whatever version a worker runs; a
+    URL without one, or of another partition, is refused.
     """
     messages: list[tuple[ProducerMark, tuple[FoundLink, ...], int]] = []
     letters: list[DeadLetter] = []

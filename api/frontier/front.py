@@ -1,13 +1,14 @@
 """The front: the hosts of a partition that have something to do soon, ordered by when politeness lets them.
 
-Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except how long
-a host has rested; a host is therefore forgotten only after its delay has passed, and a new owner takes every host as
-fetched at its claim.
+Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except how
+long a host has rested; a host is therefore forgotten only after its delay has passed, and a new owner takes every host
+as fetched at its claim.
 
 Invariants:
 - a slot of a host is taken by at most one lease, and `leased` and `released` bracket it;
 - a queue stands in `_later` or in its crawl's ready line, not in both, and in neither while no slot is free;
-- at most `most_hosts` hosts are held, beyond which `complete(crawl)` turns false and the owner reads more from SQL later.
+- at most `most_hosts` hosts are held, beyond which `complete(crawl)` turns false and the owner reads more from SQL
+  later.
 """
 
 import heapq

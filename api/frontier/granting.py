@@ -23,7 +23,7 @@ from api.frontier.leases import (
 )
 from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft
-from shared.domain.errors import Transient
+from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import LeaseId
 from shared.wire.messages import (
     Answer,
@@ -75,7 +75,7 @@ class Granting:
                     reply = await self._extend(question)
                 case _:
                     assert_never(question)
-        except Transient as error:
+        except (Transient, OwnershipLost) as error:
             log.warning("grant.unanswered", partition=self._own.partition, error=str(error))
             return None
         return None if reply is None else encode(reply)

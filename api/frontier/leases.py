@@ -1,8 +1,8 @@
 """Leases and their grants: who may fetch what is left of a URL shard, and until when.
 
-Pure: times are the owner's monotonic seconds. Grant n of a lease is durable before it is answered, and grant n + 1 is given
-only after grant n has expired, measured here from the answer and at the worker from its question, so the worker's ends
-first. A new owner takes every lease that was ever granted as granted at its claim.
+Pure: times are the owner's monotonic seconds. Grant n of a lease is durable before it is answered, and grant n + 1 is
+given only after grant n has expired, measured here from the answer and at the worker from its question, so the worker's
+ends first. A new owner takes every lease that was ever granted as granted at its claim.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,10 @@ SPLIT_BY: Final = 8
 
 @dataclass(slots=True)
 class Grant:
-    """The newest grant of a lease. `holder` None: given by an earlier owner, its holder makes itself known by extending."""
+    """The newest grant of a lease.
+
+    `holder` None: given by an earlier owner, its holder makes itself known by extending.
+    """
 
     number: int
     delivery: int
@@ -75,7 +78,10 @@ class SameHolder:
 
 @dataclass(frozen=True, slots=True)
 class MayGrant:
-    """Nobody holds it. `expired`: the newest grant ran out, so outcomes must be applied and the expiry counted first."""
+    """Nobody holds it.
+
+    `expired`: the newest grant ran out, so outcomes must be applied and the expiry counted first.
+    """
 
     held: Held
     expired: bool

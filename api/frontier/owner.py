@@ -92,6 +92,7 @@ class Owner:
         try:
             async with self._broker.answer(self.partition, granting.answer), asyncio.TaskGroup() as loops:
                 name = f"p{self.partition}"
+                loops.create_task(own.ended(), name=f"{name}.ended")
                 loops.create_task(ingest.run("outcome"), name=f"{name}.ingest.outcome")
                 loops.create_task(ingest.run("discovery"), name=f"{name}.ingest.discovery")
                 loops.create_task(dispatch.run(), name=f"{name}.dispatch")

@@ -1,7 +1,7 @@
 """What an owner knows of its partition under its term, and the bracket through which it writes.
 
-Invariant: the fields mirror what the last committed transaction left, and change only inside `writing`, after a commit. A
-transaction whose fate is unknown ends the ownership's memory (`Transient` out of `writing`): the owner loads it anew.
+Invariant: the fields mirror what the last committed transaction left, and change only inside `writing`, after a commit.
+A transaction whose fate is unknown ends the ownership's memory (`Transient` out of `writing`): the owner loads it anew.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from api.frontier.leases import Leases
 from api.frontier.room import PoolRoom
 from api.frontier.shares import Shares
 from shared.domain.crawl import host_slots
+from shared.domain.errors import OwnershipLost, Permanent, Transient, Unusable
 from shared.domain.frontier import Fence, Position
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
 from shared.domain.ledger import Claimed, QueueRow
@@ -76,15 +77,35 @@ class Ownership:
         self.work = asyncio.Event()
         self._moved = asyncio.Condition()
         self._lock = asyncio.Lock()
+        self._ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
         return f"<Ownership p={self.partition} v={self.fence.version} {self.leases!r} {self.front!r}>"
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Fence]:
-        """Hold the partition for one transaction; call `committed` inside, right after it committed."""
+        """Hold the partition for one transaction; call `committed` inside, right after it committed.
+
+        A Permanent out of it means that nothing was written. After anything else what is remembered here may no longer be
+        what is stored, so the ownership ends (`ended`).
+        """
         async with self._lock:
-            yield self.fence
+            try:
+                yield self.fence
+            except Permanent:
+                raise
+            except BaseException as error:
+                self._end(error)
+                raise
+
+    async def ended(self) -> None:
+        """Wait until a transaction's fate became unknown or the fence refused one, and raise what it raised."""
+        raise await asyncio.shield(self._ended)
+
+    def _end(self, error: BaseException) -> None:
+        if not self._ended.done():
+            known = isinstance(error, Transient | OwnershipLost | Unusable)
+            self._ended.set_result(error if known else Transient(f"a transaction was broken off: {error!r}"))
 
     async def committed(self, position: Position | None = None) -> None:
         """The transaction that began with the current fence is in."""

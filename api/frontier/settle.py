@@ -1,8 +1,9 @@
 """What a worker's outcomes change: pure decisions, gathered into one transaction's Changes.
 
-A Draft is laid over the committed leases and hosts; nothing shows outside it until `commit` is called after the transaction.
-The first outcome of a URL under a live lease wins; everything else is counted stale. `final` frees the slot only when it
-comes from the newest grant: an earlier holder's last word must not free a slot that another one holds.
+A Draft is laid over the committed leases and hosts; nothing shows outside it until `commit` is called after the
+transaction. The first outcome of a URL under a live lease wins; everything else is counted stale. `final` frees the
+slot only when it comes from the newest grant: an earlier holder's last word must not free a slot that another one
+holds.
 """
 
 from collections.abc import Callable
