@@ -1,7 +1,8 @@
 """The port to the message broker: visits out, reports in, questions and answers between.
 
-Errors: Transient when the broker is away or did not answer in time (the message may or may not have been stored; publish
-again with the same message id), Refused when a bounded subject is full, Permanent when the broker will never take it.
+Errors: Transient when the broker is away or did not answer in time (the message may or may not have been stored;
+publish again with the same message id), Refused when a bounded subject is full, Permanent when the broker will never
+take it, Unusable when it has shut us out for good.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -44,7 +45,11 @@ class VisitMessage(Protocol):
         ...
 
     async def ack(self) -> None:
-        """Settle it and wait until the broker has confirmed."""
+        """Settle it and wait until the broker has confirmed; again is harmless.
+
+        Transient: it may come again. A broker that was killed may have forgotten the delivery: it then never confirms,
+        and delivers anew, counting from 1.
+        """
         ...
 
     async def nak(self, delay_s: float) -> None:
@@ -60,7 +65,8 @@ class ReportReader(Protocol):
     async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
         """Up to `most` reports; waits up to wait_s for the first, never for the others; empty when none came.
 
-        Raises Transient when the broker is away; reading again continues without a gap or a repeat.
+        Raises Transient when the broker is away; reading again continues without a gap or a repeat. Once the stream was
+        replaced by another (compare `reports_state`), every read is Transient: open a new reader.
         """
         ...
 
@@ -83,7 +89,7 @@ class Broker(Protocol):
         ...
 
     async def pull_visits(self, pool: str, most: int, wait_s: float) -> Sequence[VisitMessage]:
-        """Up to `most` shards; waits up to wait_s for the first only."""
+        """Up to `most` shards; waits up to wait_s for the first only. One caller at a time for each pool."""
         ...
 
     async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> ReportReader:

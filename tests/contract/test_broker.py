@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.nats import NatsBroker, StreamSettings
-from shared.domain.errors import Permanent, Refused, Transient, Unusable
+from shared.domain.errors import OwnershipLost, Permanent, Refused, Transient, Unusable
 from shared.domain.ids import Partition
 from shared.wire import subjects
 from tests.support.broker import POOL, BrokerServer, persist
@@ -115,6 +115,26 @@ def test_closing_while_the_broker_is_away_does_not_hang(server: BrokerServer) ->
             await reader.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_connection_that_the_broker_closed_for_good_is_unusable_and_says_why(server: BrokerServer) -> None:
+    """No message of ours can do that, so the test sends one behind the adapter's back."""
+
+    async def run() -> None:
+        async with server.broker() as broker:
+            reader = await broker.read_reports(P, "outcome", 0)
+            reading = asyncio.create_task(reader.read(1, 3600.0))
+            client = broker._connection._client
+            client._max_payload = 1 << 30
+            await client.publish("x", b"x" * (3 << 20))
+            with pytest.raises((Unusable, Transient)):
+                await reading
+            with pytest.raises(Unusable, match="maximum payload"):
+                await reader.read(1, 3600.0)
+            with pytest.raises(Unusable, match="maximum payload"):
+                await broker.publish_report(P, "outcome", b"x", "a")
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 # --- declarations -----------------------------------------------------------------------------------------------------
@@ -232,6 +252,35 @@ def test_a_question_that_is_not_answered_or_breaks_the_owner_times_out_and_the_n
                     with pytest.raises(Transient, match="no answer"):
                         await broker.ask(P, question, 0.1)
                 assert await broker.ask(P, b"good", 20.0) == b"ok"
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_what_ends_an_owner_comes_out_as_it_is_and_ends_open_questions(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            asked, cancelled = asyncio.Event(), asyncio.Event()
+
+            async def reply(_question: bytes) -> bytes | None:
+                asked.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.set()
+                return None
+
+            async def own() -> None:
+                async with broker.answer(P, reply):
+                    await asked.wait()
+                    raise OwnershipLost
+
+            owning = asyncio.create_task(own())
+            while not asked.is_set():
+                with pytest.raises(Transient):
+                    await broker.ask(P, b"?", 0.2)
+            with pytest.raises(OwnershipLost):
+                await owning
+            assert cancelled.is_set()
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -49,6 +50,9 @@ class BrokerServer:
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         try:
+            # The signal returns before the last thread has stopped.
+            while any(_state(task) != "T" for task in Path(f"/proc/{pid}/task").iterdir()):
+                time.sleep(0.001)
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -64,6 +68,10 @@ def server(tmp_path: Path) -> Iterator[BrokerServer]:
     running = BrokerServer(tmp_path / "broker")
     yield running
     asyncio.run(running.embedded.stop())
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], patience_s: float = 30.0) -> T:

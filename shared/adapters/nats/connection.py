@@ -42,6 +42,11 @@ def status_of(message: Msg) -> str | None:
     return message.headers.get("Status")
 
 
+def reason_of(message: Msg) -> str:
+    """What the server says beside the status code."""
+    return (message.headers or {}).get("Description", "").partition("\n")[0].strip()
+
+
 class Connection:
     """Questions and subscriptions over one reconnecting connection.
 

@@ -17,7 +17,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from shared.adapters.nats.connection import Connection, status_of
+from shared.adapters.nats.connection import Connection, reason_of, status_of
 from shared.adapters.nats.jetstream import API, SECOND_NS, demand, origin_of, unix_ns
 from shared.adapters.nats.settings import StreamSettings
 from shared.domain.errors import Transient
@@ -33,6 +33,8 @@ _FIRST_S: Final = 0.05
 """The least wait for the first message of a fresh pull, so that a read that waits for nothing sees what is there."""
 _REST_S: Final = 0.1
 """How long the broker may pause within what it said it has, before the reader takes what came."""
+_CURSORS: Final = 3
+"""How often one read may place a cursor anew."""
 _OVERHEAD: Final = 4096
 _PULL_ENDED: Final = frozenset({"404", "408"})
 _ENDED_BY_SIZE: Final = "message size exceeds maxbytes"
@@ -59,6 +61,7 @@ class NatsReportReader:
         self._subscription: Subscription | None = None
         self._consumer: str | None = None
         self._cursors = 0
+        self._pulls = 0
         self._next = 1
         self._left = 0
         self._pending = 0
@@ -103,10 +106,13 @@ class NatsReportReader:
     async def _await_first(self, most: int, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
+        cursors = self._cursors
         while not self._kept:
             if self._closed:
                 raise Transient(f"the reader of {self._subject} is closed")
             if self._consumer is None:
+                if self._cursors - cursors >= _CURSORS:
+                    raise Transient(f"the broker keeps taking our cursor on {self._subject} away")
                 await self._place()
             if self._left <= 0:
                 await self._pull(most)
@@ -173,21 +179,22 @@ class NatsReportReader:
             # A pull that is smaller than the next message would never deliver it.
             "max_bytes": max(self._settings.read_bytes, self._connection.max_payload + _OVERHEAD),
         }
+        self._pulls += 1
         self._left = most
         self._heard = asyncio.get_running_loop().time()
         await self._connection.send(
             f"{API}CONSUMER.MSG.NEXT.{subjects.REPORTS}.{self._consumer}",
             msgspec.json.encode(request),
-            reply=f"{self._inbox}.{self._cursors}",
+            reply=f"{self._inbox}.{self._pulls}",
         )
 
     async def _received(self, message: Msg) -> None:
-        """A message under its own subject, or the server's word under the inbox of the cursor it is about."""
+        """A message under its own subject, or the server's word under the inbox of the pull it is about."""
         self._heard = asyncio.get_running_loop().time()
         status = status_of(message)
         if status is not None:
-            if message.subject == f"{self._inbox}.{self._cursors}":
-                self._told(status, (message.headers or {}).get("Description", "").lower())
+            if message.subject == f"{self._inbox}.{self._pulls}":
+                self._told(status, reason_of(message).lower())
             return
         origin = origin_of(message.reply)
         if origin.consumer != self._consumer:

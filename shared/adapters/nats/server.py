@@ -123,7 +123,9 @@ class EmbeddedServer:
                 port = await self._await_port(deadline)
                 if port is not None:
                     break
-                last_words = self.log_tail() or last_words
+                # One that was cut off while starting says less than one that ended.
+                if not last_words or (self._process is not None and self._process.poll() is not None):
+                    last_words = self.log_tail()
                 # A client's own attempt to reconnect may hold the port for a moment.
                 if "address already in use" not in last_words or time.monotonic() + _PORT_WAIT_S > deadline:
                     raise Unusable(f"{EXECUTABLE} did not start:\n{last_words or '(it wrote no log)'}")

@@ -25,23 +25,24 @@ async def answering(
 ) -> AsyncIterator[None]:
     """Answer questions side by side while open; one that comes above 4,096 open ones stays unanswered."""
     open_questions: set[asyncio.Task[None]] = set()
-    async with asyncio.TaskGroup() as group:
 
-        async def receive(question: Msg) -> None:
-            if len(open_questions) >= _OPEN_QUESTIONS:
-                log.warning("answer.overloaded", subject=subject)
-                return
-            task = group.create_task(_answer(connection, reply, question), name=f"answer {subject}")
-            open_questions.add(task)
-            task.add_done_callback(open_questions.discard)
+    async def receive(question: Msg) -> None:
+        if len(open_questions) >= _OPEN_QUESTIONS:
+            log.warning("answer.overloaded", subject=subject)
+            return
+        task = asyncio.create_task(_answer(connection, reply, question), name=f"answer {subject}")
+        open_questions.add(task)
+        task.add_done_callback(open_questions.discard)
 
-        subscription = await _subscribed(connection, subject, receive)
-        try:
-            yield
-        finally:
-            await connection.unsubscribe(subscription)
-            for task in open_questions:
-                task.cancel()
+    subscription = await _subscribed(connection, subject, receive)
+    try:
+        yield
+    finally:
+        await connection.unsubscribe(subscription)
+        for task in open_questions:
+            task.cancel()
+        # Not a TaskGroup: it would wrap whatever the body raises.
+        await asyncio.gather(*open_questions, return_exceptions=True)
 
 
 async def _answer(connection: Connection, reply: Callable[[bytes], Awaitable[bytes | None]], question: Msg) -> None:
@@ -69,25 +70,33 @@ async def _subscribed(connection: Connection, subject: str, receive: Callable[[M
     return subscription
 
 
+class _Heard:
+    """What was said, oldest first; the oldest are dropped."""
+
+    def __init__(self) -> None:
+        self._kept: deque[bytes] = deque(maxlen=_HEARD)
+        self._news = asyncio.Event()
+
+    async def receive(self, message: Msg) -> None:
+        self._kept.append(message.data)
+        self._news.set()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._kept:
+            self._news.clear()
+            await self._news.wait()
+        return self._kept.popleft()
+
+
 @asynccontextmanager
 async def listening(connection: Connection, subject: str) -> AsyncIterator[AsyncIterator[bytes]]:
     """The last 1,024 things said and not yet taken."""
-    heard: deque[bytes] = deque(maxlen=_HEARD)
-    news = asyncio.Event()
-
-    async def receive(message: Msg) -> None:
-        heard.append(message.data)
-        news.set()
-
-    async def each() -> AsyncIterator[bytes]:
-        while True:
-            while heard:
-                yield heard.popleft()
-            news.clear()
-            await news.wait()
-
-    subscription = await _subscribed(connection, subject, receive)
+    heard = _Heard()
+    subscription = await _subscribed(connection, subject, heard.receive)
     try:
-        yield each()
+        yield heard
     finally:
         await connection.unsubscribe(subscription)

@@ -15,7 +15,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from shared.adapters.nats.connection import Connection, status_of
+from shared.adapters.nats.connection import Connection, reason_of, status_of
 from shared.adapters.nats.jetstream import API, SECOND_NS, origin_of
 from shared.adapters.nats.settings import StreamSettings
 from shared.adapters.nats.streams import VISITS_CONSUMER
@@ -30,6 +30,7 @@ _GRACE_S: Final = 0.25
 _FORGET_S: Final = 5.0
 _REST_S: Final = 0.02
 _PULL_ENDED: Final = frozenset({"404", "408"})
+_BATCH_COMPLETED: Final = "batch completed"
 
 
 class NatsVisit:
@@ -144,8 +145,9 @@ class VisitQueue:
             self._left, self._pending = max(self._left - 1, 0), origin.pending
         elif message.subject == f"{self._inbox}.{self._pulls}" and status != "100":
             self._left = 0
-            if status not in _PULL_ENDED:
-                self._problem = f"{status} {(message.headers or {}).get('Description', '')}".strip()
+            reason = reason_of(message)
+            if status not in _PULL_ENDED and reason.lower() != _BATCH_COMPLETED:
+                self._problem = f"{status} {reason}".strip()
         self._changed.set()
 
     def _complain(self) -> None:
