@@ -37,4 +37,4 @@ class WorkerSettings(_Process):
     visits: int = Field(default=64, ge=1, le=10_000, description="URL shards in hand at once")
     connections: int = Field(default=512, ge=1, le=65_536, description="connections kept open")
     grace_s: float = Field(default=10.0, ge=0, le=3600, description="how long visits may go on after a stop")
-    report_s: float = Field(default=2.0, ge=0.01, le=60, description="longest time a finished page waits to be reported")
+    report_s: float = Field(default=2.0, ge=0.01, le=60, description="how long a finished page may wait to be reported")

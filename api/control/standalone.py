@@ -205,7 +205,9 @@ class Standalone:
         """Apply what is in the streams, for at most `grace_s`."""
         try:
             async with asyncio.timeout(grace_s):
-                while not await self._caught_up():
+                while True:
+                    if await self._caught_up():
+                        return
                     await asyncio.sleep(0.05)
         except (TimeoutError, Transient) as error:
             log.warning("stop.reports_left", error=str(error) or "time ran out; they are applied at the next start")

@@ -125,9 +125,8 @@ class Dispatch:
         own = self._own
         now = own.clock.elapsed()
         for lease_id, refused in list(self._refused.items()):
-            if own.leases.get(lease_id) is not refused.held or refused.held.grant is not None:
-                del self._refused[lease_id]
-            elif refused.wait_s > own.settings.republish_s:
+            over = own.leases.get(lease_id) is not refused.held or refused.held.grant is not None
+            if over or refused.wait_s > own.settings.republish_s:
                 del self._refused[lease_id]
             elif refused.at <= now:
                 await self.publish(refused.held)

@@ -82,7 +82,9 @@ def same_stream(position: Position, created_ns: int, last_sequence: int) -> bool
     """
     if position.stream_created_ns == 0:
         return position.outcome_seq == 0 and position.discovery_seq == 0
-    return position.stream_created_ns == created_ns and last_sequence >= max(position.outcome_seq, position.discovery_seq)
+    return position.stream_created_ns == created_ns and last_sequence >= max(
+        position.outcome_seq, position.discovery_seq
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,8 @@ class Merge(IntEnum):
 def merge_link(state: UrlState, known_depth: int, found_depth: int, max_depth: int | None) -> Merge:
     """Least depth wins, so that the set of pages does not depend on who found a link first.
 
-    A page already done is queued again when its links come nearer to the seeds and a depth limit is set: what they lead to
-    may now lie within the limit.
+    A page already done is queued again when its links come nearer to the seeds and a depth limit is set: what they lead
+    to may now lie within the limit.
     """
     if found_depth >= known_depth:
         return Merge.NOTHING

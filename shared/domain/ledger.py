@@ -1,4 +1,7 @@
-"""What an owner reads from and writes to the frontier's tables, as values; times are Unix ms unless a name says else."""
+"""What an owner reads from and writes to the frontier's tables, as values.
+
+Times are Unix ms unless a name says else.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -258,7 +261,7 @@ class FoundBatch:
 
 @dataclass(slots=True)
 class Found:
-    """What applying a FoundBatch changed: queues touched (with rows added), depths lowered in leases, counter deltas."""
+    """What applying a FoundBatch changed: queues (with rows added), depths lowered in leases, counter deltas."""
 
     queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
     host_names: dict[HostId, str] = field(default_factory=dict)

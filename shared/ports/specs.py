@@ -25,7 +25,8 @@ class SpecSource(Protocol):
     """A worker's view of the published specs."""
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec | None:
-        """The crawl's spec at `revision` or later; None when the view has reached that revision and knows no such crawl.
+        """The crawl's spec at `revision` or later; None when the view has reached that revision and knows no such
+        crawl.
 
         Transient when the view has not reached the revision in time: absent must never be taken for deleted.
         """

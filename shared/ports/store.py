@@ -1,8 +1,8 @@
 """The port to the frontier's truth. Every method is one transaction; owners' methods begin with their fence.
 
-Errors: OwnershipLost when the fence refused (nothing was written), Transient when the database was away or busy beyond its
-limits (nothing was written, or the answer was lost: the caller must claim and load again), Permanent when these rows can
-never be written, Unusable when the disk is full or the schema is not ours.
+Errors: OwnershipLost when the fence refused (nothing was written), Transient when the database was away or busy beyond
+its limits (nothing was written, or the answer was lost: the caller must claim and load again), Permanent when these
+rows can never be written, Unusable when the disk is full or the schema is not ours.
 """
 
 from collections.abc import Sequence
@@ -87,8 +87,8 @@ class Store(Protocol):
     ) -> int | None:
         """Apply one bounded chunk of a command, to hosts numbered above `after_host`.
 
-        Returns where the next chunk begins, or None when the command is done, in the transaction that moves the position.
-        Every chunk may be applied again after a crash.
+        Returns where the next chunk begins, or None when the command is done, in the transaction that moves the
+        position. Every chunk may be applied again after a crash.
         """
         ...
 

@@ -1,9 +1,10 @@
 """The messages between masters and workers, as versioned msgspec structs.
 
-Every message is one msgpack map with a `type` tag that ends in its version (`shard/1`). Unknown fields are ignored, so a
-newer peer may add some; a message that does not decode is `Malformed`, which the reader turns into a dead letter.
-Inner structs are arrays: fields may only be appended to them, each with a default. Durations are milliseconds; no message
-carries a deadline on anyone's wall clock. `at_ms` fields are Unix milliseconds and say only when something happened.
+Every message is one msgpack map with a `type` tag that ends in its version (`shard/1`). Unknown fields are ignored, so
+a newer peer may add some; a message that does not decode is `Malformed`, which the reader turns into a dead letter.
+Inner structs are arrays: fields may only be appended to them, each with a default. Durations are milliseconds; no
+message carries a deadline on anyone's wall clock. `at_ms` fields are Unix milliseconds and say only when something
+happened.
 """
 
 from typing import Any, TypeVar
@@ -34,8 +35,8 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True):
 class Shard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_defaults=True):
     """URLs of one host of one crawl, leased together: at most 500.
 
-    `spec` is the revision the shard was made under; a worker whose view is older waits or asks, and never takes "absent"
-    for "deleted". `delay_ms` is the wait between the end of a response and the start of the next request.
+    `spec` is the revision the shard was made under; a worker whose view is older waits or asks, and never takes
+    "absent" for "deleted". `delay_ms` is the wait between the end of a response and the start of the next request.
     """
 
     lease: int
@@ -52,7 +53,10 @@ class Shard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_d
 
 
 class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_defaults=True):
-    """May I fetch what is left of this lease? `holder` names the asking visit; asking again with the same is harmless."""
+    """May I fetch what is left of this lease?
+
+    `holder` names the asking visit; asking again with the same is harmless.
+    """
 
     lease: int
     delivery: int
@@ -109,8 +113,8 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
     """What became of one URL.
 
     `end` is a shared.domain.outcome.End value, `status` the HTTP status or 0, `reason` a failure kind, exclusion reason
-    or empty, `digest` the payload's sha1 (20 bytes) or empty, `size` the payload in bytes, `links` the outlinks in scope,
-    `retry_after_ms` what the server asked for (-1: nothing).
+    or empty, `digest` the payload's sha1 (20 bytes) or empty, `size` the payload in bytes, `links` the outlinks in
+    scope, `retry_after_ms` what the server asked for (-1: nothing).
     """
 
     fingerprint: bytes
@@ -199,7 +203,10 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", omit_defaults=True):
-    """An operator's verb, applied in order and once per partition. `id` is unique; kinds are in shared.domain.command."""
+    """An operator's verb, applied in order and once per partition.
+
+    `id` is unique; kinds are in shared.domain.command.
+    """
 
     id: str
     crawl: int
@@ -235,8 +242,8 @@ class HostProgress(msgspec.Struct, frozen=True, array_like=True):
 class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", omit_defaults=True):
     """How a crawl stands, told about twice a second by the master and once more when it finishes.
 
-    `counters` are shared.domain.ledger.Counters' fields, `tallies` kind -> key -> count (kinds: status, failed, excluded).
-    `state` is a CrawlState; `active_ms` the time the crawl was worked on, over all runs.
+    `counters` are shared.domain.ledger.Counters' fields, `tallies` kind -> key -> count (kinds: status, failed,
+    excluded). `state` is a CrawlState; `active_ms` the time the crawl was worked on, over all runs.
     """
 
     crawl: int

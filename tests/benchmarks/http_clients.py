@@ -80,7 +80,8 @@ async def pycurl_epoll(in_flight: int) -> Any:
     idle = [pycurl.Curl() for _ in range(in_flight)]
 
     async def get(url: str) -> int:
-        curl, parts = idle.pop(), []
+        curl = idle.pop()
+        parts: list[bytes] = []
         curl.setopt(pycurl.URL, url)
         curl.setopt(pycurl.WRITEFUNCTION, parts.append)
         futures[curl] = future = loop.create_future()
@@ -106,7 +107,8 @@ async def pycurl_async_multi(in_flight: int) -> Any:
         idle = [pycurl.Curl() for _ in range(in_flight)]
 
         async def get(url: str) -> int:
-            curl, parts = idle.pop(), []
+            curl = idle.pop()
+            parts: list[bytes] = []
             curl.setopt(pycurl.URL, url)
             curl.setopt(pycurl.WRITEFUNCTION, parts.append)
             await multi.perform(curl)

@@ -41,7 +41,7 @@ from shared.wire.messages import (
     decode_status,
     encode,
 )
-from tests.unit.wire_samples import SAMPLES
+from tests.support.wire_samples import SAMPLES
 
 Decoder = Callable[[bytes], Message]
 

@@ -11,8 +11,8 @@ from shared.domain.ids import CrawlId, HostId, Partition
 from shared.domain.ledger import Changes, DeadLetter, FetchRow
 
 _URL = text(
-    "UPDATE urls SET state = :state, rank = :rank, attempts = :attempts, flags = :flags, reason = :reason, lease_id = NULL"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+    "UPDATE urls SET state = :state, rank = :rank, attempts = :attempts, flags = :flags, reason = :reason,"
+    " lease_id = NULL WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
 )
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
@@ -42,9 +42,10 @@ _QUEUE = text(
     " WHERE crawl_id = :crawl_id AND host_id = :host_id"
 )
 _HOST = text(
-    "UPDATE hosts SET crawl_delay_ms = :crawl_delay_ms, latency_ms = :latency_ms, failures = :failures, unreachable = :unreachable,"
-    " last_failure_ms = :last_failure_ms, last_failure = :last_failure, blocked_until_ms = :blocked_until_ms,"
-    " visited_at_ms = :visited_at_ms, ip = coalesce(:ip, ip) WHERE host_id = :host_id"
+    "UPDATE hosts SET crawl_delay_ms = :crawl_delay_ms, latency_ms = :latency_ms, failures = :failures,"
+    " unreachable = :unreachable, last_failure_ms = :last_failure_ms, last_failure = :last_failure,"
+    " blocked_until_ms = :blocked_until_ms, visited_at_ms = :visited_at_ms,"
+    " ip = coalesce(:ip, ip) WHERE host_id = :host_id"
 )
 _FREE = text("DELETE FROM leases WHERE lease_id = :lease_id")
 _EXPIRED = text("UPDATE leases SET expired = :expired WHERE lease_id = :lease_id")
@@ -163,7 +164,8 @@ def add_counters(connection: Connection, crawl_id: CrawlId, partition: Partition
     sums = "".join(f", {name} = crawl_counters.{name} + excluded.{name}" for name in names)
     connection.execute(
         text(
-            f"INSERT INTO crawl_counters (crawl_id, partition, version{columns}) VALUES (:crawl_id, :partition, 1{places})"
+            f"INSERT INTO crawl_counters (crawl_id, partition, version{columns})"
+            f" VALUES (:crawl_id, :partition, 1{places})"
             f" ON CONFLICT (crawl_id, partition) DO UPDATE SET version = crawl_counters.version + 1{sums}"
         ),
         values | {"crawl_id": crawl_id, "partition": partition},

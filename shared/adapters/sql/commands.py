@@ -1,7 +1,7 @@
 """The transaction that applies one bounded chunk of an operator's command.
 
-A chunk covers a bounded number of hosts, and each host's rows by whole statements; it may be applied again (a crash before
-the last chunk starts the command over), so every statement names the state it changes.
+A chunk covers a bounded number of hosts, and each host's rows by whole statements; it may be applied again (a crash
+before the last chunk starts the command over), so every statement names the state it changes.
 """
 
 from sqlalchemy import Connection, bindparam, text

@@ -103,7 +103,8 @@ def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, in
     result: dict[str, dict[str, int]] = {}
     rows = connection.execute(
         text(
-            "SELECT kind, key, sum(n) FROM crawl_tallies WHERE crawl_id = :crawl_id GROUP BY kind, key ORDER BY kind, key"
+            "SELECT kind, key, sum(n) FROM crawl_tallies WHERE crawl_id = :crawl_id"
+            " GROUP BY kind, key ORDER BY kind, key"
         ),
         {"crawl_id": crawl_id},
     )

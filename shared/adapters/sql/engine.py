@@ -1,7 +1,7 @@
 """SQLite engines: one writer on its own thread, readers beside it, every transaction whole and in one go.
 
-A transaction is a plain function of a Connection, run on the writer's thread from BEGIN IMMEDIATE to COMMIT, so nothing can
-await inside it. The same functions run over an asynchronous driver through `run_sync`.
+A transaction is a plain function of a Connection, run on the writer's thread from BEGIN IMMEDIATE to COMMIT, so nothing
+can await inside it. The same functions run over an asynchronous driver through `run_sync`.
 """
 
 import asyncio

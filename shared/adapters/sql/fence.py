@@ -11,16 +11,21 @@ _ADVANCE = text(
     " WHERE partition = :partition AND owner_term = :term AND version = :version"
 )
 _MOVE = text(
-    "UPDATE partitions SET stream_created_ns = :stream_created_ns, outcome_seq = :outcome_seq, outcome_ns = :outcome_ns,"
-    " discovery_seq = :discovery_seq, discovery_ns = :discovery_ns WHERE partition = :partition"
+    "UPDATE partitions SET stream_created_ns = :stream_created_ns, outcome_seq = :outcome_seq,"
+    " outcome_ns = :outcome_ns, discovery_seq = :discovery_seq, discovery_ns = :discovery_ns"
+    " WHERE partition = :partition"
 )
 _CLAIM = text(
-    "UPDATE partitions SET owner_term = :term, version = version + 1 WHERE partition = :partition AND owner_term < :term"
+    "UPDATE partitions SET owner_term = :term, version = version + 1"
+    " WHERE partition = :partition AND owner_term < :term"
 )
 
 
 def pass_fence(connection: Connection, fence: Fence, position: Position | None = None) -> None:
-    """Take the partition's row lock and move its version (and position); OwnershipLost unless exactly one row matched."""
+    """Take the partition's row lock and move its version (and position).
+
+    OwnershipLost unless exactly one row matched.
+    """
     keys = {"partition": fence.partition, "term": fence.term, "version": fence.version}
     if connection.execute(_ADVANCE, keys).rowcount != 1:
         raise OwnershipLost(f"partition {fence.partition} is no longer owned under term {fence.term}")

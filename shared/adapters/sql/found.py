@@ -40,8 +40,9 @@ _KNOWN = text(
     " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
 )
 _INSERT_URL = text(
-    "INSERT INTO urls (crawl_id, host_id, fingerprint, url, state, depth, hops, priority, attempts, flags, rank, reason,"
-    " via_host, via) VALUES (:crawl_id, :host_id, :fingerprint, :url, :state, :depth, :hops, :priority, 0, 0, :rank,"
+    "INSERT INTO urls (crawl_id, host_id, fingerprint, url, state, depth, hops, priority, attempts, flags, rank,"
+    " reason, via_host, via)"
+    " VALUES (:crawl_id, :host_id, :fingerprint, :url, :state, :depth, :hops, :priority, 0, 0, :rank,"
     " :reason, :via_host, :via)"
 )
 _LOWER = text(

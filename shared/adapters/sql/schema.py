@@ -1,7 +1,7 @@
 """The tables of the frontier (architecture: SQL). Alembic's migrations own the schema; a test compares the two.
 
-`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.UrlState. URL rows cluster by (crawl, host), so that
-the links of one page touch few pages of the index; what only fetched URLs need stands in `fetches`.
+`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.UrlState. URL rows cluster by (crawl, host), so
+that the links of one page touch few pages of the index; what only fetched URLs need stands in `fetches`.
 """
 
 from sqlalchemy import (
@@ -81,7 +81,7 @@ COUNTERS = (
     "refused",
     "stale",
 )
-"""Counters kept per (crawl, partition); the first six are the identity of URLs, `accepted` to `refused` that of links."""
+"""Counters kept per (crawl, partition): the first six are the identity of URLs, `accepted` to `refused` of links."""
 
 crawl_counters = Table(
     "crawl_counters",
