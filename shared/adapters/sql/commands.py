@@ -63,13 +63,18 @@ def run_chunk(
                 else:
                     _retry(connection, command, fence, hosts, now_ms)
             case CommandKind.BLOCK_HOST:
-                connection.execute(_BLOCK, keys | command.args)
+                connection.execute(_BLOCK, keys | _only(command, "host", "until_ms"))
             case CommandKind.HOST_DELAY:
-                connection.execute(_DELAY, keys | command.args)
+                connection.execute(_DELAY, keys | _only(command, "host", "delay_ms"))
     if rest is None:
         move_position(connection, fence.partition, position)
         connection.execute(_RECORD, keys | {"id": command.id, "kind": command.kind, "now_ms": now_ms})
     return rest
+
+
+def _only(command: CommandRun, *names: str) -> dict[str, object]:
+    """The arguments of these names; whatever else a message brought has no place in a statement."""
+    return {name: command.args[name] for name in names}
 
 
 def _retry(connection: Connection, command: CommandRun, fence: Fence, hosts: list[int], now_ms: int) -> None:
