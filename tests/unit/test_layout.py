@@ -39,8 +39,8 @@ ROOMS = {
 MODULES = {
     "api": {"main", "deps", "errors", "forwarding"},
     "workers": {
-        "main", "runtime", "visit", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive", "report",
-        "discoveries",
+        "main", "runtime", "visit", "owners", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive",
+        "report", "discoveries", "outcome",
     },
     "shared": {"settings", "telemetry", "supervise"},
     "shared/adapters": set[str](),

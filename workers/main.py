@@ -1,0 +1,197 @@
+"""The worker's process: puts its parts together, runs them, and takes them down in the opposite order.
+
+SIGTERM drains: no further shard is pulled, visits under way may go on for `grace_s`, then they end what is in flight
+and hand back the rest, and all of it is reported. A second SIGTERM ends the visits at once; their shards are handed back
+and what they had not reported is fetched again. SIGINT drains too, and once is as good as often: a terminal sends it
+to every process of a job.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+import uvloop
+
+from shared.adapters.local.clock import SystemClock
+from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.nats import NatsBroker, StreamSettings
+from shared.adapters.objects.local import LocalSegments
+from shared.domain.errors import Transient, Unusable
+from shared.domain.software import NAME, VERSION
+from shared.ports.broker import Broker
+from shared.ports.fetcher import Fetcher
+from shared.settings import WorkerSettings
+from shared.supervise import Tasks, failpoint_of
+from shared.telemetry import configure_logging
+from workers.archive import WarcArchive
+from workers.crawls import Crawls
+from workers.fetch.curl import CurlFetcher
+from workers.fetch.egress import EgressRules
+from workers.outlinks import KnownLinks
+from workers.owners import Owners
+from workers.report import Reporter
+from workers.robots import RobotsCache
+from workers.runtime import Identity, Runtime
+from workers.visit import Equipment
+
+log = structlog.get_logger(__name__)
+
+DRAINED: Final = 0
+UNUSABLE: Final = 4
+LAST_REPORTS_S: Final = 10.0
+"""How long, after the grace, the last reports may take before the shards are handed back instead."""
+
+
+class Stop:
+    """What the signals ask for."""
+
+    def __init__(self) -> None:
+        self.draining = asyncio.Event()
+        self.at_once = asyncio.Event()
+        self._terms = 0
+
+    @asynccontextmanager
+    async def signals(self) -> AsyncIterator[None]:
+        """Listen to SIGTERM and SIGINT while open."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        loop.add_signal_handler(signal.SIGINT, self.draining.set)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+            loop.remove_signal_handler(signal.SIGINT)
+
+    def _terminate(self) -> None:
+        self._terms += 1
+        self.draining.set()
+        if self._terms > 1:
+            self.at_once.set()
+
+
+async def run(settings: WorkerSettings) -> int:
+    """Work until told to stop: 0 when drained, 4 when the environment does not carry us (the log says why)."""
+    stop = Stop()
+    try:
+        async with stop.signals(), _connected(settings) as broker:
+            await _work(settings, broker, stop)
+    except (Transient, Unusable) as error:
+        log.error("worker.unusable", reason=str(error))
+        return UNUSABLE
+    log.info("worker.ended")
+    return DRAINED
+
+
+async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
+    producer = f"{settings.id}.{secrets.token_hex(6)}"
+    identity = Identity(settings.id, producer, settings.pool, os.getpid())
+    clock, failpoint = SystemClock(), failpoint_of(os.environ)
+    connections = max(settings.connections, settings.visits)
+
+    def open_fetcher(rules: EgressRules) -> Fetcher:
+        return CurlFetcher(rules, max_connections=connections)
+
+    async with (
+        _archive(settings, clock) as archive,
+        _crawls(Crawls(LocalSpecs(settings.dir / "specs"), KnownLinks(), open_fetcher)) as crawls,
+        Tasks() as background,
+        Tasks() as visits,
+    ):
+        reporter = Reporter(
+            broker=broker,
+            archive=archive,
+            clock=clock,
+            producer=producer,
+            report_s=settings.report_s,
+            failpoint=failpoint,
+        )
+        equipment = Equipment(
+            clock=clock,
+            owners=Owners(broker, clock),
+            robots=RobotsCache(broker, clock),
+            archive=archive,
+            reporter=reporter,
+            ack_wait_s=settings.ack_wait_s,
+            failpoint=failpoint,
+        )
+        runtime = Runtime(
+            identity, broker=broker, crawls=crawls, equipment=equipment, tasks=visits, visits=settings.visits
+        )
+        background.start("report", reporter.run())
+        background.start("heartbeat", runtime.heartbeat())
+        pulling = background.start("pull", runtime.pull())
+        log.info("worker.started", visits=settings.visits, pool=settings.pool, producer=producer)
+        await stop.draining.wait()
+        log.info("worker.drains", visits=len(visits))
+        runtime.stop_pulling()
+        pulling.cancel()
+        await _drain(runtime, visits, background, stop, settings.grace_s)
+        await runtime.tell()
+
+
+async def _drain(runtime: Runtime, visits: Tasks, background: Tasks, stop: Stop, grace_s: float) -> None:
+    """Wait for the visits: within the grace as they are, then cut short, and at once when that is asked for."""
+
+    async def cut_short() -> None:
+        await asyncio.sleep(grace_s)
+        runtime.halt()
+        await asyncio.sleep(LAST_REPORTS_S)
+        log.warning("worker.reports_missed", visits=len(visits))
+        visits.cancel()
+
+    async def end_at_once() -> None:
+        await stop.at_once.wait()
+        visits.cancel()
+
+    background.start("drain", cut_short())
+    background.start("end at once", end_at_once())
+    await visits.ended()
+
+
+@asynccontextmanager
+async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
+    token = settings.nats_token.get_secret_value() if settings.nats_token is not None else None
+    streams = StreamSettings(ack_wait_s=settings.ack_wait_s)
+    broker = await NatsBroker.connect([settings.nats_url], token=token, name=settings.id, settings=streams)
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+@asynccontextmanager
+async def _archive(settings: WorkerSettings, clock: SystemClock) -> AsyncIterator[WarcArchive]:
+    archive = WarcArchive(
+        LocalSegments(settings.dir / "archive"),
+        worker_id=settings.id,
+        software=f"{NAME}/{VERSION}",
+        wall_ms=clock.unix_ms,
+    )
+    try:
+        yield archive
+    finally:
+        await archive.close()
+
+
+@asynccontextmanager
+async def _crawls(crawls: Crawls) -> AsyncIterator[Crawls]:
+    try:
+        yield crawls
+    finally:
+        await crawls.close()
+
+
+def main() -> int:
+    """Run a worker with the settings of the environment; the exit code."""
+    settings = WorkerSettings()  # type: ignore[call-arg]  # the environment gives what is required
+    configure_logging(settings.log_level, settings.log_format, worker=settings.id)
+    return uvloop.run(run(settings))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

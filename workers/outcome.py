@@ -1,0 +1,62 @@
+"""What is said of a URL's end (pure): texts that servers chose are cut, so that a message keeps its bounds."""
+
+from typing import Final
+
+from shared.domain.archive import Archived
+from shared.domain.fetch import Answer, FetchFailed
+from shared.domain.frontier import End
+from shared.domain.ids import Fingerprint
+from shared.domain.scope import ExclusionReason
+from shared.wire.messages import Record, UrlOutcome
+from workers.pages import Reading
+
+_LOCATION: Final = 2_048
+_DETAIL: Final = 500
+_VALIDATOR: Final = 1_024
+
+
+def answered(
+    fingerprint: Fingerprint, answer: Answer, reading: Reading, stored: Archived, *, at_ms: int, retry_after_ms: int
+) -> UrlOutcome:
+    """The server answered, whatever the status, and the answer is archived."""
+    place = stored.location
+    return UrlOutcome(
+        fingerprint=fingerprint,
+        end=End.ANSWERED,
+        at_ms=at_ms,
+        status=answer.status,
+        detail=(answer.decode_error or "")[:_DETAIL],
+        latency_ms=round(answer.timings.total_s * 1000),
+        size=len(answer.body),
+        mime=reading.mime,
+        digest=stored.digest,
+        record=Record(place.segment, place.offset, place.length),
+        etag=_validator(answer.header("etag")),
+        last_modified=_validator(answer.header("last-modified")),
+        location=reading.location[:_LOCATION] if reading.location is not None else None,
+        title=reading.title,
+        links=reading.links,
+        retry_after_ms=retry_after_ms,
+    )
+
+
+def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> UrlOutcome:
+    """No usable answer came."""
+    return UrlOutcome(
+        fingerprint=fingerprint,
+        end=End.FAILED,
+        at_ms=at_ms,
+        reason=failure.kind.value,
+        detail=failure.detail[:_DETAIL],
+        latency_ms=round(failure.timings.total_s * 1000),
+    )
+
+
+def denied(fingerprint: Fingerprint, reason: ExclusionReason, *, at_ms: int) -> UrlOutcome:
+    """A rule forbade asking."""
+    return UrlOutcome(fingerprint=fingerprint, end=End.DENIED, at_ms=at_ms, reason=reason.value)
+
+
+def _validator(value: str | None) -> str | None:
+    """A validator, which is worth something whole or not at all."""
+    return value if value is not None and len(value) <= _VALIDATOR else None

@@ -1,0 +1,73 @@
+"""Questions to the owners of leases, and what their answers permit."""
+
+from typing import Final, assert_never
+
+from shared.domain.errors import Transient
+from shared.domain.ids import LeaseId, partition_of_id
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.wire.messages import (
+    Answer,
+    Begin,
+    Extend,
+    Go,
+    Gone,
+    Malformed,
+    Shard,
+    Superseded,
+    Wait,
+    decode_answer,
+    encode,
+)
+from workers.grant import Grant
+
+ASK_S: Final = 3.0
+NO_OWNER_S: Final = 2.0
+"""How long an answer is waited for, and a shard is put off when none came."""
+
+
+class Owners:
+    """The owners of all partitions. An answer that does not come, or cannot be read, permits nothing: Transient."""
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self._broker = broker
+        self._clock = clock
+
+    async def begin(self, shard: Shard, delivery: int, holder: str) -> Grant | Wait | Gone | Superseded:
+        """May what is left of the shard be fetched?"""
+        sent = self._clock.elapsed()
+        answer = await self._ask(LeaseId(shard.lease), Begin(shard.lease, delivery, holder))
+        if not isinstance(answer, Go):
+            return answer
+        if any(not 0 <= position < len(shard.urls) for position in answer.remaining):
+            raise Transient(f"the owner of lease {shard.lease} names URLs that the shard has not", retry_in=NO_OWNER_S)
+        return Grant(
+            answer.grant,
+            tuple(answer.remaining),
+            sent=sent,
+            arrived=self._clock.elapsed(),
+            expires_s=answer.expires_ms / 1000,
+            rest_s=answer.not_before_ms / 1000,
+        )
+
+    async def extend(self, lease: LeaseId, grant: Grant, holder: str) -> bool:
+        """Ask for more time, and add it to the grant; False when the grant is over."""
+        sent = self._clock.elapsed()
+        match await self._ask(lease, Extend(lease, grant.number, holder)):
+            case Go(expires_ms=expires_ms):
+                grant.extend(sent, expires_ms / 1000)
+                return True
+            case Gone() | Superseded():
+                return False
+            case Wait():
+                raise Transient(f"the owner of lease {lease} asks to wait", retry_in=NO_OWNER_S)
+            case never:
+                assert_never(never)
+
+    async def _ask(self, lease: LeaseId, question: Begin | Extend) -> Answer:
+        try:
+            return decode_answer(await self._broker.ask(partition_of_id(lease), encode(question), ASK_S))
+        except Malformed as error:
+            raise Transient(f"the answer about lease {lease} cannot be read: {error}", retry_in=NO_OWNER_S) from error
+        except Transient as error:
+            raise Transient(f"no answer about lease {lease}: {error}", retry_in=NO_OWNER_S) from error

@@ -1,0 +1,102 @@
+"""What an answer comes to: its type, its title and where it leads (pure), ready for the archive and the outcome."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.fetch import Answer
+from shared.domain.url import Location, locate
+from workers.crawls import ActiveCrawl
+from workers.outlinks import Outlinks, redirect_target
+from workers.parse.charset import sniff
+from workers.parse.directives import x_robots_tag
+from workers.parse.html import parse_html
+from workers.parse.mime import Media, classify, media_type
+
+REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+_SNIFFED: Final = {
+    Media.HTML: "text/html",
+    Media.XML: "text/xml",
+    Media.TEXT: "text/plain",
+    Media.OTHER: "application/octet-stream",
+}
+_TITLE: Final = 512
+_MIME: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An answer, read.
+
+    `found` are the links to report, at `depth` and `hops`; `outlinks`, where it is a page, is to be acknowledged when
+    their report was. `links` counts outlinks in scope, `archived` is what the metadata record says of them.
+    """
+
+    mime: str
+    title: str | None = None
+    location: str | None = None
+    found: tuple[Location, ...] = ()
+    depth: int = 0
+    hops: int = 0
+    links: int = 0
+    outlinks: Outlinks | None = None
+    archived: tuple[tuple[str, str], ...] = ()
+
+
+def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answer) -> Reading:
+    """What `answer`, to a URL of the crawl at `depth` reached by `hops` redirects, comes to."""
+    content_type = answer.header("content-type")
+    body = answer.decoded
+    if answer.status in REDIRECTS:
+        return _redirect(crawl, page, depth, hops, answer, _mime(body, content_type))
+    if not 200 <= answer.status < 300:
+        return Reading(_mime(body, content_type))
+    media = classify(body, content_type)
+    mime = (media_type(content_type) or (_SNIFFED[media] if body else ""))[:_MIME]
+    if media is not Media.HTML:
+        return Reading(mime)
+    parsed = parse_html(body, charset=sniff(body, content_type), options=crawl.spec.extract, product=crawl.product)
+    forbidden = crawl.obeys_robots and (parsed.robots.nofollow or _nofollow_by_header(crawl, answer))
+    outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=forbidden)
+    return Reading(
+        mime=mime,
+        title=parsed.title[:_TITLE] or None,
+        found=outlinks.fresh,
+        depth=outlinks.depth,
+        links=len(outlinks.fresh) + outlinks.known,
+        outlinks=outlinks,
+        archived=tuple([(url, "L a/@href") for url in outlinks.urls]),
+    )
+
+
+def _redirect(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str) -> Reading:
+    """A redirect is a discovery at the same depth; from a seed on, only redirects keep the depth at 0."""
+    location = answer.header("location")
+    if location is None:
+        return Reading(mime)
+    target = redirect_target(location, page.url)
+    to = None if target is None else locate(target)
+    if to is None:
+        return Reading(mime, location=location)
+    rule = crawl.scope.judge(
+        to.url, to.host, depth=depth, via_host=page.host, via_seed_redirect=depth == 0, hops=hops + 1
+    )
+    found = (to,) if rule is None and to.url != page.url else ()
+    return Reading(
+        mime=mime,
+        location=location,
+        found=found,
+        depth=depth,
+        hops=hops + 1,
+        links=len(found),
+        archived=((to.url, "R Location:"),),
+    )
+
+
+def _nofollow_by_header(crawl: ActiveCrawl, answer: Answer) -> bool:
+    values = [value for name, value in answer.headers if name == "x-robots-tag"]
+    return bool(values) and x_robots_tag(values, crawl.product).nofollow
+
+
+def _mime(body: bytes, content_type: str | None) -> str:
+    declared = media_type(content_type)
+    return (declared or (_SNIFFED[classify(body, content_type)] if body else ""))[:_MIME]

@@ -1,0 +1,218 @@
+"""robots.txt of the origins that visits touch: fetched once, shared by all workers, kept parsed.
+
+A record is looked for in this process, then in the broker's bucket, then fetched; at most one visit of a process does
+so for an origin at a time. The fetch itself is the asking visit's: its grant, its host's delay, its egress rules.
+"""
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+import structlog
+from blake3 import blake3
+
+from shared.domain.errors import Permanent, Transient
+from shared.domain.failure import parse_retry_after
+from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Truncation
+from shared.domain.robots import (
+    MAX_ROBOTS_BYTES,
+    MAX_ROBOTS_HOPS,
+    AllowAll,
+    RobotsPolicy,
+    RobotsRecord,
+    Rules,
+    Unreachable,
+    policy_of,
+    robots_record,
+    with_cached,
+)
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from workers.crawls import ActiveCrawl
+from workers.outlinks import redirect_target
+
+log = structlog.get_logger(__name__)
+
+Send = Callable[[FetchRequest], Awaitable[Answer | FetchFailed | None]]
+"""Sends one request when the visit may; None when the visit is to end instead."""
+
+CACHE_BYTES: Final = 32 << 20
+_ENTRY_BYTES: Final = 2_000
+_DELAYS_KEPT: Final = 2
+_MAX_AGE: Final = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
+_KINDS: Final = frozenset(kind.value for kind in FailureKind)
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(RobotsRecord).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Robots:
+    """What holds for an origin. `failure` names why an unreachable one is (`robots_dns`, `robots_http_503`)."""
+
+    policy: RobotsPolicy
+    failure: str = ""
+    retry_after_ms: int = -1
+
+    def allows(self, url: str, token: str) -> bool:
+        """Whether the canonical `url` may be fetched by the product `token`."""
+        match self.policy:
+            case Rules(rules):
+                return rules.allows(url, token)
+            case AllowAll():
+                return True
+            case Unreachable():
+                return False
+
+    def crawl_delay_s(self, token: str) -> float | None:
+        """Seconds between requests that the site asks of `token`, if any."""
+        return self.policy.rules.crawl_delay(token) if isinstance(self.policy, Rules) else None
+
+
+class RobotsCache:
+    """Robots by origin, the most recently used, up to about `CACHE_BYTES` of text."""
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._kept: OrderedDict[str, tuple[RobotsRecord, Robots]] = OrderedDict()
+        self._bytes = 0
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def of(self, origin: str, crawl: ActiveCrawl, send: Send) -> Robots | None:
+        """What holds for `origin`; None when `send` refused, that is, when the visit is to end."""
+        asked_ms = self._clock.unix_ms()
+        kept = self._fresh(origin, asked_ms)
+        if kept is not None:
+            return kept
+        lock = self._locks.get(origin)
+        if lock is None:
+            lock = self._locks[origin] = asyncio.Lock()
+        async with lock:
+            return self._fresh(origin, asked_ms) or await self._obtain(origin, crawl, send)
+
+    async def _obtain(self, origin: str, crawl: ActiveCrawl, send: Send) -> Robots | None:
+        old = self._kept[origin][0] if origin in self._kept else None
+        shared = await self._shared(origin)
+        if shared is not None and (old is None or shared.fetched_at_ms > old.fetched_at_ms):
+            old = shared
+        if old is not None and old.fresh(self._clock.unix_ms()):
+            return self._keep(origin, old, _understood(old))
+        fetched = await self._fetch(origin, crawl, send)
+        match fetched:
+            case None | Robots():
+                return fetched
+            case new, retry_after_ms:
+                record = with_cached(new, old)
+                robots = _understood(record)
+                record = _outliving_delay(record, robots, crawl.token)
+                if robots.failure:
+                    return self._keep(origin, record, replace(robots, retry_after_ms=retry_after_ms))
+                await self._share(origin, record)
+                return self._keep(origin, record, robots)
+
+    async def _fetch(self, origin: str, crawl: ActiveCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
+        """The record and the Retry-After; Robots where the egress rules of this one crawl decide; None as `send`."""
+        url = f"{origin}/robots.txt"
+        limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES, decoded_bytes=MAX_ROBOTS_BYTES)
+        for _ in range(MAX_ROBOTS_HOPS + 1):
+            request = FetchRequest(
+                url, crawl.headers, limits=limits, proxy=crawl.spec.fetch.proxy, http2=crawl.spec.fetch.http2
+            )
+            answer = await send(request)
+            match answer:
+                case None:
+                    return None
+                case FetchFailed(kind=FailureKind.EGRESS_DENIED):
+                    # No page of it can be asked for either, and each then says so itself, with the rule's words.
+                    return Robots(AllowAll(answer.detail))
+                case FetchFailed():
+                    return self._record(0, b"", f"{answer.kind}: {answer.detail}"), -1
+                case Answer(truncated=Truncation.TIME | Truncation.DISCONNECT):
+                    return self._record(0, b"", f"{FailureKind.RESET}: robots.txt came in part only"), -1
+                case Answer():
+                    target = answer.header("location") if answer.status in (301, 302, 303, 307, 308) else None
+                    to = redirect_target(target, url) if target is not None else None
+                    if to is None:
+                        break
+                    url = to
+        assert isinstance(answer, Answer)
+        age = _MAX_AGE.search(answer.header("cache-control") or "")
+        record = self._record(answer.status, answer.decoded, "", float(age[1]) if age is not None else None)
+        return record, retry_after_ms(answer, self._clock.unix_ms())
+
+    def _record(self, status: int, body: bytes, detail: str, max_age_s: float | None = None) -> RobotsRecord:
+        now_ms = self._clock.unix_ms()
+        return robots_record(status, body, fetched_at_ms=now_ms, max_age_s=max_age_s, detail=detail)
+
+    def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
+        """What is kept, if it may be used. That an origin cannot be reached holds only for those who waited to learn it:
+        how long it is left alone is for its owner to say, who is told each time."""
+        kept = self._kept.get(origin)
+        if kept is None or not kept[0].fresh(self._clock.unix_ms()):
+            return None
+        if kept[1].failure and kept[0].fetched_at_ms < asked_ms:
+            return None
+        self._kept.move_to_end(origin)
+        return kept[1]
+
+    def _keep(self, origin: str, record: RobotsRecord, robots: Robots) -> Robots:
+        old = self._kept.pop(origin, None)
+        if old is not None:
+            self._bytes -= len(old[0].body) + _ENTRY_BYTES
+        self._kept[origin] = record, robots
+        self._bytes += len(record.body) + _ENTRY_BYTES
+        while self._bytes > CACHE_BYTES and len(self._kept) > 1:
+            _, (forgotten, _) = self._kept.popitem(last=False)
+            self._bytes -= len(forgotten.body) + _ENTRY_BYTES
+        return robots
+
+    async def _shared(self, origin: str) -> RobotsRecord | None:
+        """What another worker found; a bucket that cannot be read costs a fetch, nothing more."""
+        try:
+            data = await self._broker.get_robots(_key(origin))
+            return None if data is None else _decode(data)
+        except (Transient, Permanent, msgspec.MsgspecError) as error:
+            log.info("robots.not_shared", origin=origin, reason=str(error))
+            return None
+
+    async def _share(self, origin: str, record: RobotsRecord) -> None:
+        try:
+            await self._broker.put_robots(_key(origin), _encode(record))
+        except (Transient, Permanent) as error:
+            log.info("robots.not_shared", origin=origin, reason=str(error))
+
+    def __repr__(self) -> str:
+        return f"<RobotsCache {len(self._kept)} origins>"
+
+
+def retry_after_ms(answer: Answer, now_ms: int) -> int:
+    """What the answer's Retry-After asks for, -1 where it asks nothing."""
+    value = answer.header("retry-after")
+    wait_s = None if value is None else parse_retry_after(value, now_ms / 1000)
+    return -1 if wait_s is None else int(min(wait_s, 1e9) * 1000)
+
+
+def _key(origin: str) -> str:
+    return blake3(origin.encode()).hexdigest(length=16)
+
+
+def _understood(record: RobotsRecord) -> Robots:
+    policy = policy_of(record)
+    if not isinstance(policy, Unreachable):
+        return Robots(policy)
+    kind = record.detail.partition(":")[0]
+    why = f"http_{record.status}" if record.status else kind if kind in _KINDS else FailureKind.OTHER.value
+    return Robots(policy, f"robots_{why}")
+
+
+def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
+    """Kept for more than the delay it asks for; else each visit would fetch it, wait, and find it stale again."""
+    delay_s = robots.crawl_delay_s(token)
+    if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:
+        return record
+    return msgspec.structs.replace(record, lifetime_s=delay_s * _DELAYS_KEPT)

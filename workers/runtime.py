@@ -1,0 +1,228 @@
+"""As many visits at once as there is room for; here, and only here, a message is settled."""
+
+import asyncio
+import itertools
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+import structlog
+
+from shared.domain.errors import OwnershipLost, Transient
+from shared.domain.ids import CrawlId, Revision
+from shared.ports.broker import Broker, VisitMessage
+from shared.supervise import Tasks
+from shared.wire.messages import Gone, Malformed, Superseded, Wait, WorkerStatus, decode_shard, encode
+from shared.wire.subjects import WORKER_STATUS
+from workers.crawls import Crawls
+from workers.grant import Grant
+from workers.visit import Equipment, Visit
+
+log = structlog.get_logger(__name__)
+
+_PULL_S: Final = 2.0
+_FOREIGN_S: Final = 5.0
+"""How long a shard is put off after an error that nobody foresaw."""
+
+_HAND_BACK_S: Final = 2.0
+_SETTLE_TRIES: Final = 3
+_HEARTBEAT_S: Final = 1.0
+_COALESCE_S: Final = 0.05
+_NOTABLE_PART: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The shard is done with: it was reported, or is nobody's any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """Not now: the message is to come again after `delay_s`."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Somebody else has it, or our permission ran out: it is left alone and comes again by itself."""
+
+
+Settlement = Settled | HandBack | Left
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a worker is: `id` for people, `producer` unique to this process, its pool and process number."""
+
+    id: str
+    producer: str
+    pool: str
+    pid: int
+
+
+class Runtime:
+    """A worker's visits: pulls shards, attends to each in a task of its own, tells how busy it is."""
+
+    def __init__(
+        self, identity: Identity, *, broker: Broker, crawls: Crawls, equipment: Equipment, tasks: Tasks, visits: int
+    ) -> None:
+        self._identity = identity
+        self._broker = broker
+        self._crawls = crawls
+        self._with = equipment
+        self._tasks = tasks
+        self._visits = visits
+        self._numbers = itertools.count(1)
+        self._open: set[Visit] = set()
+        self._busy = 0
+        self._told = 0
+        self._pulling = True
+        self._halted = asyncio.Event()
+        self._freed = asyncio.Event()
+        self._notable = asyncio.Event()
+
+    async def pull(self) -> None:
+        """Take shards while there is room, until cancelled."""
+        while True:
+            while self._busy >= self._visits:
+                self._freed.clear()
+                await self._freed.wait()
+            await self._with.reporter.room()
+            try:
+                messages = await self._broker.pull_visits(self._identity.pool, self._visits - self._busy, _PULL_S)
+            except Transient as error:
+                log.info("visits.not_pulled", reason=str(error))
+                await asyncio.sleep(error.retry_in)
+                continue
+            for message in messages:
+                self._busy += 1
+                task = self._tasks.start(f"visit {next(self._numbers)}", self._attend_and_settle(message))
+                task.add_done_callback(self._ended)
+            self._moved()
+
+    def stop_pulling(self) -> None:
+        """Said in every status from now on; whoever runs `pull` cancels it."""
+        self._pulling = False
+        self._notable.set()
+
+    def halt(self) -> None:
+        """Every visit starts nothing more, ends what is in flight and hands back the rest."""
+        self._halted.set()
+        for visit in self._open:
+            visit.stop()
+
+    # --- one shard ----------------------------------------------------------------------------------------------------
+
+    async def _attend_and_settle(self, message: VisitMessage) -> None:
+        """The one place that settles: done is acknowledged, no answer is handed back, what is another's is left."""
+        settlement: Settlement
+        try:
+            settlement = await self._attend(message)
+        except asyncio.CancelledError:
+            with suppress(Transient, TimeoutError):
+                async with asyncio.timeout(_HAND_BACK_S):
+                    await asyncio.shield(message.nak(0.0))
+            raise
+        except Malformed as error:
+            # Whom to ask about it cannot be read either. Its owner misses the shard and publishes it again, and after
+            # the delivery fails as often as it allows, gives it up with the evidence.
+            log.error("visit.malformed", reason=str(error), delivery=message.delivery, bytes=len(message.data))
+            settlement = Settled()
+        except OwnershipLost as error:
+            log.info("visit.lost", reason=str(error))
+            settlement = Left()
+        except Transient as error:
+            log.info("visit.put_off", reason=str(error), delivery=message.delivery)
+            settlement = HandBack(error.retry_in)
+        except Exception:
+            log.exception("visit.failed", delivery=message.delivery)
+            settlement = HandBack(_FOREIGN_S)
+        self._with.failpoint("before_ack")
+        await self._settle(message, settlement)
+
+    async def _settle(self, message: VisitMessage, settlement: Settlement) -> None:
+        """Tell the broker; one that is away delivers the shard again, and its owner then says that it is gone."""
+        for _ in range(_SETTLE_TRIES):
+            try:
+                match settlement:
+                    case Settled():
+                        await message.ack()
+                    case HandBack(delay_s):
+                        await message.nak(delay_s)
+                    case Left():
+                        pass
+                    case never:
+                        assert_never(never)
+                return
+            except Transient as error:
+                log.info("visit.not_settled", reason=str(error))
+                await asyncio.sleep(error.retry_in)
+
+    async def _attend(self, message: VisitMessage) -> Settlement:
+        shard = decode_shard(message.data)
+        crawl = await self._crawls.active(CrawlId(shard.crawl), Revision(shard.spec))
+        if self._halted.is_set():
+            return HandBack(0.0)
+        holder = f"{self._identity.producer}/{next(self._numbers)}"
+        match await self._with.owners.begin(shard, message.delivery, holder):
+            case Grant() as grant:
+                visit = Visit(self._with, message, shard, crawl, grant, holder)
+            case Wait(ms):
+                return HandBack(ms / 1000)
+            case Gone():
+                return Settled()
+            case Superseded():
+                return Left()
+            case never:
+                assert_never(never)
+        self._open.add(visit)
+        try:
+            if self._halted.is_set():
+                visit.stop()
+            return Settled() if await visit.run() else Left()
+        finally:
+            self._open.discard(visit)
+
+    def _ended(self, _: "asyncio.Task[None]") -> None:
+        self._busy -= 1
+        self._freed.set()
+        self._moved()
+
+    # --- status -------------------------------------------------------------------------------------------------------
+
+    def _moved(self) -> None:
+        if abs(self._busy - self._told) * _NOTABLE_PART >= self._visits:
+            self._notable.set()
+
+    async def heartbeat(self) -> None:
+        """Tell the status about every second, and soon after the load changed much; until cancelled."""
+        while True:
+            await self.tell()
+            await asyncio.sleep(_COALESCE_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HEARTBEAT_S):
+                    await self._notable.wait()
+
+    async def tell(self) -> None:
+        """Send the status as it is now; a broker that is away does not hear it."""
+        self._notable.clear()
+        self._told = self._busy
+        tally = self._with.tally
+        status = WorkerStatus(
+            worker=self._identity.id,
+            pool=self._identity.pool,
+            visits=self._visits,
+            busy=self._busy,
+            pulling=self._pulling,
+            pid=self._identity.pid,
+            pages=tally.pages,
+            bytes=tally.bytes,
+        )
+        try:
+            await self._broker.tell(WORKER_STATUS, encode(status))
+        except Transient as error:
+            log.debug("status.not_told", reason=str(error))
+
+    def __repr__(self) -> str:
+        return f"<Runtime {self._identity.id} {self._busy} of {self._visits} visits>"

@@ -1,0 +1,304 @@
+"""A visit: what a worker does with one URL shard, from the grant to the reported end.
+
+Everything that leaves for the host goes through `Visit._send`, which waits for the host's rest and then asks the grant,
+at the last moment, whether a request may still be sent. What is in flight when the grant ends, or is said to be gone,
+is cancelled; what was complete by then is still reported, for the owner to judge.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+import structlog
+
+from shared.domain.archive import Exchange
+from shared.domain.errors import Transient
+from shared.domain.failure import policy_for
+from shared.domain.fetch import Answer, FetchFailed, FetchRequest
+from shared.domain.ids import Fingerprint, LeaseId
+from shared.domain.robots import Unreachable
+from shared.domain.scope import ExclusionReason
+from shared.domain.url import Location, fingerprint, origin_of
+from shared.ports.broker import VisitMessage
+from shared.ports.clock import Clock
+from shared.supervise import Failpoint, Tasks, no_failpoint
+from shared.wire.messages import HostNote, Shard, ShardUrl
+from workers import outcome
+from workers.archive import WarcArchive
+from workers.crawls import ActiveCrawl
+from workers.discoveries import Found
+from workers.grant import Grant
+from workers.owners import Owners
+from workers.pages import read
+from workers.report import Ending, Reporter, SettledUrl, persisted
+from workers.robots import Robots, RobotsCache, retry_after_ms
+
+log = structlog.get_logger(__name__)
+
+VISIT_S: Final = 30.0
+"""A visit starts no new URL later than this after it could send its first."""
+
+_ASK_AGAIN_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class Tally:
+    """What this process did: answers archived, and their payload bytes."""
+
+    pages: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What every visit of a process works with. `ack_wait_s`: after this the broker delivers a silent shard again."""
+
+    clock: Clock
+    owners: Owners
+    robots: RobotsCache
+    archive: WarcArchive
+    reporter: Reporter
+    ack_wait_s: float
+    tally: Tally = field(default_factory=Tally)
+    failpoint: Failpoint = no_failpoint
+
+
+class Visit:
+    """One granted visit; `run` once. `crawl` None: it was deleted, and everything is handed back."""
+
+    def __init__(
+        self,
+        equipment: Equipment,
+        message: VisitMessage,
+        shard: Shard,
+        crawl: ActiveCrawl | None,
+        grant: Grant,
+        holder: str,
+    ) -> None:
+        self._with = equipment
+        self._clock = equipment.clock
+        self._message = message
+        self._shard = shard
+        self._crawl = crawl
+        self._grant = grant
+        self._holder = holder
+        self._report = equipment.reporter.visit(crawl, shard.crawl, LeaseId(shard.lease), grant.number, shard.host_id)
+        self._left: dict[Fingerprint, ShardUrl] = {
+            fingerprint(shard.urls[at].url): shard.urls[at] for at in grant.remaining
+        }
+        self._arrived = self._clock.elapsed()
+        self._earliest = grant.not_before
+        self._until = max(self._arrived, grant.not_before) + VISIT_S
+        self._delay_s = shard.delay_ms / 1000
+        self._robots: dict[str, Robots] = {}
+        self._asked_at_ms = 0
+        self._crawl_delay_ms = -1
+        self._latency_ms = 0
+        self._ip = ""
+        self._scope: asyncio.Timeout | None = None
+        self._lost = False
+        self._stopping = False
+
+    async def run(self) -> bool:
+        """Fetch and report; False when the grant was lost, and the lease is somebody else's to end."""
+        async with Tasks() as tasks:
+            tasks.start("visit.renew", self._renew())
+            if self._crawl is not None:
+                await self._within_grant(self._crawl)
+            final = not self._lost
+            await self._report.finish(Ending(final, tuple(self._left) if final else (), self._note()))
+        log.debug("visit.done", lease=self._shard.lease, host=self._shard.host, left=len(self._left), final=final)
+        return final
+
+    def stop(self) -> None:
+        """Start nothing more, end what is in flight, and hand back the rest."""
+        self._stopping = True
+        self._cut()
+
+    # --- permission ---------------------------------------------------------------------------------------------------
+
+    async def _within_grant(self, crawl: ActiveCrawl) -> None:
+        try:
+            async with asyncio.timeout(self._grant.cut_at - self._clock.elapsed()) as scope:
+                self._scope = scope
+                await self._work(crawl)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            if not self._stopping:
+                self._lose("its time is over")
+        finally:
+            self._scope = None
+
+    async def _renew(self) -> None:
+        """Keep the grant, and the message from coming back, until the visit is reported."""
+        again = 0.0
+        working_every = self._with.ack_wait_s / 3
+        working_at = self._arrived + working_every
+        while True:
+            extend_at = inf if self._lost else max(self._grant.renew_at, again)
+            await asyncio.sleep(max(min(extend_at, working_at) - self._clock.elapsed(), 0))
+            now = self._clock.elapsed()
+            if now >= working_at:
+                working_at = now + working_every
+                if not self._lost:
+                    await self._still_working()
+            if now >= extend_at:
+                again = now + _ASK_AGAIN_S
+                await self._extend()
+
+    async def _still_working(self) -> None:
+        try:
+            await self._message.working()
+        except Transient as error:
+            log.debug("visit.not_told", lease=self._shard.lease, reason=str(error))
+
+    async def _extend(self) -> None:
+        try:
+            granted = await self._with.owners.extend(LeaseId(self._shard.lease), self._grant, self._holder)
+        except Transient as error:
+            log.info("visit.not_extended", lease=self._shard.lease, reason=str(error))
+            return
+        if not granted:
+            self._lose("the owner says so")
+            self._cut()
+        elif self._scope is not None and not self._scope.expired() and not self._stopping:
+            left = self._grant.cut_at - self._clock.elapsed()
+            self._scope.reschedule(asyncio.get_running_loop().time() + left)
+
+    def _lose(self, reason: str) -> None:
+        if not self._lost:
+            self._lost = True
+            log.info("visit.lost", lease=self._shard.lease, grant=self._grant.number, reason=reason)
+
+    def _cut(self) -> None:
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    async def _work(self, crawl: ActiveCrawl) -> None:
+        """URL by URL, until the shard or the visit is over."""
+        for key, entry in list(self._left.items()):
+            await self._with.reporter.room()
+            page = Location(entry.url, self._shard.host, key)
+            if crawl.obeys_robots:
+                robots = await self._robots_of(origin_of(entry.url), crawl)
+                if robots is None or isinstance(robots.policy, Unreachable):
+                    return
+                if not robots.allows(entry.url, crawl.token):
+                    denied = outcome.denied(key, ExclusionReason.ROBOTS, at_ms=self._clock.unix_ms())
+                    self._settle(key, SettledUrl(denied))
+                    continue
+            answer = await self._send(_request(crawl, entry))
+            if answer is None:
+                return
+            at_ms = self._asked_at_ms
+            self._with.failpoint("after_fetch")
+            self._latency_ms = round(answer.timings.total_s * 1000)
+            self._ip = answer.ip or self._ip
+            if isinstance(answer, FetchFailed):
+                self._settle(key, SettledUrl(outcome.failed(key, answer, at_ms=at_ms)))
+                end = policy_for(answer.kind)
+            else:
+                self._settle(key, await self._archived(crawl, page, entry, answer, at_ms))
+                end = policy_for(answer.status)
+            if end.host_base_s is not None:
+                return
+
+    async def _robots_of(self, origin: str, crawl: ActiveCrawl) -> Robots | None:
+        """What holds for the origin; None when the visit is to end."""
+        robots = self._robots.get(origin)
+        if robots is not None:
+            return robots
+        robots = await self._with.robots.of(origin, crawl, self._send)
+        if robots is None:
+            return None
+        self._robots[origin] = robots
+        delay_s = robots.crawl_delay_s(crawl.token)
+        if delay_s is not None:
+            self._crawl_delay_ms = max(self._crawl_delay_ms, int(delay_s * 1000 + 0.999))
+            if delay_s > self._delay_s and not self._slow_down(delay_s):
+                return None
+        return robots
+
+    def _slow_down(self, delay_s: float) -> bool:
+        """The owner did not know that the host asks for this delay; False when it has to deal with that first.
+
+        Without a delay other visits of the host may be under way, which only the owner can keep apart.
+        """
+        if self._shard.delay_ms == 0:
+            return False
+        self._delay_s = delay_s
+        if self._report.quiet_since is None:
+            self._earliest = max(self._earliest, self._arrived + delay_s)
+        return True
+
+    async def _send(self, request: FetchRequest) -> Answer | FetchFailed | None:
+        """The only way out: after the host's rest and under the grant. None when the visit is to end instead."""
+        crawl, report, clock = self._crawl, self._report, self._clock
+        earliest = self._earliest
+        if report.quiet_since is not None:
+            earliest = max(earliest, report.quiet_since + self._delay_s)
+        if earliest > self._until:
+            return None
+        while (wait_s := earliest - clock.elapsed()) > 0:  # noqa: ASYNC110  timers may fire early
+            await asyncio.sleep(wait_s)
+        now = clock.elapsed()
+        if crawl is None or self._stopping or now > self._until:
+            return None
+        if not self._grant.may_send(now):
+            self._lose("no time is left for a request")
+            return None
+        self._asked_at_ms = clock.unix_ms()
+        try:
+            return await crawl.fetcher.fetch(request)
+        finally:
+            report.quiet_since = clock.elapsed()
+
+    async def _archived(
+        self, crawl: ActiveCrawl, page: Location, entry: ShardUrl, answer: Answer, at_ms: int
+    ) -> SettledUrl:
+        reading = read(crawl, page, entry.depth, entry.hops, answer)
+        exchange = Exchange(answer, at_ms, entry.depth, outlinks=reading.archived)
+        writer = self._with.archive.writer(crawl.archived)
+        stored = await persisted("visit.archive", lambda: writer.append(exchange), crawl=crawl.crawl_id)
+        self._with.failpoint("archived")
+        self._with.tally.pages += 1
+        self._with.tally.bytes += len(answer.body)
+        found = None
+        if reading.found:
+            found = Found(
+                crawl, self._shard.host_id, page.host, page.fingerprint, reading.found, reading.depth, reading.hops
+            )
+        asked = retry_after_ms(answer, self._clock.unix_ms())
+        said = outcome.answered(page.fingerprint, answer, reading, stored, at_ms=at_ms, retry_after_ms=asked)
+        return SettledUrl(said, found, reading.outlinks)
+
+    def _settle(self, key: Fingerprint, settled: SettledUrl) -> None:
+        del self._left[key]
+        self._report.add(settled)
+
+    def _note(self) -> HostNote:
+        unreachable = next((robots for robots in self._robots.values() if robots.failure), None)
+        if unreachable is None:
+            return HostNote(self._crawl_delay_ms, self._latency_ms, self._ip)
+        reason = unreachable.policy.reason if isinstance(unreachable.policy, Unreachable) else ""
+        return HostNote(
+            self._crawl_delay_ms, self._latency_ms, self._ip, unreachable.failure, reason, unreachable.retry_after_ms
+        )
+
+    def __repr__(self) -> str:
+        return f"<Visit {self._shard.host} lease={self._shard.lease} left={len(self._left)}>"
+
+
+def _request(crawl: ActiveCrawl, entry: ShardUrl) -> FetchRequest:
+    """The request for a URL, conditional where its validators are known."""
+    headers = crawl.headers
+    if entry.etag is not None:
+        headers += (("If-None-Match", entry.etag),)
+    elif entry.last_modified is not None:
+        headers += (("If-Modified-Since", entry.last_modified),)
+    fetch = crawl.spec.fetch
+    return FetchRequest(entry.url, headers, limits=crawl.limits, proxy=fetch.proxy, http2=fetch.http2)
