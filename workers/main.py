@@ -1,17 +1,17 @@
 """The worker's process: puts its parts together, runs them, and takes them down in the opposite order.
 
 SIGTERM drains: no further shard is pulled, visits under way may go on for `grace_s`, then they end what is in flight
-and hand back the rest, and all of it is reported. A second SIGTERM ends the visits at once; their shards are handed back
-and what they had not reported is fetched again. SIGINT drains too, and once is as good as often: a terminal sends it
-to every process of a job.
+and hand back the rest, and all of it is reported. A second SIGTERM ends the visits at once: their shards are handed
+back, and what they had not reported is fetched again. SIGINT drains too, and once is as good as often: a terminal
+sends it to every process of a job.
 """
 
 import asyncio
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import structlog
@@ -48,18 +48,25 @@ LAST_REPORTS_S: Final = 10.0
 
 
 class Stop:
-    """What the signals ask for."""
+    """What the worker is asked for: to drain, or to end at once."""
 
     def __init__(self) -> None:
         self.draining = asyncio.Event()
         self.at_once = asyncio.Event()
-        self._terms = 0
+        self._terminated = False
 
-    @asynccontextmanager
-    async def signals(self) -> AsyncIterator[None]:
-        """Listen to SIGTERM and SIGINT while open."""
+    def terminate(self) -> None:
+        """The first time drain, the second time end at once."""
+        if self._terminated:
+            self.at_once.set()
+        self._terminated = True
+        self.draining.set()
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT ask for it while open."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        loop.add_signal_handler(signal.SIGTERM, self.terminate)
         loop.add_signal_handler(signal.SIGINT, self.draining.set)
         try:
             yield
@@ -67,18 +74,11 @@ class Stop:
             loop.remove_signal_handler(signal.SIGTERM)
             loop.remove_signal_handler(signal.SIGINT)
 
-    def _terminate(self) -> None:
-        self._terms += 1
-        self.draining.set()
-        if self._terms > 1:
-            self.at_once.set()
 
-
-async def run(settings: WorkerSettings) -> int:
+async def run(settings: WorkerSettings, stop: Stop) -> int:
     """Work until told to stop: 0 when drained, 4 when the environment does not carry us (the log says why)."""
-    stop = Stop()
     try:
-        async with stop.signals(), _connected(settings) as broker:
+        async with _connected(settings) as broker:
             await _work(settings, broker, stop)
     except (Transient, Unusable) as error:
         log.error("worker.unusable", reason=str(error))
@@ -190,7 +190,13 @@ def main() -> int:
     """Run a worker with the settings of the environment; the exit code."""
     settings = WorkerSettings()  # type: ignore[call-arg]  # the environment gives what is required
     configure_logging(settings.log_level, settings.log_format, worker=settings.id)
-    return uvloop.run(run(settings))
+
+    async def until_signalled() -> int:
+        stop = Stop()
+        with stop.signals():
+            return await run(settings, stop)
+
+    return uvloop.run(until_signalled())
 
 
 if __name__ == "__main__":

@@ -150,8 +150,11 @@ class RobotsCache:
         return robots_record(status, body, fetched_at_ms=now_ms, max_age_s=max_age_s, detail=detail)
 
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
-        """What is kept, if it may be used. That an origin cannot be reached holds only for those who waited to learn it:
-        how long it is left alone is for its owner to say, who is told each time."""
+        """What is kept, if it may be used.
+
+        That an origin cannot be reached holds only for those who waited to learn it: how long the host is left alone is
+        for its owner to say, who is told each time.
+        """
         kept = self._kept.get(origin)
         if kept is None or not kept[0].fresh(self._clock.unix_ms()):
             return None

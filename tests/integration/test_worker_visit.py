@@ -1,0 +1,261 @@
+"""A worker against a real broker and a real web, its owner scripted: what is fetched, and what is said of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from shared.adapters.objects.local import LocalSegments
+from shared.domain.archive import RecordLocation
+from shared.domain.frontier import End
+from shared.domain.stored import parse_stored
+from shared.domain.url import fingerprint
+from shared.wire.messages import Begin, Gone, ShardUrl, Superseded, Wait
+from tests.support import judge
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+from tests.support.fetching import run
+from tests.support.owner import owner_of, paths, spec_for, worker
+from tests.support.rawserver import Connection, page, raw_server
+from tests.support.synthetic import PageKind, SyntheticSite
+from tests.support.web import Web
+
+Serve = Callable[..., Web]
+
+
+def urls_of(web: Web, site: SyntheticSite, pages: range) -> list[str]:
+    return [web.origins[0] + site.path(number) for number in pages]
+
+
+def test_a_shard_is_fetched_in_order_archived_and_its_links_are_reported_before_its_outcome(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    site = SyntheticSite(pages=40)
+    served = web(site)
+    urls = urls_of(served, site, range(5))
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0])) as owner, worker(server, tmp_path):
+            lease = await owner.send(*urls)
+            last = await owner.ended(lease)
+            await owner.slot_free()
+            results = owner.results(lease)
+            assert paths(results, urls) == urls
+            assert [result.end for result in results] == [End.ANSWERED] * 5
+            assert set(owner.links()) == {
+                served.origins[0] + site.path(target) for number in range(5) for target in site.links(number)
+            }
+            assert last.quiet_ms >= 0
+            assert last.not_attempted == []
+            for url, result in zip(urls, results, strict=True):
+                assert (result.status, result.mime, result.title is not None) == (200, "text/html", True)
+                assert result.record is not None
+                place = RecordLocation(result.record.segment, result.record.offset, result.record.length)
+                stored = parse_stored(LocalSegments(tmp_path / "archive").read(place))
+                assert stored.url == url
+                assert len(stored.body) == result.size
+            numbers = [message.n for message in owner.discoveries]
+            assert numbers == list(range(1, len(numbers) + 1))
+            assert owner.discoveries[-1].total == len(owner.links())
+
+    run(main())
+    asked = [exchange.path for exchange in served.log()]
+    assert asked == ["/robots.txt", *(url.removeprefix(served.origins[0]) for url in urls)]
+
+
+def test_the_delay_counts_from_the_end_of_a_response_robots_included(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    site = SyntheticSite(pages=10, latency_s=(0.05,))
+    served = web(site)
+    urls = urls_of(served, site, range(5))
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0])) as owner, worker(server, tmp_path):
+            await owner.ended(await owner.send(*urls, delay_ms=200))
+
+    run(main())
+    assert judge.smallest_gap(served.log(), served.hosts[0]) >= 0.2
+
+
+def test_a_crawl_delay_of_robots_is_kept_from_the_first_page_on_and_told(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    site = SyntheticSite(pages=10, crawl_delay_s=0.5)
+    served = web(site)
+    urls = urls_of(served, site, range(3))
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0])) as owner, worker(server, tmp_path):
+            last = await owner.ended(await owner.send(*urls, delay_ms=50))
+            assert last.note is not None
+            assert last.note.crawl_delay_ms == 500
+
+    run(main())
+    assert judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
+
+
+def test_without_a_delay_a_crawl_delay_is_first_told_since_other_slots_may_be_out(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    site = SyntheticSite(pages=10, crawl_delay_s=0.5)
+    served = web(site)
+    urls = urls_of(served, site, range(3))
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0])) as owner, worker(server, tmp_path):
+            leases = [await owner.send(*urls, slot=slot) for slot in range(3)]
+            for lease in leases:
+                last = await owner.ended(lease)
+                assert last.note is not None
+                assert (last.note.crawl_delay_ms, len(last.not_attempted), last.results) == (500, 3, [])
+
+    run(main())
+    assert [exchange.path for exchange in served.log()] == ["/robots.txt"]
+
+
+def test_what_robots_forbids_is_denied_and_never_asked_for(server: BrokerServer, web: Serve, tmp_path: Path) -> None:
+    site = SyntheticSite(pages=60, private=300)
+    served = web(site)
+    urls = urls_of(served, site, range(30))
+    private = {url for number, url in enumerate(urls) if site.kind(number) is PageKind.PRIVATE}
+    assert private
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0])) as owner, worker(server, tmp_path):
+            lease = await owner.send(*urls)
+            await owner.ended(lease)
+            denied = [result for result in owner.results(lease) if result.end == End.DENIED]
+            assert set(paths(denied, urls)) == private
+            assert {result.reason for result in denied} == {"robots"}
+
+    run(main())
+    log = served.log()
+    assert judge.asked_before_robots(log) == []
+    assert judge.disallowed_requested(log, {served.hosts[0]: site.robots()}) == []
+
+
+def test_with_robots_unreachable_no_page_is_asked_for_and_the_host_is_blamed(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async def busy(connection: Connection) -> None:
+            while True:
+                await connection.request()
+                await connection.send(b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n")
+
+        async with (
+            raw_server(busy) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            last = await owner.ended(await owner.send(site.url("/a"), site.url("/b")))
+            assert last.results == []
+            assert last.not_attempted == [fingerprint(site.url("/a")), fingerprint(site.url("/b"))]
+            assert last.note is not None
+            assert (last.note.failure, last.note.retry_after_ms) == ("robots_http_503", 7000)
+            assert [request.split()[1] for request in site.requests] == [b"/robots.txt"]
+            await owner.ended(await owner.send(site.url("/a"), slot=1))
+            assert len(site.requests) == 2, "the next visit asks again: how long to wait is the owner's to say"
+
+    run(main())
+
+
+def test_an_address_that_egress_denies_fails_each_url_with_the_rule_and_sends_nothing(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async def never(connection: Connection) -> None:
+            await connection.request()
+
+        async with raw_server(never) as site:
+            spec = spec_for(site.url(), egress={})
+            async with owner_of(server, tmp_path, spec) as owner, worker(server, tmp_path):
+                lease = await owner.send(site.url("/a"))
+                await owner.ended(lease)
+                [result] = owner.results(lease)
+                assert (result.end, result.reason) == (End.FAILED, "egress_denied")
+                assert "--allow-net" in result.detail
+            assert site.connections == []
+
+    run(main())
+
+
+def test_a_redirect_is_an_answer_and_its_target_a_discovery_of_the_same_depth(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async def moved(connection: Connection) -> None:
+            while True:
+                await connection.request()
+                await connection.send(b"HTTP/1.1 301 Moved\r\nLocation: /new?x=1#y\r\nContent-Length: 0\r\n\r\n")
+
+        spec = spec_for("http://127.0.0.1/", politeness={"obey_robots": False})
+        async with raw_server(moved) as site, owner_of(server, tmp_path, spec) as owner, worker(server, tmp_path):
+            lease = await owner.send(ShardUrl(site.url("/old"), 3, 1, 2))
+            await owner.ended(lease)
+            [result] = owner.results(lease)
+            assert (result.end, result.status, result.location) == (End.ANSWERED, 301, "/new?x=1#y")
+            assert result.record is not None
+            [link] = [link for message in owner.discoveries for origin in message.origins for link in origin.links]
+            assert (link.url, link.depth, link.hops) == (site.url("/new?x=1"), 3, 3)
+            assert len(site.requests) == 1
+
+    run(main())
+
+
+def test_a_host_that_throttles_ends_the_visit_and_the_rest_is_handed_back(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        async def throttled(connection: Connection) -> None:
+            await connection.request()
+            await connection.send(page(b"<title>one</title>", b"Content-Type: text/html"))
+            await connection.request()
+            await connection.send(b"HTTP/1.1 429 Slow down\r\nRetry-After: 120\r\nContent-Length: 0\r\n\r\n")
+            await connection.gone()
+
+        spec = spec_for("http://127.0.0.1/", politeness={"obey_robots": False})
+        async with raw_server(throttled) as site, owner_of(server, tmp_path, spec) as owner, worker(server, tmp_path):
+            lease = await owner.send(site.url("/1"), site.url("/2"), site.url("/3"))
+            last = await owner.ended(lease)
+            assert [result.status for result in owner.results(lease)] == [200, 429]
+            assert owner.results(lease)[1].retry_after_ms == 120_000
+            assert last.not_attempted == [fingerprint(site.url("/3"))]
+
+    run(main())
+
+
+def test_what_the_owner_says_is_done_gone_waited_for_and_left(server: BrokerServer, web: Serve, tmp_path: Path) -> None:
+    site = SyntheticSite(pages=10)
+    served = web(site)
+    urls = urls_of(served, site, range(2))
+
+    async def main() -> None:
+        async with (
+            owner_of(server, tmp_path, spec_for(urls[0]), ack_wait_s=2) as owner,
+            worker(server, tmp_path, ack_wait_s=2),
+        ):
+            answers = [Gone(), Wait(50), Superseded(), None]
+            owner.on_begin = lambda question: answers.pop(0) if answers else owner.go(question)
+            await owner.send(urls[0])
+            await owner.until(lambda: len(answers) == 3)
+            await owner.send(urls[0])  # gone: the slot is free again
+            lease = await owner.send(urls[1], slot=1)
+            await owner.ended(lease)
+            deliveries = [asked.delivery for asked in owner.questions if isinstance(asked, Begin)]
+            assert max(deliveries) >= 2
+
+    run(main())
+
+
+def test_a_message_that_cannot_be_read_is_acknowledged_and_stops_nothing(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    site = SyntheticSite(pages=10)
+    served = web(site)
+    urls = urls_of(served, site, range(1))
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0])) as owner, worker(server, tmp_path):
+            await owner.slot_free()  # puts one there
+            await owner.slot_free()  # and another, once the first was acknowledged
+            await owner.ended(await owner.send(*urls, slot=3))
+
+    run(main())
