@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Final, NoReturn, Protocol, cast
 
 from cli.exits import Environment, Exit, Usage
+from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
 
 
@@ -22,6 +23,8 @@ class Command(Protocol):
 
 
 COMMANDS: Final = {
+    "crawl": ("cli.crawl", "crawl from URLs or a spec into a folder; the same again resumes"),
+    "warc": ("cli.warc", "the stored body of a page"),
     "version": ("cli.version", "print the versions of orb and of what it runs on"),
     "test": ("cli.develop", "run the tests; arguments go to pytest (in a clone)"),
     "lint": ("cli.develop", "check style, types and the direction of imports (in a clone)"),
@@ -30,6 +33,9 @@ COMMANDS: Final = {
     "lock": ("cli.develop", "renew the lock files from pyproject.toml (in a clone)"),
 }
 """Every command: its module, imported only when asked for, and its line in the help."""
+
+HIDDEN: Final = {"_master": ("cli.roles", ""), "_worker": ("cli.roles", "")}
+"""What `orb crawl` starts, and nobody else; not in the help."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Usage as problem:
         print(f"orb: {problem}", file=sys.stderr)
         return Exit.USAGE
-    except Environment as problem:
+    except (Environment, Unusable, Transient) as problem:
         print(f"orb: {problem}", file=sys.stderr)
         return Exit.ENVIRONMENT
     except BrokenPipeError:  # the reader of our output left, as `head` does
@@ -65,9 +71,10 @@ def _run(argv: list[str]) -> int:
     parser = _Parser(prog="orb", description=f"{NAME} {VERSION}: a distributed web crawler.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"orb {VERSION}")
     named = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=_Parser)
-    chosen = argv[0] if argv and argv[0] in COMMANDS else None
+    chosen = argv[0] if argv and (argv[0] in COMMANDS or argv[0] in HIDDEN) else None
     command: Command | None = None
-    for name, (module, summary) in COMMANDS.items():
+    offered = COMMANDS if chosen not in HIDDEN else HIDDEN
+    for name, (module, summary) in offered.items():
         subparser = named.add_parser(
             name, help=summary, description=summary, allow_abbrev=False, add_help=name == chosen
         )

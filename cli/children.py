@@ -1,0 +1,250 @@
+"""The processes that a run keeps alive: how one is started, watched, started again, and when that is given up."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import sysconfig
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from cli.exits import Exit
+from cli.roles import PARENT
+from shared.domain.errors import Unusable
+
+LOG_BYTES: Final = 10 << 20
+"""Size at which a log is put aside as *.1, replacing the one before it."""
+
+_TAIL_BYTES: Final = 16 << 10
+_TAIL_LINES: Final = 12
+
+
+@dataclass(slots=True)
+class Deaths:
+    """When a process died. More than `most` deaths within `within_s` are too many; each waits longer than the last."""
+
+    most: int = 5
+    within_s: float = 60.0
+    first_wait_s: float = 0.2
+    longest_wait_s: float = 5.0
+    _at: deque[float] = field(default_factory=deque)
+
+    def died(self, now: float) -> float | None:
+        """Seconds to wait before it is started again; None when it died too often."""
+        self._at.append(now)
+        while self._at and self._at[0] <= now - self.within_s:
+            self._at.popleft()
+        if len(self._at) > self.most:
+            return None
+        return min(self.longest_wait_s, self.first_wait_s * 2.0 ** (len(self._at) - 1))
+
+
+class Child(Protocol):
+    """A process that can be started again."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    async def start(self) -> None: ...
+
+    async def exited(self) -> int:
+        """Wait for its end: the exit status, negative for a signal."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it lives."""
+        ...
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        ...
+
+
+class RoleProcess:
+    """A master or worker: `orb _master` or `orb _worker` in a session of its own, so that a terminal's Ctrl-C reaches
+    the command alone. What it writes goes to `log`, bounded by `bound_log`. `at_first` holds for the first start only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        role: str,
+        log: Path,
+        settings: Mapping[str, str],
+        *,
+        at_first: Mapping[str, str] | None = None,
+        inherit: tuple[int, ...] = (),
+    ) -> None:
+        self.name: Final = name
+        self._role = role
+        self._log = log
+        self._settings = settings
+        self._at_first = at_first or {}
+        self._inherit = inherit
+        self._process: asyncio.subprocess.Process | None = None
+
+    def __repr__(self) -> str:
+        return f"<RoleProcess {self.name} pid={self.pid}>"
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def start(self) -> None:
+        settings = {**self._settings, **self._at_first}
+        self._at_first = {}
+        with open(self._log, "ab") as out:  # noqa: ASYNC230  opens for the child, nothing is written here
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "orb", self._role),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment(settings),
+                pass_fds=self._inherit,
+                start_new_session=True,
+            )
+
+    async def exited(self) -> int:
+        assert self._process is not None, "exited() before start()"
+        return await self._process.wait()
+
+    def signal(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def last_words(self) -> str:
+        return "\n".join(tail(self._log))
+
+
+def environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with `settings` and what makes `python -m orb` find this very code, and no other."""
+    root = Path(__file__).resolve().parents[1]
+    result = {**os.environ, "PYTHONSAFEPATH": "1", PARENT: str(os.getpid()), **settings}
+    if root != Path(sysconfig.get_path("purelib")).resolve():
+        before = os.environ.get("PYTHONPATH", "")
+        result["PYTHONPATH"] = str(root) if before in ("", str(root)) else f"{root}{os.pathsep}{before}"
+    return result
+
+
+def begin_log(path: Path) -> None:
+    """Put the log of an earlier run aside."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size:
+        path.replace(_aside(path))
+    path.touch()
+
+
+def bound_log(path: Path) -> None:
+    """Keep a log that others append to within `LOG_BYTES`; lines written meanwhile may be lost."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > LOG_BYTES:
+            shutil.copyfile(path, _aside(path))
+            os.truncate(path, 0)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def tail(path: Path) -> list[str]:
+    """The last lines of a log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+    except FileNotFoundError:
+        return []
+
+
+def said_by(child: Child) -> str | None:
+    """The sentence with which a child ended that could not go on: an `orb: ...` line, or an `*.unusable` event."""
+    for line in reversed(child.last_words().splitlines()):
+        if line.startswith("orb: "):
+            return line.removeprefix("orb: ")
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict) and str(event.get("event", "")).endswith(".unusable"):
+                return str(event.get("error", ""))
+    return None
+
+
+def ended_by(status: int) -> str:
+    """An exit status in words."""
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+class GivenUp(Exception):
+    """A child cannot be kept alive; the message says why, for the person who started the run."""
+
+
+class Keeper:
+    """Keeps one child alive until it is told to stop. `told` hears of each death in one line."""
+
+    def __init__(self, child: Child, told: Callable[[str], None]) -> None:
+        self.child: Final = child
+        self.restarts = 0
+        self._told = told
+        self._deaths = Deaths()
+        self._stopped = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Keeper {self.child!r} restarts={self.restarts}>"
+
+    async def start(self) -> None:
+        """Start the child. GivenUp when the system refuses."""
+        try:
+            await self.child.start()
+        except (Unusable, OSError) as error:
+            raise GivenUp(f"cannot start {self.child.name}: {error}") from error
+        if self._stopped.is_set():
+            self.child.signal(signal.SIGTERM)
+
+    async def keep(self) -> None:
+        """Start a started child again whenever it dies; returns when it ended after `stop` or by itself with status 0.
+
+        GivenUp when it ended with exit code 4, which no restart can help, or died too often.
+        """
+        while True:
+            status = await self.child.exited()
+            if self._stopped.is_set() or status == Exit.OK:
+                return
+            wait_s = self._deaths.died(time.monotonic())
+            name, how = self.child.name, ended_by(status)
+            if status == Exit.ENVIRONMENT and (why := said_by(self.child)):
+                raise GivenUp(why)
+            if wait_s is None:
+                raise GivenUp(f"the {name} {how}, again and again; its last lines:\n{self.child.last_words()}")
+            self.restarts += 1
+            self._told(f"the {name} {how}; it is started again")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._stopped.wait()
+            if self._stopped.is_set():
+                return
+            await self.start()
+
+    def stop(self) -> None:
+        """Ask it to end in good order; it is not started again."""
+        self._stopped.set()
+        self.child.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL; it is not started again."""
+        self._stopped.set()
+        self.child.signal(signal.SIGKILL)

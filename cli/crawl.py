@@ -1,0 +1,321 @@
+"""`orb crawl`: from URLs or a spec to archived pages in a folder, on this machine. The same command again resumes."""
+
+import argparse
+import asyncio
+import errno
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cli.exits import Environment, Exit, Usage
+from cli.folder import CrawlFolder
+from cli.spec import add_flags, changed_fields, declared, merged, seed_urls, stored, written
+from cli.watch import say
+from shared.domain.crawl import CrawlSpec, encode_spec
+from shared.domain.frontier import CrawlState
+from shared.domain.url import host_of
+
+WORKERS_MOST: Final = 256
+
+_EPILOG: Final = """\
+The folder DIR is by default the first seed's host with .crawl behind it, in the current directory. Without URL
+and --spec, the crawl in DIR goes on as it was declared. Exit codes: 0 finished, 1 finished without a page, 2 wrong
+command or spec, 3 interrupted and resumable, 4 the machine lacks something (and the crawl is resumable)."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "urls", nargs="*", metavar="URL", help="where to start; https:// is assumed where no scheme is given"
+    )
+    parser.add_argument("--spec", type=Path, metavar="FILE", help="a crawl spec in YAML or JSON")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the crawl's folder")
+    parser.add_argument("--workers", metavar="N", help="worker processes (default: one a core)")
+    parser.add_argument("--fresh", action="store_true", help="remove what is in DIR and start over")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout at the end, nothing else there")
+    parser.add_argument("--no-progress", action="store_true", help="no display and no progress lines")
+    add_flags(parser)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for, judged."""
+
+    spec: CrawlSpec
+    folder: CrawlFolder
+    workers: int
+    arguments: argparse.Namespace
+
+
+def run(arguments: argparse.Namespace) -> int:
+    wanted = _wanted(arguments)
+    folder = wanted.folder
+    folder.make()
+    with folder.held() as lock, _resumable(wanted):
+        if (arguments.fresh or folder.renewing()) and (kept := folder.renew()):
+            say(f"left in {folder.path}, for they are not the crawl's: {', '.join(kept[:5])}")
+        before = folder.spec()
+        done = None if before is None else _already_finished(wanted)
+        if done is not None:
+            return done
+        _announce(wanted, before)
+        folder.put_spec(wanted.spec)
+        return _crawled(wanted, lock)
+
+
+# --- what is wanted ---------------------------------------------------------------------------------------------------
+
+
+def _wanted(arguments: argparse.Namespace) -> Wanted:
+    seeds, notes = seed_urls(arguments.urls)
+    declares = bool(seeds) or arguments.spec is not None
+    known = None if arguments.out is None or declares else CrawlFolder(arguments.out).spec()
+    data: dict[str, Any]
+    if arguments.spec is not None:
+        data, source = written(arguments.spec), f"the spec {arguments.spec}"
+    elif seeds:
+        data, source = {}, "the command line"
+    elif known is not None:
+        data, source = stored(known), f"the stored spec in {arguments.out}"
+    elif arguments.out is not None:
+        raise Usage(f"{arguments.out} holds no crawl to go on with; name a URL or a --spec to begin one.")
+    else:
+        raise Usage("name a URL to start from, a --spec, or the folder of a crawl to go on with (--out DIR).")
+    spec = declared(merged(data, seeds, arguments), source, arguments)
+    workers = _workers(arguments.workers)
+    path = arguments.out or Path(_folder_name(spec))
+    known = None if arguments.fresh else CrawlFolder(path).spec()
+    if known is not None and known.name != spec.name:
+        raise Usage(
+            f"{path} holds the crawl {known.name!r} and not {spec.name!r}; choose another folder with --out, or start "
+            "over with --fresh."
+        )
+    for note in notes:
+        say(note)
+    return Wanted(spec, CrawlFolder(path), workers, arguments)
+
+
+def _workers(text: str | None) -> int:
+    if text is None:
+        return min(
+            WORKERS_MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= WORKERS_MOST:
+        return int(text)
+    raise Usage(f"--workers: expected a whole number from 1 to {WORKERS_MOST}, got {text!r}.")
+
+
+def _folder_name(spec: CrawlSpec) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", host_of(spec.seeds[0].url)).strip("-.") + ".crawl"
+
+
+def _announce(wanted: Wanted, before: CrawlSpec | None) -> None:
+    path = wanted.folder.path
+    if before is None:
+        return say(f"crawling into {path} with {wanted.workers} worker{'s' if wanted.workers > 1 else ''}")
+    changed = changed_fields(before, wanted.spec)
+    if changed:
+        more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
+        say(f"going on in {path} under a changed spec: {'; '.join(changed[:4])}{more}")
+    else:
+        say(f"going on in {path}, which was interrupted")
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+def _already_finished(wanted: Wanted) -> int | None:
+    """The exit code where this very crawl is finished; None where there is something to do."""
+    from cli.summary import as_json, summarized
+
+    summary = summarized(wanted.folder)
+    if summary is None or summary.row.state is not CrawlState.FINISHED:
+        return None
+    if summary.row.spec != encode_spec(wanted.spec).decode():
+        return None
+    finished_ms = summary.row.finished_at_ms or 0
+    index = wanted.folder.index
+    if not index.exists() or index.stat().st_mtime * 1000 < finished_ms:
+        _settle_archive(wanted.folder)
+    code = Exit.OK if summary.counters.pages else Exit.NOTHING_FETCHED
+    pages = summary.counters.pages
+    say(
+        f"the crawl in {wanted.folder.path} is finished with {pages:,} page{'' if pages == 1 else 's'}; "
+        "--fresh starts over, and a changed spec goes on."
+    )
+    if wanted.arguments.json:
+        _print_json(as_json(summary, wanted.folder) | _run_json("finished", code, 0.0, ""))
+    return code
+
+
+def _crawled(wanted: Wanted, lock: int) -> int:
+    from cli.local import End, Ending, LocalRun, log_to
+    from cli.summary import as_json, as_text, summarized
+
+    folder = wanted.folder
+    log_to(folder)
+    _repair(folder)
+    started = time.monotonic()
+    watch = _watch(wanted, started)
+
+    async def go() -> Ending:
+        local = LocalRun(
+            folder,
+            wanted.spec,
+            workers=wanted.workers,
+            lock=lock,
+            watch=watch,
+            finished=lambda: _is_finished(wanted),
+        )
+        return await local.run()
+
+    try:
+        ending = asyncio.run(go())
+    finally:
+        watch.close()
+    seconds = time.monotonic() - started
+    _settle_archive(folder)
+    summary = summarized(folder)
+    pages = 0 if summary is None else summary.counters.pages
+    match ending.end:
+        case End.FINISHED:
+            code = Exit.OK if pages else Exit.NOTHING_FETCHED
+        case End.INTERRUPTED:
+            code = Exit.RESUMABLE
+        case End.FAILED:
+            code = Exit.ENVIRONMENT
+    message = ending.message
+    if code is Exit.NOTHING_FETCHED and summary is not None:
+        from shared.domain.explain import no_page
+
+        tallies = {kind: dict(counts) for kind, counts in summary.tallies.items()}
+        message = f"no page was fetched: {no_page(tallies, dict(summary.last_failures or {}))}"
+    if wanted.arguments.json and summary is not None:
+        _print_json(as_json(summary, folder) | _run_json(ending.end.value, code, seconds, message))
+    elif wanted.arguments.json:
+        _print_json({"dir": str(folder.path), "pages": 0} | _run_json(ending.end.value, code, seconds, message))
+    elif summary is not None:
+        print(as_text(summary, folder, seconds=seconds))
+    _last_word(wanted, ending.end.value, message)
+    return code
+
+
+def _last_word(wanted: Wanted, end: str, message: str) -> None:
+    if message:
+        say(message)
+    if end != "finished":
+        say(f"to go on: {_resume_command(wanted)}")
+
+
+def _watch(wanted: Wanted, started: float) -> Any:
+    from cli.pace import Pace
+    from cli.watch import PlainLines, Silent
+
+    if wanted.arguments.no_progress:
+        return Silent()
+    pace = Pace(started, wanted.spec.budget)
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from cli.display import LiveDisplay
+
+        return LiveDisplay(wanted.folder.path.name, pace)
+    return PlainLines(pace)
+
+
+def _is_finished(wanted: Wanted) -> bool:
+    """Whether the database says that the crawl, as now declared, is finished."""
+    from shared.adapters.sql.reading import CrawlReader
+    from shared.domain.errors import Transient
+
+    if not wanted.folder.database.is_file():
+        return False
+    reader = CrawlReader(wanted.folder.database)
+    try:
+        row = reader.crawl()
+    except Transient:
+        return False  # the database is busy: the caller asks again
+    finally:
+        reader.close()
+    return row is not None and row.state is CrawlState.FINISHED and row.spec == encode_spec(wanted.spec).decode()
+
+
+def _repair(folder: CrawlFolder) -> None:
+    """Finish what dead workers left open in the archive."""
+    import structlog
+
+    from shared.adapters.objects.repair import repair_torn
+
+    log = structlog.get_logger("orb.crawl")
+    for segment in repair_torn(folder.archive):
+        log.info("archive.repaired", segment=segment.segment, kept=segment.kept, cut=segment.cut)
+        if segment.damaged:
+            say(f"segment {segment.segment} is damaged at {segment.damaged}; what lies there is lost")
+
+
+def _settle_archive(folder: CrawlFolder) -> None:
+    """Leave the archive as other tools expect it: finished segments, and the index of what was accepted."""
+    from shared.adapters.objects.cdxj import write_index
+    from shared.adapters.sql.reading import CrawlReader
+
+    _repair(folder)
+    if not folder.database.is_file():
+        return
+    reader = CrawlReader(folder.database)
+    try:
+        row = reader.crawl()
+        if row is not None:
+            write_index(reader.index_rows(row.crawl_id), folder.index)
+    finally:
+        reader.close()
+
+
+# --- the last words ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _resumable(wanted: Wanted) -> Iterator[None]:
+    """What ends a run outside of its loop: a late Ctrl-C, a disk that refuses."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped; to go on: {_resume_command(wanted)}")
+        raise SystemExit(Exit.RESUMABLE) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO):
+            raise
+        raise Environment(
+            f"{error.filename or wanted.folder.path}: {error.strerror}; put that right, and the crawl goes on with: "
+            f"{_resume_command(wanted)}"
+        ) from error
+
+
+def _resume_command(wanted: Wanted) -> str:
+    """The command that goes on with this folder as it is declared."""
+    words = [_program(), "crawl", "--out", str(wanted.folder.path)]
+    if wanted.arguments.workers is not None:
+        words += ["--workers", str(wanted.workers)]
+    return shlex.join(words)
+
+
+def _program() -> str:
+    """How this person starts `orb`: a clone's launcher, or the installed command."""
+    launcher = Path(__file__).resolve().parents[1] / "orb"
+    if os.environ.get("PYTHONSAFEPATH") and launcher.is_file():
+        relative = os.path.relpath(launcher)
+        return str(launcher) if relative.startswith("..") else os.path.join(".", relative)
+    return "orb"
+
+
+def _run_json(end: str, code: int, seconds: float, message: str) -> dict[str, Any]:
+    return {"end": end, "exit_code": int(code), "seconds": round(seconds, 3), "message": message}
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document))

@@ -1,0 +1,109 @@
+"""How fast a run is and how long it may still take, from the counters as they are told. Pure: `now` comes in."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from shared.domain.crawl import Budget
+from shared.wire.messages import Progress
+
+MEMORY_S: Final = 10.0
+"""A rate forgets: what was this long ago weighs 1/e of what is now."""
+
+_SETTLED: Final = ("done", "failed", "excluded")
+
+
+@dataclass(slots=True)
+class Rate:
+    """Exponentially weighted events per second of a growing count."""
+
+    per_s: float | None = None
+    _count: int = 0
+    _at: float | None = None
+
+    def seen(self, count: int, now: float) -> None:
+        """The count stands at `count`. A count that shrank starts the measurement anew."""
+        if self._at is None or count < self._count:
+            self._count, self._at = count, now
+            return
+        elapsed = now - self._at
+        if elapsed <= 0:
+            return
+        rate = (count - self._count) / elapsed
+        weight = 1.0 if self.per_s is None else 1.0 - math.exp(-elapsed / MEMORY_S)
+        self.per_s = rate if self.per_s is None else self.per_s + weight * (rate - self.per_s)
+        self._count, self._at = count, now
+
+
+@dataclass(slots=True)
+class Pace:
+    """The rates of one run and what follows from them. Pages of earlier runs do not count in the average."""
+
+    started: float
+    budget: Budget
+    pages: Rate = field(default_factory=Rate)
+    settled: Rate = field(default_factory=Rate)
+    _first_pages: int | None = None
+    _pages: int = 0
+
+    def seen(self, progress: Progress, now: float) -> None:
+        """Take in what the master told."""
+        counters = progress.counters
+        self._pages = counters.get("pages", 0)
+        if self._first_pages is None:
+            # What a run's first word counts belongs to earlier runs, unless there was none.
+            self._first_pages = self._pages if progress.active_ms > 1000 * (now - self.started) + 1000 else 0
+        self.pages.seen(self._pages, now)
+        self.settled.seen(sum(counters.get(name, 0) for name in _SETTLED), now)
+
+    def average(self, now: float) -> float:
+        """Pages per second of this run so far."""
+        elapsed = now - self.started
+        return (self._pages - (self._first_pages or 0)) / elapsed if elapsed > 0 else 0.0
+
+    def left_s(self, progress: Progress) -> float | None:
+        """Seconds until the queue is empty or a budget is used up, if things stay as they are; None when nobody knows.
+
+        The queue may grow, so this is a lower bound where no budget is near.
+        """
+        counters = progress.counters
+        open_urls = counters.get("queued", 0) + counters.get("leased", 0)
+        ends = []
+        if self.settled.per_s:
+            ends.append(open_urls / self.settled.per_s)
+        if self.budget.max_pages is not None and self.pages.per_s:
+            ends.append(max(0, self.budget.max_pages - counters.get("pages", 0)) / self.pages.per_s)
+        if self.budget.max_seconds is not None:
+            ends.append(max(0.0, self.budget.max_seconds - progress.active_ms / 1000))
+        return min(ends) if ends else None
+
+
+def clock(seconds: float) -> str:
+    """`0:07`, `12:34`, `1:02:03`, `3 d 04:05`."""
+    whole = int(seconds)
+    minutes, secs = divmod(whole, 60)
+    hours, mins = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24:02d}:{mins:02d}"
+    return f"{hours}:{mins:02d}:{secs:02d}" if hours else f"{mins}:{secs:02d}"
+
+
+def amount(size: float) -> str:
+    """Bytes in decimal units: `812 B`, `4.2 MB`."""
+    if size < 1000:
+        return f"{size:.0f} B"
+    power = next((power for power in (1, 2, 3) if size < 999.5 * 1000**power), 4)
+    scaled = size / 1000**power
+    return f"{scaled:.{1 if scaled < 100 else 0}f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
+
+
+def count(number: int) -> str:
+    """With thousands set off: `1,234,567`."""
+    return f"{number:,}"
+
+
+def rate(per_s: float | None) -> str:
+    """`31.2/s`; a dash before anything was measured."""
+    if per_s is None:
+        return "-"
+    return f"{per_s:.0f}/s" if per_s >= 100 else f"{per_s:.1f}/s" if per_s >= 0.1 or per_s == 0 else f"{per_s:.2f}/s"

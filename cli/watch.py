@@ -1,0 +1,111 @@
+"""Who is told how a run goes: nobody, the readers of plain lines, or (display.py) somebody at a terminal."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, Protocol, TextIO
+
+from cli.pace import Pace, amount, clock, count, rate
+from shared.wire.messages import Progress
+
+LINE_EVERY_S: Final = 5.0
+
+
+class Watch(Protocol):
+    """Hears of a run's progress. Nothing here may end a run: what cannot be shown is not shown."""
+
+    def progress(self, progress: Progress) -> None:
+        """What the master tells, about twice a second."""
+        ...
+
+    def note(self, line: str) -> None:
+        """Something a person should know now."""
+        ...
+
+    def tick(self) -> None:
+        """Called about twice a second."""
+        ...
+
+    def hang_up(self) -> None:
+        """The terminal is gone: say nothing more."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Silent:
+    """Says nothing but notes, and those only if told to."""
+
+    def __init__(self, *, notes: bool = True) -> None:
+        self._notes = notes
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def note(self, line: str) -> None:
+        if self._notes:
+            say(line)
+
+    def tick(self) -> None: ...
+
+    def hang_up(self) -> None:
+        self._notes = False
+
+    def close(self) -> None: ...
+
+
+class PlainLines:
+    """A line about every five seconds, for logs and pipes."""
+
+    def __init__(self, pace: Pace, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._pace = pace
+        self._now = now
+        self._latest: Progress | None = None
+        self._said_at = pace.started
+        self._open = True
+
+    def progress(self, progress: Progress) -> None:
+        self._latest = progress
+        self._pace.seen(progress, self._now())
+
+    def note(self, line: str) -> None:
+        if self._open:
+            say(line)
+
+    def tick(self) -> None:
+        now = self._now()
+        if self._open and self._latest is not None and now - self._said_at >= LINE_EVERY_S:
+            self._said_at = now
+            say(plain_line(self._latest, self._pace, now))
+
+    def hang_up(self) -> None:
+        self._open = False
+
+    def close(self) -> None: ...
+
+
+def plain_line(progress: Progress, pace: Pace, now: float) -> str:
+    """How a crawl stands, in one line."""
+    counters = progress.counters
+    parts = [
+        f"{clock(now - pace.started)} {progress.state}: {count(counters.get('pages', 0))} pages",
+        f"{rate(pace.pages.per_s)} (average {rate(pace.average(now))})",
+        amount(counters.get("bytes", 0)),
+        f"{count(counters.get('queued', 0))} queued",
+        f"{count(counters.get('leased', 0))} in flight",
+        f"{count(progress.hosts_in_motion)} hosts",
+    ]
+    parts += [f"{count(counters[name])} {name}" for name in ("failed", "excluded") if counters.get(name)]
+    left = pace.left_s(progress)
+    if left is not None:
+        parts.append(f"about {clock(left)} left")
+    return ", ".join(parts)
+
+
+def say(line: str, to: TextIO | None = None) -> None:
+    """One line on stderr; a reader that left is no reason to stop."""
+    stream = sys.stderr if to is None else to
+    try:
+        print(f"orb: {line}", file=stream, flush=True)
+    except OSError:
+        # Nobody reads any more; the log in the folder has it.
+        return

@@ -1,0 +1,297 @@
+"""The read side: what people and tools ask of a crawl, whether it is running or over.
+
+Everything that can be long is read in pieces of bounded size, each a short transaction of its own (keyset paging), so
+that no reader keeps a running crawl's write-ahead log from being taken in. A listing is therefore no snapshot: a row
+that changes while it is read appears as before or as after.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, Row, TextClause, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from shared.adapters.sql import crawls
+from shared.adapters.sql.engine import mapped, sqlite_engine
+from shared.domain.archive import RecordLocation
+from shared.domain.cdxj import IndexRow
+from shared.domain.errors import Unusable
+from shared.domain.frontier import UrlState
+from shared.domain.ids import CrawlId, HostId
+from shared.domain.ledger import Counters, CrawlRow
+from shared.domain.surt import surt
+from shared.domain.url import Location
+from shared.domain.views import FetchView, HostView, KnownUrl, Page, UrlView
+
+T = TypeVar("T")
+
+PIECE: Final = 2_000
+_CHAIN: Final = 50
+_START: Final = {"after_host": -1, "after": b""}
+_AFTER: Final = "f.crawl_id = :crawl_id AND (f.host_id, f.fingerprint) > (:after_host, :after)"
+
+_PAGES = text(
+    "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
+    ' f."offset", f.length, f.at_ms, f.title'
+    " FROM fetches f JOIN urls u"
+    " ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id AND u.fingerprint = f.fingerprint"
+    " JOIN hosts h ON h.host_id = f.host_id"
+    f" WHERE {_AFTER} AND f.page AND f.segment IS NOT NULL"
+    " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :most"
+)
+_URLS = text(
+    "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts, v.url AS discovered_from,"
+    " r.status, r.mime, r.size, r.at_ms, r.location"
+    " FROM urls f JOIN hosts h ON h.host_id = f.host_id"
+    " LEFT JOIN urls v ON v.crawl_id = f.crawl_id AND v.host_id = f.via_host AND v.fingerprint = f.via"
+    " LEFT JOIN fetches r ON r.crawl_id = f.crawl_id AND r.host_id = f.host_id AND r.fingerprint = f.fingerprint"
+    f" WHERE {_AFTER}"
+    " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :most"
+)
+_HOST_COLUMNS = (
+    "SELECT h.host_id, h.host, coalesce(q.queued, 0) AS queued, coalesce(q.waiting, 0) AS waiting,"
+    " coalesce(q.leased, 0) AS leased, coalesce(q.pages, 0) AS pages, h.crawl_delay_ms, h.operator_delay_ms,"
+    " h.latency_ms, h.failures, h.last_failure, h.last_failure_ms, h.blocked_until_ms, h.visited_at_ms, h.ip"
+    " FROM hosts h"
+)
+_HOST = text(
+    f"{_HOST_COLUMNS} LEFT JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id WHERE h.host = :host"
+)
+_TOP_HOSTS = text(
+    f"{_HOST_COLUMNS} JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id"
+    " ORDER BY q.pages DESC, q.queued DESC, h.host LIMIT :most"
+)
+_LAST_FAILURES = text(
+    "SELECT h.last_failure, count(*) AS n FROM hosts h JOIN queues q ON q.host_id = h.host_id"
+    " WHERE q.crawl_id = :crawl_id AND h.last_failure IS NOT NULL GROUP BY h.last_failure"
+)
+_HOST_COUNT = text("SELECT count(*) FROM queues WHERE crawl_id = :crawl_id")
+_URL = text(
+    "SELECT u.*, l.issued_at_ms FROM urls u LEFT JOIN leases l ON l.lease_id = u.lease_id"
+    " WHERE u.crawl_id = :crawl_id AND u.host_id = :host_id AND u.fingerprint = :fingerprint"
+)
+_FETCH = text("SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint")
+_DEAD = text("SELECT evidence FROM dead_letters WHERE crawl_id = :crawl_id AND url = :url ORDER BY id DESC LIMIT 5")
+_DEAD_COUNT = text("SELECT count(*) FROM dead_letters WHERE crawl_id = :crawl_id")
+
+
+class CrawlReader:
+    """Reads one crawl's database file, which must exist. Raises Unusable or Transient as engine.mapped says.
+
+    Blocking: for commands and threads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._engine = sqlite_engine(path, read_only=True)
+
+    def __repr__(self) -> str:
+        return f"<CrawlReader {self._path}>"
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def crawl(self) -> CrawlRow | None:
+        """The newest crawl that is not deleted; None before the first was stored."""
+        found = self._read(crawls.crawls)
+        return found[-1] if found else None
+
+    def counters(self, crawl_id: CrawlId) -> Counters:
+        """The crawl's counters, summed over partitions."""
+        return self._read(lambda c: crawls.counters(c, crawl_id))
+
+    def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
+        """kind -> key -> count."""
+        return self._read(lambda c: crawls.tallies(c, crawl_id))
+
+    def dead_letters(self, crawl_id: CrawlId) -> int:
+        """How many were kept."""
+        return int(self._read(lambda c: c.execute(_DEAD_COUNT, {"crawl_id": crawl_id}).scalar_one()))
+
+    def hosts(self, crawl_id: CrawlId) -> int:
+        """How many hosts the crawl has heard of."""
+        return int(self._read(lambda c: c.execute(_HOST_COUNT, {"crawl_id": crawl_id}).scalar_one()))
+
+    def top_hosts(self, crawl_id: CrawlId, most: int) -> list[HostView]:
+        """The hosts with the most pages."""
+        rows = self._read(lambda c: c.execute(_TOP_HOSTS, {"crawl_id": crawl_id, "most": most}).all())
+        return [_host(row) for row in rows]
+
+    def last_failures(self, crawl_id: CrawlId) -> dict[str, int]:
+        """What was last wrong with hosts (its first word), and with how many."""
+        counts: dict[str, int] = {}
+        for row in self._read(lambda c: c.execute(_LAST_FAILURES, {"crawl_id": crawl_id}).all()):
+            kind = row.last_failure.split(" ", 1)[0]
+            counts[kind] = counts.get(kind, 0) + row.n
+        return counts
+
+    def pages(self, crawl_id: CrawlId) -> Iterator[Page]:
+        """Every stored page, clustered by host."""
+        return map(_page, self._pieces(_PAGES, crawl_id))
+
+    def urls(self, crawl_id: CrawlId) -> Iterator[KnownUrl]:
+        """Every URL the crawl has heard of, clustered by host."""
+        return map(_known, self._pieces(_URLS, crawl_id))
+
+    def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
+        """Every stored page as a line of the index."""
+        for page in self.pages(crawl_id):
+            yield IndexRow(
+                surt=surt(page.url),
+                fetched_at_ms=page.fetched_at_ms,
+                url=page.url,
+                mime=page.mime or "",
+                status=page.status,
+                digest=page.digest,
+                location=page.location,
+            )
+
+    def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
+        """What is known of a host; None when the crawl has never heard of it."""
+        row = self._read(lambda c: c.execute(_HOST, {"crawl_id": crawl_id, "host": name}).first())
+        return None if row is None else _host(row)
+
+    def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None:
+        """Everything known of a URL; None when the crawl has never heard of it."""
+        return self._read(lambda c: _url_view(c, crawl_id, location))
+
+    def _pieces(self, query: TextClause, crawl_id: CrawlId) -> Iterator[Row[Any]]:
+        place: dict[str, Any] = {"crawl_id": crawl_id, "most": PIECE, **_START}
+        while True:
+            rows = self._read(partial(_all, query, place))
+            yield from rows
+            if len(rows) < PIECE:
+                return
+            place = place | {"after_host": rows[-1].host_id, "after": rows[-1].fingerprint}
+
+    def _read(self, query: Callable[[Connection], T]) -> T:
+        try:
+            with self._engine.begin() as connection:
+                return query(connection)
+        except SQLAlchemyError as error:
+            said = str(getattr(error, "orig", error))
+            if "no such table" in said or "no such column" in said:
+                raise Unusable(f"{self._path} was written by another version of Orbweaver ({said})") from error
+            raise mapped(error) from error
+
+
+def _all(query: TextClause, place: dict[str, Any], connection: Connection) -> Sequence[Row[Any]]:
+    return connection.execute(query, place).all()
+
+
+def _url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlView | None:
+    host = connection.execute(_HOST, {"crawl_id": crawl_id, "host": location.host}).first()
+    if host is None:
+        return None
+    keys = {"crawl_id": crawl_id, "host_id": host.host_id, "fingerprint": location.fingerprint}
+    row = connection.execute(_URL, keys).first()
+    if row is None:
+        return None
+    fetch = connection.execute(_FETCH, keys).first()
+    state = UrlState(row.state)
+    return UrlView(
+        url=row.url,
+        fingerprint=location.fingerprint,
+        state=state,
+        reason=row.reason,
+        depth=row.depth,
+        hops=row.hops,
+        priority=row.priority,
+        attempts=row.attempts,
+        due_ms=row.rank if state is UrlState.WAITING else 0,
+        leased_at_ms=row.issued_at_ms,
+        host=_host(host),
+        fetch=None if fetch is None else _fetch(fetch),
+        chain=_chain(connection, crawl_id, row),
+        evidence=tuple(letter.evidence for letter in connection.execute(_DEAD, {"crawl_id": crawl_id, "url": row.url})),
+    )
+
+
+def _chain(connection: Connection, crawl_id: CrawlId, row: Row[Any]) -> tuple[str, ...]:
+    """The pages that led here, nearest first; a circle (a page that was found again nearer) ends it."""
+    chain: list[str] = []
+    seen = {(row.host_id, bytes(row.fingerprint))}
+    while row.via_host and len(chain) < _CHAIN:
+        key = (row.via_host, bytes(row.via))
+        if key in seen:
+            break
+        seen.add(key)
+        found = connection.execute(_URL, {"crawl_id": crawl_id, "host_id": key[0], "fingerprint": key[1]}).first()
+        if found is None:
+            break
+        row = found
+        chain.append(row.url)
+    return tuple(chain)
+
+
+def _host(row: Row[Any]) -> HostView:
+    return HostView(**{**row._mapping, "host_id": HostId(row.host_id)})
+
+
+def _location(row: Row[Any]) -> RecordLocation:
+    return RecordLocation(row.segment, row.offset, row.length)
+
+
+def _page(row: Row[Any]) -> Page:
+    return Page(
+        url=row.url,
+        host=row.host,
+        depth=row.depth,
+        status=row.status,
+        mime=row.mime,
+        digest=bytes(row.digest or b""),
+        size=row.size,
+        location=_location(row),
+        fetched_at_ms=row.at_ms,
+        title=row.title,
+    )
+
+
+def _known(row: Row[Any]) -> KnownUrl:
+    return KnownUrl(
+        url=row.url,
+        host=row.host,
+        state=UrlState(row.state),
+        reason=row.reason,
+        depth=row.depth,
+        attempts=row.attempts,
+        discovered_from=row.discovered_from,
+        status=row.status,
+        mime=row.mime,
+        size=row.size,
+        fetched_at_ms=row.at_ms,
+        redirect=row.location,
+    )
+
+
+def _fetch(row: Row[Any]) -> FetchView:
+    return FetchView(
+        at_ms=row.at_ms,
+        status=row.status,
+        page=bool(row.page),
+        reason=row.reason,
+        detail=row.detail,
+        latency_ms=row.latency_ms,
+        size=row.size,
+        mime=row.mime,
+        digest=bytes(row.digest or b""),
+        location=None if row.segment is None else _location(row),
+        etag=row.etag,
+        last_modified=row.last_modified,
+        redirect=row.location,
+        title=row.title,
+        links=row.links,
+        history=_history(row.history),
+    )
+
+
+def _history(stored: str | None) -> tuple[tuple[int, int, str], ...]:
+    """Earlier outcomes; the text is cut at a fixed length, so that its last entry may be torn and is then left out."""
+    entries = []
+    for part in (stored or "").split(";"):
+        words = part.split(" ", 2)
+        if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
+            entries.append((int(words[0]), int(words[1]), words[2]))
+    return tuple(entries)

@@ -1,0 +1,104 @@
+"""What is read back of a crawl, as values: rows of exports, and everything known of one URL. Times are Unix ms."""
+
+from dataclasses import dataclass
+
+from shared.domain.archive import RecordLocation
+from shared.domain.frontier import UrlState
+from shared.domain.ids import Fingerprint, HostId
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A stored page: its record stands in the index. `digest` is the payload's SHA-1 (20 bytes, or empty)."""
+
+    url: str
+    host: str
+    depth: int
+    status: int
+    mime: str | None
+    digest: bytes
+    size: int
+    location: RecordLocation
+    fetched_at_ms: int
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownUrl:
+    """A URL the crawl has heard of. `status` and what follows are None until it was fetched."""
+
+    url: str
+    host: str
+    state: UrlState
+    reason: str | None
+    depth: int
+    attempts: int
+    discovered_from: str | None
+    status: int | None
+    mime: str | None
+    size: int | None
+    fetched_at_ms: int | None
+    redirect: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """A host, and its queue of one crawl."""
+
+    host_id: HostId
+    host: str
+    queued: int
+    waiting: int
+    leased: int
+    pages: int
+    crawl_delay_ms: int
+    operator_delay_ms: int
+    latency_ms: int
+    failures: int
+    last_failure: str | None
+    last_failure_ms: int
+    blocked_until_ms: int
+    visited_at_ms: int
+    ip: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchView:
+    """The last fetch of a URL. `history` lists earlier ones, newest first, each `at_ms status reason`."""
+
+    at_ms: int
+    status: int
+    page: bool
+    reason: str | None
+    detail: str | None
+    latency_ms: int
+    size: int
+    mime: str | None
+    digest: bytes
+    location: RecordLocation | None
+    etag: str | None
+    last_modified: str | None
+    redirect: str | None
+    title: str | None
+    links: int
+    history: tuple[tuple[int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UrlView:
+    """Everything known of one URL. `chain` leads from the page it was found on back towards the seed."""
+
+    url: str
+    fingerprint: Fingerprint
+    state: UrlState
+    reason: str | None
+    depth: int
+    hops: int
+    priority: int
+    attempts: int
+    due_ms: int
+    leased_at_ms: int | None
+    host: HostView
+    fetch: FetchView | None
+    chain: tuple[str, ...]
+    evidence: tuple[str, ...]
