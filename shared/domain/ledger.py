@@ -28,7 +28,10 @@ class CrawlRow:
 
 @dataclass(slots=True)
 class LeasedUrl:
-    """A URL that is out. `depth` is the one it was sent with, `least` the least found since."""
+    """A URL that is out. `least` is the least depth found since it was sent.
+
+    `depth` is the one it was sent with; after a takeover only known to be greater than `least`, or equal to it.
+    """
 
     url: str
     depth: int

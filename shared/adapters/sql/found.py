@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql.apply import add_counters, bury
 from shared.adapters.sql.fence import pass_fence
-from shared.domain.frontier import Fence, Merge, Position, UrlState, merge_link, rank_of
+from shared.domain.frontier import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
 from shared.domain.ledger import Found, FoundBatch, FoundLink, ProducerMark
 
@@ -46,7 +46,8 @@ _INSERT_URL = text(
     " :reason, :via_host, :via)"
 )
 _LOWER = text(
-    "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via"
+    "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via,"
+    f" flags = CASE WHEN state = 2 THEN flags | {FOUND_NEARER} ELSE flags END"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
 )
 _AGAIN = text(

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql.fence import pass_fence
 from shared.domain.errors import OwnershipLost
-from shared.domain.frontier import Fence, Position, UrlState
+from shared.domain.frontier import FOUND_NEARER, Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
 from shared.domain.ledger import Claimed, LeasedUrl, LeaseRequest, LeaseRow, QueueRow
 
@@ -205,12 +205,12 @@ def _lease_row(connection: Connection, row: Any) -> LeaseRow:
 def _leased_url(row: Any) -> LeasedUrl:
     return LeasedUrl(
         url=row.url,
-        depth=row.depth,
+        depth=row.depth + 1 if row.flags & FOUND_NEARER else row.depth,
         least=row.depth,
         attempt=row.attempts + 1,
         hops=row.hops,
         priority=row.priority,
-        flags=row.flags,
+        flags=row.flags & ~FOUND_NEARER,
         rank=row.rank,
     )
 

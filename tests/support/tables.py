@@ -1,0 +1,287 @@
+"""A store under test, driven as an owner drives it, and an independent look at what stands in its tables."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shared.adapters.sql.store import SqliteStore
+from shared.domain.frontier import Fence, Position, UrlState
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
+from shared.domain.ledger import (
+    Changes,
+    Claimed,
+    CommandRun,
+    DeadLetter,
+    Found,
+    FoundBatch,
+    FoundLink,
+    LeaseRequest,
+    LeaseRow,
+    ProducerMark,
+    QueueRow,
+    UrlChange,
+)
+from shared.domain.url import locate
+from shared.ports.store import Store
+
+PARTITION = Partition(3)
+OTHER = Partition(5)
+NOW_MS = 1_700_000_000_000
+SUFFIXES = "com\norg\n"
+
+
+@dataclass
+class Tables:
+    """One partition of a store, with the fence and numbers its owner would remember."""
+
+    store: Store
+    path: Path
+    crawl_id: CrawlId
+    fence: Fence
+    position: Position = field(default_factory=Position)
+    next_host: int = 1
+    next_lease: int = 1
+    sent: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    async def found(
+        self,
+        *links: FoundLink,
+        producer: str = "w",
+        n: int | None = None,
+        refused: int = 0,
+        max_depth: int | None = None,
+        now_ms: int = NOW_MS,
+        crawl_id: CrawlId | None = None,
+    ) -> Found:
+        """Apply one message of discoveries as its producer's next one."""
+        crawl_id = crawl_id or self.crawl_id
+        last, total = self.sent.get(producer, (0, 0))
+        n = last + 1 if n is None else n
+        total += (len(links) + refused) if n > last else 0
+        self.sent[producer] = (max(n, last), total)
+        batch = FoundBatch(((ProducerMark(crawl_id, producer, n, total), links, refused),))
+        return await self.found_batch(batch, max_depth=max_depth, now_ms=now_ms)
+
+    async def found_batch(
+        self, batch: FoundBatch, *, max_depth: int | None = None, now_ms: int = NOW_MS, at: int | None = None
+    ) -> Found:
+        position = self.position.moved("discovery", at or self.position.discovery_seq + 1, now_ms * 1_000_000)
+        depths = {mark.crawl_id: max_depth for mark, _, _ in batch.messages}
+        found = await self.store.apply_found(
+            self.fence, position, batch, next_host=self.next_host, max_depth=depths, now_ms=now_ms
+        )
+        self.next_host, self.position = found.next_host, position
+        self.fence = self.fence.next()
+        return found
+
+    async def apply(self, changes: Changes) -> None:
+        position = self.position.moved("outcome", self.position.outcome_seq + 1, NOW_MS * 1_000_000)
+        await self.store.apply(self.fence, position, changes)
+        self.position = position
+        self.fence = self.fence.next()
+
+    async def bury(self, letter: DeadLetter) -> None:
+        await self.apply(Changes(dead_letters=[letter]))
+
+    async def lease(self, host: str, most: int = 500, *, now_ms: int = NOW_MS) -> LeaseRow | None:
+        rows = await self.lease_all([(host, most)], now_ms=now_ms)
+        return rows[0] if rows else None
+
+    async def lease_all(self, wanted: Sequence[tuple[str, int]], *, now_ms: int = NOW_MS) -> Sequence[LeaseRow]:
+        """Lease up to so many URLs of each of the hosts, in one transaction."""
+        requests = []
+        for host, most in wanted:
+            lease_id = LeaseId(numbered(self.next_lease, self.fence.partition))
+            self.next_lease += 1
+            requests.append(
+                LeaseRequest(lease_id, self.crawl_id, Revision(1), self.host_id(host), host, 0, "default", 1000, most)
+            )
+        rows = await self.store.dispatch(self.fence, self.next_lease, requests, now_ms)
+        self.fence = self.fence.next()
+        return rows
+
+    async def settle(self, row: LeaseRow, state: UrlState, *, due_ms: int = 0, reason: str | None = None) -> None:
+        """Every URL of a lease ends in `state`, and the lease with it."""
+        changes = Changes(freed=[row.lease_id])
+        queue, counters = changes.queue(row.crawl_id, row.host_id), changes.counters[row.crawl_id]
+        for fingerprint, url in row.urls.items():
+            rank = due_ms if state is UrlState.WAITING else url.rank
+            changes.urls.append(
+                UrlChange(row.crawl_id, row.host_id, fingerprint, state, rank, url.attempt, url.flags, reason)
+            )
+            queue.leased -= 1
+            counters["leased"] -= 1
+            match state:
+                case UrlState.QUEUED:
+                    queue.queued += 1
+                    counters["queued"] += 1
+                case UrlState.WAITING:
+                    queue.waiting += 1
+                    queue.next_due_ms = due_ms
+                    counters["queued"] += 1
+                case _:
+                    counters[state.name.lower()] += 1
+        await self.apply(changes)
+
+    async def promote(self, host: str, now_ms: int) -> int:
+        n = await self.store.promote(self.fence, self.crawl_id, self.host_id(host), now_ms)
+        self.fence = self.fence.next()
+        return n
+
+    async def command(self, kind: str, *, id: str = "c1", now_ms: int = NOW_MS, **args: object) -> int:
+        """Run a command to its end; the number of its chunks."""
+        run = CommandRun(id, self.crawl_id, kind, args, self.fence.partition)
+        chunks, after = 0, 0
+        while True:
+            rest = await self.command_chunk(run, after, now_ms=now_ms)
+            chunks += 1
+            if rest is None:
+                return chunks
+            assert rest > after
+            after = rest
+
+    async def command_chunk(self, run: CommandRun, after: int, *, now_ms: int = NOW_MS) -> int | None:
+        position = self.position.moved("outcome", self.position.outcome_seq + 1, NOW_MS * 1_000_000)
+        rest = await self.store.run_command(self.fence, position, run, after, now_ms)
+        self.fence = self.fence.next()
+        if rest is None:
+            self.position = position
+        return rest
+
+    async def claim(self, term: int) -> Claimed:
+        claimed = await self.store.claim(self.fence.partition, Term(term))
+        self.fence, self.position = claimed.fence, claimed.position
+        self.next_host, self.next_lease = claimed.next_host, claimed.next_lease
+        return claimed
+
+    async def queue(self, host: str) -> QueueRow:
+        (row,) = await self.store.queue_rows([(self.crawl_id, self.host_id(host))])
+        return row
+
+    # An independent look ----------------------------------------------------------------------------------------------
+
+    def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
+        """What a reader that is not the store sees."""
+        return look(self.path, sql, *args)
+
+    def value(self, sql: str, *args: object) -> Any:
+        ((value,),) = self.rows(sql, *args)
+        return value
+
+    def host_id(self, host: str) -> HostId:
+        return HostId(self.value("SELECT host_id FROM hosts WHERE host = ?", host))
+
+    def url(self, link: FoundLink) -> dict[str, Any]:
+        """A URL's row by column."""
+        columns = [
+            "state",
+            "depth",
+            "hops",
+            "rank",
+            "attempts",
+            "flags",
+            "lease_id",
+            "reason",
+            "via_host",
+            "via",
+            "url",
+        ]
+        (row,) = self.rows(f"SELECT {', '.join(columns)} FROM urls WHERE fingerprint = ?", link.fingerprint)
+        return dict(zip(columns, row, strict=True))
+
+
+def link(
+    url: str,
+    depth: int = 0,
+    *,
+    priority: int = 0,
+    crawl_id: CrawlId = CrawlId(1),
+    hops: int = 0,
+    via: tuple[int, bytes] = (0, b""),
+) -> FoundLink:
+    """A link as the owner finds it in a message."""
+    at = locate(url)
+    assert at is not None
+    return FoundLink(crawl_id, at.url, at.host, Fingerprint(at.fingerprint), depth, hops, priority, *via)
+
+
+def links(host: str, paths: Iterable[object], depth: int = 0) -> list[FoundLink]:
+    return [link(f"http://{host}/{path}", depth) for path in paths]
+
+
+def look(path: Path, sql: str, *args: object) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path, timeout=30)) as connection:
+        return connection.execute(sql, args).fetchall()
+
+
+def books(path: Path) -> list[str]:
+    """What does not add up in a frontier's tables; empty when everything does.
+
+    Counters are compared with the rows they count, queues with their URLs, leases with what they hold.
+    """
+    wrong: list[str] = []
+
+    def same(what: str, counted: str, kept: str) -> None:
+        left, right = dict(look_pairs(path, counted)), dict(look_pairs(path, kept))
+        for key in sorted(left.keys() | right.keys(), key=str):
+            if left.get(key, 0) != right.get(key, 0):
+                wrong.append(f"{what} {key}: {left.get(key, 0)} rows, {right.get(key, 0)} kept")
+
+    for name, states in (("queued", "0, 1"), ("leased", "2"), ("done", "3"), ("failed", "4"), ("excluded", "5")):
+        same(
+            f"counter {name}",
+            "SELECT u.crawl_id || '/' || h.partition, count(*) FROM urls u JOIN hosts h USING (host_id)"
+            f" WHERE state IN ({states}) GROUP BY 1",
+            f"SELECT crawl_id || '/' || partition, {name} FROM crawl_counters",
+        )
+    same(
+        "counter discovered",
+        "SELECT u.crawl_id || '/' || h.partition, count(*) FROM urls u JOIN hosts h USING (host_id) GROUP BY 1",
+        "SELECT crawl_id || '/' || partition, discovered FROM crawl_counters",
+    )
+    same(
+        "links",
+        "SELECT crawl_id || '/' || partition, new + known + refused FROM crawl_counters",
+        "SELECT crawl_id || '/' || partition, accepted FROM crawl_counters",
+    )
+    for name, state in (("queued", 0), ("waiting", 1), ("leased", 2)):
+        same(
+            f"queue {name}",
+            f"SELECT crawl_id || '/' || host_id, count(*) FROM urls WHERE state = {state} GROUP BY 1",
+            f"SELECT crawl_id || '/' || host_id, {name} FROM queues",
+        )
+    same(
+        "lease",
+        "SELECT lease_id, count(*) FROM urls WHERE state = 2 GROUP BY 1",
+        "SELECT l.lease_id, (SELECT count(*) FROM urls u WHERE u.lease_id = l.lease_id AND u.state = 2) FROM leases l",
+    )
+    for (lease_id,) in look(path, "SELECT DISTINCT lease_id FROM urls WHERE state <> 2 AND lease_id IS NOT NULL"):
+        wrong.append(f"lease {lease_id} is named by a URL that is not out")
+    for crawl_id, host_id in look(
+        path,
+        "SELECT crawl_id, host_id FROM queues q WHERE waiting > 0 AND (next_due_ms = 0 OR next_due_ms >"
+        " (SELECT min(rank) FROM urls u WHERE u.crawl_id = q.crawl_id AND u.host_id = q.host_id AND u.state = 1))",
+    ):
+        wrong.append(f"queue {crawl_id}/{host_id} would wake after its first URL is due")
+    return wrong
+
+
+def look_pairs(path: Path, sql: str) -> list[tuple[Any, Any]]:
+    return [(key, value) for key, value in look(path, sql) if value]
+
+
+@asynccontextmanager
+async def sqlite_tables(folder: Path, *, partition: Partition = PARTITION) -> AsyncIterator[Tables]:
+    """A new SQLite store with one crawl, one partition claimed under term 1."""
+    path = folder / "crawl.db"
+    store = await SqliteStore.open(path)
+    try:
+        await store.open_cluster(8, SUFFIXES, NOW_MS)
+        crawl, _ = await store.put_crawl("docs", "{}", NOW_MS)
+        claimed = await store.claim(partition, Term(1))
+        yield Tables(store, path, crawl.crawl_id, claimed.fence)
+    finally:
+        await store.close()
