@@ -226,3 +226,18 @@ def _filesystem(path: Path) -> str:
                 if whole == at or whole.startswith(f"{at}/"):
                     best, kind = len(words[1]), words[2]
     return kind
+
+
+def running(folder: CrawlFolder) -> int | None:
+    """The process of the command at work in the folder; None when there is none. Takes and lets go of the lock."""
+    try:
+        lock = os.open(folder.lock_file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        return _owner(lock)
+    finally:
+        os.close(lock)

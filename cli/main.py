@@ -24,6 +24,8 @@ class Command(Protocol):
 
 COMMANDS: Final = {
     "crawl": ("cli.crawl", "crawl from URLs or a spec into a folder; the same again resumes"),
+    "show": ("cli.show", "what a crawl has done, or what became of one URL, and why"),
+    "export": ("cli.export", "pages, URLs or links of a crawl as JSON Lines, CSV or Parquet"),
     "warc": ("cli.warc", "the stored body of a page"),
     "version": ("cli.version", "print the versions of orb and of what it runs on"),
     "test": ("cli.develop", "run the tests; arguments go to pytest (in a clone)"),

@@ -126,14 +126,14 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
     return said
 
 
-def why_unknown(url: str, spec: CrawlSpec, known_hosts: frozenset[str]) -> list[Verdict]:
-    """What each scope rule says of a URL the crawl has never seen, found one link deep.
+def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
+    """What each scope rule says of a URL the crawl has never seen, one link below a page on the host that is returned.
 
-    It is judged as linked from its own host where the crawl knows that host, else from the first seed's.
+    That is the URL's own host where the crawl knows it, else the first seed's.
     """
     host = host_of(url)
-    via = host if host in known_hosts else host_of(spec.seeds[0].url)
-    return CompiledScope(spec).explain(url, host, depth=1, via_host=via)
+    via = host if host_known else host_of(spec.seeds[0].url)
+    return via, CompiledScope(spec).explain(url, host, depth=1, via_host=via)
 
 
 def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int]) -> str:

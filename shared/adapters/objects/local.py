@@ -56,6 +56,15 @@ class LocalSegments:
             raise RecordUnreadable(f"segment {location.segment} ends before byte {location.offset + location.length}")
         return data
 
+    def read_up_to(self, name: str, offset: int, most: int) -> bytes:
+        """What a segment holds from `offset` on, at most `most` bytes; empty at its end."""
+        fd = self._open_for_reading(name)
+        try:
+            with _named_errors(name):
+                return os.pread(fd, most, offset)
+        finally:
+            os.close(fd)
+
     def _open_for_reading(self, name: str) -> int:
         """Final name first; then as unfinished; then the final name again, as it may be renamed in between."""
         path = self._path(name)

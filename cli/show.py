@@ -1,0 +1,211 @@
+"""`orb show`: how a crawl stands; or everything that is known of one URL, and why it is so."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from cli.exits import Exit, Usage
+from cli.folder import CrawlFolder, running
+from cli.pace import amount, count
+from cli.summary import as_json, as_text, host_json, hosts_text, summarized
+from cli.warc import located
+from shared.adapters.sql.reading import CrawlReader
+from shared.domain.archive import labelled_sha1
+from shared.domain.crawl import decode_spec
+from shared.domain.explain import moment, why, why_unknown
+from shared.domain.frontier import UrlState
+from shared.domain.scope import Verdict
+from shared.domain.url import Location
+from shared.domain.views import FetchView, UrlView
+
+TOP_HOSTS: Final = 10
+_LABEL: Final = 15
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", type=Path, metavar="DIR", help="the crawl's folder; it may be at work")
+    parser.add_argument("--url", metavar="URL", help="what became of this URL, and why")
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    folder = CrawlFolder(arguments.dir).opened()
+    if arguments.url is not None:
+        return _show_url(folder, located(arguments.url), arguments.json)
+    summary = summarized(folder, top=TOP_HOSTS)
+    if summary is None:
+        raise Usage(f"nothing has been crawled in {folder.path} yet.")
+    pid = running(folder)
+    if arguments.json:
+        hosts = [host_json(host) for host in summary.top_hosts]
+        print(json.dumps(as_json(summary, folder) | {"running": pid is not None, "pid": pid, "top_hosts": hosts}))
+        return Exit.OK
+    print(as_text(summary, folder))
+    print(_field("at work", f"yes, as process {pid}" if pid is not None else "no", 11))
+    if summary.top_hosts:
+        print(f"\nhosts with the most pages\n{hosts_text(summary.top_hosts)}")
+    return Exit.OK
+
+
+def _show_url(folder: CrawlFolder, url: Location, as_object: bool) -> int:
+    reader = CrawlReader(folder.database)
+    try:
+        row = reader.crawl()
+        if row is None:
+            raise Usage(f"nothing has been crawled in {folder.path} yet.")
+        spec = decode_spec(row.spec)
+        view = reader.url(row.crawl_id, url)
+        host_known = view is not None or reader.host(row.crawl_id, url.host) is not None
+    finally:
+        reader.close()
+    now_ms = time.time_ns() // 1_000_000
+    if view is None:
+        via, verdicts = why_unknown(url.url, spec, host_known=host_known)
+        document = _unknown_json(url, via, verdicts)
+        text = _unknown_text(url, via, verdicts)
+    else:
+        reasons = why(view, spec, now_ms)
+        document = _known_json(view, reasons)
+        text = _known_text(view, reasons, now_ms)
+    print(json.dumps(document, ensure_ascii=False) if as_object else text)
+    return Exit.OK
+
+
+# --- a URL the crawl knows --------------------------------------------------------------------------------------------
+
+
+def _known_text(view: UrlView, reasons: list[str], now_ms: int) -> str:
+    host, fetch = view.host, view.fetch
+    lines = [
+        view.url,
+        _field("state", view.state.name.lower() + (f" ({view.reason})" if view.reason else "")),
+        *(_field("why" if number == 0 else "", reason) for number, reason in enumerate(reasons)),
+        _field("depth", f"{view.depth}" + (f", after {view.hops} redirects" if view.hops else "")),
+        _field("found on", view.chain[0] if view.chain else "nothing: it is a seed"),
+        *(_field("", f"found on {page}") for page in view.chain[1:8]),
+        _field("attempts", str(view.attempts)),
+    ]
+    if fetch is not None:
+        lines += _fetch_text(fetch)
+    block = f", left alone until {moment(host.blocked_until_ms)}" if host.blocked_until_ms > now_ms else ""
+    trouble = f", {host.failures} failures, the last: {host.last_failure}" if host.failures else ""
+    lines.append(
+        _field(
+            "host",
+            f"{host.host}{f' ({host.ip})' if host.ip else ''}: {count(host.pages)} pages, "
+            f"{count(host.queued + host.waiting)} queued, {count(host.leased)} in flight{block}{trouble}",
+        )
+    )
+    if host.crawl_delay_ms or host.operator_delay_ms:
+        lines.append(_field("host's delay", f"{max(host.crawl_delay_ms, host.operator_delay_ms) / 1000:g} s"))
+    return "\n".join(lines)
+
+
+def _fetch_text(fetch: FetchView) -> list[str]:
+    said = [
+        str(fetch.status) if fetch.status else fetch.reason or "no answer",
+        fetch.mime or "",
+        amount(fetch.size) if fetch.size else "",
+        f"{fetch.latency_ms} ms",
+        fetch.detail or "",
+    ]
+    lines = [_field("last fetch", f"{moment(fetch.at_ms)}: " + ", ".join(part for part in said if part))]
+    if fetch.title:
+        lines.append(_field("title", fetch.title))
+    if fetch.redirect:
+        lines.append(_field("redirect to", fetch.redirect))
+    if fetch.location is not None:
+        place = fetch.location
+        lines.append(_field("stored", f"{place.segment} at {place.offset}, {place.length} bytes"))
+    if fetch.page:
+        lines.append(_field("outlinks", count(fetch.links)))
+    lines += [
+        _field("before" if number == 0 else "", f"{moment(at_ms)}: {status or 'no answer'}{_because(reason)}")
+        for number, (at_ms, status, reason) in enumerate(fetch.history)
+    ]
+    return lines
+
+
+def _because(reason: str) -> str:
+    return "" if reason == "-" else f", {reason}"
+
+
+def _known_json(view: UrlView, reasons: list[str]) -> dict[str, Any]:
+    return {
+        "url": view.url,
+        "known": True,
+        "state": view.state.name.lower(),
+        "reason": view.reason,
+        "why": reasons,
+        "fingerprint": view.fingerprint.hex(),
+        "depth": view.depth,
+        "hops": view.hops,
+        "priority": view.priority,
+        "attempts": view.attempts,
+        "due_at": moment(view.due_ms) if view.state is UrlState.WAITING else None,
+        "discovered_from": list(view.chain),
+        "fetch": None if view.fetch is None else _fetch_json(view.fetch),
+        "host": host_json(view.host),
+        "evidence": list(view.evidence),
+    }
+
+
+def _fetch_json(fetch: FetchView) -> dict[str, Any]:
+    place = fetch.location
+    return {
+        "at": moment(fetch.at_ms),
+        "status": fetch.status or None,
+        "page": fetch.page,
+        "reason": fetch.reason,
+        "detail": fetch.detail,
+        "latency_ms": fetch.latency_ms,
+        "size": fetch.size,
+        "mime": fetch.mime,
+        "title": fetch.title,
+        "redirect": fetch.redirect,
+        "links": fetch.links,
+        "digest": labelled_sha1(fetch.digest) if fetch.digest else None,
+        "record": None if place is None else {"segment": place.segment, "offset": place.offset, "length": place.length},
+        "history": [
+            {"at": moment(at_ms), "status": status or None, "reason": None if reason == "-" else reason}
+            for at_ms, status, reason in fetch.history
+        ],
+    }
+
+
+# --- a URL it has never seen ------------------------------------------------------------------------------------------
+
+
+def _unknown_text(url: Location, via: str, verdicts: list[Verdict]) -> str:
+    refused = next((verdict for verdict in verdicts if not verdict.allowed), None)
+    judged = (
+        f"It would be excluded: {refused.detail}."
+        if refused is not None
+        else "No scope rule would keep it out; no page that was read links to it (or the crawl has not come so far)."
+    )
+    lines = [
+        url.url,
+        _field("state", "unknown: the crawl has never heard of it"),
+        _field("why", judged),
+        _field("rules", f"judged as a link one level deep, from a page on {via}:"),
+    ]
+    lines += [f"  {'ok ' if verdict.allowed else 'NO '} {verdict.rule:<16} {verdict.detail}" for verdict in verdicts]
+    return "\n".join(lines)
+
+
+def _unknown_json(url: Location, via: str, verdicts: list[Verdict]) -> dict[str, Any]:
+    return {
+        "url": url.url,
+        "known": False,
+        "linked_from": via,
+        "in_scope": all(verdict.allowed for verdict in verdicts),
+        "rules": [
+            {"rule": verdict.rule.value, "allowed": verdict.allowed, "detail": verdict.detail} for verdict in verdicts
+        ],
+    }
+
+
+def _field(label: str, said: str, width: int = _LABEL) -> str:
+    return f"{label:<{width}}{said}"

@@ -1,0 +1,52 @@
+"""The outlinks of a stored page, from the metadata record that its visit wrote behind the response."""
+
+import zlib
+from typing import Final
+
+from shared.adapters.objects.local import LocalSegments
+from shared.domain.archive import RecordLocation
+from shared.ports.archive import RecordUnreadable
+
+_PIECE: Final = 64 << 10
+_MOST: Final = 64 << 20
+_BESIDE: Final = 2
+"""A page's records besides the response: the request and the metadata, in this order, directly behind it."""
+
+
+def read_outlinks(segments: LocalSegments, page: RecordLocation) -> list[tuple[str, str]]:
+    """The outlinks of the page whose response lies at `page`: pairs of URL and how it was found, as the record says.
+
+    Empty where no metadata record follows. RecordUnreadable for a damaged one.
+    """
+    place, members = page.offset + page.length, 0
+    decompressor = zlib.decompressobj(31)
+    record, pending = bytearray(), b""
+    while members < _BESIDE:
+        if not pending:
+            pending = segments.read_up_to(page.segment, place, _PIECE)
+            place += len(pending)
+            if not pending:
+                return []
+        try:
+            record += decompressor.decompress(pending, _MOST - len(record))
+        except zlib.error as failure:
+            raise RecordUnreadable(f"{page.segment} behind byte {page.offset}: {failure}") from failure
+        if len(record) >= _MOST:
+            raise RecordUnreadable(f"{page.segment} behind byte {page.offset}: a record of more than {_MOST} bytes")
+        pending = decompressor.unused_data or decompressor.unconsumed_tail
+        if decompressor.eof:
+            members += 1
+            if b"\r\nWARC-Type: metadata\r\n" in record[:512]:
+                return _outlinks(bytes(record))
+            decompressor, record = zlib.decompressobj(31), bytearray()
+    return []
+
+
+def _outlinks(record: bytes) -> list[tuple[str, str]]:
+    body = record.partition(b"\r\n\r\n")[2].decode("utf-8", "replace")
+    found = []
+    for line in body.split("\r\n"):
+        if line.startswith("outlink: "):
+            url, _, how = line.removeprefix("outlink: ").partition(" ")
+            found.append((url, how))
+    return found
