@@ -40,8 +40,8 @@ COUNTED_AS_PAGE: Final = 1
 """Flag of a URL whose page already counts in `pages` (a page fetched again takes no further budget)."""
 
 FOUND_NEARER: Final = 2
-"""Flag of a leased URL that was found at a lesser depth than it was sent with: an owner that takes over knows by it that
-the page is to be queued again (merge_link), and drops it when the URL is settled."""
+"""Flag of a leased URL that was found at a lesser depth than it was sent with: an owner that takes over knows by it
+that the page is to be queued again (merge_link); it goes when the URL is settled."""
 
 LEVEL_MS: Final = 3_600_000
 """Ageing: an hour of waiting weighs as much as one level of depth or of priority."""

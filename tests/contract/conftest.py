@@ -15,7 +15,7 @@ ENGINES = {"sqlite": sqlite_tables}
 
 @pytest.fixture(params=ENGINES)
 def on_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
-    """`on_store(story)` runs the story on a new store; afterwards every count equals the rows it counts, or tells why."""
+    """`on_store(story)` runs the story on a new store; afterwards all counts must fit, but for `wrong`."""
 
     def run(story: Story, *, wrong: Sequence[str] = ()) -> None:
         async def whole() -> None:

@@ -39,10 +39,13 @@ def test_ids_of_deleted_crawls_are_never_used_again(on_store: OnStore) -> None:
         other, _ = await t.store.put_crawl("other", "{}", NOW_MS)
         await t.store.set_state(other.crawl_id, CrawlState.DELETED, None, NOW_MS)
         again, changed = await t.store.put_crawl("other", "{}", NOW_MS)
-        assert changed and again.crawl_id > other.crawl_id and again.revision == 1
+        assert changed
+        assert again.crawl_id > other.crawl_id
+        assert again.revision == 1
         assert [row.crawl_id for row in await t.store.crawls()] == [t.crawl_id, again.crawl_id]
         deleted = await t.store.crawl(other.crawl_id)
-        assert deleted is not None and deleted.state is CrawlState.DELETED
+        assert deleted is not None
+        assert deleted.state is CrawlState.DELETED
         assert await t.store.crawl(CrawlId(99)) is None
 
     on_store(story)
@@ -148,7 +151,8 @@ def test_the_fence_refuses_every_write_and_nothing_of_it_is_written(on_store: On
         await t.found(*links("a.example.com", range(9)))
         out = await t.lease("a.example.com", 2)
         waits = await t.lease("a.example.com", 1)
-        assert out is not None and waits is not None
+        assert out is not None
+        assert waits is not None
         await t.settle(waits, UrlState.WAITING, due_ms=NOW_MS + 1)
         fence = {
             "older term": Fence(PARTITION, Term(0), t.fence.version),

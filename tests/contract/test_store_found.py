@@ -173,7 +173,8 @@ def test_hosts_keep_their_numbers_and_no_number_is_given_twice(on_store: OnStore
         numbers = {name: number for number, name in (first.host_names | second.host_names).items()}
         assert sorted(numbers) == ["a.example.com", "b.example.com", "c.example.com"]
         assert {partition_of_id(number) for number in numbers.values()} == {PARTITION}
-        assert len(set(numbers.values())) == 3 and min(numbers.values()) > MAX_PARTITIONS
+        assert len(set(numbers.values())) == 3
+        assert min(numbers.values()) > MAX_PARTITIONS
         await t.claim(2)
         third = await t.found(link("http://d.example.com/"))
         (number,) = third.host_names

@@ -31,6 +31,8 @@ PARTITION = Partition(3)
 OTHER = Partition(5)
 NOW_MS = 1_700_000_000_000
 SUFFIXES = "com\norg\n"
+FIRST_CRAWL = CrawlId(1)
+_URL = ("state", "depth", "hops", "rank", "attempts", "flags", "lease_id", "reason", "via_host", "via", "url")
 
 
 @dataclass
@@ -176,21 +178,8 @@ class Tables:
 
     def url(self, link: FoundLink) -> dict[str, Any]:
         """A URL's row by column."""
-        columns = [
-            "state",
-            "depth",
-            "hops",
-            "rank",
-            "attempts",
-            "flags",
-            "lease_id",
-            "reason",
-            "via_host",
-            "via",
-            "url",
-        ]
-        (row,) = self.rows(f"SELECT {', '.join(columns)} FROM urls WHERE fingerprint = ?", link.fingerprint)
-        return dict(zip(columns, row, strict=True))
+        (row,) = self.rows(f"SELECT {', '.join(_URL)} FROM urls WHERE fingerprint = ?", link.fingerprint)
+        return dict(zip(_URL, row, strict=True))
 
 
 def link(
@@ -198,7 +187,7 @@ def link(
     depth: int = 0,
     *,
     priority: int = 0,
-    crawl_id: CrawlId = CrawlId(1),
+    crawl_id: CrawlId = FIRST_CRAWL,
     hops: int = 0,
     via: tuple[int, bytes] = (0, b""),
 ) -> FoundLink:
@@ -226,9 +215,11 @@ def books(path: Path) -> list[str]:
 
     def same(what: str, counted: str, kept: str) -> None:
         left, right = dict(look_pairs(path, counted)), dict(look_pairs(path, kept))
-        for key in sorted(left.keys() | right.keys(), key=str):
-            if left.get(key, 0) != right.get(key, 0):
-                wrong.append(f"{what} {key}: {left.get(key, 0)} rows, {right.get(key, 0)} kept")
+        wrong.extend(
+            f"{what} {key}: {left.get(key, 0)} rows, {right.get(key, 0)} kept"
+            for key in sorted(left.keys() | right.keys(), key=str)
+            if left.get(key, 0) != right.get(key, 0)
+        )
 
     for name, states in (("queued", "0, 1"), ("leased", "2"), ("done", "3"), ("failed", "4"), ("excluded", "5")):
         same(

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, text
 from shared.adapters.sql.apply import add_counters
 from shared.adapters.sql.fence import move_position, pass_fence
 from shared.domain.command import CommandKind, check_command
-from shared.domain.frontier import Fence, Position
+from shared.domain.frontier import LEVEL_MS, Fence, Position
 from shared.domain.ledger import CommandRun
 
 _HOSTS_A_CHUNK = 200
@@ -24,11 +24,13 @@ _RECORD = text(
     " VALUES (:id, :partition, :crawl_id, :kind, :now_ms) ON CONFLICT (id, partition) DO NOTHING"
 )
 _RETRY = text(
-    "UPDATE urls SET state = 0, attempts = 0, reason = NULL, rank = :now_ms + depth * 3600000"
+    "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
+    f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS}"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 4"
 )
 _RETRY_QUEUE = text("UPDATE queues SET queued = queued + :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
-_FRESH_HOST = text("UPDATE hosts SET failures = 0, blocked_until_ms = 0 WHERE host_id IN :ids").bindparams(
+# A dead host gets its chances anew. Its block stays: it is what the host, or an operator, asked for.
+_FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0 WHERE host_id IN :ids").bindparams(
     bindparam("ids", expanding=True)
 )
 _DELETE_HOST = tuple(
@@ -79,14 +81,16 @@ def _only(command: CommandRun, *names: str) -> dict[str, object]:
 
 def _retry(connection: Connection, command: CommandRun, fence: Fence, hosts: list[int], now_ms: int) -> None:
     total = 0
+    retried: list[int] = []
     for host_id in hosts:
         keys = {"crawl_id": command.crawl_id, "host_id": host_id}
         n = connection.execute(_RETRY, keys | {"now_ms": now_ms}).rowcount
         if n:
             connection.execute(_RETRY_QUEUE, keys | {"n": n})
             total += n
-    if total:
-        connection.execute(_FRESH_HOST, {"ids": hosts})
+            retried.append(host_id)
+    if retried:
+        connection.execute(_FRESH_HOST, {"ids": retried})
         add_counters(connection, command.crawl_id, fence.partition, {"queued": total, "failed": -total})
 
 

@@ -1,0 +1,153 @@
+"""The store's promises about operators' commands: once, in bounded chunks, safe to start over after a crash."""
+
+from collections.abc import Callable
+
+import pytest
+
+from shared.domain.frontier import LEVEL_MS, CrawlState, UrlState
+from shared.domain.ids import CrawlId
+from shared.domain.ledger import Changes, CommandRun, DeadLetter, HostChange
+from tests.support.tables import NOW_MS, PARTITION, Tables, link, links
+
+OnStore = Callable[..., None]
+
+HOST = "a.example.com"
+
+
+async def _fail(t: Tables, host: str, most: int = 500) -> None:
+    row = await t.lease(host, most)
+    assert row is not None
+    await t.settle(row, UrlState.FAILED, reason="http_500")
+
+
+def test_failed_urls_are_queued_again_with_fresh_attempts(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        first = link(f"http://{HOST}/", 2, priority=1)
+        await t.found(first, *links(HOST, range(4), depth=3))
+        await _fail(t, HOST, 3)
+        assert await t.command("retry_failed", now_ms=NOW_MS + 60_000) == 1
+        row = t.url(first)
+        assert (row["state"], row["attempts"], row["reason"], row["lease_id"]) == (UrlState.QUEUED, 0, None, None)
+        assert row["rank"] == NOW_MS + 60_000 + LEVEL_MS, "ranked as any URL queued now"
+        assert (await t.queue(HOST)).queued == 5
+        assert t.value("SELECT outcome_seq FROM partitions WHERE partition = ?", PARTITION) == t.position.outcome_seq
+
+    on_store(story)
+
+
+def test_a_retry_gives_dead_hosts_a_new_chance_and_leaves_the_others_blocks(on_store: OnStore) -> None:
+    """A host that asked to be left alone stays so: its block is politeness, not failure."""
+
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(2)), *links("b.example.com", range(2)))
+        await _fail(t, HOST)
+        for host in (HOST, "b.example.com"):
+            host_id = t.host_id(host)
+            change = HostChange(host_id, 0, 0, 4, 3, NOW_MS, "connect", NOW_MS + 9000, NOW_MS, None)
+            await t.apply(Changes(hosts={host_id: change}))
+        await t.command("retry_failed")
+        assert t.rows("SELECT host, failures, unreachable, blocked_until_ms FROM hosts ORDER BY 1") == [
+            (HOST, 0, 0, NOW_MS + 9000),
+            ("b.example.com", 4, 3, NOW_MS + 9000),
+        ]
+
+    on_store(story)
+
+
+def test_a_command_is_applied_once_however_often_it_comes(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(3)))
+        await _fail(t, HOST)
+        await t.command("retry_failed", id="x")
+        await _fail(t, HOST)
+        await t.command("retry_failed", id="x")
+        assert t.value("SELECT count(*) FROM urls WHERE state = 4") == 3
+        assert t.rows("SELECT id, kind, applied_at_ms FROM commands") == [("x", "retry_failed", NOW_MS)]
+        await t.command("retry_failed", id="y")
+        assert t.value("SELECT count(*) FROM urls WHERE state = 4") == 0
+
+    on_store(story)
+
+
+def test_a_retry_over_many_hosts_goes_in_chunks_and_may_start_over(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        hosts = [f"h{i:03}.example.com" for i in range(450)]
+        await t.found(*(link(f"http://{host}/") for host in hosts))
+        for row in await t.lease_all([(host, 1) for host in hosts]):
+            await t.settle(row, UrlState.FAILED)
+        run = CommandRun("c1", t.crawl_id, "retry_failed", {}, PARTITION)
+        before = t.position
+        rest = await t.command_chunk(run, 0)
+        assert rest is not None
+        assert t.value("SELECT count(*) FROM urls WHERE state = 0") == 200
+        assert (await t.claim(2)).position == before, "the position moves with the last chunk"
+        assert await t.command("retry_failed") == 3
+        assert t.value("SELECT count(*) FROM urls WHERE state = 0") == 450
+
+    on_store(story)
+
+
+def test_deleting_removes_every_row_of_a_crawl_in_chunks_and_nothing_of_another(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        other, _ = await t.store.put_crawl("other", "{}", NOW_MS)
+        hosts = [f"h{i:03}.example.com" for i in range(401)]
+        await t.found(*(link(f"http://{host}/") for host in hosts))
+        theirs = [link(f"http://{host}/", crawl_id=other.crawl_id) for host in hosts[:3]]
+        await t.found(*theirs, crawl_id=other.crawl_id, producer="v")
+        await t.lease(hosts[7])
+        await t.bury(DeadLetter(t.crawl_id, "url", NOW_MS, "x"))
+        await t.bury(DeadLetter(other.crawl_id, "url", NOW_MS, "y"))
+        changes = Changes()
+        changes.tallies[t.crawl_id, "status", "200"] += 1
+        await t.apply(changes)
+        await t.store.set_state(t.crawl_id, CrawlState.DELETED, None, NOW_MS)
+        run = CommandRun("c1", t.crawl_id, "delete", {}, PARTITION)
+        assert await t.command_chunk(run, 0) is not None
+        await t.claim(2)
+        assert await t.command("delete") == 2
+        tables = ("urls", "queues", "fetches", "leases", "producers", "crawl_counters", "crawl_tallies", "dead_letters")
+        for table in tables:
+            assert t.value(f"SELECT count(*) FROM {table} WHERE crawl_id = ?", t.crawl_id) == 0, table
+        assert t.value("SELECT count(*) FROM urls") == 3
+        assert t.value("SELECT count(*) FROM dead_letters") == 1
+        assert t.value("SELECT count(*) FROM hosts") == 401, "hosts outlive the crawls that met them"
+
+    on_store(story)
+
+
+def test_exactly_a_chunk_of_hosts_ends_the_command(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(*(link(f"http://h{i:03}.example.com/") for i in range(200)))
+        await t.command("delete")
+        assert t.value("SELECT count(*) FROM urls") == 0
+
+    on_store(story)
+
+
+def test_a_host_is_blocked_and_slowed_for_all_crawls(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(2)), *links("b.example.com", range(2)))
+        await t.command("block_host", id="b", host=HOST, until_ms=NOW_MS + 5)
+        await t.command("host_delay", id="d", host=HOST, delay_ms=7000)
+        here, there = await t.queue(HOST), await t.queue("b.example.com")
+        assert (here.blocked_until_ms, here.operator_delay_ms) == (NOW_MS + 5, 7000)
+        assert (there.blocked_until_ms, there.operator_delay_ms) == (0, 0)
+        await t.command("block_host", id="u", host=HOST, until_ms=0)
+        assert (await t.queue(HOST)).blocked_until_ms == 0
+        await t.command("block_host", id="n", host="nobody.example.com", until_ms=1)
+
+    on_store(story)
+
+
+@pytest.mark.parametrize(("kind", "args"), [("explode", {}), ("block_host", {"host": HOST}), ("host_delay", {})])
+def test_a_command_that_is_none_changes_nothing(on_store: OnStore, kind: str, args: dict[str, object]) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(2)))
+        run = CommandRun("c1", CrawlId(1), kind, args, PARTITION)
+        with pytest.raises(ValueError, match="command"):
+            await t.command_chunk(run, 0)
+        assert await t.store.still_owner(t.fence)
+        assert t.value("SELECT count(*) FROM commands") == 0
+        await t.found(link(f"http://{HOST}/fence-still-holds"))
+
+    on_store(story)
