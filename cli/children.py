@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from cli.exits import Exit
 from cli.roles import PARENT
-from shared.domain.errors import Unusable
+from shared.domain.errors import Transient, Unusable
 
 LOG_BYTES: Final = 10 << 20
 """Size at which a log is put aside as *.1, replacing the one before it."""
@@ -206,14 +206,23 @@ class Keeper:
     def __repr__(self) -> str:
         return f"<Keeper {self.child!r} restarts={self.restarts}>"
 
-    async def start(self) -> None:
-        """Start the child. GivenUp when the system refuses."""
-        try:
-            await self.child.start()
-        except (Unusable, OSError) as error:
-            raise GivenUp(f"cannot start {self.child.name}: {error}") from error
-        if self._stopped.is_set():
-            self.child.signal(signal.SIGTERM)
+    async def start(self) -> bool:
+        """Start the child, again where it is killed before it is up; False when told to stop instead.
+
+        GivenUp when the system refuses, or when it died too often.
+        """
+        while True:
+            try:
+                await self.child.start()
+            except Transient as error:
+                if not await self._may_restart(f"did not come up ({error})"):
+                    return False
+            except (Unusable, OSError) as error:
+                raise GivenUp(f"cannot start {self.child.name}: {error}") from error
+            else:
+                if self._stopped.is_set():
+                    self.child.signal(signal.SIGTERM)
+                return True
 
     async def keep(self) -> None:
         """Start a started child again whenever it dies; returns when it ended after `stop` or by itself with status 0.
@@ -224,20 +233,23 @@ class Keeper:
             status = await self.child.exited()
             if self._stopped.is_set() or status == Exit.OK:
                 return
-            wait_s = self._deaths.died(time.monotonic())
-            name, how = self.child.name, ended_by(status)
             if status == Exit.ENVIRONMENT and (why := said_by(self.child)):
                 raise GivenUp(why)
-            if wait_s is None:
-                raise GivenUp(f"the {name} {how}, again and again; its last lines:\n{self.child.last_words()}")
-            self.restarts += 1
-            self._told(f"the {name} {how}; it is started again")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._stopped.wait()
-            if self._stopped.is_set():
+            if not await self._may_restart(ended_by(status)) or not await self.start():
                 return
-            await self.start()
+
+    async def _may_restart(self, how: str) -> bool:
+        """Count a death and rest after it; False when told to stop meanwhile. GivenUp after too many."""
+        wait_s = self._deaths.died(time.monotonic())
+        name = self.child.name
+        if wait_s is None:
+            raise GivenUp(f"the {name} {how}, again and again; its last lines:\n{self.child.last_words()}")
+        self.restarts += 1
+        self._told(f"the {name} {how}; it is started again")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._stopped.wait()
+        return not self._stopped.is_set()
 
     def stop(self) -> None:
         """Ask it to end in good order; it is not started again."""

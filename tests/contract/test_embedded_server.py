@@ -14,7 +14,7 @@ import pytest
 
 from shared.adapters.nats import EmbeddedServer, NatsBroker, ServerSettings, StreamSettings
 from shared.adapters.nats import server as server_module
-from shared.domain.errors import Unusable
+from shared.domain.errors import Transient, Unusable
 from shared.domain.ids import Partition
 
 
@@ -172,3 +172,19 @@ def test_it_dies_with_its_parent_and_not_by_the_terminals_interrupt(tmp_path: Pa
         assert os.getpgid(server.pid) != os.getpgid(parent.pid)
         parent.kill()
     assert psutil.wait_procs([server], timeout=30)[1] == []
+
+
+def test_killed_while_it_starts_is_told_apart_from_not_able_to_start(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+
+    async def run() -> None:
+        starting = asyncio.create_task(server.start())
+        while server.pid is None:
+            await asyncio.sleep(0)
+        os.kill(server.pid, signal.SIGKILL)
+        with pytest.raises(Transient, match="SIGKILL"):
+            await starting
+        assert (await server.start()).port
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))

@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from shared.adapters.nats.settings import MIB
-from shared.domain.errors import Unusable
+from shared.domain.errors import Transient, Unusable
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +109,7 @@ class EmbeddedServer:
         """Start it and wait until it takes connections, its streams recovered.
 
         Started again after a stop or a kill it keeps port and token, so clients find it. Raises Unusable with the last
-        lines of its log when it does not come up.
+        lines of its log when it does not come up, and Transient when a signal killed it meanwhile.
         """
         if self.pid is not None:
             raise Unusable(f"the server in {self._folder} is already running as process {self.pid}")
@@ -123,6 +123,9 @@ class EmbeddedServer:
                 port = await self._await_port(deadline)
                 if port is not None:
                     break
+                status = None if self._process is None else self._process.poll()
+                if status is not None and status < 0:
+                    raise Transient(f"{EXECUTABLE} was killed by {signal.Signals(-status).name} while it started")
                 # One that was cut off while starting says less than one that ended.
                 if not last_words or (self._process is not None and self._process.poll() is not None):
                     last_words = self.log_tail()
