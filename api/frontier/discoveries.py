@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ledger import DeadLetter, FoundBatch, FoundLink, ProducerMark
-from shared.domain.url import locate, partition_of
+from shared.domain.url import Location, locate, partition_of
 from shared.ports.broker import Delivered
 from shared.wire.messages import Discoveries, Malformed, decode_discoveries
 
@@ -23,6 +23,7 @@ def gather(reports: Sequence[Delivered], partition: Partition, partitions: int) 
     """
     messages: list[tuple[ProducerMark, tuple[FoundLink, ...], int]] = []
     letters: list[DeadLetter] = []
+    located: dict[str, Location | None] = {}
     for report in reports:
         try:
             message = decode_discoveries(report.data)
@@ -30,19 +31,22 @@ def gather(reports: Sequence[Delivered], partition: Partition, partitions: int) 
             at_ms = report.at_ns // 1_000_000
             letters.append(DeadLetter(None, "discovery", at_ms, f"cannot be read: {error}", payload=report.data))
             continue
-        messages.append(_message(message, partition, partitions))
+        messages.append(_message(message, partition, partitions, located))
     return FoundBatch(tuple(messages), tuple(letters))
 
 
 def _message(
-    message: Discoveries, partition: Partition, partitions: int
+    message: Discoveries, partition: Partition, partitions: int, located: dict[str, Location | None]
 ) -> tuple[ProducerMark, tuple[FoundLink, ...], int]:
     crawl_id = CrawlId(message.crawl)
     links: list[FoundLink] = []
     refused = 0
     for origin in message.origins:
         for link in origin.links:
-            location = locate(link.url)
+            # Workers report a popular link about once each, so a batch names most URLs more than once.
+            location = located.get(link.url)
+            if location is None and link.url not in located:
+                location = located[link.url] = locate(link.url)
             if location is None or partition_of(location.host, partitions) != partition:
                 refused += 1
                 continue
