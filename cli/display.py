@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cli.pace import Pace, amount, clock, count, rate
-from shared.domain.explain import meaning
+from cli.tally import errors, ranked, status_classes
 from shared.wire.messages import Progress
 
 _LABEL: Final = 10
@@ -27,6 +27,7 @@ class LiveDisplay:
         self._pace = pace
         self._now = now
         self._latest: Progress | None = None
+        self._phase: str | None = None
         self._console = Console(file=sys.stderr, highlight=False, markup=False)
         self._live: Live | None = Live(
             console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
@@ -47,9 +48,14 @@ class LiveDisplay:
             return
         width = min(self._console.width, _WIDEST) - 1
         try:
-            self._live.update(picture(self._title, self._latest, self._pace, self._now(), width), refresh=True)
+            drawn = picture(self._title, self._latest, self._pace, self._now(), width, phase=self._phase)
+            self._live.update(drawn, refresh=True)
         except OSError:
             self.hang_up()
+
+    def phase(self, name: str) -> None:
+        self._phase = name
+        self.tick()
 
     def hang_up(self) -> None:
         self._live = None
@@ -61,20 +67,22 @@ class LiveDisplay:
                 live.stop()
 
 
-def picture(title: str, progress: Progress | None, pace: Pace, now: float, width: int) -> RenderableType:
-    """The display at `width` columns."""
+def picture(
+    title: str, progress: Progress | None, pace: Pace, now: float, width: int, *, phase: str | None = None
+) -> RenderableType:
+    """The display at `width` columns; `phase` says what the run does instead of what the crawl's state is."""
     elapsed = clock(now - pace.started)
     if progress is None:
-        return Group(_spread(Text(title, "bold"), Text(f"starting  {elapsed}", "dim"), width))
+        return Group(_spread(Text(title, "bold"), Text(f"{phase or 'starting'}  {elapsed}", "dim"), width))
     return Group(
-        _spread(Text(title, "bold"), Text(_state(progress, pace, elapsed), "cyan"), width),
+        _spread(Text(title, "bold"), Text(_state(progress, pace, elapsed, phase), "cyan"), width),
         *(_line(label, parts, width, style) for label, parts, style in _facts(progress, pace, now) if parts),
     )
 
 
-def _state(progress: Progress, pace: Pace, elapsed: str) -> str:
-    left = pace.left_s(progress) if progress.state == "running" else None
-    return f"{progress.state}  {elapsed}" + (f"  about {clock(left)} left" if left is not None else "")
+def _state(progress: Progress, pace: Pace, elapsed: str, phase: str | None) -> str:
+    left = pace.left_s(progress) if progress.state == "running" and phase is None else None
+    return f"{phase or progress.state}  {elapsed}" + (f"  about {clock(left)} left" if left is not None else "")
 
 
 def _facts(progress: Progress, pace: Pace, now: float) -> list[tuple[str, list[str], str]]:
@@ -111,49 +119,32 @@ def _facts(progress: Progress, pace: Pace, now: float) -> list[tuple[str, list[s
             "",
         ),
         ("answers", [f"{name} {count(n)}" for name, n in status_classes(tallies.get("status", {})).items()], ""),
-        ("errors", _ranked(errors(tallies)), "yellow"),
-        ("excluded", _ranked(tallies.get("excluded", {})), "dim"),
+        ("errors", ranked(errors(tallies)), "yellow"),
+        ("excluded", ranked(tallies.get("excluded", {})), "dim"),
         ("slowest", _slowest(progress), "dim"),
         ("given up", [f"{count(progress.dead_letters)} dead letters"] if progress.dead_letters else [], "yellow"),
         ("alarm", list(progress.alarms[-2:]), "bold red"),
     ]
 
 
-def status_classes(statuses: Mapping[str, int]) -> dict[str, int]:
-    """HTTP statuses gathered into `2xx`, `3xx` ..., in that order."""
-    classes: dict[str, int] = {}
-    for status, n in sorted(statuses.items()):
-        name = f"{status[:1]}xx" if status[:1] in tuple("12345") and len(status) == 3 else "other"
-        classes[name] = classes.get(name, 0) + n
-    return classes
-
-
-def errors(tallies: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Failures by kind: of URLs that failed for good, and of hosts that could not be visited."""
-    found = dict(tallies.get("failed", {}))
-    for kind, n in tallies.get("host_failures", {}).items():
-        found[kind] = found.get(kind, 0) + n
-    return found
-
-
-def _ranked(counts: Mapping[str, int]) -> list[str]:
-    return [f"{meaning(name).short} {count(n)}" for name, n in sorted(counts.items(), key=lambda item: -item[1]) if n]
-
-
 def _slowest(progress: Progress) -> list[str]:
     if not progress.slowest:
         return []
     host = progress.slowest[0]
-    parts = [host.host, f"{host.latency_ms / 1000:.1f} s an answer", f"{count(host.queued)} waiting"]
+    parts = [host.host, f"{_latency(host.latency_ms)} an answer", f"{count(host.queued)} waiting"]
     if host.blocked_ms > 0:
         parts.append(f"left alone for {clock(host.blocked_ms / 1000)}")
     return parts
 
 
+def _latency(ms: int) -> str:
+    return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
 def _workers(progress: Progress) -> str:
     n = len(progress.workers)
     busy = sum(worker.busy for worker in progress.workers)
-    return f"{n} worker{'' if n == 1 else 's'} with {busy} visits" if n else "no worker yet"
+    return f"{n} worker{'' if n == 1 else 's'}, {busy} visit{'' if busy == 1 else 's'}" if n else "no worker yet"
 
 
 def _spread(left: Text, right: Text, width: int) -> Text:

@@ -301,7 +301,8 @@ class LocalRun:
             self._watch.hang_up()
         log.info("run.interrupted", signal=signal.Signals(number).name, times=self._asked)
         if self._asked == 1:
-            self._watch.note("stopping: pages under way are finished first; press Ctrl-C again to stop at once")
+            self._watch.note("stopping: what is under way is reported first; Ctrl-C again stops at once")
+            self._watch.phase("stopping")
             self._end(Ending(End.INTERRUPTED))
         elif self._work is not None:
             self._watch.note("stopping at once")

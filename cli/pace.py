@@ -15,23 +15,29 @@ _SETTLED: Final = ("done", "failed", "excluded")
 
 @dataclass(slots=True)
 class Rate:
-    """Exponentially weighted events per second of a growing count."""
+    """Events per second of a growing count, lately: counts and times, each fading at the same rate, divided."""
 
-    per_s: float | None = None
+    _events: float = 0.0
+    _elapsed_s: float = 0.0
     _count: int = 0
     _at: float | None = None
 
+    @property
+    def per_s(self) -> float | None:
+        """None before two counts were seen."""
+        return self._events / self._elapsed_s if self._elapsed_s > 0 else None
+
     def seen(self, count: int, now: float) -> None:
-        """The count stands at `count`. A count that shrank starts the measurement anew."""
+        """The count stands at `count`. One that shrank begins another measurement."""
         if self._at is None or count < self._count:
-            self._count, self._at = count, now
+            self._count, self._at, self._events, self._elapsed_s = count, now, 0.0, 0.0
             return
         elapsed = now - self._at
         if elapsed <= 0:
             return
-        rate = (count - self._count) / elapsed
-        weight = 1.0 if self.per_s is None else 1.0 - math.exp(-elapsed / MEMORY_S)
-        self.per_s = rate if self.per_s is None else self.per_s + weight * (rate - self.per_s)
+        kept = math.exp(-elapsed / MEMORY_S)
+        self._events = self._events * kept + (count - self._count)
+        self._elapsed_s = self._elapsed_s * kept + elapsed
         self._count, self._at = count, now
 
 

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from cli.folder import CrawlFolder
 from cli.pace import amount, clock, count, rate
+from cli.tally import ranked
 from shared.adapters.objects.local import OPEN_SUFFIX
 from shared.adapters.sql.reading import CrawlReader
-from shared.domain.explain import meaning, moment
+from shared.domain.explain import moment
 from shared.domain.ledger import Counters, CrawlRow
 from shared.domain.software import VERSION
 from shared.domain.views import HostView
@@ -129,7 +130,7 @@ def as_text(summary: Summary, folder: CrawlFolder, *, seconds: float | None = No
         ("excluded", "excluded"),
         ("hosts", "host_failures"),
     ):
-        said = _tally(summary.tallies.get(kind, {}), plain=kind == "status")
+        said = ", ".join(ranked(summary.tallies.get(kind, {}), plain=kind == "status"))
         if kind == "host_failures" and summary.hosts:
             said = f"{count(summary.hosts)} known" + (f"; could not be visited: {said}" if said else "")
         if said:
@@ -168,14 +169,9 @@ def state_text(summary: Summary) -> str:
 
 def _timed(pages: int, active_s: float, seconds: float | None) -> str:
     said = "" if seconds is None else f" in {clock(seconds)}"
-    if active_s >= 1:
+    if active_s >= 1 and pages:
         said += f", {rate(pages / active_s)} over {clock(active_s)} at work"
     return said
-
-
-def _tally(counts: Mapping[str, int], *, plain: bool) -> str:
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{name if plain else meaning(name).short} {count(n)}" for name, n in ranked if n)
 
 
 def _segments(n: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TextIO
 
 from cli.pace import Pace, amount, clock, count, rate
+from cli.tally import ranked
 from shared.wire.messages import Progress
 
 LINE_EVERY_S: Final = 5.0
@@ -24,6 +25,10 @@ class Watch(Protocol):
 
     def tick(self) -> None:
         """Called about twice a second."""
+        ...
+
+    def phase(self, name: str) -> None:
+        """What the run is doing now, where that is more than the crawl's own state."""
         ...
 
     def hang_up(self) -> None:
@@ -46,6 +51,8 @@ class Silent:
             say(line)
 
     def tick(self) -> None: ...
+
+    def phase(self, name: str) -> None: ...
 
     def hang_up(self) -> None:
         self._notes = False
@@ -77,6 +84,8 @@ class PlainLines:
             self._said_at = now
             say(plain_line(self._latest, self._pace, now))
 
+    def phase(self, name: str) -> None: ...
+
     def hang_up(self) -> None:
         self._open = False
 
@@ -95,6 +104,8 @@ def plain_line(progress: Progress, pace: Pace, now: float) -> str:
         f"{count(progress.hosts_in_motion)} hosts",
     ]
     parts += [f"{count(counters[name])} {name}" for name in ("failed", "excluded") if counters.get(name)]
+    if troubled := ranked(progress.tallies.get("host_failures", {})):
+        parts.append(f"hosts that could not be visited: {troubled[0]}")
     left = pace.left_s(progress)
     if left is not None:
         parts.append(f"about {clock(left)} left")
