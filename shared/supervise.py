@@ -47,7 +47,11 @@ class Tasks:
 
     def start(self, name: str, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run `work` until it ends or the block does."""
-        task = self._group.create_task(work, name=name)
+        try:
+            task = self._group.create_task(work, name=name)
+        except RuntimeError:  # the block is over
+            work.close()
+            raise
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task

@@ -25,7 +25,7 @@ from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
 from shared.ports.broker import Broker
 from shared.ports.fetcher import Fetcher
-from shared.settings import WorkerSettings
+from shared.settings import WorkerSettings, from_environment
 from shared.supervise import Tasks, failpoint_of
 from shared.telemetry import configure_logging
 from workers.archive import WarcArchive
@@ -101,6 +101,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
         _crawls(Crawls(LocalSpecs(settings.dir / "specs"), KnownLinks(), open_fetcher)) as crawls,
         Tasks() as background,
         Tasks() as visits,
+        Tasks() as pulling,
     ):
         reporter = Reporter(
             broker=broker,
@@ -124,12 +125,11 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
         )
         background.start("report", reporter.run())
         background.start("heartbeat", runtime.heartbeat())
-        pulling = background.start("pull", runtime.pull())
+        pulling.start("pull", runtime.pull())
         log.info("worker.started", visits=settings.visits, pool=settings.pool, producer=producer)
         await stop.draining.wait()
         log.info("worker.drains", visits=len(visits))
         runtime.stop_pulling()
-        pulling.cancel()
         await _drain(runtime, visits, background, stop, settings.grace_s)
         await runtime.tell()
 
@@ -155,9 +155,10 @@ async def _drain(runtime: Runtime, visits: Tasks, background: Tasks, stop: Stop,
 
 @asynccontextmanager
 async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
-    token = settings.nats_token.get_secret_value() if settings.nats_token is not None else None
     streams = StreamSettings(ack_wait_s=settings.ack_wait_s)
-    broker = await NatsBroker.connect([settings.nats_url], token=token, name=settings.id, settings=streams)
+    broker = await NatsBroker.connect(
+        [settings.nats_url], token=settings.nats_token, name=settings.id, settings=streams
+    )
     try:
         yield broker
     finally:
@@ -188,7 +189,7 @@ async def _crawls(crawls: Crawls) -> AsyncIterator[Crawls]:
 
 def main() -> int:
     """Run a worker with the settings of the environment; the exit code."""
-    settings = WorkerSettings()  # type: ignore[call-arg]  # the environment gives what is required
+    settings = from_environment(WorkerSettings)
     configure_logging(settings.log_level, settings.log_format, worker=settings.id)
 
     async def until_signalled() -> int:

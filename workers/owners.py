@@ -51,9 +51,13 @@ class Owners:
         )
 
     async def extend(self, lease: LeaseId, grant: Grant, holder: str) -> bool:
-        """Ask for more time, and add it to the grant; False when the grant is over."""
+        """Ask for more time, and add it to the grant; False when the grant is over.
+
+        An answer is waited for so long that there is time to ask again.
+        """
         sent = self._clock.elapsed()
-        match await self._ask(lease, Extend(lease, grant.number, holder)):
+        wait_s = min(ASK_S, max(grant.cut_at - sent, 0.0) / 2)
+        match await self._ask(lease, Extend(lease, grant.number, holder), wait_s):
             case Go(expires_ms=expires_ms):
                 grant.extend(sent, expires_ms / 1000)
                 return True
@@ -64,9 +68,9 @@ class Owners:
             case never:
                 assert_never(never)
 
-    async def _ask(self, lease: LeaseId, question: Begin | Extend) -> Answer:
+    async def _ask(self, lease: LeaseId, question: Begin | Extend, wait_s: float = ASK_S) -> Answer:
         try:
-            return decode_answer(await self._broker.ask(partition_of_id(lease), encode(question), ASK_S))
+            return decode_answer(await self._broker.ask(partition_of_id(lease), encode(question), wait_s))
         except Malformed as error:
             raise Transient(f"the answer about lease {lease} cannot be read: {error}", retry_in=NO_OWNER_S) from error
         except Transient as error:

@@ -100,8 +100,8 @@ class RobotsCache:
         shared = await self._shared(origin)
         if shared is not None and (old is None or shared.fetched_at_ms > old.fetched_at_ms):
             old = shared
-        if old is not None and old.fresh(self._clock.unix_ms()):
-            return self._keep(origin, old, _understood(old))
+        if old is not None and old.fresh(self._clock.unix_ms()) and not (known := _understood(old)).failure:
+            return self._keep(origin, old, known)
         fetched = await self._fetch(origin, crawl, send)
         match fetched:
             case None | Robots():

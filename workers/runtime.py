@@ -20,7 +20,7 @@ from workers.visit import Equipment, Visit
 
 log = structlog.get_logger(__name__)
 
-_PULL_S: Final = 2.0
+_PULL_S: Final = 1.0
 _FOREIGN_S: Final = 5.0
 """How long a shard is put off after an error that nobody foresaw."""
 
@@ -83,11 +83,12 @@ class Runtime:
         self._notable = asyncio.Event()
 
     async def pull(self) -> None:
-        """Take shards while there is room, until cancelled."""
-        while True:
-            while self._busy >= self._visits:
+        """Take shards while there is room, until `stop_pulling`; what an open pull still brings is handed back."""
+        while self._pulling:
+            if self._busy >= self._visits:
                 self._freed.clear()
                 await self._freed.wait()
+                continue
             await self._with.reporter.room()
             try:
                 messages = await self._broker.pull_visits(self._identity.pool, self._visits - self._busy, _PULL_S)
@@ -97,13 +98,15 @@ class Runtime:
                 continue
             for message in messages:
                 self._busy += 1
-                task = self._tasks.start(f"visit {next(self._numbers)}", self._attend_and_settle(message))
+                name = f"visit {next(self._numbers)}"
+                task = self._tasks.start(name, self._attend_and_settle(message, wanted=self._pulling))
                 task.add_done_callback(self._ended)
             self._moved()
 
     def stop_pulling(self) -> None:
-        """Said in every status from now on; whoever runs `pull` cancels it."""
+        """Take no further shard, and say so in every status from now on."""
         self._pulling = False
+        self._freed.set()
         self._notable.set()
 
     def halt(self) -> None:
@@ -114,11 +117,11 @@ class Runtime:
 
     # --- one shard ----------------------------------------------------------------------------------------------------
 
-    async def _attend_and_settle(self, message: VisitMessage) -> None:
+    async def _attend_and_settle(self, message: VisitMessage, *, wanted: bool) -> None:
         """The one place that settles: done is acknowledged, no answer is handed back, what is another's is left."""
         settlement: Settlement
         try:
-            settlement = await self._attend(message)
+            settlement = await self._attend(message) if wanted else HandBack(0.0)
         except asyncio.CancelledError:
             with suppress(Transient, TimeoutError):
                 async with asyncio.timeout(_HAND_BACK_S):

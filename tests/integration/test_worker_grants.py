@@ -1,0 +1,239 @@
+"""A worker fetches only while its grant lasts, hands back what it may not do, and lets go of what is another's."""
+
+import asyncio
+from pathlib import Path
+
+from shared.domain.url import fingerprint
+from shared.wire.messages import Answer, Begin, Extend, Go, Gone, WorkerStatus, decode_status
+from shared.wire.subjects import WORKER_STATUS
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+from tests.support.fetching import run
+from tests.support.owner import owner_of, paths, spec_for, worker
+from tests.support.rawserver import Connection, page, raw_server
+
+NO_ROBOTS = spec_for("http://127.0.0.1/", politeness={"obey_robots": False})
+
+
+class Slow:
+    """Answers at once, but the path `/slow` never; notes when that was asked for and when its connection went."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.gone = asyncio.Event()
+
+    async def __call__(self, connection: Connection) -> None:
+        while True:
+            request = await connection.request()
+            if b" /slow " in request:
+                self.asked.set()
+                await connection.gone()
+                self.gone.set()
+                return
+            await connection.send(page(b"<title>quick</title>", b"Content-Type: text/html"))
+
+
+def test_what_is_in_flight_when_the_grant_ends_is_cancelled_and_nothing_is_sent_after_it(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        slow = Slow()
+        async with (
+            raw_server(slow) as site,
+            owner_of(server, tmp_path, NO_ROBOTS, ack_wait_s=3600) as owner,
+            worker(server, tmp_path, ack_wait_s=3600),
+        ):
+            owner.grant_ms = 1_000
+            owner.on_extend = lambda _: None
+            lease = await owner.send(site.url("/quick"), site.url("/slow"), site.url("/never"))
+            await slow.asked.wait()
+            await slow.gone.wait()
+            await owner.until(lambda: bool(owner.results(lease)))
+            assert paths(owner.results(lease), [site.url("/quick")]) == [site.url("/quick")]
+            assert not any(outcome.final or outcome.not_attempted for outcome in owner.outcomes)
+            assert len(site.requests) == 2
+
+    run(main())
+
+
+def test_a_grant_that_is_extended_outlasts_lost_answers(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow()
+        lost = 2
+
+        def sometimes(question: Extend) -> Answer | None:
+            nonlocal lost
+            lost -= 1
+            return None if lost >= 0 else Go(question.grant, 6_000)
+
+        async with (
+            raw_server(slow) as site,
+            owner_of(server, tmp_path, NO_ROBOTS) as owner,
+            worker(server, tmp_path),
+        ):
+            owner.grant_ms = 6_000
+            owner.on_extend = sometimes
+            lease = await owner.send(site.url("/slow"))
+            await slow.asked.wait()
+            extends = 3
+            await owner.until(lambda: sum(isinstance(asked, Extend) for asked in owner.questions) >= extends)
+            assert not slow.gone.is_set()
+            owner.on_extend = lambda _: Gone()
+            await slow.gone.wait()
+            assert owner.results(lease) == []
+
+    run(main())
+
+
+def test_told_that_the_lease_is_gone_it_ends_what_is_in_flight_and_leaves_the_message(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        slow = Slow()
+        async with (
+            raw_server(slow) as site,
+            owner_of(server, tmp_path, NO_ROBOTS, ack_wait_s=2) as owner,
+            worker(server, tmp_path, ack_wait_s=2),
+        ):
+            owner.grant_ms = 2_000
+            owner.on_extend = lambda _: Gone()
+            lease = await owner.send(site.url("/quick"), site.url("/slow"))
+            await slow.gone.wait()
+            owner.on_begin = lambda _: Gone()
+            await owner.slot_free()  # it came again, and was then acknowledged
+            deliveries = [asked.delivery for asked in owner.questions if isinstance(asked, Begin)]
+            assert deliveries == [1, 2]
+            holders = {asked.holder for asked in owner.questions if isinstance(asked, Begin)}
+            assert len(holders) == 2
+            assert not any(outcome.final for outcome in owner.outcomes)
+            assert paths(owner.results(lease), [site.url("/quick")]) == [site.url("/quick")]
+
+    run(main())
+
+
+def test_without_an_answer_nothing_is_fetched_and_the_shard_comes_again(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow()
+        async with (
+            raw_server(slow) as site,
+            owner_of(server, tmp_path, NO_ROBOTS) as owner,
+            worker(server, tmp_path),
+        ):
+            asked: list[int] = []
+
+            def first_silent(question: Begin) -> Answer | None:
+                asked.append(len(site.requests))
+                return None if len(asked) == 1 else owner.go(question)
+
+            owner.on_begin = first_silent
+            await owner.ended(await owner.send(site.url("/quick")))
+            assert asked == [0, 0]
+
+    run(main())
+
+
+def test_no_request_starts_before_the_rest_that_the_owner_asks_for(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow()
+        async with (
+            raw_server(slow) as site,
+            owner_of(server, tmp_path, NO_ROBOTS) as owner,
+            worker(server, tmp_path),
+        ):
+            owner.rest_ms = 400
+            loop = asyncio.get_running_loop()
+            begun: list[float] = []
+
+            def note(question: Begin) -> Answer:
+                begun.append(loop.time())
+                return owner.go(question)
+
+            owner.on_begin = note
+            await owner.ended(await owner.send(site.url("/quick")))
+            assert loop.time() - begun[0] >= 0.4
+
+    run(main())
+
+
+def test_a_drain_ends_what_is_in_flight_and_hands_back_the_rest(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow()
+        statuses: list[WorkerStatus] = []
+        async with (
+            raw_server(slow) as site,
+            owner_of(server, tmp_path, NO_ROBOTS) as owner,
+            owner.broker.listen(WORKER_STATUS) as heard,
+        ):
+            async with worker(server, tmp_path, grace_s=0) as stop:
+                lease = await owner.send(site.url("/quick"), site.url("/slow"), site.url("/never"))
+                await slow.asked.wait()
+                stop.terminate()
+                last = await owner.ended(lease)
+                await slow.gone.wait()
+            assert last.not_attempted == [fingerprint(site.url("/slow")), fingerprint(site.url("/never"))]
+            assert paths(owner.results(lease), [site.url("/quick")]) == [site.url("/quick")]
+            await owner.slot_free()
+            async for status in heard:
+                statuses.append(decode_status(status))
+                if not statuses[-1].pulling and statuses[-1].busy == 0:
+                    break
+            assert statuses[0].pulling
+            assert statuses[-1].pages == 1
+
+    run(main())
+
+
+def test_a_visit_under_way_goes_on_within_the_grace(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        asked, go_on = asyncio.Event(), asyncio.Event()
+
+        async def held(connection: Connection) -> None:
+            while True:
+                await connection.request()
+                asked.set()
+                await go_on.wait()
+                await connection.send(page(b"text", b"Content-Type: text/plain"))
+
+        async with (
+            raw_server(held) as site,
+            owner_of(server, tmp_path, NO_ROBOTS) as owner,
+            worker(server, tmp_path, grace_s=3600) as stop,
+        ):
+            lease = await owner.send(site.url("/1"), site.url("/2"))
+            await asked.wait()
+            stop.terminate()
+            go_on.set()
+            last = await owner.ended(lease)
+            assert (len(owner.results(lease)), last.not_attempted) == (2, [])
+
+    run(main())
+
+
+def test_told_twice_to_end_it_hands_its_shards_back_at_once(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow()
+        async with raw_server(slow) as site, owner_of(server, tmp_path, NO_ROBOTS, ack_wait_s=3600) as owner:
+            async with worker(server, tmp_path, grace_s=3600, ack_wait_s=3600) as stop:
+                await owner.send(site.url("/slow"))
+                await slow.asked.wait()
+                stop.terminate()
+                stop.terminate()
+            await slow.gone.wait()
+            owner.on_begin = lambda _: Gone()
+            async with worker(server, tmp_path, id="w2"):
+                await owner.slot_free()
+            assert [asked.delivery for asked in owner.questions if isinstance(asked, Begin)][1] >= 2
+
+    run(main())
+
+
+def test_a_deleted_crawl_is_handed_back_unfetched(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with raw_server(Slow()) as site, owner_of(server, tmp_path, NO_ROBOTS) as owner:
+            await owner.publish_spec(NO_ROBOTS, revision=2, gone=True)
+            async with worker(server, tmp_path):
+                last = await owner.ended(await owner.send(site.url("/quick")))
+            assert last.not_attempted == [fingerprint(site.url("/quick"))]
+            assert site.requests == []
+
+    run(main())
