@@ -17,7 +17,7 @@ SEED: Final = "ORB_TEST_SEED"
 """The variable that repeats a run's draws."""
 
 VICTIMS: Final[Mapping[str, int]] = {"worker": 6, "master": 4, "broker": 4, "command": 3, "everything": 4}
-"""What a deck of rounds holds: a process of one kind, the command (whose end ends the others), or all at one instant."""
+"""What a deck of rounds holds: a process of one kind, the command (whose end ends the others), or all at once."""
 
 
 def drawn_seed() -> int:
@@ -58,16 +58,16 @@ def play(run: Running, web: Web, plan: Sequence[tuple[str, float]], expected: in
 
 
 def _strike(run: Running, victim: str, draw: int) -> int:
-    """One round; the instant just before the signal."""
+    """One round; the instant just before the signal, or where the whole run dies, when all of it has ended."""
     match victim:
         case "command" | "everything":
-            at_ns = time.monotonic_ns()
             if victim == "command":
                 run.kill_command()
             else:
                 run.kill_all()
+            ended_ns = time.monotonic_ns()
             run.start()
-            return at_ns
+            return ended_ns
         case "worker" | "master" | "broker":
             while True:
                 living = run.wait_for(victim)

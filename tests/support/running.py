@@ -78,15 +78,10 @@ class Running:
 
     def of(self, role: Role) -> list[psutil.Process]:
         """The living processes with a role."""
-        assert self._process is not None
-        found = []
         try:
-            for child in self.command.children(recursive=True):
-                if _plays(child, _SIGNS[role]):
-                    found.append(child)
+            return [child for child in self.command.children(recursive=True) if _plays(child, _SIGNS[role])]
         except psutil.NoSuchProcess:
             return []
-        return found
 
     def wait_for(self, role: Role, timeout_s: float = 30.0) -> list[psutil.Process]:
         """The processes with a role as soon as there is one; the command must not end meanwhile."""
