@@ -18,7 +18,7 @@ from shared.adapters.sql.store import SqliteStore
 from shared.domain.crawl import CrawlSpec, decode_spec
 from shared.domain.errors import Unusable
 from shared.domain.url import public_suffix_snapshot
-from shared.settings import MasterSettings
+from shared.settings import MasterSettings, from_environment
 from shared.telemetry import configure_logging
 
 log = structlog.get_logger("orb.master")
@@ -53,7 +53,7 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
             log.warning("master.public_suffixes", stored=suffixes, here=public_suffix_snapshot())
         broker = await NatsBroker.connect(
             [settings.nats_url],
-            token=settings.nats_token.get_secret_value() if settings.nats_token else None,
+            token=settings.nats_token,
             name="orb-master",
             settings=StreamSettings(ack_wait_s=settings.ack_wait_s),
         )
@@ -96,6 +96,6 @@ def _leaves(group: BaseExceptionGroup[Unusable]) -> list[BaseException]:
 
 def main() -> int:
     """Run from the process's environment."""
-    settings = MasterSettings()  # type: ignore[call-arg]  # its fields come from the environment
+    settings = from_environment(MasterSettings)
     configure_logging(settings.log_level, settings.log_format, role="master")
     return uvloop.run(run(settings))

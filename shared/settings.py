@@ -1,40 +1,83 @@
 """The settings of a process: read once from its environment (`ORB_*`), frozen, handed down by constructors."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+import msgspec
+from msgspec import Meta
+
+from shared.domain.errors import Unusable
+
+PREFIX = "ORB_"
+
+Process = TypeVar("Process", bound="_Process")
+Span = Annotated[float, Meta(ge=0.0, le=3600.0)]
+Patience = Annotated[float, Meta(ge=1.0, le=3600.0)]
 
 
-class _Process(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="ORB_", frozen=True, extra="ignore")
+class _Process(msgspec.Struct, frozen=True, kw_only=True):
+    """What every process is told.
 
-    dir: Path = Field(description="the folder of the crawl: crawl.db, archive/, nats/")
-    nats_url: str = Field(description="nats://host:port of the broker")
-    nats_token: SecretStr | None = Field(default=None, description="the broker's token")
-    ack_wait_s: float = Field(default=30.0, ge=1, le=3600, description="after this the broker delivers a shard again")
+    `dir`: the folder of the crawl (crawl.db, archive/, nats/). `nats_url`, `nats_token`: the broker. `ack_wait_s`: after
+    this the broker delivers a silent shard again.
+    """
+
+    dir: Path
+    nats_url: str
+    nats_token: str | None = None
+    ack_wait_s: Patience = 30.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
 
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "nats_token"}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
-class MasterSettings(_Process):
-    """`orb master`: owns partitions of the frontier."""
 
-    partitions: int = Field(default=8, ge=1, le=4096, description="fixed when the folder is first used")
+class MasterSettings(_Process, frozen=True, kw_only=True):
+    """A master's: owns partitions of the frontier.
+
+    `partitions` is fixed when the folder is first used. `grant_s`: how long a worker may fetch without asking again.
+    `grace_s`: how long reports are still applied at a stop. `synchronous` FULL survives the loss of power. `alone`: the
+    starter has proved that no process of an earlier run lives.
+    """
+
+    partitions: Annotated[int, Meta(ge=1, le=4096)] = 8
     pool: str = "default"
-    grant_s: float = Field(default=30.0, ge=1, le=3600, description="how long a worker may fetch without asking again")
-    grace_s: float = Field(default=10.0, ge=0, le=3600, description="how long reports are still applied at a stop")
-    synchronous: Literal["NORMAL", "FULL"] = Field(default="NORMAL", description="FULL survives the loss of power")
-    alone: bool = Field(default=False, description="the starter has proved that no process of an earlier run lives")
+    grant_s: Patience = 30.0
+    grace_s: Span = 10.0
+    synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
+    alone: bool = False
 
 
-class WorkerSettings(_Process):
-    """`orb worker`: fetches what it is leased."""
+class WorkerSettings(_Process, frozen=True, kw_only=True):
+    """A worker's: fetches what it is leased.
 
-    id: str = Field(min_length=1, max_length=64)
+    `visits`: URL shards in hand at once. `connections`: kept open. `grace_s`: how long visits may go on after a stop.
+    `report_s`: longest time a finished page waits to be reported.
+    """
+
+    id: Annotated[str, Meta(min_length=1, max_length=64)]
     pool: str = "default"
-    visits: int = Field(default=64, ge=1, le=10_000, description="URL shards in hand at once")
-    connections: int = Field(default=512, ge=1, le=65_536, description="connections kept open")
-    grace_s: float = Field(default=10.0, ge=0, le=3600, description="how long visits may go on after a stop")
-    report_s: float = Field(default=2.0, ge=0.01, le=60, description="how long a finished page may wait to be reported")
+    visits: Annotated[int, Meta(ge=1, le=10_000)] = 64
+    connections: Annotated[int, Meta(ge=1, le=65_536)] = 512
+    grace_s: Span = 10.0
+    report_s: Annotated[float, Meta(ge=0.01, le=60.0)] = 2.0
+
+
+def from_environment(kind: type[Process], environment: Mapping[str, str] | None = None) -> Process:
+    """The settings in `ORB_<FIELD>` variables; Unusable names the variable that is missing or wrong."""
+    known = os.environ if environment is None else environment
+    given = {name: known[variable] for name in kind.__struct_fields__ if (variable := PREFIX + name.upper()) in known}
+    try:
+        return msgspec.convert(given, kind, strict=False, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        raise Unusable(f"the settings {PREFIX}* in the environment are wrong: {error}") from error
+
+
+def _path(kind: type[Any], value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(f"no setting is of {kind}")
