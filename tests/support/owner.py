@@ -43,6 +43,9 @@ from workers.main import Stop, run
 
 PARTITION: Final = Partition(0)
 CRAWL: Final = CrawlId(1)
+UNREADABLE: Final = b"\xc1"
+"""A message that no version can read."""
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -63,6 +66,7 @@ class ScriptedOwner:
         self.outcomes: list[Outcome] = []
         self.discoveries: list[Discoveries] = []
         self.shards: dict[int, Shard] = {}
+        self._read_up_to: dict[ReportKind, int] = {"outcome": 0, "discovery": 0}
         self._news = asyncio.Condition()
 
     def go(self, question: Begin) -> Answer:
@@ -109,10 +113,16 @@ class ScriptedOwner:
         await self.until(lambda: any(outcome.final and outcome.lease == lease for outcome in self.outcomes))
         return next(outcome for outcome in self.outcomes if outcome.final and outcome.lease == lease)
 
+    async def caught_up(self) -> None:
+        """Wait until every outcome stored by now is read, and every discovery stored before it."""
+        kinds: tuple[ReportKind, ...] = ("outcome", "discovery")
+        last = {kind: await self.broker.last_report(PARTITION, kind) for kind in kinds}
+        await self.until(lambda: all(self._read_up_to[kind] >= last[kind] for kind in kinds))
+
     async def slot_free(self, slot: int = 0) -> None:
         """Wait until the message of the slot is acknowledged: then another fits."""
         async with asyncio.timeout(30):
-            while not await self.broker.publish_shard(POOL, PARTITION, numbered(1, PARTITION), slot, b"\xc1"):  # noqa: ASYNC110
+            while not await self.broker.publish_shard(POOL, PARTITION, numbered(1, PARTITION), slot, UNREADABLE):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     async def _answer(self, data: bytes) -> bytes | None:
@@ -133,7 +143,9 @@ class ScriptedOwner:
                 await asyncio.sleep(0.05)
                 continue
             for report in reports:
-                self._take(report.data, kind)
+                self._read_up_to[kind] = report.sequence
+                if report.data != UNREADABLE:
+                    self._take(report.data, kind)
             async with self._news:
                 self._news.notify_all()
 

@@ -1,0 +1,154 @@
+"""Archive, discoveries, outcome, acknowledgement, in this order: whatever dies in between, nothing is missing."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shared.adapters.objects.local import LocalSegments
+from shared.domain.archive import RecordLocation
+from shared.domain.ids import Fingerprint
+from shared.domain.stored import parse_stored
+from shared.domain.url import fingerprint
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+from tests.support.fetching import run
+from tests.support.owner import (
+    PARTITION,
+    UNREADABLE,
+    ScriptedOwner,
+    exit_of,
+    owner_of,
+    spec_for,
+    worker,
+    worker_process,
+)
+from tests.support.synthetic import SyntheticSite
+from tests.support.web import Web
+
+Serve = Callable[..., Web]
+SITE = SyntheticSite(pages=60)
+FETCHED = 12
+STEPS = ("after_fetch", "archived", "synced", "discoveries_acked", "outcome_acked", "before_ack")
+
+
+def links_of(web: Web, page: int) -> set[str]:
+    return {web.origins[0] + SITE.path(target) for target in SITE.links(page)} - {web.origins[0] + SITE.path(page)}
+
+
+async def check(owner: ScriptedOwner, web: Web, folder: Path) -> None:
+    """Each outcome in the stream has its links in the stream and its record on the disk; numbers have no gap."""
+    await owner.caught_up()
+    pages = {fingerprint(web.origins[0] + SITE.path(page)): page for page in range(SITE.pages)}
+    known = set(owner.links())
+    for outcome in owner.outcomes:
+        for result in outcome.results:
+            page = pages[Fingerprint(result.fingerprint)]
+            assert links_of(web, page) <= known
+            assert result.record is not None
+            place = RecordLocation(result.record.segment, result.record.offset, result.record.length)
+            stored = parse_stored(LocalSegments(folder / "archive").read(place))
+            assert stored.url == web.origins[0] + SITE.path(page)
+    producers = defaultdict(list)
+    for message in owner.discoveries:
+        producers[message.producer].append(message)
+    for messages in producers.values():
+        assert [message.n for message in messages] == list(range(1, len(messages) + 1))
+        total = 0
+        for message in messages:
+            total += sum(len(origin.links) for origin in message.origins)
+            assert message.total == total
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_worker_killed_between_two_steps_leaves_no_outcome_without_its_links_and_its_record(
+    server: BrokerServer, web: Serve, tmp_path: Path, step: str, count: int
+) -> None:
+    served = web(SITE)
+    urls = [served.origins[0] + SITE.path(page) for page in range(FETCHED)]
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0]), ack_wait_s=2) as owner:
+            leases = [await owner.send(*urls[slot::3], slot=slot, delay_ms=30) for slot in range(3)]
+            with worker_process(server, tmp_path, ORB_FAILPOINT=f"{step}:{count}", ORB_ACK_WAIT_S="2") as process:
+                assert await exit_of(process) == -9
+            # What is in the streams now was there when the worker died.
+            await check(owner, served, tmp_path)
+            async with worker(server, tmp_path, id="w2", ack_wait_s=2):
+                for lease in leases:
+                    await owner.ended(lease)
+            await check(owner, served, tmp_path)
+            reported = {result.fingerprint for outcome in owner.outcomes for result in outcome.results}
+            assert reported == {fingerprint(url) for url in urls}
+
+    run(main())
+
+
+@pytest.mark.faults
+def test_a_broker_that_dies_in_the_middle_of_a_flush_loses_nothing_and_numbers_no_gap(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    served = web(SITE)
+    urls = [served.origins[0] + SITE.path(page) for page in range(40)]
+
+    async def main() -> None:
+        async with (
+            owner_of(server, tmp_path, spec_for(urls[0]), ack_wait_s=3, answer_s=2.0) as owner,
+            worker(server, tmp_path, ack_wait_s=3, report_s=0.01),
+        ):
+            leases = [await owner.send(*urls[slot::4], slot=slot, delay_ms=40) for slot in range(4)]
+            for reports in (2, 8):
+                await owner.until(lambda least=reports: len(owner.outcomes) >= least)  # type: ignore[misc]
+                server.kill()
+                await asyncio.to_thread(served.wait_served, 6 + reports)
+                await server.restart()
+            for lease in leases:
+                await owner.ended(lease)
+            await check(owner, served, tmp_path)
+            reported = [result.fingerprint for outcome in owner.outcomes for result in outcome.results]
+            assert set(reported) == {fingerprint(url) for url in urls}
+
+    run(main())
+
+
+def test_a_full_discovery_subject_holds_the_visit_until_there_is_room(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    served = web(SITE)
+    urls = [served.origins[0] + SITE.path(page) for page in range(4)]
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0]), reports_per_subject=1) as owner:
+            await owner.broker.publish_report(PARTITION, "discovery", UNREADABLE, "in the way")
+            async with worker(server, tmp_path):
+                lease = await owner.send(*urls)
+                await asyncio.to_thread(served.wait_served, len(urls))
+                assert owner.outcomes == []
+                await owner.broker.purge_reports(PARTITION, "discovery", 1)
+                await owner.ended(lease)
+                assert set(owner.links()) >= links_of(served, 1)
+
+    run(main())
+
+
+def test_links_are_reported_again_only_until_they_are_known_to_be_reported(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    served = web(SITE)
+    url = served.origins[0] + SITE.path(1)
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(url)) as owner, worker(server, tmp_path):
+            await owner.ended(await owner.send(url))
+            first = owner.links()
+            assert set(first) == links_of(served, 1)
+            lease = await owner.send(url, slot=1)
+            await owner.ended(lease)
+            assert owner.links() == first
+            assert owner.results(lease)[0].links == len(first)
+
+    run(main())
