@@ -243,9 +243,9 @@ class Keeper:
         wait_s = self._deaths.died(time.monotonic())
         name = self.child.name
         if wait_s is None:
-            raise GivenUp(f"the {name} {how}, again and again; its last lines:\n{self.child.last_words()}")
+            raise GivenUp(f"{name} {how}, again and again; its last lines:\n{self.child.last_words()}")
         self.restarts += 1
-        self._told(f"the {name} {how}; it is started again")
+        self._told(f"{name} {how}; it is started again")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._stopped.wait()

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cli.exits import Environment, Exit, Usage
+from cli.exits import Exit, Usage
 from cli.folder import CrawlFolder
 from cli.spec import add_flags, changed_fields, declared, merged, seed_urls, stored, written
 from cli.watch import say
 from shared.domain.crawl import CrawlSpec, encode_spec
+from shared.domain.errors import Transient, Unusable
 from shared.domain.frontier import CrawlState
 from shared.domain.url import host_of
 
@@ -182,7 +183,11 @@ def _crawled(wanted: Wanted, lock: int) -> int:
     finally:
         watch.close()
     seconds = time.monotonic() - started
-    _settle_archive(folder)
+    try:
+        _settle_archive(folder)
+    except (OSError, Unusable) as error:
+        # What is stored is safe; the next run puts the archive in order.
+        ending = Ending(End.FAILED, ending.message or _lacking(error, folder))
     summary = summarized(folder)
     pages = 0 if summary is None else summary.counters.pages
     match ending.end:
@@ -232,7 +237,6 @@ def _watch(wanted: Wanted, started: float) -> Any:
 def _is_finished(wanted: Wanted) -> bool:
     """Whether the database says that the crawl, as now declared, is finished."""
     from shared.adapters.sql.reading import CrawlReader
-    from shared.domain.errors import Transient
 
     if not wanted.folder.database.is_file():
         return False
@@ -290,10 +294,18 @@ def _resumable(wanted: Wanted) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO):
             raise
-        raise Environment(
-            f"{error.filename or wanted.folder.path}: {error.strerror}; put that right, and the crawl goes on with: "
-            f"{_resume_command(wanted)}"
-        ) from error
+        say(_lacking(error, wanted.folder))
+        say(f"to go on: {_resume_command(wanted)}")
+        raise SystemExit(Exit.ENVIRONMENT) from error
+
+
+def _lacking(error: Exception, folder: CrawlFolder) -> str:
+    """What the machine lacks, in a sentence."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk of {folder.path} is full; make room there, and the crawl goes on."
+    return f"{error.filename or folder.path}: {error.strerror}; put that right, and the crawl goes on."
 
 
 def _resume_command(wanted: Wanted) -> str:

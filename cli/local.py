@@ -5,6 +5,7 @@ broker stops. Whatever is cut short is resumable; a run never has to end well fo
 """
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -29,7 +30,10 @@ from shared.wire.subjects import PROGRESS
 log = structlog.get_logger(__name__)
 
 _TICK_S: Final = 0.5
-_LOOK_S: Final = 5.0
+_LOOK_S: Final = 1.0
+_LOOKS: Final = 5
+"""Every so many looks at the disk, also at what changes more slowly."""
+
 _PATIENCE_S: Final = 25.0
 """How long workers and master may take to end in good order: their own grace and some."""
 
@@ -198,7 +202,7 @@ class LocalRun:
         if await asyncio.to_thread(self._finished):
             self._end(Ending(End.FINISHED))
         else:
-            self._end(Ending(End.FAILED, f"the {keeper.child.name} ended although the crawl is not finished."))
+            self._end(Ending(End.FAILED, f"{keeper.child.name} ended although the crawl is not finished."))
 
     def _told(self, line: str) -> None:
         log.warning("child.died", line=line)
@@ -231,10 +235,8 @@ class LocalRun:
             await broker.close()
 
     async def _look_after(self) -> None:
-        while True:
+        for look in itertools.count(1):
             await asyncio.sleep(_LOOK_S)
-            for name in self._names:
-                bound_log(self._folder.logs / f"{name}.log")
             if self._folder.free_bytes() < ROOM_BYTES:
                 self._end(
                     Ending(
@@ -242,7 +244,10 @@ class LocalRun:
                         f"the disk of {self._folder.path} is full; make room there, and the crawl goes on.",
                     )
                 )
-            await self._look_for_end()
+            if look % _LOOKS == 0:
+                for name in self._names:
+                    bound_log(self._folder.logs / f"{name}.log")
+                await self._look_for_end()
 
     async def _look_for_end(self) -> None:
         if not self._over.is_set() and await asyncio.to_thread(self._finished):
@@ -279,7 +284,7 @@ class LocalRun:
             _, late = await asyncio.wait(tasks, timeout=patience_s)
             for keeper in keepers:
                 if self._kept.get(keeper) in late:
-                    self._told(f"the {keeper.child.name} did not end within {patience_s:g} s and is killed")
+                    self._told(f"{keeper.child.name} did not end within {patience_s:g} s and is killed")
                     keeper.kill()
             await asyncio.wait(tasks)
 
