@@ -78,8 +78,8 @@ class Standalone:
             self._spec.name, encode_spec(self._spec).decode(), self._clock.unix_ms()
         )
         log.info("crawl.active", crawl=row.crawl_id, name=row.name, revision=row.revision, changed=changed)
-        counters = await self._store.counters(row.crawl_id)
-        spent = Spent(pages=counters.pages, bytes=counters.bytes, leased=counters.leased)
+        parts = await self._store.counters_by_partition(row.crawl_id)
+        spent = {partition: Spent(part.pages, part.bytes, part.leased) for partition, part in parts.items()}
         budget = self._spec.budget
         crawl = ActiveCrawl(
             crawl_id=row.crawl_id,

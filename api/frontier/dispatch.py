@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from api.frontier.crawls import ActiveCrawl
 from api.frontier.front import Host, Queue
 from api.frontier.leases import Held
 from api.frontier.ownership import Ownership
@@ -40,7 +41,6 @@ class Dispatch:
 
     def __init__(self, own: Ownership) -> None:
         self._own = own
-        self._no_room = False
         self._refused: dict[LeaseId, _Refused] = {}
 
     async def run(self) -> None:
@@ -52,9 +52,7 @@ class Dispatch:
             more = await self.once()
             if more:
                 continue
-            pause = own.settings.sweep_s
-            if not self._no_room:
-                pause = min(pause, max(0.002, own.front.next_wake() - own.clock.elapsed()))
+            pause = min(own.settings.sweep_s, max(0.002, own.front.next_wake() - own.clock.elapsed()))
             if self._refused:
                 pause = min(pause, _REFUSED_FIRST_S)
             try:
@@ -79,13 +77,15 @@ class Dispatch:
                 for request, host, queue in requests:
                     crawl = own.crawls.get(request.crawl_id)
                     row = by_lease.get(request.lease_id)
-                    if row is None or crawl is None:
-                        host.taken.discard(request.slot)
+                    taken = len(row.order) if row is not None else 0
+                    if crawl is not None:
+                        crawl.allowance.settled(own.partition, request.most - taken)
+                    if row is None:
                         queue.queued = 0
+                        own.front.let_go(host, request.slot)
                         own.front.mark_incomplete(request.crawl_id)
                         continue
-                    own.front.leased(host, queue, request.slot, len(row.order))
-                    crawl.allowance.leased(len(row.order))
+                    own.front.leased(host, queue, request.slot, taken)
                     shards.append(own.leases.add(row, now))
                 await own.committed()
         if shards:
@@ -136,10 +136,11 @@ class Dispatch:
         own = self._own
         requests: list[tuple[LeaseRequest, Host, Queue]] = []
         now = own.clock.elapsed()
-        rooms: dict[str, int] = {}
-        self._no_room = False
+        rooms = {pool: own.room.for_pool(pool, now) for pool in {crawl.spec.pool for crawl in own.crawls}}
         while len(requests) < own.settings.shards_at_once:
-            taken = own.front.take(now)
+            # A pool without room, or a crawl that may not go on, holds nobody else up.
+            closed = {crawl.crawl_id for crawl in own.crawls if not (rooms.get(crawl.spec.pool) and _may_go_on(crawl))}
+            taken = own.front.take(now, closed)
             if taken is None:
                 break
             host, queue = taken
@@ -148,10 +149,7 @@ class Dispatch:
                 continue
             if queue.waiting and queue.next_due <= now:
                 await self._promote(host, queue)
-            pool = crawl.spec.pool
-            if pool not in rooms:
-                rooms[pool] = own.room.for_pool(pool, now)
-            most = crawl.allowance.room(self._most(host, queue)) if crawl.dispatching else 0
+            most = crawl.allowance.room(min(self._most(host, queue), queue.queued))
             limit = crawl.spec.budget.max_pages_per_host
             if limit is not None:
                 if queue.pages >= limit and queue.leased == 0:
@@ -162,14 +160,13 @@ class Dispatch:
             if queue.queued <= 0 or slot is None:
                 own.front.rearm(host, queue)
                 continue
-            if most <= 0 or rooms[pool] <= 0:
-                self._no_room = rooms[pool] <= 0
-                own.front.defer(host, queue, now if self._no_room else now + _RETRY_S)
-                if self._no_room:
-                    break
+            if most <= 0:
+                own.front.defer(host, queue, now + _RETRY_S)
                 continue
-            rooms[pool] -= 1
-            host.taken.add(slot)
+            pool = crawl.spec.pool
+            rooms[pool] = rooms.get(pool, 0) - 1
+            own.front.hold(host, slot, queue.slots)
+            crawl.allowance.take(own.partition, most)
             request = LeaseRequest(
                 lease_id=own.allot_lease(),
                 crawl_id=queue.crawl_id,
@@ -211,3 +208,7 @@ class Dispatch:
         await own.committed()
         queue.queued = queue.waiting = 0
         own.front.rearm(host, queue)
+
+
+def _may_go_on(crawl: ActiveCrawl) -> bool:
+    return crawl.dispatching and crawl.allowance.room(1) > 0

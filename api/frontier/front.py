@@ -5,7 +5,8 @@ long a host has rested; a host is therefore forgotten only after its delay has p
 as fetched at its claim.
 
 Invariants:
-- a slot of a host is taken by at most one lease, and `leased` and `released` bracket it;
+- a slot of a host is taken by at most one lease: `hold`, then `leased` and `released`, or `let_go`;
+- no more shards of a host are out than the strictest of their crawls allows;
 - a queue stands in `_later` or in its crawl's ready line, not in both, and in neither while no slot is free;
 - at most `most_hosts` hosts are held, beyond which `complete(crawl)` turns false and the owner reads more from SQL
   later.
@@ -13,7 +14,8 @@ Invariants:
 
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 
 from api.frontier.shares import Shares
 from shared.domain.ids import CrawlId, HostId
@@ -57,7 +59,10 @@ class Queue:
 
 @dataclass(slots=True)
 class Host:
-    """A host in motion. Its delay counts from `rested_from`."""
+    """A host in motion. Its delay counts from `rested_from`.
+
+    `taken`: each slot in use, with how many shards of the host may be out while its shard is.
+    """
 
     host_id: HostId
     name: str
@@ -65,7 +70,7 @@ class Host:
     rested_from: float
     last_delay_s: float = 0.0
     blocked_until: float = 0.0
-    taken: set[int] = field(default_factory=set)
+    taken: dict[int, int] = field(default_factory=dict)
     queues: dict[CrawlId, Queue] = field(default_factory=dict)
 
     def rested_at(self, queue: Queue) -> float:
@@ -73,8 +78,8 @@ class Host:
         return self.rested_from + max(queue.delay_s, self.last_delay_s)
 
     def free_slot(self, queue: Queue) -> int | None:
-        """The least free slot, if the queue may use one: the strictest crawl that is out there now sets the number."""
-        most = min([queue.slots, *(other.slots for other in self.queues.values() if other.leased)])
+        """The least free slot, if the queue may use one: the strictest crawl with a shard out sets their number."""
+        most = min([queue.slots, *self.taken.values()])
         if len(self.taken) >= most:
             return None
         return next(slot for slot in range(most) if slot not in self.taken)
@@ -153,6 +158,10 @@ class Front:
             host = Host(row.host_id, row.host, facts, rested_from=self._claimed_at, last_delay_s=delay_s)
             host.blocked_until = now + (row.blocked_until_ms - now_ms) / 1000
             self._hosts[row.host_id] = host
+        else:
+            if facts.health.blocked_until_ms != host.facts.health.blocked_until_ms:
+                host.blocked_until = now + (row.blocked_until_ms - now_ms) / 1000
+            host.facts = replace(facts, last_failure=host.facts.last_failure, ip=host.facts.ip)
         queue = host.queues.get(row.crawl_id)
         if queue is None:
             queue = host.queues[row.crawl_id] = Queue(row.crawl_id, delay_s, slots)
@@ -173,14 +182,14 @@ class Front:
         self._arm(host, queue)
         return True
 
-    def take(self, now: float) -> tuple[Host, Queue] | None:
+    def take(self, now: float, without: Collection[CrawlId] = ()) -> tuple[Host, Queue] | None:
         """The next queue to lease from, by the crawls' shares, then by how long it has been due.
 
-        The caller leases (`leased`), or puts it back (`defer`).
+        Crawls in `without` are passed over. The caller holds a slot and leases (`leased`), or puts it back (`defer`).
         """
         self._wake(now)
         while True:
-            crawl_id = self._shares.next(self._ready)
+            crawl_id = self._shares.next([crawl_id for crawl_id in self._ready if crawl_id not in without])
             if crawl_id is None:
                 return None
             line = self._ready[crawl_id]
@@ -206,24 +215,38 @@ class Front:
         heapq.heappush(self._later, (until, host.host_id, queue.crawl_id))
 
     def leased(self, host: Host, queue: Queue, slot: int, n: int) -> None:
-        """A lease of `n` URLs took a slot."""
-        host.taken.add(slot)
+        """A lease of `n` URLs took the slot held for it."""
+        self.hold(host, slot, queue.slots)
         queue.queued -= n
         queue.leased += n
         self._shares.charge(queue.crawl_id, n)
         self._arm(host, queue)
 
-    def hold(self, host: Host, slot: int) -> None:
-        """A lease of an earlier owner holds this slot."""
-        host.taken.add(slot)
+    def hold(self, host: Host, slot: int, slots: int) -> None:
+        """Keep a slot for a lease, beside which `slots` - 1 others may be out."""
+        host.taken[slot] = slots
 
-    def released(self, host: Host, slot: int, rested_from: float, delay_s: float) -> None:
-        """A lease is over; the host has rested since `rested_from` (the latest of all its leases counts)."""
-        host.taken.discard(slot)
-        host.rested_from = max(host.rested_from, rested_from)
-        host.last_delay_s = delay_s
+    def let_go(self, host: Host, slot: int) -> None:
+        """The slot was not needed."""
+        host.taken.pop(slot, None)
         for queue in host.queues.values():
             self._arm(host, queue)
+
+    def pin(self, host_id: HostId, name: str, slot: int, delay_s: float) -> None:
+        """A lease of an earlier owner holds this slot, whether or not its crawl is still known."""
+        host = self._hosts.get(host_id)
+        if host is None:
+            facts = HostFacts(HostHealth())
+            host = self._hosts[host_id] = Host(host_id, name, facts, self._claimed_at, last_delay_s=delay_s)
+        slots = min((queue.slots for queue in host.queues.values()), default=1)
+        self.hold(host, slot, 1 if delay_s > 0 else slots)
+
+    def released(self, host: Host, slot: int, rested_from: float, delay_s: float) -> None:
+        """A lease is over; the host rests `delay_s` from `rested_from`, or as long as an earlier one made it."""
+        rested_at = max(host.rested_from + host.last_delay_s, rested_from + delay_s)
+        host.rested_from = max(host.rested_from, rested_from)
+        host.last_delay_s = rested_at - host.rested_from
+        self.let_go(host, slot)
 
     def block(self, host: Host, until: float) -> None:
         """Nothing of this host starts before `until`."""
@@ -247,15 +270,18 @@ class Front:
         self.drop_crawl(crawl_id)
         self._incomplete.add(crawl_id)
 
-    def forget_rested(self, now: float) -> int:
-        """Drop hosts with nothing to do whose delay and block have passed; how many."""
+    def forget_rested(self, now: float, delay_s: Callable[[HostFacts], float]) -> int:
+        """Drop hosts with nothing to do that any crawl might visit now; how many.
+
+        `delay_s`: the longest delay that a crawl keeps to a host, since how long it has rested is remembered only here.
+        """
         idle = [
             host.host_id
             for host in self._hosts.values()
             if not host.taken
             and host.blocked_until <= now
             and all(queue.empty and queue.leased == 0 for queue in host.queues.values())
-            and host.rested_from + host.last_delay_s <= now
+            and host.rested_from + max(host.last_delay_s, delay_s(host.facts)) <= now
         ]
         for host_id in idle:
             del self._hosts[host_id]

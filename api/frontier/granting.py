@@ -45,11 +45,12 @@ _NOT_YET_MS = 100
 
 @dataclass(slots=True)
 class _Ask:
-    """A question waiting for its answer."""
+    """A question waiting for its answer. `caught_up`: outcomes published before it was asked are applied."""
 
     lease_id: LeaseId
     delivery: int
     holder: str
+    caught_up: bool
     reply: Answer | None = None
 
 
@@ -84,11 +85,12 @@ class Granting:
         own = self._own
         lease_id = LeaseId(question.lease)
         standing = own.leases.begin(lease_id, question.delivery, question.holder, own.clock.elapsed())
-        if isinstance(standing, MayGrant) and standing.expired:
+        again = isinstance(standing, MayGrant) and standing.expired
+        if again:
             through = await own.broker.last_report(own.partition, "outcome")
             if not await own.applied_outcomes(through, own.settings.barrier_s):
                 return None
-        ask = _Ask(lease_id, question.delivery, question.holder)
+        ask = _Ask(lease_id, question.delivery, question.holder, caught_up=again)
         self._asked.append(ask)
         async with own.writing():
             # Whoever gets the partition first answers everyone who waited with it, in one transaction.
@@ -114,7 +116,7 @@ class Granting:
                 case SameHolder(held):
                     proven.append((ask, held))
                 case MayGrant(held, expired):
-                    if any(other is held for _, other in granting):
+                    if any(other is held for _, other in granting) or (expired and not ask.caught_up):
                         ask.reply = Wait(_NOT_YET_MS)
                     elif expired and not await self._count_expiry(held):
                         ask.reply = Gone()
@@ -144,6 +146,10 @@ class Granting:
             return Gone()
         if not await own.store.still_owner(own.fence):
             return None
+        # The grant may have run out, and another begun, while the term was being proved.
+        held = own.leases.extend(LeaseId(question.lease), question.grant, question.holder, own.clock.elapsed())
+        if held is None:
+            return Gone()
         own.leases.extended(held, own.clock.elapsed())
         return Go(grant=question.grant, expires_ms=int(own.settings.grant_s * 1000))
 

@@ -9,12 +9,12 @@ from api.frontier.dispatch import Dispatch
 from api.frontier.granting import Granting
 from api.frontier.ingest import Ingest
 from api.frontier.ownership import FrontierSettings, Ownership
-from api.frontier.room import PoolRoom
+from api.frontier.room import PoolRoom, Spent
 from api.frontier.sweep import Sweep
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import Partition, Term
-from shared.domain.ledger import Changes, Claimed
+from shared.domain.ledger import Changes, Claimed, Counters
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.retrying import until_answered
@@ -139,8 +139,9 @@ class Owner:
             own.leases.take_over(row, now, ended=self._alone)
         await own.offer_queues([(row.crawl_id, row.host_id) for row in claimed.leases], pinned=True)
         for row in claimed.leases:
-            host = own.front.host(row.host_id)
-            if host is not None:
-                own.front.hold(host, row.slot)
+            own.front.pin(row.host_id, row.host, row.slot, row.delay_ms / 1000)
         for crawl in own.crawls:
             own.front.mark_incomplete(crawl.crawl_id)
+            parts = await own.store.counters_by_partition(crawl.crawl_id)
+            here = parts.get(own.partition, Counters())
+            crawl.allowance.restore(own.partition, Spent(here.pages, here.bytes, here.leased))

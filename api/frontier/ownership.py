@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from api.frontier.crawls import Crawls
-from api.frontier.front import Front, facts_of
+from api.frontier.front import Front, HostFacts, facts_of
 from api.frontier.leases import Leases
 from api.frontier.room import PoolRoom
 from api.frontier.shares import Shares
@@ -130,6 +130,10 @@ class Ownership:
         lease_id = LeaseId(numbered(self.next_lease, self.partition))
         self.next_lease += 1
         return lease_id
+
+    def longest_delay_s(self, facts: HostFacts) -> float:
+        """The longest delay that a crawl keeps to a host."""
+        return max((crawl.delay_s(facts) for crawl in self.crawls), default=0.0)
 
     def offer(self, row: QueueRow, *, pinned: bool = False) -> bool:
         """Take a queue into the front under its crawl's present delay; False when it is full or nobody wants it."""

@@ -1,8 +1,10 @@
 """How much may be dispatched to a pool, and what a crawl may still spend. Pure; times are monotonic seconds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from api.frontier.leases import Leases
+from shared.domain.ids import Partition
 from shared.wire.messages import WorkerStatus
 
 STALE_AFTER_S = 5.0
@@ -57,7 +59,7 @@ class PoolRoom:
 
 @dataclass(slots=True)
 class Spent:
-    """What a crawl has used of its budget: pages and bytes stored, URLs out that may become pages."""
+    """What a crawl has used of its budget in a partition: pages and bytes stored, URLs out that may become pages."""
 
     pages: int = 0
     bytes: int = 0
@@ -65,41 +67,57 @@ class Spent:
 
 
 class Allowance:
-    """A crawl's page and byte budget, taken at dispatch and given back by outcomes that are no new page.
+    """A crawl's page and byte budget, taken before dispatch and given back by outcomes that are no new page.
 
-    The page budget is never exceeded; the byte budget by at most what is out. All partitions of this master share one.
+    The page budget is never exceeded; the byte budget by at most what is out. All partitions of this master share one;
+    `spent` is what each had used when it was last read.
     """
 
-    def __init__(self, max_pages: int | None, max_bytes: int | None, spent: Spent) -> None:
+    def __init__(self, max_pages: int | None, max_bytes: int | None, spent: Mapping[Partition, Spent]) -> None:
         self.max_pages = max_pages
         self.max_bytes = max_bytes
-        self.spent = spent
+        self._spent: dict[Partition, Spent] = {}
+        self._total = Spent()
+        for partition, part in spent.items():
+            self.restore(partition, part)
 
     def __repr__(self) -> str:
-        return f"<Allowance {self.spent} of {self.max_pages} pages, {self.max_bytes} bytes>"
+        return f"<Allowance {self._total} of {self.max_pages} pages, {self.max_bytes} bytes>"
+
+    def restore(self, partition: Partition, spent: Spent) -> None:
+        """A partition's share of what is spent, read anew by its owner."""
+        old = self._spent.get(partition, Spent())
+        self._spent[partition] = Spent(spent.pages, spent.bytes, spent.leased)
+        self._total.pages += spent.pages - old.pages
+        self._total.bytes += spent.bytes - old.bytes
+        self._total.leased += spent.leased - old.leased
 
     def room(self, most: int) -> int:
         """How many of `most` URLs may be leased now."""
-        if self.max_bytes is not None and self.spent.bytes >= self.max_bytes:
+        if self.max_bytes is not None and self._total.bytes >= self.max_bytes:
             return 0
         if self.max_pages is None:
             return most
-        return max(0, min(most, self.max_pages - self.spent.pages - self.spent.leased))
+        return max(0, min(most, self.max_pages - self._total.pages - self._total.leased))
 
-    def leased(self, n: int) -> None:
-        """`n` URLs were leased."""
-        self.spent.leased += n
+    def take(self, partition: Partition, n: int) -> None:
+        """`n` URLs are about to be leased."""
+        self._change(partition, leased=n)
 
-    def settled(self, n: int, pages: int, size: int) -> None:
-        """`n` leased URLs were settled; `pages` of them are new pages, of `size` bytes together."""
-        self.spent.leased -= n
-        self.spent.pages += pages
-        self.spent.bytes += size
+    def settled(self, partition: Partition, n: int, pages: int = 0, size: int = 0) -> None:
+        """`n` of the URLs taken are out no longer; `pages` of them are new pages, of `size` bytes together."""
+        self._change(partition, leased=-n, pages=pages, size=size)
 
     def exhausted(self) -> str | None:
         """Which budget is spent for good, if one is."""
-        if self.max_pages is not None and self.spent.pages >= self.max_pages:
+        if self.max_pages is not None and self._total.pages >= self.max_pages:
             return "max_pages"
-        if self.max_bytes is not None and self.spent.bytes >= self.max_bytes:
+        if self.max_bytes is not None and self._total.bytes >= self.max_bytes:
             return "max_bytes"
         return None
+
+    def _change(self, partition: Partition, *, leased: int, pages: int = 0, size: int = 0) -> None:
+        for spent in (self._spent.setdefault(partition, Spent()), self._total):
+            spent.leased += leased
+            spent.pages += pages
+            spent.bytes += size

@@ -15,7 +15,7 @@ from api.frontier.leases import SPLIT_BY, Held, Leases
 from shared.domain.failure import HOST_UNREACHABLE, Decision, decide
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import COUNTED_AS_PAGE, End, Merge, UrlState, merge_link
-from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, partition_of_id
 from shared.domain.ledger import Changes, DeadLetter, FetchRow, HostChange, LeasedUrl, UrlChange
 from shared.domain.politeness import HostHealth
 from shared.wire.messages import HostNote, Outcome, UrlOutcome
@@ -34,7 +34,7 @@ class _Release:
 
 @dataclass(slots=True)
 class _Settled:
-    """Per crawl: URLs no longer out, new pages among them, their bytes."""
+    """Per crawl and partition: URLs no longer out, new pages among them, their bytes."""
 
     urls: int = 0
     pages: int = 0
@@ -56,7 +56,7 @@ class Draft:
     _facts: dict[HostId, HostFacts] = field(default_factory=dict)
     _freed: set[LeaseId] = field(default_factory=set)
     _releases: list[_Release] = field(default_factory=list)
-    _settled: dict[CrawlId, _Settled] = field(default_factory=dict)
+    _settled: dict[tuple[CrawlId, Partition], _Settled] = field(default_factory=dict)
 
     def outcome(self, message: Outcome) -> None:
         """Decide one outcome."""
@@ -104,6 +104,7 @@ class Draft:
         for fingerprint, url in list(left.items()):
             del left[fingerprint]
             self.changes.dead_letters.append(DeadLetter(held.row.crawl_id, "url", self.now_ms, reason, url=url.url))
+            self.changes.tallies[held.row.crawl_id, "failed", "poison"] += 1
             self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, url.attempt, "poison")
         self.end(held)
 
@@ -151,10 +152,10 @@ class Draft:
             if host is not None and queue is not None:
                 queue.queued = queue.waiting = 0
                 self.front.rearm(host, queue)
-        for crawl_id, settled in self._settled.items():
+        for (crawl_id, partition), settled in self._settled.items():
             crawl = self.crawls.get(crawl_id)
             if crawl is not None:
-                crawl.allowance.settled(settled.urls, settled.pages, settled.size)
+                crawl.allowance.settled(partition, settled.urls, settled.pages, settled.size)
 
     # --- one URL ------------------------------------------------------------------------------------------------------
 
@@ -239,7 +240,7 @@ class Draft:
                 queue.next_due_ms = rank if queue.next_due_ms is None else min(queue.next_due_ms, rank)
             case _:
                 counters[state.name.lower()] += 1
-        self._settled.setdefault(crawl_id, _Settled()).urls += 1
+        self._settled_of(held).urls += 1
 
     def _give_back(self, held: Held, fingerprint: Fingerprint, url: LeasedUrl) -> None:
         self._settle_url(held, fingerprint, url, UrlState.QUEUED, url.rank, url.attempt - 1, None)
@@ -249,9 +250,13 @@ class Draft:
         counters["pages"] += 1
         counters["bytes"] += size
         self.changes.queue(held.row.crawl_id, held.row.host_id).pages += 1
-        settled = self._settled.setdefault(held.row.crawl_id, _Settled())
+        settled = self._settled_of(held)
         settled.pages += 1
         settled.size += size
+
+    def _settled_of(self, held: Held) -> _Settled:
+        key = (held.row.crawl_id, partition_of_id(held.row.lease_id))
+        return self._settled.setdefault(key, _Settled())
 
     def _stale(self, crawl_id: CrawlId, n: int) -> None:
         if n and self.crawls.get(crawl_id) is not None:

@@ -35,7 +35,7 @@ class Sweep:
         await self._refill()
         await self._republish()
         await self._reclaim()
-        own.front.forget_rested(own.clock.elapsed())
+        own.front.forget_rested(own.clock.elapsed(), own.longest_delay_s)
         await self._purge()
         own.work.set()
 
@@ -83,9 +83,9 @@ class Sweep:
         async with own.writing() as fence:
             now = own.clock.elapsed()
             draft = Draft(own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5)
+            ending = [held for held in ending if own.leases.get(held.row.lease_id) is held and not held.live(now)]
             for held in ending:
-                if own.leases.get(held.row.lease_id) is held and not held.live(now):
-                    draft.end(held)
+                draft.end(held)
             await own.store.apply(fence, own.position, draft.changes)
             draft.commit()
             await own.committed()

@@ -51,6 +51,10 @@ class Store(Protocol):
 
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
 
+    async def counters_by_partition(self, crawl_id: CrawlId) -> dict[Partition, Counters]:
+        """The counters of each partition that has any."""
+        ...
+
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         """kind -> key -> count, summed over partitions."""
         ...

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, func, insert, select, text, update
 from shared.adapters.sql import schema
 from shared.domain.errors import Unusable
 from shared.domain.frontier import CrawlState
-from shared.domain.ids import CrawlId, Revision, Term
+from shared.domain.ids import CrawlId, Partition, Revision, Term
 from shared.domain.ledger import Counters, CrawlRow
 
 
@@ -96,6 +96,16 @@ def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
         text(f"SELECT {sums} FROM crawl_counters WHERE crawl_id = :crawl_id"), {"crawl_id": crawl_id}
     ).one()
     return Counters(**{name: int(value) for name, value in zip(names, row, strict=True)})
+
+
+def counters_by_partition(connection: Connection, crawl_id: CrawlId) -> dict[Partition, Counters]:
+    """The counters of each partition that has any."""
+    table = schema.crawl_counters
+    rows = connection.execute(select(table).where(table.c.crawl_id == crawl_id))
+    return {
+        Partition(row.partition): Counters(**{name: getattr(row, name) for name in (*schema.COUNTERS, "version")})
+        for row in rows
+    }
 
 
 def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, int]]:

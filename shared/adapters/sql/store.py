@@ -63,6 +63,9 @@ class SqliteStore:
     async def counters(self, crawl_id: CrawlId) -> Counters:
         return await self._threads.read(lambda c: crawls.counters(c, crawl_id))
 
+    async def counters_by_partition(self, crawl_id: CrawlId) -> dict[Partition, Counters]:
+        return await self._threads.read(lambda c: crawls.counters_by_partition(c, crawl_id))
+
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         return await self._threads.read(lambda c: crawls.tallies(c, crawl_id))
 
