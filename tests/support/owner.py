@@ -214,10 +214,10 @@ async def worker(server: BrokerServer, folder: Path, **changes: Any) -> AsyncIte
 
 
 @contextmanager
-def worker_process(server: BrokerServer, folder: Path, **environment: str) -> Any:
-    """A worker in a process of its own, killed at the end."""
+def worker_process(server: BrokerServer, folder: Path, *under: str, **environment: str) -> Any:
+    """A worker in a process of its own, killed at the end; `under` are arguments to the interpreter before `-m`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "workers.main"],
+        [sys.executable, *under, "-m", "workers.main"],
         cwd=ROOT,
         env={
             **os.environ,
