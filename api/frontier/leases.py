@@ -37,11 +37,12 @@ class Grant:
 
 @dataclass(slots=True)
 class Held:
-    """A lease of this owner, with its newest grant if it ever had one."""
+    """A lease of this owner, with its newest grant if it ever had one. `orphan`: whoever held that grant is dead."""
 
     row: LeaseRow
     grant: Grant | None
     published_at: float
+    orphan: bool = False
 
     def live(self, now: float) -> bool:
         """Whether a worker may be fetching under this lease now."""
@@ -128,7 +129,7 @@ class Leases:
         grant = None
         if row.grants:
             grant = Grant(row.grants, 0, None, now if ended else now + self.grant_s)
-        held = self._held[row.lease_id] = Held(row, grant, now)
+        held = self._held[row.lease_id] = Held(row, grant, now, orphan=ended and grant is not None)
         return held
 
     def begin(self, lease_id: LeaseId, delivery: int, holder: str, now: float) -> Standing:
@@ -159,6 +160,7 @@ class Leases:
     def granted(self, held: Held, delivery: int, holder: str, now: float) -> Grant:
         """A further grant, durable by now, begins."""
         held.row.grants += 1
+        held.orphan = False
         held.grant = Grant(held.row.grants, delivery, holder, now + self.grant_s)
         return held.grant
 

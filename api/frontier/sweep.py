@@ -23,11 +23,11 @@ class Sweep:
     async def run(self) -> None:
         """Sweep until cancelled. A broker that is away is tried again at the next turn."""
         while True:
-            await asyncio.sleep(self._own.settings.sweep_s)
             try:
                 await self.once()
             except Transient as error:
                 log.warning("sweep.waits", partition=self._own.partition, error=str(error))
+            await asyncio.sleep(self._own.settings.sweep_s)
 
     async def once(self) -> None:
         """One turn."""
@@ -68,18 +68,27 @@ class Sweep:
                 await self._dispatch.publish(held)
 
     async def _reclaim(self) -> None:
-        """End expired leases of crawls that are no longer dispatched, so that a stopping crawl comes to rest."""
+        """End expired leases that nobody will come back for: their worker is proven dead, or their crawl is stopping.
+
+        The shard leaves the stream while its lease still keeps the slot, so that no later shard can be meant by it.
+        """
         own = self._own
         ending = [
             held
             for held in own.leases.expired(own.clock.elapsed())
-            if (crawl := own.crawls.get(held.row.crawl_id)) is None or not crawl.dispatching or not held.row.urls
+            if held.orphan
+            or not held.row.urls
+            or (crawl := own.crawls.get(held.row.crawl_id)) is None
+            or not crawl.dispatching
         ]
         if not ending:
             return
         through = await own.broker.last_report(own.partition, "outcome")
         if not await own.applied_outcomes(through, own.settings.barrier_s):
             return
+        for held in ending:
+            row = held.row
+            await own.broker.drop_visit(row.pool, own.partition, row.host_id, row.slot)
         async with own.writing() as fence:
             now = own.clock.elapsed()
             draft = Draft(own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5)
@@ -89,9 +98,6 @@ class Sweep:
             await own.store.apply(fence, own.position, draft.changes)
             draft.commit()
             await own.committed()
-        for held in ending:
-            row = held.row
-            await own.broker.drop_visit(row.pool, own.partition, row.host_id, row.slot)
 
     async def _purge(self) -> None:
         """Drop from the stream what is applied for good."""
