@@ -33,7 +33,11 @@ class SqliteStore:
     async def open(cls, path: Path, *, synchronous: Synchronous = "NORMAL") -> "SqliteStore":
         """Open the file, made and migrated to the newest schema as needed. Unusable when that cannot be."""
         threads = SqliteThreads(path, synchronous=synchronous)
-        await threads.migrate(upgrade_sqlite)
+        try:
+            await threads.migrate(upgrade_sqlite)
+        except BaseException:
+            await threads.close()
+            raise
         return cls(threads)
 
     def __repr__(self) -> str:

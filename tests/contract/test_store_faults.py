@@ -1,0 +1,165 @@
+"""What the store leaves behind when its process, its disk or its caller fails it."""
+
+import asyncio
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shared.adapters.sql.engine import SqliteThreads
+from shared.adapters.sql.store import SqliteStore
+from shared.domain.errors import OwnershipLost, Transient, Unusable
+from shared.domain.ids import Term
+from shared.domain.ledger import Changes, DeadLetter
+from tests.support.tables import NOW_MS, PARTITION, SUFFIXES, Tables, books, link, links, look, sqlite_tables
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = 8
+
+
+def test_a_killed_writer_leaves_whole_transactions(tmp_path: Path) -> None:
+    """Whatever was told as committed is there, nothing is half there, and a new owner goes on."""
+    rng = random.Random(20)
+    for seed in range(KILLS):
+        writer = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.store_writer", str(tmp_path), str(seed)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert writer.stdout is not None
+        try:
+            told = [writer.stdout.readline() for _ in range(rng.randrange(2, 30))][-1]
+        finally:
+            writer.kill()
+            rest = writer.stdout.read()
+            writer.wait()
+            writer.stdout.close()
+        lines = [told, *rest.splitlines()]
+        version = max(int(line.split()[1]) for line in lines if len(line.split()) == 2)
+        assert books(tmp_path / "crawl.db") == [], f"after kill {seed}"
+        ((kept,),) = look(tmp_path / "crawl.db", "SELECT version FROM partitions WHERE partition = ?", PARTITION)
+        assert version <= kept <= version + 1, "at most the transaction under way is more than what was told"
+    assert look(tmp_path / "crawl.db", "PRAGMA integrity_check") == [("ok",)]
+    ((n,),) = look(tmp_path / "crawl.db", "SELECT count(*) FROM urls")
+    assert n > 100, "too little happened to prove anything"
+
+
+def test_a_cancelled_callers_transaction_is_whole_or_not_there_and_never_twice(tmp_path: Path) -> None:
+    """Its fate is unknown to the caller, who loads again; the old fence refuses a second try either way."""
+
+    async def story() -> None:
+        async with sqlite_tables(tmp_path) as t:
+            await t.found(*links("a.example.com", range(3)))
+            letter = Changes(dead_letters=[DeadLetter(None, "url", NOW_MS, "once")])
+            task = asyncio.create_task(t.store.apply(t.fence, t.position, letter))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(OwnershipLost):
+                await t.store.apply(t.fence, t.position, letter)
+            claimed = await t.store.reload(PARTITION, Term(1))
+            assert claimed.fence == t.fence.next()
+            assert t.value("SELECT count(*) FROM dead_letters") == 1
+
+    asyncio.run(story())
+
+
+def test_a_database_that_stays_busy_is_transient_and_nothing_is_written(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with sqlite_tables(tmp_path) as t:
+            threads = SqliteThreads(t.path)
+            await threads.write(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 20").close())
+            other = SqliteStore(threads)
+            with closing(sqlite3.connect(t.path, isolation_level=None)) as holder:
+                holder.execute("BEGIN IMMEDIATE")
+                with pytest.raises(Transient, match="locked"):
+                    await other.apply(t.fence, t.position, Changes())
+                assert (await other.crawls())[0].name == "docs", "readers are not held up"
+                holder.execute("ROLLBACK")
+            await other.apply(t.fence, t.position, Changes())
+            await other.close()
+
+    asyncio.run(story())
+
+
+def test_readers_see_the_last_commit_while_a_transaction_runs(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with sqlite_tables(tmp_path) as t:
+            await t.found(*links("a.example.com", range(3)))
+            many = [link(f"http://a.example.com/x{i}") for i in range(3000)]
+            writing = asyncio.create_task(t.found(*many))
+            seen = set()
+            while not writing.done():
+                seen.add((await t.store.counters(t.crawl_id)).discovered)
+            await writing
+            assert seen <= {3, 3003}
+            assert (await t.store.counters(t.crawl_id)).discovered == 3003
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "orb-test", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:
+    async def story() -> None:
+        store = await SqliteStore.open(small_disk / "crawl.db")
+        await store.open_cluster(8, SUFFIXES, NOW_MS)
+        crawl, _ = await store.put_crawl("docs", "{}", NOW_MS)
+        claimed = await store.claim(PARTITION, Term(1))
+        t = Tables(store, small_disk / "crawl.db", crawl.crawl_id, claimed.fence)
+        committed = 0
+        with pytest.raises(Unusable, match="full"):
+            for i in range(1000):
+                await t.found(*(link(f"http://a.example.com/{'x' * 60}/{i}/{j}") for j in range(500)))
+                committed += 500
+        await store.close()
+        assert committed >= 500
+
+        filler = small_disk.parent / "elsewhere"
+        filler.mkdir()
+        for path in small_disk.iterdir():
+            (filler / path.name).write_bytes(path.read_bytes())
+        assert books(filler / "crawl.db") == []
+        store = await SqliteStore.open(filler / "crawl.db")
+        again = await store.reload(PARTITION, Term(1))
+        assert again.fence == t.fence, "the refused transaction left nothing"
+        assert (await store.counters(crawl.crawl_id)).discovered == committed
+        await store.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\x00" + bytes(3000)])
+def test_a_file_that_is_no_database_is_unusable(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "crawl.db").write_bytes(content)
+    with pytest.raises(Unusable, match="cannot be used"):
+        asyncio.run(SqliteStore.open(tmp_path / "crawl.db"))
+
+
+def test_a_folder_that_is_missing_is_unusable(tmp_path: Path) -> None:
+    with pytest.raises(Unusable):
+        asyncio.run(SqliteStore.open(tmp_path / "nowhere" / "crawl.db"))

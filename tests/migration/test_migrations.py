@@ -1,0 +1,125 @@
+"""The migrations make the schema that the code expects, once, and refuse one they do not know."""
+
+import asyncio
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from shared.adapters.sql import schema
+from shared.adapters.sql.engine import sqlite_engine
+from shared.adapters.sql.migrate import upgrade_sqlite
+from shared.adapters.sql.store import SqliteStore
+from shared.domain.errors import Unusable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def migrated(path: Path) -> Path:
+    engine = sqlite_engine(path)
+    upgrade_sqlite(engine)
+    engine.dispose()
+    return path
+
+
+def made_from_metadata(path: Path) -> Path:
+    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+    schema.metadata.create_all(engine)
+    engine.dispose()
+    return path
+
+
+def statements(path: Path) -> dict[str, tuple[str, ...]]:
+    """Every table's and index's own text, by name: its clauses in any order, without spacing and quotes."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return {
+        name: tuple(sorted(re.sub(r'[\s"()]+', " ", clause).strip() for clause in sql.split(",")))
+        for name, sql in rows
+        if name not in {"alembic_version", "sqlite_sequence"}
+    }
+
+
+def words(path: Path) -> dict[str, list[str]]:
+    return {name: sorted(" ".join(clauses).split()) for name, clauses in statements(path).items()}
+
+
+def test_the_migrations_make_the_tables_of_the_metadata(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{migrated(tmp_path / 'a.db')}", poolclass=NullPool)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, schema.metadata) == []
+
+
+def test_what_a_comparison_of_metadata_does_not_see_is_the_same_too(tmp_path: Path) -> None:
+    """WITHOUT ROWID, AUTOINCREMENT and the conditions of partial indexes stand only in the statements themselves."""
+    by_migration = words(migrated(tmp_path / "a.db"))
+    by_metadata = words(made_from_metadata(tmp_path / "b.db"))
+    assert by_migration == by_metadata
+    for table in ("urls", "queues", "fetches", "producers"):
+        assert {"WITHOUT", "ROWID"} <= set(by_migration[table]), table
+    for table in ("crawls", "dead_letters"):
+        assert "AUTOINCREMENT" in by_migration[table], table
+    for index in ("urls_queued", "urls_waiting", "queues_ready", "crawls_name"):
+        assert "WHERE" in by_migration[index], index
+
+
+def test_upgrading_again_changes_nothing(tmp_path: Path) -> None:
+    path = migrated(tmp_path / "a.db")
+    before = path.read_bytes()
+    migrated(path)
+    assert path.read_bytes() == before
+
+
+def test_a_schema_newer_than_the_program_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = migrated(tmp_path / "a.db")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.commit()
+    with pytest.raises(Unusable, match=r"9999.*newer Orbweaver"):
+        asyncio.run(SqliteStore.open(path))
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+
+
+_OPEN = """
+import asyncio, sys
+from pathlib import Path
+from shared.adapters.sql.store import SqliteStore
+async def story():
+    store = await SqliteStore.open(Path(sys.argv[1]))
+    print(await store.open_cluster(int(sys.argv[2]), "", 0), flush=True)
+    await store.close()
+sys.stdin.readline()
+asyncio.run(story())
+"""
+
+
+def test_processes_that_open_a_new_database_at_once_agree(tmp_path: Path) -> None:
+    openers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _OPEN, str(tmp_path / "a.db"), str(partitions)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for partitions in (4, 8, 16)
+    ]
+    for opener in openers:
+        assert opener.stdin is not None
+        opener.stdin.write("go\n")
+        opener.stdin.flush()
+    answers = [opener.communicate(timeout=60) for opener in openers]
+    assert [opener.returncode for opener in openers] == [0, 0, 0], answers
+    assert len({out for out, _ in answers}) == 1, answers
+    assert words(tmp_path / "a.db") == words(made_from_metadata(tmp_path / "b.db"))
