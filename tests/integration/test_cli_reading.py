@@ -1,0 +1,217 @@
+"""show, export and warc on a folder whose every row and record is known."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from cli.crawl import _settle_archive
+from cli.exits import Exit
+from cli.folder import CrawlFolder
+from cli.main import main
+from shared.adapters.sql import reading
+from tests.support import stored
+from tests.support.crawled import BODY, SEED, TITLE, Made, made
+from tests.support.exchanges import sha1
+from tests.support.tables import books
+
+Orb = Callable[..., bytes]
+
+
+@pytest.fixture
+def crawl(tmp_path: Path) -> Made:
+    return made(tmp_path / "a.crawl")
+
+
+@pytest.fixture
+def orb(capfdbinary: pytest.CaptureFixture[bytes]) -> Orb:
+    """The command's standard output, in this process; its exit code is asserted."""
+
+    def run(*arguments: object, code: int = Exit.OK) -> bytes:
+        ended = main([str(argument) for argument in arguments])
+        out, err = capfdbinary.readouterr()
+        assert ended == code, err.decode()
+        return out if code == Exit.OK else err
+
+    return run
+
+
+def rows(out: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_the_folder_made_for_these_tests_balances(crawl: Made) -> None:
+    assert books(crawl.path / "crawl.db") == []
+
+
+def test_pages_are_the_stored_ones_with_the_place_of_their_records(crawl: Made, orb: Orb) -> None:
+    pages = rows(orb("export", "pages", crawl.path))
+    assert {page["url"] for page in pages} == set(crawl.pages)
+    first = next(page for page in pages if page["url"] == SEED)
+    assert first["title"] == TITLE
+    assert first["digest"] == sha1(BODY + b"0")
+    assert (first["status"], first["mime"], first["depth"], first["size"]) == (200, "text/html", 0, len(BODY) + 1)
+    assert first["fetched_at"] == "2023-11-14T22:13:20.123Z"
+    for page in pages:
+        record = stored.record_at(crawl.path, page["segment"], page["offset"], page["length"])
+        assert record.url == page["url"]
+
+
+def test_urls_are_all_that_were_heard_of_with_their_state(crawl: Made, orb: Orb) -> None:
+    urls = {row["url"]: row for row in rows(orb("export", "urls", crawl.path))}
+    assert len(urls) == len(crawl.pages) + 5
+    assert (urls[f"{SEED}robots"]["state"], urls[f"{SEED}robots"]["reason"]) == ("excluded", "robots")
+    assert (urls[f"{SEED}later"]["state"], urls[f"{SEED}later"]["status"]) == ("waiting", 500)
+    assert urls[f"{SEED}queued"]["discovered_from"] == crawl.pages[-1]
+    assert (urls["http://c.example/"]["host"], urls["http://c.example/"]["status"]) == ("c.example", None)
+    assert urls[SEED]["discovered_from"] is None
+
+
+def test_links_are_those_of_the_archive(crawl: Made, orb: Orb) -> None:
+    links = rows(orb("export", "links", crawl.path))
+    assert {link["source"] for link in links} == set(crawl.pages)
+    assert [link for link in links if link["source"] == SEED] == [
+        {"source": SEED, "target": f"{SEED}x", "kind": "link", "found": "a/@href"},
+        {"source": SEED, "target": f"{SEED}y", "kind": "redirect", "found": "Location:"},
+    ]
+
+
+@pytest.mark.parametrize("what", ["pages", "urls", "links"])
+def test_every_format_says_the_same(crawl: Made, orb: Orb, tmp_path: Path, what: str) -> None:
+    plain = rows(orb("export", what, crawl.path))
+    table = list(csv.DictReader(io.StringIO(orb("export", what, crawl.path, "--format", "csv").decode())))
+    assert table == [{name: "" if value is None else str(value) for name, value in row.items()} for row in plain]
+    file = tmp_path / "out.parquet"
+    orb("export", what, crawl.path, "-o", file)
+    read = pyarrow.parquet.read_table(file).to_pylist()
+    for row in read:
+        if row.get("fetched_at") is not None:
+            row["fetched_at"] = row["fetched_at"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert read == plain
+
+
+def test_a_listing_longer_than_a_piece_has_every_row_once(
+    tmp_path: Path, orb: Orb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawl = made(tmp_path / "a.crawl", pages=23)
+    monkeypatch.setattr(reading, "PIECE", 5)
+    urls = [row["url"] for row in rows(orb("export", "urls", crawl.path))]
+    assert (len(urls), len(set(urls))) == (28, 28)
+    pages = [row["url"] for row in rows(orb("export", "pages", crawl.path))]
+    assert (len(pages), set(pages)) == (23, set(crawl.pages))
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(crawl: Made, orb: Orb, tmp_path: Path) -> None:
+    said = orb("export", "pages", crawl.path, "-o", tmp_path / "no" / "pages.csv", code=Exit.USAGE)
+    assert b"cannot write" in said
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_the_index_lists_each_page_once_at_its_record(crawl: Made) -> None:
+    _settle_archive(CrawlFolder(crawl.path))
+    lines = list(stored.index_lines(crawl.path))
+    assert sorted(line["url"] for line in lines) == sorted(crawl.pages)
+    for line in lines:
+        record = stored.record_at(crawl.path, line["filename"], int(line["offset"]), int(line["length"]))
+        assert (record.url, record.digest) == (line["url"], f"sha1:{line['digest']}")
+
+
+def test_warc_gives_the_body_the_head_and_the_record(crawl: Made, orb: Orb, tmp_path: Path) -> None:
+    assert orb("warc", crawl.path, SEED) == BODY + b"0"
+    with_head = orb("warc", crawl.path, f"{SEED}1", "--headers")
+    assert with_head.startswith(b"HTTP/1.1 200 ")
+    assert with_head.endswith(b"\r\n\r\n" + BODY + b"1")
+    record = tmp_path / "one.warc.gz"
+    record.write_bytes(orb("warc", crawl.path, SEED, "--record"))
+    stored.check_with_warcio([record])
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        (f"{SEED}robots", b"robots.txt forbids it"),
+        ("http://nowhere.example/", b"has never heard of"),
+        ("ftp://a.example/", b"not an http or https URL"),
+    ],
+)
+def test_warc_of_what_is_not_stored_says_why(crawl: Made, orb: Orb, url: str, why: bytes) -> None:
+    assert why in orb("warc", crawl.path, url, code=Exit.USAGE)
+
+
+def test_show_sums_up(crawl: Made, orb: Orb) -> None:
+    said = json.loads(orb("show", crawl.path, "--json"))
+    assert (said["state"], said["finished_reason"], said["crawl"], said["revision"]) == (
+        "finished",
+        "max_pages",
+        "docs",
+        2,
+    )
+    assert (said["pages"], said["bytes"], said["active_seconds"]) == (3, 3 * (len(BODY) + 1), 8.0)
+    assert said["identities"] == {"urls": 0, "links": 0}
+    assert said["excluded"] == {"robots": 1}
+    assert said["dead_letters"] == 1
+    assert said["archive"]["segments"] == 1
+    assert said["archive"]["bytes"] == sum(path.stat().st_size for path in stored.segments(crawl.path))
+    assert (said["running"], said["pid"]) == (False, None)
+    assert [host["host"] for host in said["top_hosts"]] == ["a.example", "c.example"]
+    text = orb("show", crawl.path).decode()
+    for expected in ("the page budget is used up", "200 3", "robots 1", "1 dead letters", "a.example"):
+        assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("path", "state", "why"),
+    [
+        ("", "done", "is stored: status 200, text/html"),
+        ("robots", "excluded", "robots.txt forbids it"),
+        ("gone", "failed", "killed 5 workers"),
+        ("later", "waiting", "(try again)"),
+        ("queued", "queued", "asked at most every 2 s"),
+    ],
+)
+def test_show_url_says_state_and_why(crawl: Made, orb: Orb, path: str, state: str, why: str) -> None:
+    said = json.loads(orb("show", crawl.path, "--url", SEED + path, "--json"))
+    assert (said["known"], said["state"]) == (True, state)
+    assert why in " ".join(said["why"])
+    text = orb("show", crawl.path, "--url", SEED + path).decode()
+    assert state in text
+    assert why in " ".join(text.split())
+
+
+def test_show_url_tells_the_way_from_the_seed(crawl: Made, orb: Orb) -> None:
+    said = json.loads(orb("show", crawl.path, "--url", f"{SEED}queued", "--json"))
+    assert said["discovered_from"] == [crawl.pages[-1], SEED]
+    assert said["host"]["last_failure"] == "http_500 try again"
+
+
+@pytest.mark.parametrize(
+    ("url", "refused"),
+    [
+        (f"{SEED}private/x", "exclude_pattern"),
+        ("http://other.example/", "other_host"),
+        (f"{SEED}unseen", None),
+    ],
+)
+def test_show_of_an_unseen_url_runs_the_rules_dry(crawl: Made, orb: Orb, url: str, refused: str | None) -> None:
+    said = json.loads(orb("show", crawl.path, "--url", url, "--json"))
+    assert (said["known"], said["in_scope"]) == (False, refused is None)
+    assert next((rule["rule"] for rule in said["rules"] if not rule["allowed"]), None) == refused
+    assert b"never heard of it" in orb("show", crawl.path, "--url", url)
+
+
+@pytest.mark.parametrize("command", [("show",), ("export", "pages"), ("warc",)])
+def test_a_folder_that_is_no_crawls_is_named(orb: Orb, tmp_path: Path, command: tuple[str, ...]) -> None:
+    rest = ("http://a.example/",) if command == ("warc",) else ()
+    assert b"is no crawl's folder" in orb(*command, tmp_path, *rest, code=Exit.USAGE)
+    assert b"there is no folder" in orb(*command, tmp_path / "none", *rest, code=Exit.USAGE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_of_another_version_is_said_to_be_one(orb: Orb, tmp_path: Path) -> None:
+    (tmp_path / "crawl.db").touch()
+    assert b"another version" in orb("show", tmp_path, code=Exit.ENVIRONMENT)
