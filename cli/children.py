@@ -196,11 +196,11 @@ class GivenUp(Exception):
 class Keeper:
     """Keeps one child alive until it is told to stop. `told` hears of each death in one line."""
 
-    def __init__(self, child: Child, told: Callable[[str], None]) -> None:
+    def __init__(self, child: Child, told: Callable[[str], None], deaths: Deaths | None = None) -> None:
         self.child: Final = child
         self.restarts = 0
         self._told = told
-        self._deaths = Deaths()
+        self._deaths = deaths or Deaths()
         self._stopped = asyncio.Event()
 
     def __repr__(self) -> str:

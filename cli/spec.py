@@ -134,7 +134,7 @@ def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
         if text.endswith((".yaml", ".yml", ".json")) and Path(text).is_file():
             raise Usage(f"{text} is a file and not a URL; did you mean `--spec {text}`?")
         assumed = canonicalize(f"https://{text}")
-        if assumed is None or "@" in text:
+        if assumed is None or "@" in text or text.startswith(("/", ".")):
             raise Usage(f"{url!r} is not an http or https URL; write it as https://example.org/.")
         seeds.append(assumed)
         notes.append(f"{text} has no scheme: taken as {assumed}")

@@ -1,78 +1,194 @@
-"""What keeps the processes of a run alive, and when that is given up."""
+"""A run's processes are kept alive, but not for ever."""
 
 import asyncio
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cli.children import GivenUp, Keeper
-from shared.domain.errors import Transient, Unusable
+from cli import children
+from cli.children import Deaths, GivenUp, Keeper, begin_log, bound_log, ended_by, environment, said_by, tail
+from shared.domain.errors import Unusable
 
 
 class Scripted:
-    """A child whose starts and ends follow a script: an exception to raise from `start`, or a status to end with."""
+    """A child whose lives end as a script says; the last one lives until it is told to end."""
 
-    name = "broker"
-    pid = None
+    name = "worker-1"
 
-    def __init__(self, script: Sequence[Exception | int]) -> None:
-        self.script = list(script)
+    def __init__(self, *ends: int, words: str = "") -> None:
+        self.ends = list(ends)
         self.starts = 0
         self.signals: list[int] = []
+        self.words = words
+        self.refuse: Exception | None = None
+        self._told = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        return 1
 
     async def start(self) -> None:
+        if self.refuse is not None:
+            raise self.refuse
         self.starts += 1
-        if isinstance(self.script[0], Exception):
-            raise self.script.pop(0)  # type: ignore[misc]
 
     async def exited(self) -> int:
-        status = self.script.pop(0)
-        assert isinstance(status, int)
-        return status
+        if self.ends:
+            return self.ends.pop(0)
+        await self._told.wait()
+        return -signal.SIGTERM
 
     def signal(self, number: int) -> None:
         self.signals.append(number)
+        self._told.set()
 
     def last_words(self) -> str:
-        return ""
+        return self.words
 
 
-def kept(child: Scripted) -> list[str]:
-    """Start and keep a child to its end; what was told of it."""
-    told: list[str] = []
+Story = Callable[[], Coroutine[Any, Any, None]]
 
-    async def run() -> None:
-        keeper = Keeper(child, told.append)
-        assert await keeper.start()
+
+def keeper_of(child: Scripted, told: Callable[[str], None], wait_s: float = 0.0) -> Keeper:
+    return Keeper(child, told, Deaths(first_wait_s=wait_s, longest_wait_s=wait_s))
+
+
+def run(story: Story) -> None:
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_the_wait_grows_and_many_deaths_in_a_short_time_are_too_many() -> None:
+    deaths = Deaths(5, 60.0, 0.2, 5.0)
+    assert [deaths.died(float(second)) for second in range(6)] == [0.2, 0.4, 0.8, 1.6, 3.2, None]
+
+
+def test_deaths_far_apart_are_forgiven() -> None:
+    deaths = Deaths(5, 60.0, 0.2, 5.0)
+    assert {deaths.died(61.0 * number) for number in range(50)} == {0.2}
+
+
+def test_a_dead_child_is_started_again_and_told_of() -> None:
+    async def story() -> None:
+        child, told = Scripted(-9, 1, 0), list[str]()
+        keeper = keeper_of(child, told.append)
+        await keeper.start()
         await keeper.keep()
+        assert told == [
+            "worker-1 was killed by SIGKILL; it is started again",
+            "worker-1 ended with status 1; it is started again",
+        ]
+        assert (keeper.restarts, child.starts) == (2, 3)
 
-    asyncio.run(run())
-    return told
-
-
-def test_a_child_killed_while_it_starts_is_started_again_the_first_time_and_later() -> None:
-    child = Scripted([Transient("killed"), -9, Transient("killed"), 0])
-    assert kept(child) == [
-        "the broker did not come up (killed); it is started again",
-        "the broker was killed by SIGKILL; it is started again",
-        "the broker did not come up (killed); it is started again",
-    ]
-    assert child.starts == 4
+    run(story)
 
 
-def test_what_no_restart_can_help_is_given_up_at_once() -> None:
-    child = Scripted([Unusable("no such program")])
-    with pytest.raises(GivenUp, match="cannot start broker: no such program"):
-        kept(child)
-    assert child.starts == 1
+def test_a_child_that_dies_again_and_again_is_given_up_with_its_last_words() -> None:
+    async def story() -> None:
+        child = Scripted(*[1] * 9, words="Traceback\nValueError: no")
+        keeper = keeper_of(child, lambda line: None)
+        await keeper.start()
+        with pytest.raises(GivenUp, match=r"(?s)again and again.*ValueError: no"):
+            await keeper.keep()
+        assert child.starts == 6
+
+    run(story)
 
 
-def test_a_child_told_to_stop_while_it_rests_is_not_started_again() -> None:
-    child = Scripted([Transient("killed"), -9])
+@pytest.mark.parametrize(
+    "words",
+    ["noise\norb: the disk is full: make room", '{"event": "master.unusable", "error": "the disk is full: make room"}'],
+)
+def test_what_no_restart_can_help_is_told_in_the_childs_own_sentence(words: str) -> None:
+    async def story() -> None:
+        child = Scripted(4, words=words)
+        keeper = keeper_of(child, lambda line: None)
+        await keeper.start()
+        with pytest.raises(GivenUp, match=r"^the disk is full: make room$"):
+            await keeper.keep()
+        assert child.starts == 1
 
-    async def run() -> bool:
-        keeper = Keeper(child, lambda line: keeper.stop())
-        return await keeper.start()
+    run(story)
 
-    assert asyncio.run(run()) is False
-    assert child.starts == 1
+
+def test_a_child_that_ends_well_is_left_in_peace() -> None:
+    async def story() -> None:
+        child = Scripted(0)
+        keeper = keeper_of(child, lambda line: None)
+        await keeper.start()
+        await keeper.keep()
+        assert child.starts == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("refusal", [Unusable("no port"), OSError(11, "no more processes")])
+def test_a_start_that_the_system_refuses_is_given_up(refusal: Exception) -> None:
+    async def story() -> None:
+        child = Scripted()
+        child.refuse = refusal
+        with pytest.raises(GivenUp, match=r"cannot start worker-1: .*no "):
+            await keeper_of(child, lambda line: None).start()
+
+    run(story)
+
+
+def test_a_stop_asked_for_while_a_child_starts_reaches_it() -> None:
+    async def story() -> None:
+        child = Scripted()
+        keeper = keeper_of(child, lambda line: None)
+        keeper.stop()
+        await keeper.start()
+        await keeper.keep()
+        assert child.signals == [signal.SIGTERM, signal.SIGTERM]
+
+    run(story)
+
+
+def test_a_stop_during_the_wait_before_a_restart_starts_nothing() -> None:
+    async def story() -> None:
+        child = Scripted(1)
+        told = asyncio.Event()
+        keeper = keeper_of(child, lambda line: told.set(), wait_s=3600.0)
+        await keeper.start()
+        task = asyncio.ensure_future(keeper.keep())
+        await told.wait()
+        keeper.stop()
+        await task
+        assert child.starts == 1
+
+    run(story)
+
+
+def test_logs_are_bounded_and_those_of_the_run_before_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "LOG_BYTES", 100)
+    log = tmp_path / "logs" / "master.log"
+    begin_log(log)
+    with log.open("ab") as appended:
+        appended.write(b"x" * 101)
+        appended.flush()
+        bound_log(log)
+        appended.write(b"later\n")
+    assert (log.read_bytes(), len((log.parent / "master.log.1").read_bytes())) == (b"later\n", 101)
+    begin_log(log)
+    assert (log.read_bytes(), (log.parent / "master.log.1").read_bytes()) == (b"", b"later\n")
+    assert tail(log) == []
+    assert tail(tmp_path / "none") == []
+
+
+def test_words_without_a_sentence_are_none() -> None:
+    assert said_by(Scripted(words='{"event": "x"}\n[1]\nplain')) is None
+
+
+def test_ends_in_words() -> None:
+    assert [ended_by(status) for status in (1, -9)] == ["ended with status 1", "was killed by SIGKILL"]
+
+
+def test_children_find_this_code_and_not_the_current_directorys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    found = environment({"ORB_DIR": "/x"})
+    root = str(Path(children.__file__).parents[1])
+    assert found["PYTHONPATH"].split(":") == [root, "/elsewhere"]
+    assert (found["PYTHONSAFEPATH"], found["ORB_DIR"]) == ("1", "/x")

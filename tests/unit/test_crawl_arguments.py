@@ -1,0 +1,191 @@
+"""From a command line and a spec file to one crawl spec: what wins, and how all that is wrong is told at once."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from cli.crawl import _wanted, configure
+from cli.exits import Exit, Usage
+from cli.main import main
+from cli.spec import FLAGS, changed_fields, seed_urls, stored
+from shared.domain.crawl import CrawlSpec, ScopeMode
+from shared.domain.spec_parse import parse_spec
+
+URL = "https://example.org/"
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    return parser.parse_args(list(arguments))
+
+
+def spec_of(*arguments: str) -> CrawlSpec:
+    return _wanted(parsed(*arguments)).spec
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_flag_sets_the_field_it_names() -> None:
+    spec = spec_of(
+        *(URL, "--max-pages", "10", "--max-depth", "0", "--max-time", "1h30m", "--max-bytes", "5000000"),
+        *("--delay", "0.5", "--scope", "domain", "--include", "/a", "--include", "/b", "--exclude", "/c"),
+        *("--contact", "https://me.example/", "--user-agent", "x", "--allow-net", "10.0.0.0/8", "--no-robots"),
+    )
+    assert (spec.budget.max_pages, spec.budget.max_seconds, spec.budget.max_bytes) == (10, 5400, 5_000_000)
+    assert (spec.scope.max_depth, spec.scope.mode) == (0, ScopeMode.DOMAIN)
+    assert (spec.scope.include, spec.scope.exclude) == (("/a", "/b"), ("/c",))
+    assert (spec.politeness.delay_s, spec.politeness.obey_robots) == (0.5, False)
+    assert (spec.fetch.contact, spec.fetch.user_agent) == ("https://me.example/", "x")
+    assert spec.egress.allow == ("10.0.0.0/8",)
+
+
+def test_every_flag_names_a_field_that_exists() -> None:
+    document = stored(parse_spec({"seeds": [URL]}))
+    for flag in FLAGS:
+        section, _, name = flag.path.partition(".")
+        assert name in document[section], flag
+
+
+def test_flags_replace_what_the_spec_file_says_and_leave_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "crawl.yaml"
+    file.write_text(
+        "seeds: https://a.example/\nscope: {mode: domain, exclude: [/x]}\nbudget:\npoliteness: {delay_s: 3}\n"
+    )
+    spec = spec_of("--spec", str(file), "--max-pages", "7", "--exclude", "/y")
+    assert [seed.url for seed in spec.seeds] == ["https://a.example/"]
+    assert (spec.scope.mode, spec.scope.exclude) == (ScopeMode.DOMAIN, ("/y",))
+    assert (spec.budget.max_pages, spec.politeness.delay_s) == (7, 3.0)
+    assert [seed.url for seed in spec_of("--spec", str(file), URL).seeds] == [URL]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("2h30m", 9000), ("1d", 86_400), ("0.2s", 1)]
+)
+def test_times_are_written_as_people_write_them(text: str, seconds: int) -> None:
+    assert spec_of(URL, "--max-time", text).budget.max_seconds == seconds
+
+
+def test_all_problems_are_told_at_once_with_field_and_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = ("--max-pages", "many", "--scope", "hots", "--delay", "-1", "--allow-net", "10.0.0.1/8", "--max-time", "soon")
+    assert main(["crawl", URL, *bad]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("orb: the command line has 5 problems:\n")
+    for expected in (
+        "budget.max_pages: expected a whole number or nothing, got 'many' [given as --max-pages]",
+        "scope.mode: expected one of host, domain, prefix, any, got 'hots' (did you mean host?) [given as --scope]",
+        "politeness.delay_s: ",
+        "egress.allow[0]: 10.0.0.1/8 has host bits set (did you mean 10.0.0.0/8?) [given as --allow-net]",
+        "budget.max_seconds: ",
+    ):
+        assert expected in said
+
+
+def test_typo_in_a_spec_file_is_named_with_what_was_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "crawl.yaml"
+    file.write_text("seeds: [example.org]\npoliteness:\n  dleay_s: 2\n")
+    assert main(["crawl", "--spec", str(file)]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert "politeness.dleay_s: there is no such field (did you mean delay_s?)" in said
+    assert "seeds[0].url: 'example.org' has no scheme (did you mean https://example.org/?)" in said
+    assert sorted(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seeds: [a\nscope: }", "crawl.yaml:2:6: this is not YAML"),
+        ("seeds: [https://a.example/]\nname: a\nname: b\n", "crawl.yaml:3:1: this is not YAML: the key 'name'"),
+        ("a: \x01", "this is not YAML"),
+        ("", "is empty"),
+        ("- a\n", "must be a mapping"),
+        ("just words", "must be a mapping"),
+    ],
+)
+def test_what_is_no_spec_is_refused_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    (tmp_path / "crawl.yaml").write_text(text)
+    assert main(["crawl", "--spec", "crawl.yaml"]) == Exit.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match=r"cannot read the spec none\.yaml: No such file"):
+        _wanted(parsed("--spec", "none.yaml"))
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(Usage, match="not UTF-8"):
+        _wanted(parsed("--spec", "latin.yaml"))
+
+
+def test_https_is_assumed_where_no_scheme_is_given_and_said() -> None:
+    assert seed_urls(["Example.org:8080/a", "http://b.example"]) == (
+        ["https://example.org:8080/a", "http://b.example"],
+        ["Example.org:8080/a has no scheme: taken as https://example.org:8080/a"],
+    )
+
+
+@pytest.mark.parametrize("text", ["me@example.org", "no host", "/path", ""])
+def test_what_cannot_be_a_seed_is_refused(text: str) -> None:
+    with pytest.raises(Usage, match="is not an http or https URL"):
+        seed_urls([text])
+
+
+def test_a_spec_file_given_as_url_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "crawl.yaml").touch()
+    with pytest.raises(Usage, match=r"did you mean `--spec crawl\.yaml`"):
+        seed_urls(["crawl.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://docs.example.org/x", "docs.example.org.crawl"),
+        ("http://127.0.0.1:8000/", "127.0.0.1-8000.crawl"),
+        ("http://[::1]:8000/", "1-8000.crawl"),
+    ],
+)
+def test_the_folder_is_named_after_the_first_seeds_host(url: str, name: str) -> None:
+    assert str(_wanted(parsed(url, "https://other.example/")).folder.path) == name
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "two", "1000", "1.5"])
+def test_workers_are_a_whole_number_within_reason(workers: str) -> None:
+    with pytest.raises(Usage, match="--workers"):
+        _wanted(parsed(URL, "--workers", workers))
+
+
+def test_something_to_crawl_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match="name a URL"):
+        _wanted(parsed())
+    with pytest.raises(Usage, match="holds no crawl to go on with"):
+        _wanted(parsed("--out", str(tmp_path / "new")))
+
+
+def test_the_stored_spec_goes_on_with_flags_laid_over(tmp_path: Path) -> None:
+    first = _wanted(parsed(URL, "--max-pages", "5", "--delay", "2", "--out", "a"))
+    first.folder.make()
+    first.folder.put_spec(first.spec)
+    again = _wanted(parsed("--out", "a", "--max-pages", "9"))
+    assert (again.spec.budget.max_pages, again.spec.politeness.delay_s) == (9, 2.0)
+    assert changed_fields(first.spec, again.spec) == ["budget.max_pages: 5 -> 9"]
+    assert changed_fields(first.spec, _wanted(parsed("--out", "a")).spec) == []
+
+
+def test_another_crawls_folder_is_not_taken(tmp_path: Path) -> None:
+    first = _wanted(parsed(URL, "--out", "a"))
+    first.folder.make()
+    first.folder.put_spec(first.spec)
+    (tmp_path / "b.yaml").write_text(f"name: other\nseeds: {URL}\n")
+    with pytest.raises(Usage, match="holds the crawl 'crawl' and not 'other'"):
+        _wanted(parsed("--spec", "b.yaml", "--out", "a"))
+    assert _wanted(parsed("--spec", "b.yaml", "--out", "a", "--fresh")).spec.name == "other"
+
+
+def test_changed_seeds_are_told_by_their_urls() -> None:
+    old, new = parse_spec({"seeds": [URL]}), parse_spec({"seeds": ["https://a.example/", "https://b.example/"]})
+    assert changed_fields(old, new) == [f"seeds: {URL} -> https://a.example/, https://b.example/"]
