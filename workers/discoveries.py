@@ -46,7 +46,11 @@ class Batch(NamedTuple):
 
 
 def sorted_out(pages: Iterable[Found]) -> dict[Stream, list[Batch]]:
-    """The links of `pages` by stream, in their order, in batches within `MOST_LINKS` and `MOST_BYTES`."""
+    """The links of `pages` by stream, in their order, in batches within `MOST_LINKS` and `MOST_BYTES`.
+
+    A link that stands there already, as near to the seeds, is left out: all of these are acknowledged before any of the
+    pages' outcomes is published.
+    """
     streams: dict[Stream, _Filling] = {}
     for page in pages:
         crawl, own = page.crawl, partition_of_id(page.host_id)
@@ -63,10 +67,11 @@ def sorted_out(pages: Iterable[Found]) -> dict[Stream, list[Batch]]:
 class _Filling:
     """Batches of one stream being filled."""
 
-    __slots__ = ("_bytes", "_done", "_links", "_origin", "_origins", "_page", "_spec")
+    __slots__ = ("_bytes", "_done", "_links", "_nearest", "_origin", "_origins", "_page", "_spec")
 
     def __init__(self) -> None:
         self._done: list[Batch] = []
+        self._nearest: dict[str, tuple[int, int]] = {}
         self._page: Found | None = None
         self._spec = Revision(0)
         self._begin()
@@ -77,6 +82,14 @@ class _Filling:
         self._links = self._bytes = 0
 
     def add(self, page: Found, url: str) -> None:
+        place = page.depth, page.hops
+        if page.crawl.revision == self._spec:
+            nearest = self._nearest.get(url)
+            if nearest is not None and nearest <= place:
+                return
+        else:
+            self._nearest.clear()
+        self._nearest[url] = place
         size = len(url) + _LINK_BYTES
         if self._links and (
             self._links >= MOST_LINKS or self._bytes + size > MOST_BYTES or page.crawl.revision != self._spec

@@ -1,0 +1,103 @@
+"""Published specs reach workers whole and in order; absent is never taken for deleted."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from shared.adapters.local.specs import LocalSpecs
+from shared.domain.crawl import CrawlSpec, Seed
+from shared.domain.errors import Transient
+from shared.domain.ids import CrawlId, Revision
+from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
+
+CRAWL = CrawlId(7)
+
+
+def published(revision: int, *, gone: bool = False, seeds: int = 1) -> PublishedSpec:
+    spec = CrawlSpec(seeds=tuple(Seed(url=f"http://example.org/{revision}/{n}") for n in range(seeds)))
+    return PublishedSpec(CRAWL, Revision(revision), spec, 8, gone)
+
+
+def test_what_is_published_is_what_workers_see(tmp_path: Path) -> None:
+    async def main() -> None:
+        publisher: SpecPublisher = LocalSpecs(tmp_path / "specs")
+        source: SpecSource = LocalSpecs(tmp_path / "specs")
+        for spec in (published(1), published(2), published(2, gone=True), published(5)):
+            await publisher.publish(spec)
+            assert await source.spec(CRAWL, spec.revision) == spec
+        assert await source.spec(CRAWL, Revision(3)) == published(5), "a later revision will do"
+
+    asyncio.run(main())
+
+
+def test_absent_or_older_is_not_deleted_but_not_known_yet(tmp_path: Path) -> None:
+    async def main() -> None:
+        specs = LocalSpecs(tmp_path, wait_s=0.05)
+        with pytest.raises(Transient, match="not published"):
+            await specs.spec(CRAWL, Revision(1))
+        await specs.publish(published(1))
+        with pytest.raises(Transient, match="at revision 1, revision 2 is wanted"):
+            await specs.spec(CRAWL, Revision(2))
+
+    asyncio.run(main())
+
+
+def test_a_reader_waits_for_the_revision_it_needs(tmp_path: Path) -> None:
+    async def main() -> None:
+        publisher, source = LocalSpecs(tmp_path), LocalSpecs(tmp_path, wait_s=30)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(source.spec(CRAWL, Revision(2)))
+            await publisher.publish(published(1))
+            await asyncio.sleep(0)
+            await publisher.publish(published(2))
+        assert waiting.result() == published(2)
+
+    asyncio.run(main())
+
+
+def test_publishing_the_same_again_writes_nothing_and_an_older_one_never_replaces_a_newer(tmp_path: Path) -> None:
+    async def main() -> None:
+        specs = LocalSpecs(tmp_path)
+        await specs.publish(published(2))
+        before = (tmp_path / "7.json").stat()
+        await specs.publish(published(2))
+        await LocalSpecs(tmp_path).publish(published(1))
+        after = (tmp_path / "7.json").stat()
+        assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+    asyncio.run(main())
+
+
+def test_a_reader_never_sees_half_a_spec(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        specs = LocalSpecs(tmp_path)
+        for revision in range(1, 200):
+            asyncio.run(specs.publish(published(revision, seeds=500)))
+            if stop.is_set():
+                return
+
+    async def read() -> None:
+        source = LocalSpecs(tmp_path, wait_s=30)
+        revision = 1
+        while revision < 150:
+            seen = await source.spec(CRAWL, Revision(revision))
+            assert seen == published(seen.revision, seeds=500)
+            revision = seen.revision + 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        asyncio.run(read())
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_an_unreadable_file_is_transient(tmp_path: Path) -> None:
+    (tmp_path / "7.json").write_bytes(b'{"revision": 1')
+    with pytest.raises(Transient, match="cannot be read"):
+        asyncio.run(LocalSpecs(tmp_path).spec(CRAWL, Revision(1)))
