@@ -23,10 +23,11 @@ from tests.support.filetree import FileTree
 from tests.support.hostile import HostileSite
 from tests.support.http_site import Connection, ExchangeLog, Respond, listen_on
 from tests.support.synthetic import SyntheticSite
+from tests.support.throttled import ThrottledSite
 from tests.support.weblog import Exchange, Tail
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-Site = FileTree | HostileSite | SyntheticSite
+Site = FileTree | HostileSite | SyntheticSite | ThrottledSite
 
 
 def address(index: int) -> str:

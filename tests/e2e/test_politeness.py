@@ -1,0 +1,195 @@
+"""Politeness as the servers saw it: no request sooner than the delay after the last response, whatever befalls us."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support import judge
+from tests.support.orb_command import orb
+from tests.support.running import Role, Running, kill, write_spec
+from tests.support.synthetic import SyntheticSite
+from tests.support.throttled import ThrottledSite
+from tests.support.web import Web
+from tests.support.weblog import Exchange
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+DELAY_S = 0.2
+GRANT_S = 3.0
+
+
+def crawling(served: Web, folder: Path, *, delay_s: float, workers: int) -> Running:
+    spec = write_spec(
+        folder / "spec.json",
+        {
+            "seeds": [f"{origin}/" for origin in served.origins],
+            "scope": {"mode": "any"},
+            "politeness": {"delay_s": delay_s},
+            "retry": {"base_s": 0.2, "attempts": 5},
+        },
+    )
+    settings = {"ORB_GRANT_S": str(GRANT_S), "ORB_ACK_WAIT_S": str(GRANT_S)}
+    return Running(folder / "crawl", "--spec", spec, "--workers", str(workers), settings=settings)
+
+
+def check_polite(served: Web, log: list[Exchange], site: SyntheticSite, delay_s: float) -> float:
+    """One request at a time, robots first, nothing forbidden, the delay kept everywhere; the smallest gap of all."""
+    assert judge.disallowed_requested(log, dict.fromkeys(served.hosts, site.robots())) == []
+    assert judge.asked_before_robots(log) == []
+    assert {host: judge.most_in_flight(log, host) for host in served.hosts} == dict.fromkeys(served.hosts, 1)
+    gaps = {host: judge.smallest_gap(log, host) for host in served.hosts}
+    assert {host: gap for host, gap in gaps.items() if gap < delay_s} == {}
+    return min(gaps.values())
+
+
+def test_eight_workers_keep_the_delay_on_twenty_hosts(web: Callable[..., Web], tmp_path: Path) -> None:
+    site = SyntheticSite(
+        pages=600, hosts=20, latency_s=(0.0, 0.02, 0.3), private=50, redirects=30, missing=20, flaky=30
+    )
+    served = web(site)
+    with crawling(served, tmp_path, delay_s=DELAY_S, workers=8) as run:
+        summary = run.finish()
+    log = served.log()
+    assert summary["excluded"]["robots"] > 10
+    assert min(len(judge.of_host(log, host)) for host in served.hosts) >= 20
+    assert judge.hosts_in_motion(log) >= 8, "the hosts were visited one after the other: nothing was put to the test"
+    print(f"smallest gap {check_polite(served, log, site, DELAY_S):.6f} s over {len(log)} exchanges")
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """SIGSTOP for longer than a grant lasts, the block included; then SIGCONT."""
+    until = time.monotonic() + 1.5 * GRANT_S
+    assert kill(process, signal.SIGSTOP)
+    try:
+        yield
+        time.sleep(max(0.0, until - time.monotonic()))
+    finally:
+        kill(process, signal.SIGCONT)
+
+
+def answered(run: Running, served: Web, more: int) -> None:
+    """Wait for `more` exchanges."""
+    wanted = len(served.log()) + more
+    run.wait_until(lambda: len(served.log()) >= wanted, f"{more} more requests were answered")
+
+
+def busiest_worker(run: Running, served: Web) -> psutil.Process:
+    """The worker with the most connections to the web: one that surely holds visits."""
+
+    def connections(process: psutil.Process) -> int:
+        try:
+            return sum(bool(c.raddr) and c.raddr.port == served.port for c in process.net_connections("tcp"))
+        except psutil.Error:
+            return -1
+
+    return max(run.wait_for("worker"), key=connections)
+
+
+def events(run: Running, role: Role, event: str) -> list[dict[str, object]]:
+    """What the processes with a role logged as `event`."""
+    lines = [line for path in (run.out / "logs").glob(f"{role}*.log*") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines if f'"{event}"' in line]
+
+
+@pytest.mark.faults
+def test_the_delay_is_kept_across_deaths_and_stops_that_outlast_a_grant(
+    web: Callable[..., Web], tmp_path: Path
+) -> None:
+    site = SyntheticSite(pages=1400, hosts=20, latency_s=(0.0, 0.05, 0.4), private=20, redirects=20)
+    served = web(site)
+    with crawling(served, tmp_path, delay_s=DELAY_S, workers=8) as run:
+        run.wait_until(lambda: len(served.log()) >= 80, "80 requests were answered")
+        kill(busiest_worker(run, served))
+        answered(run, served, 60)
+        with stopped(busiest_worker(run, served)), stopped(busiest_worker(run, served)):
+            pass
+        answered(run, served, 60)
+        with stopped(run.wait_for("master")[0]):
+            pass
+        answered(run, served, 60)
+        worker = busiest_worker(run, served)
+        with stopped(worker):
+            kill(run.wait_for("master")[0])
+        answered(run, served, 60)
+        kill(run.wait_for("broker")[0])
+        answered(run, served, 60)
+        with stopped(run.wait_for("broker")[0]):
+            pass
+        answered(run, served, 60)
+        run.kill_command()
+        run.start()
+        answered(run, served, 60)
+        summary = run.finish()
+    log = served.log()
+    expired, lost = events(run, "master", "grant.expired"), events(run, "worker", "visit.lost")
+    assert expired, "no grant ran out: nothing was put to the test"
+    assert lost, "no worker noticed that its grant was over: nothing was put to the test"
+    gap = check_polite(served, log, site, DELAY_S)
+    print(f"smallest gap {gap:.6f} s over {len(log)} exchanges; {len(expired)} grants expired, {len(lost)} visits lost")
+    assert summary["identities"] == {"urls": 0, "links": 0}
+    assert summary["pages"] == len(site.expected_pages(served.origins))
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05])
+def test_a_crawl_delay_of_robots_txt_is_honoured_from_the_first_page_on(
+    delay_s: float, web: Callable[..., Web], tmp_path: Path
+) -> None:
+    site = SyntheticSite(pages=60, hosts=6, crawl_delay_s=0.5)
+    served = web(site)
+    with crawling(served, tmp_path, delay_s=delay_s, workers=2) as run:
+        run.finish()
+    log = served.log()
+    assert check_polite(served, log, site, 0.5) >= 0.5
+    assert {url for url in judge.requested(log) if not url.endswith("/robots.txt")} == set(
+        site.expected_pages(served.origins)
+    )
+
+
+def after_the_429(log: list[Exchange], host: str) -> list[Exchange]:
+    """What was asked of a host after its 429 began."""
+    exchanges = judge.of_host(log, host)
+    at = next(index for index, exchange in enumerate(exchanges) if exchange.status == 429)
+    return exchanges[at + 1 :]
+
+
+def test_retry_after_is_honoured_and_explained_also_by_a_crawl_that_goes_on_later(
+    web: Callable[..., Web], tmp_path: Path
+) -> None:
+    served = web(ThrottledSite(pages=40, after=10, retry_after="3600"), SyntheticSite(pages=60))
+    throttled, other = served.hosts
+    with crawling(served, tmp_path, delay_s=0.1, workers=2) as run:
+        run.wait_until(lambda: any(exchange.status == 429 for exchange in served.log()), "the host said 429")
+        seen = len(judge.of_host(served.log(), other))
+        run.wait_until(lambda: len(judge.of_host(served.log(), other)) >= seen + 20, "the other host went on")
+        run.command.send_signal(signal.SIGINT)
+        run.finish(code=3)
+        run.start()
+        run.wait_until(lambda: len(judge.of_host(served.log(), other)) >= 61, "the other host was through")
+        run.command.send_signal(signal.SIGINT)
+        run.finish(code=3)
+    assert after_the_429(served.log(), throttled) == []
+    refused = next(exchange for exchange in served.log() if exchange.status == 429)
+    shown = json.loads(orb("show", run.out, "--url", f"http://{throttled}{refused.path}", "--json"))
+    assert (shown["state"], shown["attempts"]) == ("waiting", 1)
+    assert shown["host"]["blocked_until"] > shown["fetch"]["at"]
+
+
+@pytest.mark.slow
+def test_a_host_is_asked_again_after_its_retry_after_and_its_pages_are_fetched(
+    web: Callable[..., Web], tmp_path: Path
+) -> None:
+    served = web(ThrottledSite(pages=20, after=10, retry_after="75"))
+    with crawling(served, tmp_path, delay_s=0.1, workers=1) as run:
+        summary = run.finish(timeout_s=240)
+    log = served.log()
+    refused = next(exchange for exchange in log if exchange.status == 429)
+    later = after_the_429(log, served.hosts[0])
+    assert later[0].begun_ns - refused.ended_ns >= 75 * 10**9
+    assert summary["pages"] == 21
