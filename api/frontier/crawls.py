@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from api.frontier.front import HostFacts
 from api.frontier.room import Allowance
-from shared.domain.crawl import CrawlSpec
+from shared.domain.crawl import CrawlSpec, host_slots
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.politeness import host_delay
@@ -31,6 +31,10 @@ class ActiveCrawl:
             last_fetch_s=facts.latency_ms / 1000 if facts.latency_ms else None,
             operator_delay_s=facts.operator_delay_ms / 1000,
         )
+
+    def slots(self, facts: HostFacts) -> int:
+        """Shards of the host that may be out at once: one until its robots.txt could say what delay it asks for."""
+        return host_slots(self.spec.politeness, self.delay_s(facts)) if facts.visited else 1
 
     @property
     def max_depth(self) -> int | None:

@@ -182,7 +182,12 @@ class Dispatch:
         return requests
 
     def _most(self, host: Host, queue: Queue) -> int:
-        """URLs of the next shard: about 10 s of polite work, a fair part where several slots share the queue."""
+        """URLs of the next shard: about 10 s of polite work, a fair part where several slots share the queue.
+
+        Where there is no delay, a host's first visit is short: others wait for what it learns.
+        """
+        if queue.delay_s == 0 and not host.facts.visited:
+            return 1
         latency_s = host.facts.latency_ms / 1000 if host.facts.latency_ms else _EXPECTED_FETCH_S
         most = shard_size(queue.delay_s, latency_s)
         if queue.slots > 1:

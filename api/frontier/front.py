@@ -27,7 +27,7 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What is known of a host, as SQL has it."""
+    """What is known of a host, as SQL has it. `visited`: a visit of it was reported, so its crawl-delay is known."""
 
     health: HostHealth
     crawl_delay_ms: int = 0
@@ -35,6 +35,7 @@ class HostFacts:
     latency_ms: int = 0
     last_failure: str | None = None
     ip: str | None = None
+    visited: bool = False
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ def facts_of(row: QueueRow) -> HostFacts:
         crawl_delay_ms=row.crawl_delay_ms,
         operator_delay_ms=row.operator_delay_ms,
         latency_ms=row.latency_ms,
+        visited=row.visited_at_ms > 0,
     )
 
 

@@ -14,7 +14,6 @@ from api.frontier.front import Front, HostFacts, facts_of
 from api.frontier.leases import Leases
 from api.frontier.room import PoolRoom
 from api.frontier.shares import Shares
-from shared.domain.crawl import host_slots
 from shared.domain.errors import OwnershipLost, Permanent, Transient, Unusable
 from shared.domain.frontier import Fence, Position
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
@@ -142,12 +141,11 @@ class Ownership:
             return False
         self.shares.set_weight(crawl.crawl_id, crawl.spec.weight)
         facts = facts_of(row)
-        delay_s = crawl.delay_s(facts)
         return self.front.offer(
             row,
             facts=facts,
-            delay_s=delay_s,
-            slots=host_slots(crawl.spec.politeness, delay_s),
+            delay_s=crawl.delay_s(facts),
+            slots=crawl.slots(facts),
             now=self.clock.elapsed(),
             now_ms=self.clock.unix_ms(),
             pinned=pinned,

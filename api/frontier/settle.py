@@ -124,6 +124,7 @@ class Draft:
                     crawl = self.crawls.get(other.crawl_id)
                     if crawl is not None:
                         other.delay_s = crawl.delay_s(facts)
+                        other.slots = crawl.slots(facts)
                 blocked_ms = facts.health.blocked_until_ms - self.now_ms
                 if blocked_ms > 0:
                     self.front.block(host, max(host.blocked_until, self.now + blocked_ms / 1000))
@@ -337,7 +338,7 @@ class Draft:
         self._set_facts(host_id, replace(facts, health=health))
 
     def _set_facts(self, host_id: HostId, facts: HostFacts) -> None:
-        self._facts[host_id] = facts
+        facts = self._facts[host_id] = replace(facts, visited=True)
         health: HostHealth = facts.health
         self.changes.hosts[host_id] = HostChange(
             host_id=host_id,

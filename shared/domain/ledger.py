@@ -82,6 +82,7 @@ class QueueRow:
     unreachable: int
     last_failure_ms: int
     blocked_until_ms: int
+    visited_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ _GRANT = text("UPDATE leases SET grants = grants + 1 WHERE lease_id = :lease_id"
 _QUEUE_COLUMNS = (
     "SELECT q.crawl_id, q.host_id, h.host, q.queued, q.waiting, q.next_due_ms, q.pages, q.leased, q.shard_cap,"
     " h.crawl_delay_ms, h.operator_delay_ms, h.latency_ms, h.failures, h.unreachable,"
-    " h.last_failure_ms, h.blocked_until_ms"
+    " h.last_failure_ms, h.blocked_until_ms, h.visited_at_ms"
     " FROM queues q JOIN hosts h ON h.host_id = q.host_id"
 )
 _READY = text(

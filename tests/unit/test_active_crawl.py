@@ -1,0 +1,24 @@
+"""What a crawl allows at a host, by what is known of the host."""
+
+from api.frontier.crawls import ActiveCrawl
+from api.frontier.front import HostFacts
+from api.frontier.room import Allowance
+from shared.domain.crawl import SLOTS_WITHOUT_DELAY
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import CrawlId, Revision
+from shared.domain.politeness import HostHealth
+from shared.domain.spec_parse import parse_spec
+
+
+def crawl(**politeness: float) -> ActiveCrawl:
+    spec = parse_spec({"seeds": ["http://a.test/"], "politeness": politeness})
+    allowance = Allowance(None, None, {})
+    return ActiveCrawl(CrawlId(1), "a", Revision(1), spec, CrawlState.RUNNING, allowance)
+
+
+def test_several_shards_of_a_host_are_out_only_once_its_robots_txt_asked_for_no_delay() -> None:
+    eager = crawl(delay_s=0)
+    assert eager.slots(HostFacts(HostHealth())) == 1
+    assert eager.slots(HostFacts(HostHealth(), visited=True)) == SLOTS_WITHOUT_DELAY
+    assert eager.slots(HostFacts(HostHealth(), crawl_delay_ms=500, visited=True)) == 1
+    assert crawl(delay_s=0.1).slots(HostFacts(HostHealth(), visited=True)) == 1
