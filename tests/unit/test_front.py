@@ -1,0 +1,267 @@
+"""The front's invariants, held against a judge that only sees what is leased and released, and when."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from api.frontier.front import Front, Host, HostFacts, Queue, facts_of
+from api.frontier.shares import Shares
+from shared.domain.ids import CrawlId, HostId
+from shared.domain.ledger import QueueRow
+from shared.domain.politeness import HostHealth
+
+EPOCH_MS = 1_700_000_000_000
+DELAYS = {CrawlId(1): 0.0, CrawlId(2): 1.0, CrawlId(3): 10.0}
+SLOTS = {CrawlId(1): 3, CrawlId(2): 1, CrawlId(3): 1}
+HOSTS = [HostId(1), HostId(2)]
+TINY = 1e-6
+
+
+def longest(_facts: HostFacts) -> float:
+    return max(DELAYS.values())
+
+
+@dataclass
+class Sql:
+    """A queue's truth: what SQL would say."""
+
+    queued: int = 0
+    waiting: list[float] = field(default_factory=list)
+    leased: int = 0
+
+
+@dataclass
+class Out:
+    host: HostId
+    crawl: CrawlId
+    slot: int
+    n: int
+
+
+def row_of(host_id: HostId, crawl_id: CrawlId, sql: Sql, *, blocked_until_ms: int = 0) -> QueueRow:
+    return QueueRow(
+        crawl_id=crawl_id,
+        host_id=host_id,
+        host=f"h{host_id}",
+        queued=sql.queued,
+        waiting=len(sql.waiting),
+        next_due_ms=int(min(sql.waiting) * 1000) + EPOCH_MS if sql.waiting else 0,
+        pages=0,
+        leased=sql.leased,
+        shard_cap=0,
+        crawl_delay_ms=0,
+        operator_delay_ms=0,
+        latency_ms=0,
+        failures=0,
+        unreachable=0,
+        last_failure_ms=0,
+        blocked_until_ms=blocked_until_ms,
+        visited_at_ms=0,
+    )
+
+
+class FrontMachine(RuleBasedStateMachine):
+    """Drives a front as an owner does; `self.now` are its monotonic seconds, and Unix time begins with them."""
+
+    @initialize(most_hosts=st.sampled_from([1, 2, 2]))
+    def begin(self, most_hosts: int) -> None:
+        self.now = 0.0
+        self.shares = Shares()
+        for crawl_id in DELAYS:
+            self.shares.set_weight(crawl_id, 1)
+        self.most_hosts = most_hosts
+        self.front = Front(self.shares, most_hosts=most_hosts, rested_from=0.0)
+        self.sql: dict[tuple[HostId, CrawlId], Sql] = {}
+        self.out: list[Out] = []
+        self.rests: dict[HostId, list[tuple[float, float]]] = {host: [(0.0, 0.0)] for host in HOSTS}
+        self.blocked: dict[HostId, float] = dict.fromkeys(HOSTS, 0.0)
+
+    def offer(self, host_id: HostId, crawl_id: CrawlId) -> bool:
+        blocked_ms = EPOCH_MS + int(self.blocked[host_id] * 1000) if self.blocked[host_id] else 0
+        row = row_of(host_id, crawl_id, self.sql[host_id, crawl_id], blocked_until_ms=blocked_ms)
+        return self.front.offer(
+            row,
+            facts=facts_of(row),
+            delay_s=DELAYS[crawl_id],
+            slots=SLOTS[crawl_id],
+            now=self.now,
+            now_ms=EPOCH_MS + int(self.now * 1000),
+        )
+
+    def refill(self) -> None:
+        """What the sweep does: offer what SQL has and the front does not hold."""
+        for crawl_id in DELAYS:
+            if self.front.complete(crawl_id) or self.front.full():
+                continue
+            self.front.mark_complete(crawl_id)
+            for (host_id, crawl), sql in self.sql.items():
+                if crawl == crawl_id and (sql.queued or sql.waiting):
+                    self.offer(host_id, crawl)
+
+    @rule(host_id=st.sampled_from(HOSTS), crawl_id=st.sampled_from(list(DELAYS)), n=st.integers(1, 3))
+    def found(self, host_id: HostId, crawl_id: CrawlId, n: int) -> None:
+        self.sql.setdefault((host_id, crawl_id), Sql()).queued += n
+        if not self.front.added(crawl_id, host_id, n):
+            self.offer(host_id, crawl_id)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 10.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def sweep(self) -> None:
+        self.refill()
+        self.front.forget_rested(self.now, longest)
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 3.0]))
+    def go_on(self, seconds: float) -> None:
+        """Leases end, time passes, the sweep runs, and what is due goes out: the usual day of a front."""
+        while self.out:
+            self.end(self.out.pop())
+        self.now += seconds
+        self.sweep()
+        self.dispatch(4, set())
+
+    @rule(most=st.integers(1, 4), without=st.just(set()) | st.sets(st.sampled_from(list(DELAYS)), max_size=2))
+    def dispatch(self, most: int, without: set[CrawlId]) -> None:
+        """A batch: slots are held as queues are taken, and leases known only after the transaction."""
+        asked: list[tuple[Host, Queue, int]] = []
+        while len(asked) < most and (taken := self.front.take(self.now, without)) is not None:
+            host, queue = taken
+            assert queue.crawl_id not in without
+            self.promote(host, queue)
+            slot = host.free_slot(queue)
+            if queue.queued <= 0 or slot is None:
+                self.front.rearm(host, queue)
+                continue
+            self.judge_start(host, queue, slot, [(other.host_id, at) for other, _, at in asked])
+            self.front.hold(host, slot, queue.slots)
+            asked.append((host, queue, slot))
+            self.out.append(Out(host.host_id, queue.crawl_id, slot, 0))
+        for host, queue, slot in asked:
+            sql = self.sql[host.host_id, queue.crawl_id]
+            n = min(2, sql.queued)
+            sql.queued -= n
+            sql.leased += n
+            out = next(o for o in self.out if o.host == host.host_id and o.slot == slot)
+            out.n = n
+            self.front.leased(host, queue, slot, n)
+
+    def promote(self, host: Host, queue: Queue) -> None:
+        if not (queue.waiting and queue.next_due <= self.now):
+            return
+        sql = self.sql[host.host_id, queue.crawl_id]
+        due = [at for at in sql.waiting if at <= self.now + TINY]
+        sql.waiting = [at for at in sql.waiting if at > self.now + TINY]
+        sql.queued += len(due)
+        queue.queued, queue.waiting = sql.queued, len(sql.waiting)
+        queue.next_due = min(sql.waiting, default=float("inf"))
+
+    def judge_start(self, host: Host, queue: Queue, slot: int, _asked: list[tuple[HostId, int]]) -> None:
+        others = [out for out in self.out if out.host == host.host_id]
+        assert slot not in {out.slot for out in others}, "a slot in two leases"
+        allowed = min(SLOTS[crawl] for crawl in [queue.crawl_id, *(out.crawl for out in others)])
+        assert len(others) < allowed, "more shards out than the strictest crawl allows"
+        for ended, delay in self.rests[host.host_id]:
+            earliest = ended + max(delay, DELAYS[queue.crawl_id])
+            assert self.now >= earliest - TINY, f"{host.name} was asked {earliest - self.now} s too soon"
+        assert self.now >= self.blocked[host.host_id] - 0.002, "a blocked host was asked"
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), quiet=st.sampled_from([0.0, 0.5, 5.0]), back=st.integers(0, 2), later=st.booleans())
+    def release(self, data: st.DataObject, quiet: float, back: int, later: bool) -> None:
+        out = data.draw(st.sampled_from(self.out))
+        self.out.remove(out)
+        sql = self.sql[out.host, out.crawl]
+        back = min(back, out.n)
+        sql.leased -= out.n
+        host = self.front.host(out.host)
+        assert host is not None, "a host with a lease out was forgotten"
+        queue = host.queues.get(out.crawl)
+        if later:
+            sql.waiting += [self.now + 2.0] * back
+        else:
+            sql.queued += back
+        if queue is not None:
+            queue.leased -= out.n
+            if later and back:
+                queue.waiting += back
+                queue.next_due = min(queue.next_due, self.now + 2.0)
+            elif back:
+                queue.queued += back
+            self.front.rearm(host, queue)
+        elif back:
+            self.front.mark_incomplete(out.crawl)
+        ended = self.now - quiet
+        self.rests[out.host].append((ended, DELAYS[out.crawl]))
+        self.front.released(host, out.slot, ended, DELAYS[out.crawl])
+
+    @rule(host_id=st.sampled_from(HOSTS), seconds=st.sampled_from([0.5, 4.0]))
+    def block(self, host_id: HostId, seconds: float) -> None:
+        host = self.front.host(host_id)
+        self.blocked[host_id] = max(self.blocked[host_id], self.now + seconds)
+        if host is not None:
+            until = self.blocked[host_id]
+            health = HostHealth(blocked_until_ms=EPOCH_MS + int(until * 1000))
+            host.facts = HostFacts(health)
+            self.front.block(host, until)
+
+    @rule(crawl_id=st.sampled_from(list(DELAYS)))
+    def commanded(self, crawl_id: CrawlId) -> None:
+        """A command changed SQL under the front."""
+        self.front.mark_stale(crawl_id)
+
+    @rule(host_id=st.sampled_from(HOSTS), seconds=st.sampled_from([0.0, 6.0]))
+    def operator_blocks(self, host_id: HostId, seconds: float) -> None:
+        """SQL learns of the block first; every crawl's queues are read anew."""
+        self.blocked[host_id] = self.now + seconds if seconds else 0.0
+        for crawl_id in DELAYS:
+            self.front.mark_stale(crawl_id)
+        self.refill()
+        host = self.front.host(host_id)
+        if host is not None and not host.queues:
+            self.blocked[host_id] = max(self.blocked[host_id], host.blocked_until)
+
+    @invariant()
+    def bounded(self) -> None:
+        if hasattr(self, "front"):
+            assert len(self.front) <= self.most_hosts
+
+    @invariant()
+    def slots_are_those_of_the_leases(self) -> None:
+        if hasattr(self, "front"):
+            kept = {(host.host_id, slot) for host in self.front.moving() for slot in host.taken}
+            assert kept == {(out.host, out.slot) for out in self.out}
+
+    def end(self, out: Out) -> None:
+        """A lease ends with all its URLs settled."""
+        self.sql[out.host, out.crawl].leased -= out.n
+        host = self.front.host(out.host)
+        assert host is not None, "a host with a lease out was forgotten"
+        queue = host.queues.get(out.crawl)
+        if queue is not None:
+            queue.leased -= out.n
+        self.rests[out.host].append((self.now, DELAYS[out.crawl]))
+        self.front.released(host, out.slot, self.now, DELAYS[out.crawl])
+
+    def teardown(self) -> None:
+        """Liveness: once everything is released and time goes on, every URL is leased."""
+        if not hasattr(self, "front"):
+            return
+        for _ in range(200):
+            while self.out:
+                self.end(self.out.pop())
+            if not any(sql.queued or sql.waiting for sql in self.sql.values()):
+                return
+            self.now += 11.0
+            self.sweep()
+            self.dispatch(4, set())
+        left = {key: sql for key, sql in self.sql.items() if sql.queued or sql.waiting}
+        pytest.fail(f"never taken: {left} by {self.front!r}")
+
+
+TestFront = FrontMachine.TestCase
+TestFront.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
