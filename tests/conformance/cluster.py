@@ -1,0 +1,251 @@
+"""A simulated cluster around the real owners: one partition, a broker, a database, workers, a web, an operator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from api.control.finishing import finished
+from api.control.seeding import publish_seeds
+from api.frontier.crawls import ActiveCrawl, Crawls
+from api.frontier.owner import Owner
+from api.frontier.ownership import FrontierSettings
+from api.frontier.room import Allowance, PoolRoom
+from shared.adapters.sql import crawls as crawl_rows
+from shared.domain.command import CommandKind
+from shared.domain.crawl import CrawlSpec, Politeness, Retry, Scope, Seed, encode_spec
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import CrawlId, Partition, Term
+from shared.domain.ledger import CrawlRow
+from shared.ports.store import Store
+from shared.wire.messages import Command, WorkerStatus, encode
+from shared.wire.subjects import report
+from tests.conformance.judge import Judge
+from tests.support.simbroker import ACK_WAIT_S, SimBroker
+from tests.support.simclock import EPOCH_MS, Process, World
+from tests.support.simstore import Database, store_of
+from tests.support.simweb import Node, SimWeb
+from tests.support.simworker import VISITS, CrawlView, SimWorker, Watch
+
+SETTINGS: Final = FrontierSettings(partitions=1, linger_s=0.0, ack_wait_s=ACK_WAIT_S)
+PARTITION: Final = Partition(0)
+LONGEST_S: Final = 1500.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is crawled, and how. `delays`: robots.txt's crawl-delay by host."""
+
+    nodes: tuple[Node, ...]
+    seeds: tuple[int, ...] = (0,)
+    max_depth: int | None = None
+    delay_s: float = 1.0
+    delays: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(eq=False)
+class SimOwner:
+    """An owner process: the real `Owner`, with its own view of crawls and workers."""
+
+    process: Process
+    term: Term
+    crawls: Crawls
+    room: PoolRoom
+    owner: Owner
+    store: Store
+
+
+class Cluster:
+    """Everything that runs. Breaches of promises gather in `world.violations`."""
+
+    def __init__(self, database: Database, site: Site) -> None:
+        database.reset()
+        self.database = database
+        self.site = site
+        self.world = World()
+        self.broker = SimBroker(self.world)
+        self.web = SimWeb(self.world, site.nodes, dict(site.delays))
+        self.watch = Watch(self.world)
+        self.judge = Judge(self.world, database, self.web)
+        self.owners: list[SimOwner] = []
+        self.workers: list[SimWorker] = []
+        self.views: dict[int, CrawlView] = {}
+        self.operator = self.world.process("operator")
+        self.store = store_of(self.world, self.operator, database)
+        self.crawl_id = CrawlId(0)
+        self.verdicts: list[str] = []
+        self.lossy = False
+        self._commands = 0
+        self._terms = 0
+        self._started = 0
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def start_owner(self) -> SimOwner:
+        """A new owner claims the partition under a later term."""
+        self._terms += 1
+        term = Term(self._terms)
+        process = self.world.process(f"owner{term}")
+        crawls, room = Crawls(), PoolRoom()
+        for row in self.database.write(crawl_rows.crawls):
+            crawls.put(self._active(row))
+        store = store_of(self.world, process, self.database, term)
+        owner = Owner(
+            PARTITION,
+            term,
+            store=store,
+            broker=self.broker.client(process),
+            clock=self.world.clock(),
+            crawls=crawls,
+            room=room,
+            settings=SETTINGS,
+        )
+        sim = SimOwner(process, term, crawls, room, owner, store)
+        self.owners.append(sim)
+        self.world.spawn(process, owner.run(), "run")
+        return sim
+
+    def start_worker(self, *, heedless: bool = False, batch: int = 1) -> SimWorker:
+        self._started += 1
+        process = self.world.process(f"worker{self._started}")
+        worker = SimWorker(
+            self.world,
+            process,
+            self.broker.client(process),
+            self.web,
+            self.watch,
+            self.views.get,
+            self._heard,
+            heedless,
+            batch,
+        )
+        self.workers.append(worker)
+        worker.start()
+        return worker
+
+    def processes(self) -> list[Process]:
+        """Owners and workers that were not killed."""
+        every = [sim.process for sim in self.owners] + [worker.process for worker in self.workers]
+        return [process for process in every if not process.dead]
+
+    def _heard(self, worker: SimWorker) -> None:
+        status = WorkerStatus(worker.process.name, "default", VISITS, worker.busy)
+        for sim in self.owners:
+            if not sim.process.dead:
+                sim.room.heard(status, self.world.now)
+                if sim.owner.ownership is not None:
+                    sim.owner.ownership.work.set()
+
+    # --- the operator -------------------------------------------------------------------------------------------------
+
+    def spec(self) -> CrawlSpec:
+        site = self.site
+        return CrawlSpec(
+            seeds=tuple(Seed(url=self.web.url(i)) for i in site.seeds),
+            scope=Scope(max_depth=site.max_depth),
+            politeness=Politeness(delay_s=site.delay_s),
+            retry=Retry(attempts=3, base_s=1.0),
+        )
+
+    def create_crawl(self) -> CrawlId:
+        """Declare the crawl, tell everybody, publish its seeds."""
+        spec = self.spec()
+        row, _ = self.world.do(self.operator, self.store.put_crawl("crawl", encode_spec(spec).decode(), EPOCH_MS))
+        self.crawl_id = row.crawl_id
+        self.views[row.crawl_id] = CrawlView(self.site.max_depth, self.site.delay_s)
+        for sim in self.owners:
+            sim.crawls.put(self._active(row))
+        client = self.broker.client(self.operator)
+        self.world.do(self.operator, publish_seeds(client, row.crawl_id, row.revision, spec.seeds, SETTINGS.partitions))
+        self.world.do(self.operator, self.store.set_state(row.crawl_id, CrawlState.RUNNING, None, EPOCH_MS))
+        return row.crawl_id
+
+    def delete_crawl(self) -> None:
+        """Mark it deleted, tell everybody, send the command that removes its rows."""
+        old = self.crawl_id
+        self.world.do(self.operator, self.store.set_state(old, CrawlState.DELETED, None, EPOCH_MS))
+        self.views.pop(old)
+        for sim in self.owners:
+            sim.crawls.remove(old)
+        self.judge.deleted[old] = self.command(CommandKind.DELETE)
+
+    def command(self, kind: CommandKind, **args: object) -> str:
+        """Publish an operator's verb; its id."""
+        self._commands += 1
+        name = f"command{self._commands}"
+        data = encode(Command(name, self.crawl_id, kind, dict(args)))
+        self.broker.publish(report(PARTITION, "outcome"), data, name)
+        return name
+
+    def ask_finished(self, choice: int = -1) -> None:
+        """Begin the finished check with one of the owners; its verdict is judged when it comes."""
+        living = [sim for sim in self.owners if not sim.process.dead]
+        if living:
+            sim = living[choice % len(living)]
+            self.world.spawn(self.operator, self._check_finished(sim, self.crawl_id), "finished")
+
+    async def _check_finished(self, sim: SimOwner, crawl_id: CrawlId) -> None:
+        crawl = sim.crawls.get(crawl_id)
+        if crawl is None:
+            return
+        reason = await finished(crawl, [sim.owner], self.store, self.broker.client(self.operator))
+        if reason is not None and crawl_id == self.crawl_id and crawl_id in self.views:
+            self.verdicts.append(reason)
+            self.judge.finished(crawl_id, self._expected(), lossy=self.lossy)
+
+    def _expected(self) -> tuple[Sequence[int], int | None]:
+        return self.site.seeds, self.site.max_depth
+
+    def _active(self, row: CrawlRow) -> ActiveCrawl:
+        return ActiveCrawl(row.crawl_id, row.name, row.revision, self.spec(), row.state, Allowance(None, None, {}))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def wipe_broker(self) -> None:
+        """The broker loses what it stored; what was not applied is lost with it."""
+        self.lossy = self.lossy or self.broker.last(report(PARTITION, "discovery")) > self.judge.position()[1]
+        self.broker.wipe()
+        # A message of a late publish may now be new again, and a producer's number skip one.
+        self.lossy = True
+
+    def settle(self) -> None:
+        """Let everything run without faults until the crawl is finished; it must be."""
+        for process in self.world.processes:
+            process.fault = None
+            process.stopped = False
+        for effect in self.world.late:
+            effect()
+        self.world.late.clear()
+        if not any(sim.process in self.processes() and sim.term == self._terms for sim in self.owners):
+            self.start_owner()
+        if not any(not worker.process.dead for worker in self.workers):
+            self.start_worker()
+        self.until_finished()
+        if self.database.rows("SELECT 1 FROM urls WHERE reason = 'poison'"):
+            self.command(CommandKind.RETRY_FAILED)
+            self.until_finished()
+        # A grant whose worker died may outlast the crawl, but not its time.
+        self.world.run_for(100.0)
+        self.judge.at_rest(self.crawl_id, self._expected(), lossy=self.lossy)
+
+    def until_finished(self) -> None:
+        """Run until the finished check says so."""
+        until = self.world.now + LONGEST_S
+        self.verdicts.clear()
+        self.world.run_for(1.0)
+        while not self.verdicts and self.world.now < until and not self.world.violations:
+            self.world.run_for(10.0)
+            self.judge.look()
+            self.ask_finished()
+            self.world.run_for(0.1)
+        if not self.verdicts and not self.world.violations:
+            self.world.blame(f"stalled: not finished after {LONGEST_S} s without faults; {self.judge.summary()}")
+
+    def assert_kept(self) -> None:
+        """Every promise, so far."""
+        self.judge.look()
+        if self.world.violations:
+            recent = "\n".join(self.world.trace[-60:])
+            raise AssertionError("\n".join(self.world.violations) + f"\nlast steps:\n{recent}")
+
+    def close(self) -> None:
+        self.world.close()

@@ -1,0 +1,237 @@
+"""The protocol of the frontier (architecture §3) under every fault we can think of, at every step.
+
+A Hypothesis state machine drives real owners, simulated workers, an operator and an engine that fails on command. After
+every rule the promises of architecture §9.1 to §9.3 must hold; at the end everything runs undisturbed, and must come to
+the same pages as a crawl that nothing ever happened to.
+
+The default run is small and always the same. `ORB_MODEL_EXAMPLES=2000 ORB_MODEL_SEED=7 pytest -m slow` explores.
+"""
+
+import os
+from functools import cache
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from shared.domain.command import CommandKind
+from tests.conformance.cluster import Cluster, Site
+from tests.support.simclock import EPOCH_MS, Fault
+from tests.support.simstore import Database
+from tests.support.simweb import Kind, Node
+
+_MOST_OWNERS = 3
+_MOST_WORKERS = 3
+_EXAMPLES = 120
+_STEPS = 25
+
+
+@cache
+def _database() -> Database:
+    return Database()
+
+
+@st.composite
+def sites(draw: st.DrawFn) -> Site:
+    """A web of up to 14 URLs on up to 3 hosts, and how it is crawled."""
+    n = draw(st.integers(1, 14))
+    kinds = st.sampled_from([Kind.PAGE] * 6 + list(Kind))
+    nodes = tuple(
+        Node(
+            draw(st.integers(0, 2)),
+            draw(kinds),
+            tuple(draw(st.lists(st.integers(0, n - 1), max_size=5, unique=True))),
+        )
+        for _ in range(n)
+    )
+    return Site(
+        nodes,
+        seeds=tuple(draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=3, unique=True))),
+        max_depth=draw(st.sampled_from([None, None, 1, 2, 3])),
+        delay_s=draw(st.sampled_from([1.0, 1.0, 1.0, 0.0])),
+        delays=draw(st.sampled_from([(), (), ((0, 3.0),), ((1, 2.0), (2, 5.0))])),
+    )
+
+
+class Protocol(RuleBasedStateMachine):
+    """Rules are faults, operators and time; `step` lets the processes on, in an order Hypothesis picks."""
+
+    heedless: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster: Cluster | None = None
+        self.failed = False
+
+    @property
+    def at(self) -> Cluster:
+        assert self.cluster is not None
+        return self.cluster
+
+    @initialize(site=sites(), workers=st.integers(1, 2), batch=st.sampled_from([1, 3, 100]))
+    def begin(self, site: Site, workers: int, batch: int) -> None:
+        self.cluster = Cluster(_database(), site)
+        self.cluster.start_owner()
+        for _ in range(workers):
+            self.cluster.start_worker(batch=batch, heedless=self.heedless)
+        self.cluster.create_crawl()
+        self.cluster.world.run_for(0.5)
+
+    # --- the passing of time ------------------------------------------------------------------------------------------
+
+    @rule(choices=st.lists(st.integers(0, 11), min_size=1, max_size=30))
+    def step(self, choices: list[int]) -> None:
+        for choice in choices:
+            if not self.at.world.open_gate(choice):
+                self.at.world.advance(0.3)
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 6.0, 20.0]))
+    def work(self, seconds: float) -> None:
+        self.at.world.run_for(seconds)
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 10.0, 31.0]))
+    def stand_still(self, seconds: float) -> None:
+        self.at.world.advance(seconds)
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: sum(not sim.process.dead for sim in self.at.owners) < _MOST_OWNERS)
+    @rule()
+    def take_over(self) -> None:
+        self.at.start_owner()
+
+    @precondition(lambda self: sum(not worker.process.dead for worker in self.at.workers) < _MOST_WORKERS)
+    @rule(batch=st.sampled_from([1, 3, 100]))
+    def start_worker(self, batch: int) -> None:
+        self.at.start_worker(batch=batch, heedless=self.heedless)
+
+    @precondition(lambda self: self.at.processes())
+    @rule(choice=st.integers(0, 5))
+    def kill(self, choice: int) -> None:
+        every = self.at.processes()
+        self.at.world.kill(every[choice % len(every)])
+
+    @precondition(lambda self: self.at.processes())
+    @rule(choice=st.integers(0, 5))
+    def stop(self, choice: int) -> None:
+        every = self.at.processes()
+        every[choice % len(every)].stopped = True
+
+    @precondition(lambda self: any(process.stopped for process in self.at.processes()))
+    @rule(choice=st.integers(0, 5))
+    def go_on(self, choice: int) -> None:
+        every = [process for process in self.at.processes() if process.stopped]
+        every[choice % len(every)].stopped = False
+
+    # --- engines ------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.at.processes())
+    @rule(choice=st.integers(0, 5), fault=st.sampled_from(list(Fault)))
+    def fail(self, choice: int, fault: Fault) -> None:
+        every = self.at.processes()
+        every[choice % len(every)].fault = fault
+
+    @precondition(lambda self: self.at.world.late)
+    @rule(choice=st.integers(0, 3))
+    def appear(self, choice: int) -> None:
+        late = self.at.world.late
+        late.pop(choice % len(late))()
+
+    @precondition(lambda self: self.at.broker.visits)
+    @rule(choice=st.integers(0, 5))
+    def redeliver(self, choice: int) -> None:
+        self.at.broker.redeliver(choice)
+
+    @precondition(lambda self: self.at.broker.history)
+    @rule(choice=st.integers(0, 50))
+    def duplicate(self, choice: int) -> None:
+        history = self.at.broker.history
+        subject, data = history[-1 - choice % len(history)]
+        self.at.broker.publish(subject, data, f"copy-{len(history)}")
+
+    @rule(kind=st.sampled_from(["outcome", "discovery"]))
+    def garbage(self, kind: str) -> None:
+        self.at.broker.publish(f"reports.0.{kind}", b"\xc1", f"garbage-{len(self.at.broker.history)}")
+
+    @precondition(lambda self: not self.at.lossy)
+    @rule()
+    def lose_the_broker(self) -> None:
+        self.at.wipe_broker()
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    @rule()
+    def retry_failed(self) -> None:
+        self.at.command(CommandKind.RETRY_FAILED)
+
+    @rule(host=st.integers(0, 2), seconds=st.sampled_from([0, 20]))
+    def block_host(self, host: int, seconds: int) -> None:
+        until_ms = EPOCH_MS + round((self.at.world.now + seconds) * 1000) if seconds else 0
+        self.at.command(CommandKind.BLOCK_HOST, host=f"h{host}.test", until_ms=until_ms)
+
+    @precondition(lambda self: self.at.crawl_id < 3)
+    @rule()
+    def delete_and_create(self) -> None:
+        self.at.delete_crawl()
+        self.at.create_crawl()
+
+    @rule(choice=st.integers(0, 2))
+    def ask_finished(self, choice: int) -> None:
+        self.at.ask_finished(choice)
+
+    # --- promises -----------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def promises(self) -> None:
+        if self.cluster is not None:
+            self.failed = True
+            self.cluster.assert_kept()
+            self.failed = False
+
+    def teardown(self) -> None:
+        if self.cluster is None:
+            return
+        try:
+            if not self.failed:
+                self.cluster.settle()
+                self.cluster.assert_kept()
+        finally:
+            self.cluster.close()
+
+
+def _profile(examples: int, **more: Any) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=_STEPS,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+        **more,
+    )
+
+
+def test_every_promise_is_kept_whatever_fails() -> None:
+    run_state_machine_as_test(Protocol, settings=_profile(_EXAMPLES, derandomize=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_every_promise_is_kept_whatever_fails_at_length() -> None:
+    start = int(os.environ.get("ORB_MODEL_SEED", "1"))
+    print(f"ORB_MODEL_SEED={start}")
+    machine = seed(start)(Protocol)
+    run_state_machine_as_test(machine, settings=_profile(int(os.environ.get("ORB_MODEL_EXAMPLES", "1000"))))
+
+
+def _without_shrinking(examples: int) -> settings:
+    return _profile(examples, derandomize=True, phases=(Phase.generate,))

@@ -1,0 +1,332 @@
+"""A broker in memory with JetStream's behaviour, each of whose operations is a step of a simulated world.
+
+Visits: a work queue with one message a subject, a count of deliveries, redelivery after `ACK_WAIT_S`; an ack of any
+delivery removes the message. Reports: sequences and times over all subjects, message ids remembered for two minutes,
+purge by subject. Questions go to every owner that listens, and the first answer counts.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from shared.domain.errors import Transient
+from shared.domain.ids import Partition
+from shared.ports.broker import Broker, Delivered, ReportKind, ReportReader, StreamState, VisitMessage
+from shared.wire import subjects
+from tests.support.simclock import Process, World
+
+T = TypeVar("T")
+
+ACK_WAIT_S: Final = 30.0
+DEDUP_S: Final = 120.0
+_CREATED_NS: Final = 1_700_000_000_000_000_000
+
+
+@dataclass(eq=False)
+class Visit:
+    """A message of the work queue; it is not delivered before `visible_at`."""
+
+    subject: str
+    data: bytes
+    visible_at: float
+    delivery: int = 0
+
+
+@dataclass(frozen=True)
+class Stored:
+    subject: str
+    report: Delivered
+
+
+@dataclass(eq=False)
+class SimBroker:
+    """The server. `client` is what a process uses."""
+
+    world: World
+    created_ns: int = _CREATED_NS
+    sequence: int = 0
+    reports: list[Stored] = field(default_factory=list)
+    visits: dict[str, Visit] = field(default_factory=dict)
+    owners: list["_Answering"] = field(default_factory=list)
+    robots: dict[str, bytes] = field(default_factory=dict)
+    history: list[tuple[str, bytes]] = field(default_factory=list)
+    _ids: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _waiting: dict["asyncio.Future[None]", None] = field(default_factory=dict)
+
+    def client(self, process: Process) -> Broker:
+        return _Client(self, process)
+
+    def publish(self, subject: str, data: bytes, message_id: str) -> int:
+        """Store a report, once per message id."""
+        now = self.world.now
+        known = self._ids.get(message_id)
+        if known is not None and now - known[1] < DEDUP_S:
+            return known[0]
+        self.sequence += 1
+        self._ids[message_id] = (self.sequence, now)
+        at_ns = _CREATED_NS + int(now * 1e9) + self.sequence
+        self.reports.append(Stored(subject, Delivered(self.sequence, at_ns, data)))
+        self.history.append((subject, data))
+        self.news()
+        return self.sequence
+
+    def last(self, subject: str) -> int:
+        return max((stored.report.sequence for stored in self.reports if stored.subject == subject), default=0)
+
+    def wipe(self) -> None:
+        """The broker lost its disk: streams are made anew, and count from 1."""
+        self.created_ns += 1_000_000_000
+        self.sequence = 0
+        self.reports.clear()
+        self.visits.clear()
+        self._ids.clear()
+        self.news()
+
+    def redeliver(self, choice: int) -> None:
+        """Something made the broker believe that a delivery failed."""
+        if self.visits:
+            list(self.visits.values())[choice % len(self.visits)].visible_at = self.world.now
+            self.news()
+
+    def news(self) -> None:
+        for waiting in list(self._waiting):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def until_news(self, until: float) -> None:
+        """Wait for something new, or until the time has come."""
+        waiting: asyncio.Future[None] = self.world.loop.create_future()
+        self._waiting[waiting] = None
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await waiting
+        finally:
+            del self._waiting[waiting]
+
+
+@dataclass(eq=False)
+class _Answering:
+    partition: Partition
+    process: Process
+    reply: Callable[[bytes], Awaitable[bytes | None]]
+    open: dict["asyncio.Task[None]", None] = field(default_factory=dict)
+
+
+class _Visit:
+    """A delivery in a worker's hands."""
+
+    def __init__(self, client: "_Client", message: Visit) -> None:
+        self._client = client
+        self._message = message
+        self.data = message.data
+        self.delivery = message.delivery
+
+    async def ack(self) -> None:
+        await self._client.io("visit.ack", self._ack)
+
+    async def nak(self, delay_s: float) -> None:
+        await self._client.io("visit.nak", lambda: self._show(delay_s))
+
+    async def working(self) -> None:
+        await self._client.io("visit.working", lambda: self._show(ACK_WAIT_S))
+
+    def _ack(self) -> None:
+        server = self._client.server
+        if server.visits.get(self._message.subject) is self._message:
+            del server.visits[self._message.subject]
+            server.news()
+
+    def _show(self, delay_s: float) -> None:
+        self._message.visible_at = self._client.server.world.now + delay_s
+        self._client.server.news()
+
+
+class _Reader:
+    def __init__(self, client: "_Client", subject: str, after: int) -> None:
+        self._client = client
+        self._subject = subject
+        self._position = after
+        self._created_ns = client.server.created_ns
+
+    async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
+        server = self._client.server
+        until = server.world.now + wait_s
+        while True:
+            found = await self._client.io("reports.read", lambda: self._take(most))
+            if found or server.world.now >= until:
+                return found
+            if not self._there(1):
+                await server.until_news(until)
+
+    def _there(self, most: int) -> list[Delivered]:
+        return [
+            stored.report
+            for stored in self._client.server.reports
+            if stored.subject == self._subject and stored.report.sequence > self._position
+        ][:most]
+
+    def _take(self, most: int) -> list[Delivered]:
+        if self._created_ns != self._client.server.created_ns:
+            raise Transient("the stream was replaced", retry_in=0.1)
+        found = self._there(most)
+        if found:
+            self._position = found[-1].sequence
+        return found
+
+    async def close(self) -> None:
+        """A cursor leaves nothing behind."""
+
+
+class _Client:
+    """`shared.ports.broker.Broker` of one process."""
+
+    def __init__(self, server: SimBroker, process: Process) -> None:
+        self.server = server
+        self.process = process
+
+    async def io(self, what: str, effect: Callable[[], T], *, may_be_late: bool = False) -> T:
+        return await self.server.world.io(self.process, what, effect, may_be_late=may_be_late)
+
+    async def declare(self, pools: Sequence[str]) -> None:
+        """Everything is there."""
+
+    async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
+        subject = subjects.visit(pool, partition, host_id, slot)
+
+        def publish() -> bool:
+            if subject in self.server.visits:
+                return False
+            self.server.visits[subject] = Visit(subject, data, self.server.world.now)
+            self.server.news()
+            return True
+
+        return await self.io("visit.publish", publish, may_be_late=True)
+
+    async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
+        subject = subjects.report(partition, kind)
+        return await self.io(
+            f"publish.{kind}", lambda: self.server.publish(subject, data, message_id), may_be_late=True
+        )
+
+    async def pull_visits(self, pool: str, most: int, wait_s: float) -> Sequence[VisitMessage]:
+        server = self.server
+        until = server.world.now + wait_s
+
+        def take() -> list[_Visit]:
+            now = server.world.now
+            found = [visit for visit in server.visits.values() if visit.visible_at <= now][:most]
+            for visit in found:
+                visit.delivery += 1
+                visit.visible_at = now + ACK_WAIT_S
+            return [_Visit(self, visit) for visit in found]
+
+        while True:
+            await server.world.gate(self.process, "visits.pull")
+            taken = take()
+            if taken or server.world.now >= until:
+                await server.world.gate(self.process, "visits.pull.answer")
+                return taken
+            soonest = min((visit.visible_at for visit in server.visits.values()), default=until)
+            await server.until_news(min(until, soonest))
+
+    async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> ReportReader:
+        def place() -> _Reader:
+            if self.server.sequence < after:
+                raise Transient("the stream does not reach there", retry_in=0.1)
+            return _Reader(self, subjects.report(partition, kind), after)
+
+        return await self.io("reports.open", place)
+
+    async def reports_state(self) -> StreamState:
+        return await self.io("reports.state", lambda: StreamState(self.server.created_ns, self.server.sequence))
+
+    async def last_report(self, partition: Partition, kind: ReportKind) -> int:
+        return await self.io("reports.last", lambda: self.server.last(subjects.report(partition, kind)))
+
+    async def report_at(self, sequence: int) -> int | None:
+        def at() -> int | None:
+            return next((s.report.at_ns for s in self.server.reports if s.report.sequence == sequence), None)
+
+        return await self.io("reports.at", at)
+
+    async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
+        subject = subjects.report(partition, kind)
+
+        def purge() -> None:
+            self.server.reports = [
+                stored
+                for stored in self.server.reports
+                if stored.subject != subject or stored.report.sequence > through
+            ]
+
+        await self.io("reports.purge", purge)
+
+    async def drop_visit(self, pool: str, partition: Partition, host_id: int, slot: int) -> None:
+        subject = subjects.visit(pool, partition, host_id, slot)
+        await self.io("visit.drop", lambda: self.server.visits.pop(subject, None))
+
+    async def pending_reports(self) -> int:
+        return len(self.server.reports)
+
+    async def ask(self, partition: Partition, data: bytes, wait_s: float) -> bytes:
+        world = self.server.world
+        answer: asyncio.Future[bytes] = world.loop.create_future()
+        until = world.now + wait_s
+        with_whom = await self.io("ask", lambda: self._put(partition, data, answer))
+        try:
+            async with asyncio.timeout_at(until):
+                reply = await answer
+        except TimeoutError as error:
+            raise Transient(f"nobody of {with_whom} answered", retry_in=0.5) from error
+        await world.gate(self.process, "answer.arrives")
+        return reply
+
+    def _put(self, partition: Partition, data: bytes, answer: "asyncio.Future[bytes]") -> int:
+        asked = [owner for owner in self.server.owners if owner.partition == partition and not owner.process.dead]
+        for owner in asked:
+            task = self.server.world.spawn(owner.process, self._answer(owner, data, answer), "answer")
+            owner.open[task] = None
+            task.add_done_callback(lambda task, owner=owner: owner.open.pop(task))
+        return len(asked)
+
+    async def _answer(self, owner: _Answering, data: bytes, answer: "asyncio.Future[bytes]") -> None:
+        world = self.server.world
+        await world.gate(owner.process, "question.arrives")
+        reply = await owner.reply(data)
+        await world.gate(owner.process, "answer.leaves")
+        if reply is not None and not answer.done():
+            answer.set_result(reply)
+
+    def answer(
+        self, partition: Partition, reply: Callable[[bytes], Awaitable[bytes | None]]
+    ) -> AbstractAsyncContextManager[None]:
+        return self._answering(_Answering(partition, self.process, reply))
+
+    @asynccontextmanager
+    async def _answering(self, owner: _Answering) -> AsyncIterator[None]:
+        self.server.owners.append(owner)
+        try:
+            yield
+        finally:
+            self.server.owners.remove(owner)
+            for task in list(owner.open):
+                task.cancel()
+            await asyncio.gather(*owner.open, return_exceptions=True)
+
+    async def get_robots(self, key: str) -> bytes | None:
+        return await self.io("robots.get", lambda: self.server.robots.get(key))
+
+    async def put_robots(self, key: str, value: bytes) -> None:
+        await self.io("robots.put", lambda: self.server.robots.__setitem__(key, value))
+
+    async def tell(self, subject: str, data: bytes) -> None:
+        """Nobody listens."""
+
+    def listen(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        raise NotImplementedError("nothing is told in this world")
+
+    async def close(self) -> None:
+        """The server stays for the others."""
