@@ -9,8 +9,10 @@ from shared.wire.subjects import WORKER_STATUS
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
 from tests.support.fetching import run
-from tests.support.owner import owner_of, paths, spec_for, worker
+from tests.support.owner import exit_of, owner_of, paths, settings_for, spec_for, worker, worker_process
 from tests.support.rawserver import Connection, page, raw_server
+from workers.main import Stop
+from workers.main import run as work
 
 NO_ROBOTS = spec_for("http://127.0.0.1/", politeness={"obey_robots": False})
 
@@ -235,5 +237,29 @@ def test_a_deleted_crawl_is_handed_back_unfetched(server: BrokerServer, tmp_path
                 last = await owner.ended(await owner.send(site.url("/quick")))
             assert last.not_attempted == [fingerprint(site.url("/quick"))]
             assert site.requests == []
+
+    run(main())
+
+
+def test_sigterm_drains_a_worker_process(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow()
+        async with raw_server(slow) as site, owner_of(server, tmp_path, NO_ROBOTS) as owner:
+            lease = await owner.send(site.url("/quick"), site.url("/slow"))
+            with worker_process(server, tmp_path, ORB_GRACE_S="0") as process:
+                await slow.asked.wait()
+                process.terminate()
+                assert await exit_of(process) == 0
+            last = await owner.ended(lease)
+            assert last.not_attempted == [fingerprint(site.url("/slow"))]
+            assert not list((tmp_path / "archive").glob("*.open")), "the archive was finished"
+
+    run(main())
+
+
+def test_without_a_broker_it_says_so_and_ends(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        server.kill()
+        assert await work(settings_for(server, tmp_path), Stop()) == 4
 
     run(main())

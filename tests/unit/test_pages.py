@@ -1,0 +1,119 @@
+"""What an answer comes to: type, title, links; redirects as discoveries; nofollow heeded where robots are obeyed."""
+
+from typing import cast
+
+import pytest
+
+from shared.domain.crawl import CrawlSpec, Politeness, Scope, Seed
+from shared.domain.fetch import Answer, Timings
+from shared.domain.ids import CrawlId, Revision
+from shared.domain.scope import MAX_HOPS, CompiledScope
+from shared.domain.url import locate
+from workers.crawls import ActiveCrawl
+from workers.outlinks import KnownLinks, OutlinkResolver
+from workers.pages import Reading, read
+
+PAGE = "http://site.example/dir/page.html"
+HTML = b"<title> A  page </title><a href=next>next</a><a href=http://other.example/>other</a><a href=page.html>me</a>"
+
+
+class Crawl:
+    """What of an ActiveCrawl a page needs."""
+
+    def __init__(self, *, obeys_robots: bool = True, scope: Scope | None = None) -> None:
+        self.spec = CrawlSpec(
+            seeds=(Seed(url=PAGE),), scope=scope or Scope(), politeness=Politeness(obey_robots=obeys_robots)
+        )
+        self.obeys_robots = obeys_robots
+        self.scope = CompiledScope(self.spec)
+        self.product = "orb"
+        self.outlinks = OutlinkResolver(CrawlId(1), Revision(1), self.scope, self.spec.extract, KnownLinks(1 << 8))
+
+
+def reading(
+    body: bytes = HTML,
+    *headers: tuple[str, str],
+    status: int = 200,
+    depth: int = 1,
+    hops: int = 0,
+    crawl: Crawl | None = None,
+) -> Reading:
+    location = locate(PAGE)
+    assert location is not None
+    fields = headers or (("content-type", "Text/HTML; charset=utf-8"),)
+    answer = Answer(PAGE, status, fields, b"", b"", body, body, "127.0.0.1", Timings())
+    return read(cast(ActiveCrawl, crawl or Crawl()), location, depth, hops, answer)
+
+
+def found(page: Reading) -> list[str]:
+    return [location.url for location in page.found]
+
+
+def test_a_page_has_a_type_a_title_and_its_links_in_scope_one_level_deeper() -> None:
+    page = reading()
+    assert (page.mime, page.title, page.links, page.depth, page.hops) == ("text/html", "A page", 1, 2, 0)
+    assert found(page) == ["http://site.example/dir/next"]
+    assert [url for url, _ in page.archived] == ["http://site.example/dir/next", "http://other.example/"]
+
+
+def test_links_known_to_be_reported_count_and_are_not_reported() -> None:
+    crawl = Crawl()
+    first = reading(crawl=crawl)
+    assert first.outlinks is not None
+    crawl.outlinks.acknowledged(first.outlinks)
+    again = reading(crawl=crawl)
+    assert (again.links, again.found) == (1, ())
+
+
+@pytest.mark.parametrize("header", ["nofollow", "noindex, NoFollow", "orb: none"])
+def test_a_header_that_forbids_to_follow_is_heeded_where_robots_are(header: str) -> None:
+    fields = (("content-type", "text/html"), ("x-robots-tag", header))
+    assert found(reading(HTML, *fields)) == []
+    assert found(reading(HTML, *fields, crawl=Crawl(obeys_robots=False))) != []
+
+
+def test_a_page_that_forbids_to_follow_says_so_itself() -> None:
+    assert found(reading(b"<meta name=robots content=nofollow>" + HTML)) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "declared", "mime"),
+    [
+        (HTML, "", "text/html"),
+        (b"plain", "", "text/plain"),
+        (b"%PDF-1.7", "", "application/octet-stream"),
+        (b"", "", ""),
+        (b"%PDF-1.7", "application/pdf", "application/pdf"),
+        (HTML, "text/plain", "text/plain"),
+    ],
+)
+def test_the_type_is_the_declared_one_or_what_the_bytes_say(body: bytes, declared: str, mime: str) -> None:
+    assert reading(body, ("content-type", declared)).mime == mime
+
+
+@pytest.mark.parametrize("status", [404, 500, 304])
+def test_an_error_is_no_page_and_leads_nowhere(status: int) -> None:
+    page = reading(status=status)
+    assert (page.title, page.found, page.outlinks) == (None, (), None)
+
+
+def test_a_redirect_leads_to_its_target_at_the_same_depth_and_one_hop_further() -> None:
+    page = reading(b"", ("location", "/elsewhere#x"), status=302, depth=3, hops=2)
+    assert (page.location, found(page)) == ("/elsewhere#x", ["http://site.example/elsewhere"])
+    assert (page.depth, page.hops, page.links) == (3, 3, 1)
+
+
+def test_a_seed_may_redirect_to_another_host_of_its_domain_and_a_page_may_not() -> None:
+    to = ("location", "http://www.site.example/")
+    assert found(reading(b"", to, status=301, depth=0)) == ["http://www.site.example/"]
+    assert found(reading(b"", to, status=301, depth=1)) == []
+
+
+@pytest.mark.parametrize("location", ["page.html", "mailto:x@y.example", "http://", "http://user:pw@site.example/"])
+def test_a_redirect_to_itself_or_to_nothing_usable_leads_nowhere(location: str) -> None:
+    assert reading(b"", ("location", location), status=301).found == ()
+
+
+def test_a_chain_of_redirects_ends() -> None:
+    assert reading(b"", ("location", "/on"), status=301, hops=MAX_HOPS).found == ()
+    assert reading(b"", ("location", "/on"), status=301, hops=MAX_HOPS - 1).found != ()
