@@ -1,107 +1,188 @@
-"""Removing HTTP content codings under a limit on the result."""
+"""Content codings (gzip, deflate, br, zstd) taken off under a cap (pure).
 
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+Every stage is a generator of pieces no longer than `_PIECE`, so memory is bounded by the cap however far a bomb would
+expand, and each stage's own output is bounded too, so that a bomb inside a bomb costs no more than one cap a stage.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 import brotli
 import zstandard
+from isal import isal_zlib
 
-_PIECE: Final = 64 * 1024
-_MAX_CODINGS: Final = 5
+_PIECE: Final = 256 * 1024
+_MAX_CODINGS: Final = 4
+_ZSTD_WINDOW: Final = 8 * 1024 * 1024
+"""The largest window a zstd content coding may ask for (RFC 9659)."""
+
+_ZSTD_STEP: Final = 128
+"""Bytes of zstd input a call: a block is at least 4 bytes and at most 128 KiB of output, so 4 MiB at the most."""
+_ZSTD_FRAME_STARTS: Final = (b"\x28", *(bytes((low,)) for low in range(0x50, 0x60)))
+"""First bytes of a frame's or a skippable frame's magic number."""
+_STEP: Final = 64 * 1024
+
+# (its stub has the exception class as an instance)
+_InflateError: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment]
+
+Stage = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A body without its content coding. `truncated`: the limit cut it; `error`: where it could not be read on."""
+    """What came out before the end, the cap (`truncated`) or an `error` (one line for people)."""
 
-    body: bytes
-    truncated: bool = False
+    data: bytes
     error: str | None = None
+    truncated: bool = False
 
 
-def codings_of(content_encoding: Sequence[str]) -> tuple[str, ...]:
-    """The codings of all Content-Encoding values, in the order they were applied, lower-cased, without identity."""
-    names = (name.strip().lower() for value in content_encoding for name in value.split(","))
-    return tuple(name for name in names if name and name != "identity")
+class _Broken(Exception):
+    """The encoded data is wrong; the text says how."""
 
 
-def decoded(body: bytes, codings: Sequence[str], limit: int) -> Decoded:
-    """`body` with `codings` undone, at most `limit` bytes; memory stays within about twice the limit.
+def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
+    """`body` without the codings that `content_encoding` (the header's value, applied in its order) names.
 
-    What was readable before an error is kept. A body that is not in the coding it claims is returned as it is, with
-    the error, as browsers and replay tools do.
+    An unknown coding leaves the body as it is, with an error. Bytes after the end of the coded data are ignored (after
+    that of br they are an error: its decoder cannot say where the data ended).
     """
-    if len(codings) > _MAX_CODINGS:
-        return Decoded(body[:limit], len(body) > limit, f"more than {_MAX_CODINGS} content codings")
-    result = Decoded(body)
-    for name in reversed(codings):
-        reader = _READERS.get(name)
-        if reader is None:
-            return Decoded(result.body[:limit], len(result.body) > limit, f"unknown content coding {name!r}")
-        result = _read(reader, name, result.body, limit)
-        if result.error is not None:
-            return result
-    return result if len(result.body) <= limit else Decoded(result.body[:limit], truncated=True)
+    names = [name for part in content_encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
+    if not names or not body:
+        return Decoded(body[:cap], truncated=len(body) > cap)
+    if unknown := [name for name in names if name not in _STAGES]:
+        return Decoded(body[:cap], f"unknown content coding {unknown[0][:40]!r}", len(body) > cap)
+    if len(names) > _MAX_CODINGS:
+        return Decoded(body[:cap], f"{len(names)} content codings, {_MAX_CODINGS} at most", len(body) > cap)
+    return _run(body, [_STAGES[name] for name in reversed(names)], cap)
 
 
-def _read(reader: "Callable[[bytes], Iterator[bytes]]", name: str, body: bytes, limit: int) -> Decoded:
-    if not body:
-        return Decoded(body)
-    out = bytearray()
+def _run(body: bytes, stages: list[Stage], cap: int) -> Decoded:
+    budgets = [_Budget(cap) for _ in stages]
+    pieces: Iterator[bytes] = (body[start : start + _STEP] for start in range(0, len(body), _STEP))
+    for stage, budget in zip(stages, budgets, strict=True):
+        pieces = budget.spend(stage(pieces))
+    taken: list[bytes] = []
+    error = None
     try:
-        for piece in reader(body):
-            out += piece
-            if len(out) > limit:
-                return Decoded(bytes(out[:limit]), truncated=True)
-    except (zlib.error, brotli.error, zstandard.ZstdError, EOFError) as failure:
-        kept = bytes(out) if out else body[:limit]
-        return Decoded(kept, error=f"{name}: {failure}")
-    return Decoded(bytes(out))
+        taken.extend(pieces)
+    except _Broken as broken:
+        error = str(broken)
+    truncated = any(budget.exceeded for budget in budgets)
+    # A stage starved by an exceeded budget before it also reports an early end; the cut is the cause, so it is told.
+    return Decoded(b"".join(taken), None if truncated else error, truncated)
 
 
-def _gzip(body: bytes) -> Iterator[bytes]:
-    rest = body
-    while rest.startswith(b"\x1f\x8b") or rest is body:
-        decompressor = zlib.decompressobj(31)
-        yield from _inflated(decompressor, rest)
-        rest = decompressor.unused_data
+class _Budget:
+    """Lets at most `left` bytes through and remembers whether there was more."""
 
+    __slots__ = ("exceeded", "left")
 
-def _deflate(body: bytes) -> Iterator[bytes]:
-    """zlib's format as the standard says, or bare deflate as some servers send."""
-    wrapped = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return _inflated(zlib.decompressobj(15 if wrapped else -15), body)
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.exceeded = False
 
-
-def _inflated(decompressor: "zlib._Decompress", body: bytes) -> Iterator[bytes]:
-    rest = body
-    while not decompressor.eof:
-        piece = decompressor.decompress(rest, _PIECE)
-        rest = decompressor.unconsumed_tail
-        if not piece and not rest and not decompressor.eof:
-            raise EOFError("ends before its end mark")
-        yield piece
-
-
-def _brotli(body: bytes) -> Iterator[bytes]:
-    decompressor = brotli.Decompressor()
-    piece = decompressor.process(body, output_buffer_limit=_PIECE)
-    while piece or not decompressor.is_finished():
-        if not piece and decompressor.can_accept_more_data():
-            raise EOFError("ends before its end mark")
-        yield piece
-        piece = b"" if decompressor.is_finished() else decompressor.process(b"", output_buffer_limit=_PIECE)
-
-
-def _zstd(body: bytes) -> Iterator[bytes]:
-    with zstandard.ZstdDecompressor(max_window_size=1 << 23).stream_reader(body, read_across_frames=True) as reader:
-        while piece := reader.read(_PIECE):
+    def spend(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            if len(piece) > self.left:
+                self.exceeded = True
+                if self.left:
+                    yield piece[: self.left]
+                return
+            self.left -= len(piece)
             yield piece
 
 
-_READERS: Final[dict[str, Callable[[bytes], Iterator[bytes]]]] = {
+def _gzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Any number of gzip members; what follows a member and is not one is ignored."""
+    member = isal_zlib.decompressobj(31)
+    members = 0
+    for data in pieces:
+        while data:
+            if member.eof:
+                if not data.startswith(b"\x1f"):
+                    return
+                member = isal_zlib.decompressobj(31)
+            try:
+                yield from _inflate(member, data)
+            except _InflateError as wrong:
+                if members:
+                    return
+                raise _Broken(f"gzip: {wrong}") from wrong
+            members += member.eof
+            data = member.unused_data
+    if not member.eof:
+        raise _Broken("gzip: the data ends early")
+
+
+def _deflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """zlib format as RFC 9110 has it, or the raw deflate that some servers send; told apart by the first two bytes."""
+    head = b""
+    for piece in pieces:
+        head += piece
+        if len(head) > 1:
+            break
+    is_zlib = len(head) > 1 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0
+    stream = isal_zlib.decompressobj(15 if is_zlib else -15)
+    try:
+        for data in chain((head,), pieces):
+            yield from _inflate(stream, data)
+            if stream.eof:
+                return
+    except _InflateError as wrong:
+        raise _Broken(f"deflate: {wrong}") from wrong
+    raise _Broken("deflate: the data ends early")
+
+
+def _inflate(stream: Any, data: bytes) -> Iterator[bytes]:
+    """All that `data` gives; a full piece may leave output inside `stream`, so it is asked until one is not full."""
+    while True:
+        out = stream.decompress(data, _PIECE)
+        if out:
+            yield out
+        data = stream.unconsumed_tail
+        if stream.eof or not (data or len(out) == _PIECE):
+            return
+
+
+def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    stream = brotli.Decompressor()
+    try:
+        for data in pieces:
+            yield stream.process(data, output_buffer_limit=_PIECE)
+            while not stream.can_accept_more_data():
+                yield stream.process(b"", output_buffer_limit=_PIECE)
+            if stream.is_finished():
+                return
+    except brotli.error as wrong:
+        raise _Broken("br: the data is not valid") from wrong
+    raise _Broken("br: the data ends early")
+
+
+def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Any number of frames. Input goes in by `_ZSTD_STEP`, as the library puts no bound on what one call gives."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    frame = decompressor.decompressobj()
+    try:
+        for piece in pieces:
+            for start in range(0, len(piece), _ZSTD_STEP):
+                data = piece[start : start + _ZSTD_STEP]
+                while data:
+                    if frame.eof:
+                        if not data.startswith(_ZSTD_FRAME_STARTS):
+                            return
+                        frame = decompressor.decompressobj()
+                    yield frame.decompress(data)
+                    data = frame.unused_data
+    except zstandard.ZstdError as wrong:
+        raise _Broken(f"zstd: {wrong}") from wrong
+    if not frame.eof:
+        raise _Broken("zstd: the data ends early")
+
+
+_STAGES: Final[dict[str, Stage]] = {
     "gzip": _gzip,
     "x-gzip": _gzip,
     "deflate": _deflate,

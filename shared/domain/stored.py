@@ -4,7 +4,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from shared.domain.coding import codings_of, decoded
+from shared.domain.coding import decode
 
 RECORD_LIMIT: Final = 1 << 28
 DECODED_LIMIT: Final = 1 << 26
@@ -61,7 +61,11 @@ def parse_stored(
     head, _, body = rest[: int(length)].partition(_BLANK)
     headers = _fields(head)
     encodings = [value for name, value in headers if name == "content-encoding"]
-    plain = decoded(body, codings_of(encodings), decoded_limit)
+    plain = decode(body, ",".join(encodings), decoded_limit)
+    readable = plain.data
+    if plain.error is not None and not readable:
+        # Not in the coding it claims: shown as it is, as browsers and replay tools do.
+        readable = body[:decoded_limit]
     refers_to = _first(fields, "warc-refers-to-target-uri")
     return StoredResponse(
         url=_first(fields, "warc-target-uri") or "",
@@ -70,7 +74,7 @@ def parse_stored(
         headers=headers,
         head=head + _BLANK,
         body=body,
-        decoded=plain.body,
+        decoded=readable,
         digest=_first(fields, "warc-payload-digest"),
         ip=_first(fields, "warc-ip-address"),
         truncated=_first(fields, "warc-truncated"),

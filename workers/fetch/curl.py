@@ -34,9 +34,9 @@ _SYSTEM_BUNDLES: Final = (
 class CurlFetcher:
     """`shared.ports.fetcher.Fetcher` on libcurl; to be made inside the running loop it will be used on.
 
-    - A GET, HEAD, OPTIONS, PUT or DELETE that goes out on a kept connection which the server is just closing is sent
-      once more on a fresh one, as RFC 9110 §9.2.2 allows, so at most one *answered* request is made per call; other
-      methods always get a fresh connection and are sent once.
+    - At most one request is sent per call. One that goes out on a kept connection which the server is just closing is a
+      RESET, and not sent once more at once, as libcurl would (RFC 9110 §9.2.2): the server may have seen it, and the
+      host's delay is the caller's to keep. Methods that are not idempotent always get a fresh connection.
     - Connections are kept alive for reuse, at most `max_connections` in all, which is also the number of fetches under
       way at a time; further calls wait, and their limits count from when they start.
     - Limits: `first_byte_s` counts from the start of the fetch and includes connecting. Where `header_bytes` is above

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pycurl
 
+from shared.domain.coding import Decoded, decode
 from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Timings, Truncation
-from workers.fetch.decoding import Decoded, decode
 from workers.fetch.egress import EgressRules, parse_address
 from workers.fetch.failure import FAILURES
 from workers.fetch.head import RequestHead, ResponseHead, Target, response_head
@@ -42,6 +42,7 @@ class Cut(Enum):
     BODY = auto()
     HEADERS = auto()
     FIRST_BYTE = auto()
+    RESENDING = auto()
     TOTAL = auto()
 
 
@@ -63,6 +64,7 @@ class Exchange:
         "_options",
         "_pieces",
         "_request",
+        "_requests",
         "_resolving",
         "_size",
         "_started",
@@ -91,6 +93,7 @@ class Exchange:
         self._pieces = []
         self._size = 0
         self._head_lines = 0
+        self._requests = 0
         self.cut: Cut | None = None
         self._denied: str | None = None
         self.tried = False
@@ -121,6 +124,7 @@ class Exchange:
         if options.source_address is not None:
             curl.setopt(pycurl.INTERFACE, f"host!{options.source_address}")
         curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open_socket)
+        curl.setopt(pycurl.PREREQFUNCTION, self._on_request)
         curl.setopt(pycurl.HEADERFUNCTION, self._lines.append)
         curl.setopt(pycurl.WRITEFUNCTION, self._on_body)
 
@@ -150,7 +154,8 @@ class Exchange:
             curl.setopt(pycurl.NOBODY, 1)
         curl.setopt(pycurl.CUSTOMREQUEST, request.method)
         if request.method not in ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"):
-            # On a reused connection that turns out dead libcurl sends again; only idempotent requests may be.
+            # A kept connection may turn out dead only when the request is on its way; whether that one counted nobody
+            # can tell, and these may not be made a second time.
             curl.setopt(pycurl.FRESH_CONNECT, 1)
         if proxy is not None:
             curl.setopt(pycurl.PROXY, proxy)
@@ -204,6 +209,14 @@ class Exchange:
         self._loop.call_soon(ours.close)
         return ours
 
+    def _on_request(self, *_: object) -> int:
+        """libcurl is about to send the request. A second time it would be one that nobody waited for."""
+        self._requests += 1
+        if self._requests > 1:
+            self.cut = Cut.RESENDING
+            return int(pycurl.PREREQFUNC_ABORT)
+        return int(pycurl.PREREQFUNC_OK)
+
     def _on_body(self, piece: bytes) -> int | None:
         """Collects up to the cap; a count other than the piece's length makes libcurl end the transfer."""
         limits = self._request.limits
@@ -242,6 +255,8 @@ class Exchange:
                 return self._answer(head, Truncation.TIME)
             case Cut.TOTAL | Cut.FIRST_BYTE:
                 return self._late(limits)
+            case Cut.RESENDING:
+                return self._failed(FailureKind.RESET, "the server closed a kept connection without an answer")
         if head is not None and FAILURES.get(code) in (FailureKind.RESET, FailureKind.PROTOCOL, FailureKind.TLS):
             return self._answer(head, Truncation.DISCONNECT)
         return self._broken(code, text)
