@@ -143,20 +143,24 @@ def test_idle_connections_never_exceed_the_limit_over_many_hosts() -> None:
     run(main())
 
 
-def test_a_kept_connection_that_the_server_closes_on_reuse_is_not_a_failure() -> None:
+def test_a_kept_connection_that_the_server_closes_on_reuse_is_a_failure_and_nothing_is_sent_twice() -> None:
     async def close_after_one(connection: Connection) -> None:
         await connection.request()
         await connection.send(page(b"one"))
         # The next request is read and the connection ended without an answer, as an idle limit does at that moment.
-        await connection.reader.readuntil(b"\r\n\r\n")
+        await connection.request()
 
     async def main() -> None:
         async with raw_server(close_after_one) as server, fetcher() as client:
-            for _ in range(4):
-                answer = await client.fetch(FetchRequest(server.url(), limits=LIMITS))
-                assert isinstance(answer, Answer), answer
-                assert answer.body == b"one"
-            assert len(server.connections) == 4
+            for asked in range(1, 7):
+                answer = await client.fetch(FetchRequest(server.url(f"/{asked}"), limits=LIMITS))
+                assert len(server.requests) == asked
+                if asked % 2:
+                    assert isinstance(answer, Answer), answer
+                else:
+                    assert isinstance(answer, FetchFailed), answer
+                    assert (answer.kind, answer.sent) == (FailureKind.RESET, True)
+                    assert "kept connection" in answer.detail
 
     run(main())
 
