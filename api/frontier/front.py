@@ -80,7 +80,8 @@ class Host:
 
     def free_slot(self, queue: Queue) -> int | None:
         """The least free slot, if the queue may use one: the strictest crawl with a shard out sets their number."""
-        most = min([queue.slots, *self.taken.values()])
+        out = (other.slots for other in self.queues.values() if other.leased)
+        most = min([queue.slots, *self.taken.values(), *out])
         if len(self.taken) >= most:
             return None
         return next(slot for slot in range(most) if slot not in self.taken)
