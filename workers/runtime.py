@@ -128,8 +128,9 @@ class Runtime:
                     await asyncio.shield(message.nak(0.0))
             raise
         except Malformed as error:
-            # Whom to ask about it cannot be read either. Its owner misses the shard and publishes it again, and after
-            # the delivery fails as often as it allows, gives it up with the evidence.
+            # Nor can it be read whom to ask about it. Put off, it would come again for ever and keep its host's slot;
+            # acknowledged, its owner misses it and publishes it anew, in its own time and version.
+            self._with.tally.malformed += 1
             log.error("visit.malformed", reason=str(error), delivery=message.delivery, bytes=len(message.data))
             settlement = Settled()
         except OwnershipLost as error:

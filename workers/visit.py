@@ -44,10 +44,11 @@ _ASK_AGAIN_S: Final = 0.5
 
 @dataclass(slots=True)
 class Tally:
-    """What this process did: answers archived, and their payload bytes."""
+    """What this process did: answers archived, their payload bytes, and messages that it could not read."""
 
     pages: int = 0
     bytes: int = 0
+    malformed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
