@@ -126,6 +126,8 @@ def _announce(wanted: Wanted, before: CrawlSpec | None) -> None:
     if changed:
         more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
         say(f"going on in {path} under a changed spec: {'; '.join(changed[:4])}{more}")
+        if any(field.startswith(("scope.", "extract.")) for field in changed):
+            say("pages already fetched are not read again for links under the changed rules; --fresh does that")
     else:
         say(f"going on in {path}, which was interrupted")
 

@@ -11,7 +11,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any, Final
@@ -185,12 +185,13 @@ def test_a_killed_command_takes_its_processes_along_and_the_next_resumes(web: Se
 def test_a_changed_spec_goes_on_in_the_same_folder(web: Served, tmp_path: Path) -> None:
     served, out = web(SMALL), tmp_path / "a.crawl"
     seed = f"{served.origins[0]}/"
-    first = json.loads(orb("crawl", seed, "--delay", "0", *OPEN, "--max-depth", "1", "--out", out, "--json")[0])
+    first = json.loads(orb("crawl", seed, "--delay", "0", *OPEN, "--max-pages", "3", "--out", out, "--json")[0])
     said, beside = orb("crawl", seed, "--delay", "0", *OPEN, "--out", out, "--json")
     second = json.loads(said)
-    assert "under a changed spec: scope.max_depth: 1 -> none" in beside
+    assert "under a changed spec: budget.max_pages: 3 -> none" in beside
     assert (first["revision"], second["revision"]) == (1, 2)
-    assert first["pages"] < second["pages"]
+    assert (first["pages"], first["finished_reason"]) == (3, "max_pages")
+    whole(out, served, SMALL)
 
 
 def test_fresh_starts_over_and_keeps_what_is_not_its_own(web: Served, tmp_path: Path) -> None:
@@ -236,9 +237,10 @@ def test_processes_that_die_are_started_again(web: Served, tmp_path: Path) -> No
         served.wait_served(5)
         for sign in ("_worker", "_master", "nats-server"):
             for child in psutil.Process(run.pid).children(recursive=True):
-                words = child.cmdline()
-                if words and (words[-1] == sign or words[0].endswith(sign)):
-                    child.kill()
+                with suppress(psutil.NoSuchProcess):
+                    words = child.cmdline()
+                    if words and (words[-1] == sign or words[0].endswith(sign)):
+                        child.kill()
         said, beside = run.communicate(timeout=WAIT_S)
         assert run.returncode == 0, beside
     assert json.loads(said)["end"] == "finished"
