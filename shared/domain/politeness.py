@@ -106,12 +106,18 @@ class HostHealth:
 
         The block is the back-off, or the server's `retry_after_s` where that is longer; it never ends earlier than the
         one in force. `unreachable`: the host could not be resolved or connected to; otherwise it answered.
+
+        A failure that is heard of during a block belongs to the failure that began it (what was under way in the host's
+        other slots ends the same way): it counts no further, or one outage would give a host up at once.
         """
+        asked_ms = int(min(retry_after_s or 0.0, RETRY_AFTER_CAP_S) * 1000)
+        if self.blocked(now_ms):
+            return replace(self, blocked_until_ms=max(self.blocked_until_ms, now_ms + asked_ms))
         failures = self.settled(now_ms).failures + 1
-        wait_s = max(backoff_s(base_s, failures, rng01), min(retry_after_s or 0.0, RETRY_AFTER_CAP_S))
+        wait_ms = max(int(backoff_s(base_s, failures, rng01) * 1000), asked_ms)
         return HostHealth(
             failures=failures,
             unreachable=self.unreachable + 1 if unreachable else 0,
             last_failure_ms=max(now_ms, self.last_failure_ms),
-            blocked_until_ms=max(self.blocked_until_ms, now_ms + int(wait_s * 1000)),
+            blocked_until_ms=max(self.blocked_until_ms, now_ms + wait_ms),
         )

@@ -1,3 +1,5 @@
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,14 +86,28 @@ def test_failures_are_forgotten_after_quiet_since_the_block_ended() -> None:
     assert health.settled(end + QUIET_MS).failures == 0
 
 
+def _fails_again(health: HostHealth, **how: Any) -> HostHealth:
+    """The next failure, after the block of the last."""
+    return health.failed(health.blocked_until_ms, rng01=0.5, **how)
+
+
 def test_three_failures_in_a_row_to_connect_give_the_host_up_and_an_answer_ends_the_row() -> None:
     health = HostHealth()
     for _ in range(HOST_GIVE_UP - 1):
-        health = health.failed(0, base_s=5, rng01=0.5, unreachable=True)
+        health = _fails_again(health, base_s=5, unreachable=True)
     assert not health.dead
-    assert health.failed(0, base_s=5, rng01=0.5, unreachable=True).dead
-    assert not health.answered(0).failed(0, base_s=5, rng01=0.5, unreachable=True).dead
-    assert not health.failed(0, base_s=60, rng01=0.5).failed(0, base_s=5, rng01=0.5, unreachable=True).dead
+    assert _fails_again(health, base_s=5, unreachable=True).dead
+    assert not _fails_again(health.answered(health.blocked_until_ms), base_s=5, unreachable=True).dead
+    assert not _fails_again(_fails_again(health, base_s=60), base_s=5, unreachable=True).dead
+
+
+def test_one_outage_counts_once_however_many_slots_of_the_host_it_ends() -> None:
+    first = HostHealth().failed(0, base_s=5, rng01=0.5, unreachable=True)
+    health = first
+    for _ in range(HOST_GIVE_UP):
+        health = health.failed(1, base_s=5, rng01=0.5, unreachable=True)
+    assert health == first
+    assert health.failed(1, base_s=60, rng01=0.5, retry_after_s=100).blocked_until_ms == 100_001
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -256,13 +256,15 @@ def test_a_page_found_nearer_while_it_was_out_is_queued_again() -> None:
 
 
 def test_a_dead_host_ends_all_its_urls_and_those_still_out_when_they_come_back() -> None:
-    desk = Desk(sizes=(HOST_GIVE_UP, 2))
+    desk = Desk(sizes=(2, 2))
+    before = HostHealth(failures=2, unreachable=HOST_GIVE_UP - 1, last_failure_ms=NOW_MS - 2, blocked_until_ms=NOW_MS)
+    desk.host.facts = replace(desk.host.facts, health=before)
     draft = desk.draft()
-    lost = [UrlOutcome(fingerprint(1, i), End.FAILED, NOW_MS, reason="connect") for i in range(HOST_GIVE_UP)]
+    lost = [UrlOutcome(fingerprint(1, i), End.FAILED, NOW_MS, reason="connect") for i in range(2)]
     draft.outcome(outcome(1, *lost))
     desk.commit(draft)
     desk.audit()
-    assert desk.counters["failed"] == WAITED + HOST_GIVE_UP
+    assert desk.counters["failed"] == WAITED + 2
     assert desk.queue.empty
     draft = desk.draft()
     draft.outcome(outcome(2, UrlOutcome(fingerprint(2, 0), End.FAILED, NOW_MS, reason="dns"), page(fingerprint(2, 1))))
