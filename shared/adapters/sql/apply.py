@@ -1,18 +1,21 @@
 """The transaction that writes an owner's decisions (shared.domain.ledger.Changes)."""
 
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql import schema
+from shared.adapters.sql.bulk import Bulk
 from shared.adapters.sql.fence import pass_fence
 from shared.domain.frontier import Fence, Position, UrlState
 from shared.domain.ids import CrawlId, HostId, Partition
-from shared.domain.ledger import Changes, DeadLetter, FetchRow
+from shared.domain.ledger import Changes, DeadLetter
 
-_URL = text(
+_URL = Bulk(
     "UPDATE urls SET state = :state, rank = :rank, attempts = :attempts, flags = :flags, reason = :reason,"
-    " lease_id = NULL WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+    " lease_id = NULL WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
+    ("state", "rank", "attempts", "flags", "reason", "crawl_id", "host_id", "fingerprint"),
 )
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
@@ -22,7 +25,7 @@ _HISTORY = (
 )
 # A page that was stored keeps its record when a later fetch brings none: what the index shows never vanishes.
 _KEPT = ("page", "digest", "segment", "offset", "length", "mime", "size", "title", "etag", "last_modified", "links")
-_FETCH = text(
+_FETCH = Bulk(
     f"INSERT INTO fetches ({', '.join(_FETCH_COLUMNS)}) VALUES ({', '.join(':' + name for name in _FETCH_COLUMNS)})"
     f" ON CONFLICT ({', '.join(_FETCH_KEYS)}) DO UPDATE SET history = {_HISTORY}, "
     + ", ".join(
@@ -31,8 +34,10 @@ _FETCH = text(
         else f"{name} = excluded.{name}"
         for name in _FETCH_COLUMNS
         if name not in _FETCH_KEYS
-    )
+    ),
+    _FETCH_COLUMNS,
 )
+_fetch_row = attrgetter(*_FETCH_COLUMNS)
 _QUEUE = text(
     "UPDATE queues SET queued = queued + :queued, waiting = waiting + :waiting, leased = leased + :leased,"
     " pages = pages + :pages, shard_cap = coalesce(:shard_cap, shard_cap),"
@@ -65,6 +70,8 @@ _GIVE_UP_QUEUE = text(
     "UPDATE queues SET queued = 0, waiting = 0, next_due_ms = 0 WHERE crawl_id = :crawl_id AND host_id = :host_id"
 )
 
+_place = attrgetter("crawl_id", "host_id", "fingerprint")
+
 
 def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> None:
     """Write everything, in the order that keeps rows clustered."""
@@ -74,23 +81,14 @@ def apply(connection: Connection, fence: Fence, position: Position, changes: Cha
 
 def write(connection: Connection, partition: Partition, changes: Changes) -> None:
     """Write the changes inside a transaction that has passed the fence."""
-    if changes.urls:
-        rows = [
-            {
-                "crawl_id": change.crawl_id,
-                "host_id": change.host_id,
-                "fingerprint": change.fingerprint,
-                "state": int(change.state),
-                "rank": change.rank,
-                "attempts": change.attempts,
-                "flags": change.flags,
-                "reason": change.reason,
-            }
-            for change in sorted(changes.urls, key=lambda c: (c.crawl_id, c.host_id, c.fingerprint))
-        ]
-        connection.execute(_URL, rows)
-    if changes.fetches:
-        connection.execute(_FETCH, [_fetch(row) for row in changes.fetches])
+    _URL.run(
+        connection,
+        [
+            (c.state.value, c.rank, c.attempts, c.flags, c.reason, c.crawl_id, c.host_id, c.fingerprint)
+            for c in sorted(changes.urls, key=_place)
+        ],
+    )
+    _FETCH.run(connection, [_fetch_row(row) for row in sorted(changes.fetches, key=_place)])
     if changes.queues:
         connection.execute(
             _QUEUE,
@@ -193,7 +191,3 @@ def _give_up(connection: Connection, crawl_id: CrawlId, host_id: HostId, state: 
     n = connection.execute(_GIVE_UP, keys | {"reason": reason, "state": int(state)}).rowcount
     connection.execute(_GIVE_UP_QUEUE, keys)
     return n
-
-
-def _fetch(row: FetchRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in _FETCH_COLUMNS}

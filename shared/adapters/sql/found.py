@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql.apply import add_counters, bury
+from shared.adapters.sql.bulk import Bulk, Row
 from shared.adapters.sql.fence import pass_fence
 from shared.domain.frontier import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
@@ -32,28 +32,33 @@ _MAKE_KEYS = text(
     " (i INTEGER NOT NULL, crawl_id BIGINT NOT NULL, host_id BIGINT NOT NULL, fingerprint BLOB NOT NULL)"
 )
 _CLEAR_KEYS = text("DELETE FROM found_keys")
-_ADD_KEY = text(
-    "INSERT INTO found_keys (i, crawl_id, host_id, fingerprint) VALUES (:i, :crawl_id, :host_id, :fingerprint)"
+_ADD_KEY = Bulk(
+    "INSERT INTO found_keys (i, crawl_id, host_id, fingerprint) VALUES (:i, :crawl_id, :host_id, :fingerprint)",
+    ("i", "crawl_id", "host_id", "fingerprint"),
 )
 _KNOWN = text(
-    "SELECT k.i, u.state, u.depth, u.lease_id, u.flags FROM found_keys k"
+    "SELECT k.i, u.state, u.depth, u.lease_id FROM found_keys k"
     " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
 )
-_INSERT_URL = text(
+_INSERT_URL = Bulk(
     "INSERT INTO urls (crawl_id, host_id, fingerprint, url, state, depth, hops, priority, attempts, flags, rank,"
     " reason, via_host, via)"
-    " VALUES (:crawl_id, :host_id, :fingerprint, :url, :state, :depth, :hops, :priority, 0, 0, :rank,"
-    " :reason, :via_host, :via)"
+    " VALUES (:crawl_id, :host_id, :fingerprint, :url, 0, :depth, :hops, :priority, 0, 0, :rank,"
+    " NULL, :via_host, :via)",
+    ("crawl_id", "host_id", "fingerprint", "url", "depth", "hops", "priority", "rank", "via_host", "via"),
 )
-_LOWER = text(
+_NEARER = ("depth", "hops", "via_host", "via", "crawl_id", "host_id", "fingerprint")
+_LOWER = Bulk(
     "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via,"
     f" flags = CASE WHEN state = 2 THEN flags | {FOUND_NEARER} ELSE flags END"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
+    _NEARER,
 )
-_AGAIN = text(
+_AGAIN = Bulk(
     "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via, state = 0, rank = :rank,"
-    " attempts = 0, flags = :flags, reason = 'depth'"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+    " attempts = 0, reason = 'depth'"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
+    ("rank", *_NEARER),
 )
 _QUEUE = text(
     "INSERT INTO queues (crawl_id, host_id, partition, queued, active_at_ms)"
@@ -189,63 +194,40 @@ def _merge(
 ) -> None:
     keys = sorted(least)
     known = _known(connection, keys)
-    new: list[dict[str, Any]] = []
-    lower: list[dict[str, Any]] = []
-    again: list[dict[str, Any]] = []
+    new: list[Row] = []
+    lower: list[Row] = []
+    again: list[Row] = []
     queued: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
     for i, key in enumerate(keys):
         link, (crawl_id, host_id, fingerprint) = least[key], key
         deltas = counters[crawl_id]
-        row = {
-            "crawl_id": crawl_id,
-            "host_id": host_id,
-            "fingerprint": fingerprint,
-            "depth": link.depth,
-            "hops": link.hops,
-            "via_host": link.via_host or None,
-            "via": link.via or None,
-        }
+        via = (link.via_host or None, link.via or None)
+        rank = rank_of(now_ms, link.depth, link.priority)
         before = known.get(i)
         if before is None:
             deltas["new"] += 1
             deltas["discovered"] += 1
             deltas["queued"] += 1
             queued[crawl_id, host_id] += 1
-            rank = rank_of(now_ms, link.depth, link.priority)
-            new.append(
-                row
-                | {
-                    "url": link.url,
-                    "state": int(UrlState.QUEUED),
-                    "priority": link.priority,
-                    "rank": rank,
-                    "reason": None,
-                }
-            )
+            new.append((*key, link.url, link.depth, link.hops, link.priority, rank, *via))
             continue
         deltas["known"] += 1
-        state = UrlState(before.state)
-        match merge_link(state, before.depth, link.depth, max_depth.get(crawl_id)):
+        state, depth, lease_id = before
+        nearer = (link.depth, link.hops, *via, *key)
+        match merge_link(state, depth, link.depth, max_depth.get(crawl_id)):
             case Merge.NOTHING:
                 pass
             case Merge.LOWER_DEPTH:
-                lower.append(row)
+                lower.append(nearer)
                 if state is UrlState.LEASED:
-                    found.lowered.append((LeaseId(before.lease_id), fingerprint, link.depth))
+                    found.lowered.append((lease_id, fingerprint, link.depth))
             case Merge.QUEUE_AGAIN:
                 deltas["done"] -= 1
                 deltas["queued"] += 1
                 queued[crawl_id, host_id] += 1
-                again.append(
-                    row
-                    | {
-                        "rank": rank_of(now_ms, link.depth, link.priority),
-                        "flags": before.flags,
-                    }
-                )
+                again.append((rank, *nearer))
     for statement, rows in ((_INSERT_URL, new), (_LOWER, lower), (_AGAIN, again)):
-        if rows:
-            connection.execute(statement, rows)
+        statement.run(connection, rows)
     if queued:
         connection.execute(
             _QUEUE,
@@ -257,17 +239,15 @@ def _merge(
     found.queues.update(queued)
 
 
-def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, Any]:
-    """Position in `keys` -> the row that is there already. One ordered walk over the index for the whole batch."""
+def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlState, int, LeaseId]]:
+    """Position in `keys` -> state, depth and lease of the URL that is there already.
+
+    One ordered walk over the index for the whole batch.
+    """
     if not keys:
         return {}
     connection.execute(_MAKE_KEYS)
     connection.execute(_CLEAR_KEYS)
-    connection.execute(
-        _ADD_KEY,
-        [
-            {"i": i, "crawl_id": crawl_id, "host_id": host_id, "fingerprint": fingerprint}
-            for i, (crawl_id, host_id, fingerprint) in enumerate(keys)
-        ],
-    )
-    return {row.i: row for row in connection.execute(_KNOWN)}
+    _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
+    rows = connection.execute(_KNOWN).all()
+    return {i: (UrlState(state), depth, lease_id) for i, state, depth, lease_id in rows}

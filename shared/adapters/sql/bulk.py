@@ -1,0 +1,48 @@
+"""A statement for many rows, given as tuples.
+
+SQLAlchemy makes a dictionary of parameters per row before the driver sees them, which costs more than the driver's work
+itself (tests/benchmarks/frontier_rows.py). Here a statement is compiled once per dialect, and rows go to the driver in
+its own style. Values are therefore what the driver takes: no types of columns convert them.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+Row = tuple[Any, ...]
+_Shape = Callable[[Sequence[Row]], Sequence[Any]]
+
+
+class Bulk:
+    """`statement` with named parameters, run for rows whose values stand in the order of `names`."""
+
+    def __init__(self, statement: str, names: Sequence[str]) -> None:
+        self._statement = text(statement)
+        self._names = tuple(names)
+        self._compiled: dict[str, tuple[str, _Shape]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Bulk {self._statement.text[:40]!r}>"
+
+    def run(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Run it for each row; nothing is sent when there is none."""
+        if not rows:
+            return
+        dialect = f"{connection.dialect.name}+{connection.dialect.driver}"
+        if dialect not in self._compiled:
+            self._compiled[dialect] = self._compile(connection)
+        statement, shaped = self._compiled[dialect]
+        connection.exec_driver_sql(statement, shaped(rows))
+
+    def _compile(self, connection: Connection) -> tuple[str, _Shape]:
+        compiled = self._statement.compile(dialect=connection.dialect)
+        order = compiled.positiontup
+        if order is None:
+            names = self._names
+            return compiled.string, lambda rows: [dict(zip(names, row, strict=True)) for row in rows]
+        if tuple(order) == self._names:
+            return compiled.string, list
+        places = itemgetter(*(self._names.index(name) for name in order))
+        return compiled.string, lambda rows: [places(row) for row in rows]
