@@ -92,8 +92,8 @@ class Dispatch:
             await asyncio.gather(*(self.publish(held) for held in shards))
         return bool(shards)
 
-    async def publish(self, held: Held) -> None:
-        """Send a shard out, or leave it to the sweep when the broker is away."""
+    async def publish(self, held: Held) -> bool:
+        """Send a shard out, or leave it to the sweep when the broker is away; False when another is in its place."""
         own, row = self._own, held.row
         held.published_at = own.clock.elapsed()
         shard = Shard(
@@ -113,12 +113,13 @@ class Dispatch:
             queued = await own.broker.publish_shard(row.pool, own.partition, row.host_id, row.slot, encode(shard))
         except Transient as error:
             log.warning("dispatch.unpublished", lease=row.lease_id, host=row.host, error=str(error))
-            return
+            return True
         if queued or held.grant is not None:
             self._refused.pop(row.lease_id, None)
         else:
             wait_s = self._refused[row.lease_id].wait_s * 2 if row.lease_id in self._refused else _REFUSED_FIRST_S
             self._refused[row.lease_id] = _Refused(held, own.clock.elapsed() + wait_s, wait_s)
+        return queued
 
     async def _publish_refused(self) -> None:
         """Offer again what the slot's previous message still kept out: its worker has reported and is about to ack."""

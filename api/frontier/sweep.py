@@ -55,7 +55,12 @@ class Sweep:
                     own.front.mark_incomplete(crawl.crawl_id)
 
     async def _republish(self) -> None:
-        """Publish again what nobody began, or nobody came back for: the broker may have lost it."""
+        """Publish again what nobody began, or nobody came back for: the broker may have lost it.
+
+        What still stands in its place goes first: a broker that was killed may remember that a shard was acknowledged
+        and not that it was removed, and then neither delivers it nor lets another in. A shard that merely waited long
+        for a worker loses nothing but its place in the line.
+        """
         own = self._own
         now = own.clock.elapsed()
         for held in own.leases:
@@ -64,7 +69,10 @@ class Sweep:
                 late = waited > own.settings.republish_s
             else:
                 late = now > held.grant.until + own.settings.ack_wait_s and waited > own.settings.republish_s
-            if late:
+            if late and not await self._dispatch.publish(held):
+                row = held.row
+                log.warning("lease.replaced", partition=own.partition, lease=row.lease_id, host=row.host)
+                await own.broker.drop_visit(row.pool, own.partition, row.host_id, row.slot)
                 await self._dispatch.publish(held)
 
     async def _reclaim(self) -> None:

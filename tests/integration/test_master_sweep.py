@@ -1,0 +1,71 @@
+"""The sweep against the real broker and database: what the broker does with a shard never stalls its host."""
+
+import asyncio
+from pathlib import Path
+
+from api.control.standalone import Standalone
+from api.frontier.ownership import FrontierSettings
+from shared.adapters.local.clock import SystemClock
+from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.nats import NatsBroker
+from shared.adapters.sql.store import SqliteStore
+from shared.domain.ids import HostId, Partition, numbered
+from shared.domain.spec_parse import parse_spec
+from shared.domain.url import public_suffix_snapshot
+from shared.supervise import Tasks
+from shared.wire.messages import Shard, WorkerStatus, decode_shard, encode
+from shared.wire.subjects import WORKER_STATUS
+from tests.support.broker import POOL, BrokerServer
+from tests.support.broker import server as server
+
+PARTITION = Partition(0)
+
+
+async def free_worker(broker: NatsBroker) -> None:
+    """Tell for ever of a worker that has room."""
+    while True:
+        await broker.tell(WORKER_STATUS, encode(WorkerStatus("w", POOL, 8, 0)))
+        await asyncio.sleep(0.05)
+
+
+async def first_shard(broker: NatsBroker) -> Shard:
+    """The next shard that the broker delivers."""
+    while True:
+        for message in await broker.pull_visits(POOL, 1, 1.0):
+            return decode_shard(message.data)
+
+
+def test_a_shard_that_the_broker_never_delivers_and_never_removes_does_not_stall_its_host(
+    tmp_path: Path, server: BrokerServer
+) -> None:
+    """A broker killed between an acknowledgement and its removal keeps such a shard. Here it is one that was taken and
+    is never settled: it, too, is not delivered again, and lets no other onto its subject."""
+    spec = parse_spec({"seeds": ["http://a.test/"]})
+    settings = FrontierSettings(partitions=1, republish_s=0.3, sweep_s=0.05)
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "crawl.db")
+        await store.open_cluster(1, public_suffix_snapshot(), 0)
+        async with server.broker(ack_wait_s=3600) as broker, Tasks() as tasks:
+            first_host = numbered(1, PARTITION)
+            assert await broker.publish_shard(POOL, PARTITION, first_host, 0, b"stuck")
+            assert [message.data for message in await broker.pull_visits(POOL, 1, 5.0)] == [b"stuck"]
+            master = Standalone(
+                spec,
+                store=store,
+                broker=broker,
+                specs=LocalSpecs(tmp_path / "specs"),
+                clock=SystemClock(),
+                settings=settings,
+                alone=True,
+            )
+            stop = asyncio.Event()
+            running = tasks.start("master", master.run(stop, grace_s=0))
+            tasks.start("worker", free_worker(broker))
+            shard = await first_shard(broker)
+            assert (HostId(shard.host_id), [url.url for url in shard.urls]) == (first_host, ["http://a.test/"])
+            stop.set()
+            await running
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
