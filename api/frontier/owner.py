@@ -1,6 +1,7 @@
 """The owner of one partition: claims it, then ingests, dispatches, grants and sweeps until it stops or is deposed."""
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
@@ -61,7 +62,7 @@ class Owner:
         anew under the same term, as a new owner would.
         """
         try:
-            claimed = await until_answered(lambda: self._store.claim(self.partition, self.term))
+            claimed = await self._claimed()
             while True:
                 try:
                     await self._serve(claimed)
@@ -72,6 +73,17 @@ class Owner:
                 claimed = await until_answered(lambda: self._store.reload(self.partition, self.term))
         except* OwnershipLost as group:
             log.warning("owner.deposed", partition=self.partition, term=self.term, error=str(group.exceptions[0]))
+
+    async def _claimed(self) -> Claimed:
+        """Claim the partition. A claim whose answer was lost may be in: it would refuse a second one of the same term."""
+        while True:
+            try:
+                return await self._store.claim(self.partition, self.term)
+            except Transient as error:
+                log.warning("owner.claims_again", partition=self.partition, error=str(error))
+                await asyncio.sleep(error.retry_in)
+            with suppress(OwnershipLost, Transient):
+                return await self._store.reload(self.partition, self.term)
 
     async def _serve(self, claimed: Claimed) -> None:
         own = Ownership(

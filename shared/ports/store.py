@@ -70,7 +70,10 @@ class Store(Protocol):
         ...
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
-        """What a claim under `term` finds now; OwnershipLost when another term owns it."""
+        """What a claim under `term` finds now; OwnershipLost when another term owns it, or none was committed.
+
+        No transaction begun under this term before can commit any more.
+        """
         ...
 
     async def apply_found(

@@ -19,6 +19,9 @@ _CLAIM = text(
     "UPDATE partitions SET owner_term = :term, version = version + 1"
     " WHERE partition = :partition AND owner_term < :term"
 )
+_RESUME = text(
+    "UPDATE partitions SET version = version + 1 WHERE partition = :partition AND owner_term = :term"
+)
 
 
 def pass_fence(connection: Connection, fence: Fence, position: Position | None = None) -> None:
@@ -52,3 +55,12 @@ def take_over(connection: Connection, partition: Partition, term: Term) -> None:
     """Make `term` the partition's owner; OwnershipLost when an equal or later one has it."""
     if connection.execute(_CLAIM, {"partition": partition, "term": term}).rowcount != 1:
         raise OwnershipLost(f"partition {partition} is owned under a term not older than {term}")
+
+
+def resume(connection: Connection, partition: Partition, term: Term) -> None:
+    """Begin anew under the same term; OwnershipLost when another has it.
+
+    The version moves, so that a transaction whose fate is unknown and that is still on its way can no longer commit.
+    """
+    if connection.execute(_RESUME, {"partition": partition, "term": term}).rowcount != 1:
+        raise OwnershipLost(f"partition {partition} is no longer owned under term {term}")

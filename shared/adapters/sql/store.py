@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from sqlalchemy import Connection
+
 from shared.adapters.sql import apply as applying
 from shared.adapters.sql import commands, crawls, fence, found, leasing
 from shared.adapters.sql.engine import SqliteThreads, Synchronous
@@ -78,7 +80,11 @@ class SqliteStore:
         return await self._threads.read(lambda c: leasing.load(c, partition, term))
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
-        return await self._threads.read(lambda c: leasing.load(c, partition, term))
+        def resume(connection: Connection) -> Claimed:
+            fence.resume(connection, partition, term)
+            return leasing.load(connection, partition, term)
+
+        return await self._threads.write(resume)
 
     async def apply(self, fence: Fence, position: Position, changes: Changes) -> None:
         await self._threads.write(lambda c: applying.apply(c, fence, position, changes))
