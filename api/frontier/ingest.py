@@ -139,12 +139,13 @@ class Ingest:
 
     async def _command(self, report: Delivered, command: Command) -> None:
         own = self._own
-        position = _after(own.position, "outcome", report)
         wanted = CommandRun(command.id, CrawlId(command.crawl), command.kind, dict(command.args), own.partition)
         after_host: int | None = 0
         try:
             while after_host is not None:
                 async with own.writing() as fence:
+                    # Between chunks, and while we waited, discoveries have moved the position.
+                    position = _after(own.position, "outcome", report)
                     after_host = await own.store.run_command(fence, position, wanted, after_host, own.clock.unix_ms())
                     await own.committed(position if after_host is None else None)
         except (Permanent, ValueError) as error:
@@ -154,15 +155,19 @@ class Ingest:
         self._forget(wanted)
 
     def _forget(self, command: CommandRun) -> None:
-        """What was remembered of rows a command changed is read anew."""
+        """What was remembered of rows a command changed is read anew.
+
+        A deleted crawl's lease keeps its host's slot while its grant may last; the sweep ends it then.
+        """
         own = self._own
         if command.kind == CommandKind.DELETE:
             for held in own.leases.of_crawl(command.crawl_id):
-                own.leases.settle(held.row.lease_id, {}, freed=True)
+                unbegun = held.grant is None
+                own.leases.settle(held.row.lease_id, {}, freed=unbegun)
                 host = own.front.host(held.row.host_id)
-                if host is not None:
-                    rested = held.grant.until if held.grant is not None else own.clock.elapsed()
-                    own.front.released(host, held.row.slot, rested, held.row.delay_ms / 1000)
+                if host is not None and unbegun:
+                    own.front.released(host, held.row.slot, own.clock.elapsed(), held.row.delay_ms / 1000)
+            own.front.drop_crawl(command.crawl_id)
         for crawl in own.crawls:
             if command.kind in (CommandKind.BLOCK_HOST, CommandKind.HOST_DELAY) or crawl.crawl_id == command.crawl_id:
                 own.front.mark_stale(crawl.crawl_id)
