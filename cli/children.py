@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import sysconfig
@@ -16,14 +15,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cli.exits import Exit
+from cli.logs import tail
 from cli.roles import PARENT
+from shared.adapters.nats import EmbeddedServer, Endpoint
 from shared.domain.errors import Transient, Unusable
-
-LOG_BYTES: Final = 10 << 20
-"""Size at which a log is put aside as *.1, replacing the one before it."""
-
-_TAIL_BYTES: Final = 16 << 10
-_TAIL_LINES: Final = 12
 
 
 @dataclass(slots=True)
@@ -129,6 +124,37 @@ class RoleProcess:
         return "\n".join(tail(self._log))
 
 
+class Broker:
+    """The bundled nats-server as a child."""
+
+    name: Final = "broker"
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = server
+        self.endpoint: Endpoint | None = None
+
+    def __repr__(self) -> str:
+        return repr(self._server)
+
+    @property
+    def pid(self) -> int | None:
+        return self._server.pid
+
+    async def start(self) -> None:
+        self.endpoint = await self._server.start()
+
+    async def exited(self) -> int:
+        return await self._server.exited()
+
+    def signal(self, number: int) -> None:
+        if (pid := self._server.pid) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def last_words(self) -> str:
+        return self._server.log_tail()
+
+
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with `settings` and what makes `python -m orb` find this very code, and no other."""
     root = Path(__file__).resolve().parents[1]
@@ -137,36 +163,6 @@ def environment(settings: Mapping[str, str]) -> dict[str, str]:
         before = os.environ.get("PYTHONPATH", "")
         result["PYTHONPATH"] = str(root) if before in ("", str(root)) else f"{root}{os.pathsep}{before}"
     return result
-
-
-def begin_log(path: Path) -> None:
-    """Put the log of an earlier run aside."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and path.stat().st_size:
-        path.replace(_aside(path))
-    path.touch()
-
-
-def bound_log(path: Path) -> None:
-    """Keep a log that others append to within `LOG_BYTES`; lines written meanwhile may be lost."""
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > LOG_BYTES:
-            shutil.copyfile(path, _aside(path))
-            os.truncate(path, 0)
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(path.name + ".1")
-
-
-def tail(path: Path) -> list[str]:
-    """The last lines of a log."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
-    except FileNotFoundError:
-        return []
 
 
 def said_by(child: Child) -> str | None:

@@ -5,26 +5,24 @@ import asyncio
 import errno
 import json
 import os
-import re
-import shlex
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cli.exits import Exit, Usage
+from cli.exits import Exit
 from cli.folder import CrawlFolder
-from cli.spec import add_flags, changed_fields, declared, merged, seed_urls, stored, written
+from cli.spec import add_flags, changed_fields
+from cli.wanted import Wanted, judged, resume_command
 from cli.watch import say
 from shared.domain.crawl import CrawlSpec, encode_spec
-from shared.domain.errors import Transient, Unusable
+from shared.domain.errors import Unusable
 from shared.domain.frontier import CrawlState
-from shared.domain.url import host_of
 
-WORKERS_MOST: Final = 256
+if TYPE_CHECKING:
+    from cli.local import Ending
 
 _EPILOG: Final = """\
 The folder DIR is by default the first seed's host with .crawl behind it, in the current directory. Without URL
@@ -46,18 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line asks for, judged."""
-
-    spec: CrawlSpec
-    folder: CrawlFolder
-    workers: int
-    arguments: argparse.Namespace
-
-
 def run(arguments: argparse.Namespace) -> int:
-    wanted = _wanted(arguments)
+    wanted = judged(arguments)
     folder = wanted.folder
     folder.make()
     with folder.held() as lock, _resumable(wanted):
@@ -70,52 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
         _announce(wanted, before)
         folder.put_spec(wanted.spec)
         return _crawled(wanted, lock)
-
-
-# --- what is wanted ---------------------------------------------------------------------------------------------------
-
-
-def _wanted(arguments: argparse.Namespace) -> Wanted:
-    seeds, notes = seed_urls(arguments.urls)
-    declares = bool(seeds) or arguments.spec is not None
-    known = None if arguments.out is None or declares else CrawlFolder(arguments.out).spec()
-    data: dict[str, Any]
-    if arguments.spec is not None:
-        data, source = written(arguments.spec), f"the spec {arguments.spec}"
-    elif seeds:
-        data, source = {}, "the command line"
-    elif known is not None:
-        data, source = stored(known), f"the stored spec in {arguments.out}"
-    elif arguments.out is not None:
-        raise Usage(f"{arguments.out} holds no crawl to go on with; name a URL or a --spec to begin one.")
-    else:
-        raise Usage("name a URL to start from, a --spec, or the folder of a crawl to go on with (--out DIR).")
-    spec = declared(merged(data, seeds, arguments), source, arguments)
-    workers = _workers(arguments.workers)
-    path = arguments.out or Path(_folder_name(spec))
-    known = None if arguments.fresh else CrawlFolder(path).spec()
-    if known is not None and known.name != spec.name:
-        raise Usage(
-            f"{path} holds the crawl {known.name!r} and not {spec.name!r}; choose another folder with --out, or start "
-            "over with --fresh."
-        )
-    for note in notes:
-        say(note)
-    return Wanted(spec, CrawlFolder(path), workers, arguments)
-
-
-def _workers(text: str | None) -> int:
-    if text is None:
-        return min(
-            WORKERS_MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        )
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= WORKERS_MOST:
-        return int(text)
-    raise Usage(f"--workers: expected a whole number from 1 to {WORKERS_MOST}, got {text!r}.")
-
-
-def _folder_name(spec: CrawlSpec) -> str:
-    return re.sub(r"[^a-z0-9._-]+", "-", host_of(spec.seeds[0].url)).strip("-.") + ".crawl"
 
 
 def _announce(wanted: Wanted, before: CrawlSpec | None) -> None:
@@ -137,6 +79,8 @@ def _announce(wanted: Wanted, before: CrawlSpec | None) -> None:
 
 def _already_finished(wanted: Wanted) -> int | None:
     """The exit code where this very crawl is finished; None where there is something to do."""
+    if not wanted.folder.database.is_file():
+        return None  # and the database's libraries are loaded while the processes start
     from cli.summary import as_json, summarized
 
     summary = summarized(wanted.folder)
@@ -147,7 +91,9 @@ def _already_finished(wanted: Wanted) -> int | None:
     finished_ms = summary.row.finished_at_ms or 0
     index = wanted.folder.index
     if not index.exists() or index.stat().st_mtime * 1000 < finished_ms:
-        _settle_archive(wanted.folder)
+        from cli.settling import settle
+
+        settle(wanted.folder)
     code = Exit.OK if summary.counters.pages else Exit.NOTHING_FETCHED
     pages = summary.counters.pages
     say(
@@ -160,23 +106,24 @@ def _already_finished(wanted: Wanted) -> int | None:
 
 
 def _crawled(wanted: Wanted, lock: int) -> int:
-    from cli.local import End, Ending, LocalRun, log_to
-    from cli.summary import as_json, as_text, summarized
+    from cli.local import LocalRun
+    from cli.logs import log_to
+    from cli.settling import is_finished, repair
 
     folder = wanted.folder
     log_to(folder)
-    _repair(folder)
+    repair(folder)
     started = time.monotonic()
     watch = _watch(wanted, started)
 
-    async def go() -> Ending:
+    async def go() -> "Ending":
         local = LocalRun(
             folder,
             wanted.spec,
             workers=wanted.workers,
             lock=lock,
             watch=watch,
-            finished=lambda: _is_finished(wanted),
+            finished=lambda: is_finished(folder, wanted.spec),
         )
         return await local.run()
 
@@ -184,9 +131,18 @@ def _crawled(wanted: Wanted, lock: int) -> int:
         ending = asyncio.run(go())
     finally:
         watch.close()
-    seconds = time.monotonic() - started
+    return _ended(wanted, ending, time.monotonic() - started)
+
+
+def _ended(wanted: Wanted, ending: "Ending", seconds: float) -> int:
+    """Put the folder in order, tell how it stands and why, and choose the exit code."""
+    from cli.local import End, Ending
+    from cli.settling import settle
+    from cli.summary import as_json, as_text, summarized
+
+    folder = wanted.folder
     try:
-        _settle_archive(folder)
+        settle(folder)
     except (OSError, Unusable) as error:
         # What is stored is safe; the next run puts the archive in order.
         ending = Ending(End.FAILED, ending.message or _lacking(error, folder))
@@ -219,7 +175,7 @@ def _last_word(wanted: Wanted, end: str, message: str) -> None:
     if message:
         say(message)
     if end != "finished":
-        say(f"to go on: {_resume_command(wanted)}")
+        say(f"to go on: {resume_command(wanted)}")
 
 
 def _watch(wanted: Wanted, started: float) -> Any:
@@ -236,52 +192,6 @@ def _watch(wanted: Wanted, started: float) -> Any:
     return PlainLines(pace)
 
 
-def _is_finished(wanted: Wanted) -> bool:
-    """Whether the database says that the crawl, as now declared, is finished."""
-    from shared.adapters.sql.reading import CrawlReader
-
-    if not wanted.folder.database.is_file():
-        return False
-    reader = CrawlReader(wanted.folder.database)
-    try:
-        row = reader.crawl()
-    except Transient:
-        return False  # the database is busy: the caller asks again
-    finally:
-        reader.close()
-    return row is not None and row.state is CrawlState.FINISHED and row.spec == encode_spec(wanted.spec).decode()
-
-
-def _repair(folder: CrawlFolder) -> None:
-    """Finish what dead workers left open in the archive."""
-    import structlog
-
-    from shared.adapters.objects.repair import repair_torn
-
-    log = structlog.get_logger("orb.crawl")
-    for segment in repair_torn(folder.archive):
-        log.info("archive.repaired", segment=segment.segment, kept=segment.kept, cut=segment.cut)
-        if segment.damaged:
-            say(f"segment {segment.segment} is damaged at {segment.damaged}; what lies there is lost")
-
-
-def _settle_archive(folder: CrawlFolder) -> None:
-    """Leave the archive as other tools expect it: finished segments, and the index of what was accepted."""
-    from shared.adapters.objects.cdxj import write_index
-    from shared.adapters.sql.reading import CrawlReader
-
-    _repair(folder)
-    if not folder.database.is_file():
-        return
-    reader = CrawlReader(folder.database)
-    try:
-        row = reader.crawl()
-        if row is not None:
-            write_index(reader.index_rows(row.crawl_id), folder.index)
-    finally:
-        reader.close()
-
-
 # --- the last words ---------------------------------------------------------------------------------------------------
 
 
@@ -291,13 +201,13 @@ def _resumable(wanted: Wanted) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(f"stopped; to go on: {_resume_command(wanted)}")
+        say(f"stopped; to go on: {resume_command(wanted)}")
         raise SystemExit(Exit.RESUMABLE) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO):
             raise
         say(_lacking(error, wanted.folder))
-        say(f"to go on: {_resume_command(wanted)}")
+        say(f"to go on: {resume_command(wanted)}")
         raise SystemExit(Exit.ENVIRONMENT) from error
 
 
@@ -308,23 +218,6 @@ def _lacking(error: Exception, folder: CrawlFolder) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk of {folder.path} is full; make room there, and the crawl goes on."
     return f"{error.filename or folder.path}: {error.strerror}; put that right, and the crawl goes on."
-
-
-def _resume_command(wanted: Wanted) -> str:
-    """The command that goes on with this folder as it is declared."""
-    words = [_program(), "crawl", "--out", str(wanted.folder.path)]
-    if wanted.arguments.workers is not None:
-        words += ["--workers", str(wanted.workers)]
-    return shlex.join(words)
-
-
-def _program() -> str:
-    """How this person starts `orb`: a clone's launcher, or the installed command."""
-    launcher = Path(__file__).resolve().parents[1] / "orb"
-    if os.environ.get("PYTHONSAFEPATH") and launcher.is_file():
-        relative = os.path.relpath(launcher)
-        return str(launcher) if relative.startswith("..") else os.path.join(".", relative)
-    return "orb"
 
 
 def _run_json(end: str, code: int, seconds: float, message: str) -> dict[str, Any]:

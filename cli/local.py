@@ -9,7 +9,7 @@ import itertools
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -17,8 +17,9 @@ from typing import Final
 
 import structlog
 
-from cli.children import GivenUp, Keeper, RoleProcess, begin_log, bound_log
+from cli.children import Broker, GivenUp, Keeper, RoleProcess
 from cli.folder import ROOM_BYTES, CrawlFolder
+from cli.logs import begin_log, bound_log
 from cli.watch import Watch
 from shared.adapters.nats import EmbeddedServer, Endpoint, NatsBroker, StreamSettings
 from shared.domain.crawl import CrawlSpec
@@ -55,37 +56,6 @@ class Ending:
 
     end: End
     message: str = ""
-
-
-class Broker:
-    """The bundled nats-server as a child."""
-
-    name: Final = "broker"
-
-    def __init__(self, server: EmbeddedServer) -> None:
-        self._server = server
-        self.endpoint: Endpoint | None = None
-
-    def __repr__(self) -> str:
-        return repr(self._server)
-
-    @property
-    def pid(self) -> int | None:
-        return self._server.pid
-
-    async def start(self) -> None:
-        self.endpoint = await self._server.start()
-
-    async def exited(self) -> int:
-        return await self._server.exited()
-
-    def signal(self, number: int) -> None:
-        if (pid := self._server.pid) is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def last_words(self) -> str:
-        return self._server.log_tail()
 
 
 class LocalRun:
@@ -322,19 +292,3 @@ async def _patiently(connect: Callable[[], Awaitable[NatsBroker]]) -> NatsBroker
         except Transient as error:
             log.info("broker.away", reason=str(error))
             await asyncio.sleep(error.retry_in)
-
-
-def log_to(folder: CrawlFolder) -> None:
-    """Send this process's own events to logs/supervisor.log, as JSON lines."""
-    path = folder.logs / "supervisor.log"
-    begin_log(path)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(path.open("a", encoding="utf-8", buffering=1)),
-        cache_logger_on_first_use=False,
-    )

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from cli.crawl import _settle_archive
 from cli.exits import Exit
 from cli.folder import CrawlFolder
 from cli.main import main
+from cli.settling import settle
 from shared.adapters.sql import reading
 from tests.support import stored
 from tests.support.crawled import BODY, SEED, TITLE, Made, made
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(crawl: Made, orb: Orb, tmp
 
 
 def test_the_index_lists_each_page_once_at_its_record(crawl: Made) -> None:
-    _settle_archive(CrawlFolder(crawl.path))
+    settle(CrawlFolder(crawl.path))
     lines = list(stored.index_lines(crawl.path))
     assert sorted(line["url"] for line in lines) == sorted(crawl.pages)
     for line in lines:

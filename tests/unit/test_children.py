@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from cli import children
-from cli.children import Deaths, GivenUp, Keeper, begin_log, bound_log, ended_by, environment, said_by, tail
+from cli import children, logs
+from cli.children import Deaths, GivenUp, Keeper, ended_by, environment, said_by
+from cli.logs import begin_log, bound_log, tail
 from shared.domain.errors import Unusable
 
 
@@ -163,7 +164,7 @@ def test_a_stop_during_the_wait_before_a_restart_starts_nothing() -> None:
 
 
 def test_logs_are_bounded_and_those_of_the_run_before_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "LOG_BYTES", 100)
+    monkeypatch.setattr(logs, "LOG_BYTES", 100)
     log = tmp_path / "logs" / "master.log"
     begin_log(log)
     with log.open("ab") as appended:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.crawl import _wanted, configure
+from cli.crawl import configure
 from cli.exits import Exit, Usage
 from cli.main import main
 from cli.spec import FLAGS, changed_fields, seed_urls, stored
+from cli.wanted import judged
 from shared.domain.crawl import CrawlSpec, ScopeMode
 from shared.domain.spec_parse import parse_spec
 
@@ -22,7 +23,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
 
 
 def spec_of(*arguments: str) -> CrawlSpec:
-    return _wanted(parsed(*arguments)).spec
+    return judged(parsed(*arguments)).spec
 
 
 @pytest.fixture(autouse=True)
@@ -116,10 +117,10 @@ def test_what_is_no_spec_is_refused_with_its_place(
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(Usage, match=r"cannot read the spec none\.yaml: No such file"):
-        _wanted(parsed("--spec", "none.yaml"))
+        judged(parsed("--spec", "none.yaml"))
     (tmp_path / "latin.yaml").write_bytes(b"name: \xff")
     with pytest.raises(Usage, match="not UTF-8"):
-        _wanted(parsed("--spec", "latin.yaml"))
+        judged(parsed("--spec", "latin.yaml"))
 
 
 def test_https_is_assumed_where_no_scheme_is_given_and_said() -> None:
@@ -150,40 +151,40 @@ def test_a_spec_file_given_as_url_is_recognised(tmp_path: Path) -> None:
     ],
 )
 def test_the_folder_is_named_after_the_first_seeds_host(url: str, name: str) -> None:
-    assert str(_wanted(parsed(url, "https://other.example/")).folder.path) == name
+    assert str(judged(parsed(url, "https://other.example/")).folder.path) == name
 
 
 @pytest.mark.parametrize("workers", ["0", "-1", "two", "1000", "1.5"])
 def test_workers_are_a_whole_number_within_reason(workers: str) -> None:
     with pytest.raises(Usage, match="--workers"):
-        _wanted(parsed(URL, "--workers", workers))
+        judged(parsed(URL, "--workers", workers))
 
 
 def test_something_to_crawl_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(Usage, match="name a URL"):
-        _wanted(parsed())
+        judged(parsed())
     with pytest.raises(Usage, match="holds no crawl to go on with"):
-        _wanted(parsed("--out", str(tmp_path / "new")))
+        judged(parsed("--out", str(tmp_path / "new")))
 
 
 def test_the_stored_spec_goes_on_with_flags_laid_over(tmp_path: Path) -> None:
-    first = _wanted(parsed(URL, "--max-pages", "5", "--delay", "2", "--out", "a"))
+    first = judged(parsed(URL, "--max-pages", "5", "--delay", "2", "--out", "a"))
     first.folder.make()
     first.folder.put_spec(first.spec)
-    again = _wanted(parsed("--out", "a", "--max-pages", "9"))
+    again = judged(parsed("--out", "a", "--max-pages", "9"))
     assert (again.spec.budget.max_pages, again.spec.politeness.delay_s) == (9, 2.0)
     assert changed_fields(first.spec, again.spec) == ["budget.max_pages: 5 -> 9"]
-    assert changed_fields(first.spec, _wanted(parsed("--out", "a")).spec) == []
+    assert changed_fields(first.spec, judged(parsed("--out", "a")).spec) == []
 
 
 def test_another_crawls_folder_is_not_taken(tmp_path: Path) -> None:
-    first = _wanted(parsed(URL, "--out", "a"))
+    first = judged(parsed(URL, "--out", "a"))
     first.folder.make()
     first.folder.put_spec(first.spec)
     (tmp_path / "b.yaml").write_text(f"name: other\nseeds: {URL}\n")
     with pytest.raises(Usage, match="holds the crawl 'crawl' and not 'other'"):
-        _wanted(parsed("--spec", "b.yaml", "--out", "a"))
-    assert _wanted(parsed("--spec", "b.yaml", "--out", "a", "--fresh")).spec.name == "other"
+        judged(parsed("--spec", "b.yaml", "--out", "a"))
+    assert judged(parsed("--spec", "b.yaml", "--out", "a", "--fresh")).spec.name == "other"
 
 
 def test_changed_seeds_are_told_by_their_urls() -> None:

@@ -1,0 +1,89 @@
+"""What a command line of `orb crawl` asks for, judged before anything is touched."""
+
+import argparse
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cli.exits import Usage
+from cli.folder import CrawlFolder
+from cli.spec import declared, merged, seed_urls, stored, written
+from cli.watch import say
+from shared.domain.crawl import CrawlSpec
+from shared.domain.url import host_of
+
+WORKERS_MOST: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for, judged."""
+
+    spec: CrawlSpec
+    folder: CrawlFolder
+    workers: int
+    arguments: argparse.Namespace
+
+
+def judged(arguments: argparse.Namespace) -> Wanted:
+    """Judge the arguments; Usage with everything that is wrong."""
+    seeds, notes = seed_urls(arguments.urls)
+    declares = bool(seeds) or arguments.spec is not None
+    known = None if arguments.out is None or declares else CrawlFolder(arguments.out).spec()
+    data: dict[str, Any]
+    if arguments.spec is not None:
+        data, source = written(arguments.spec), f"the spec {arguments.spec}"
+    elif seeds:
+        data, source = {}, "the command line"
+    elif known is not None:
+        data, source = stored(known), f"the stored spec in {arguments.out}"
+    elif arguments.out is not None:
+        raise Usage(f"{arguments.out} holds no crawl to go on with; name a URL or a --spec to begin one.")
+    else:
+        raise Usage("name a URL to start from, a --spec, or the folder of a crawl to go on with (--out DIR).")
+    spec = declared(merged(data, seeds, arguments), source, arguments)
+    workers = _workers(arguments.workers)
+    path = arguments.out or Path(_folder_name(spec))
+    known = None if arguments.fresh else CrawlFolder(path).spec()
+    if known is not None and known.name != spec.name:
+        raise Usage(
+            f"{path} holds the crawl {known.name!r} and not {spec.name!r}; choose another folder with --out, or start "
+            "over with --fresh."
+        )
+    for note in notes:
+        say(note)
+    return Wanted(spec, CrawlFolder(path), workers, arguments)
+
+
+def _workers(text: str | None) -> int:
+    if text is None:
+        return min(
+            WORKERS_MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= WORKERS_MOST:
+        return int(text)
+    raise Usage(f"--workers: expected a whole number from 1 to {WORKERS_MOST}, got {text!r}.")
+
+
+def _folder_name(spec: CrawlSpec) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", host_of(spec.seeds[0].url)).strip("-.") + ".crawl"
+
+
+def resume_command(wanted: Wanted) -> str:
+    """The command that goes on with this folder as it is declared."""
+    words = [_program(), "crawl", "--out", str(wanted.folder.path)]
+    if wanted.arguments.workers is not None:
+        words += ["--workers", str(wanted.workers)]
+    return shlex.join(words)
+
+
+def _program() -> str:
+    """How this person starts `orb`: a clone's launcher, or the installed command."""
+    launcher = Path(__file__).resolve().parents[1] / "orb"
+    if os.environ.get("PYTHONSAFEPATH") and launcher.is_file():
+        relative = os.path.relpath(launcher)
+        return str(launcher) if relative.startswith("..") else os.path.join(".", relative)
+    return "orb"
