@@ -141,14 +141,11 @@ class Granting:
 
     async def _extend(self, question: Extend) -> Answer | None:
         own = self._own
-        held = own.leases.extend(LeaseId(question.lease), question.grant, question.holder, own.clock.elapsed())
-        if held is None:
-            return Gone()
+        # First the term, which takes time: meanwhile the grant may run out, and another begin.
         if not await own.store.still_owner(own.fence):
             return None
-        # The grant may have run out, and another begun, while the term was being proved.
         held = own.leases.extend(LeaseId(question.lease), question.grant, question.holder, own.clock.elapsed())
-        if held is None:
+        if held is None or own.crawls.get(held.row.crawl_id) is None:
             return Gone()
         own.leases.extended(held, own.clock.elapsed())
         return Go(grant=question.grant, expires_ms=int(own.settings.grant_s * 1000))

@@ -79,7 +79,7 @@ class Draft:
             url = left.pop(Fingerprint(fingerprint), None)
             if url is not None:
                 self._give_back(held, Fingerprint(fingerprint), url)
-        if message.note is not None:
+        if message.note is not None and crawl is not None:
             self._note(held, message.note)
         newest = held.grant is not None and held.grant.number == message.grant
         if message.final and newest:

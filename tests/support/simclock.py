@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 EPOCH_MS: Final = 1_700_000_000_000
 _SPINS: Final = 20_000
+_NEAR_S: Final = 1e-6
 
 
 class Fault(Enum):
@@ -57,7 +58,10 @@ class SimLoop(asyncio.SelectorEventLoop):
             for _ in range(_SPINS):
                 while loop._scheduled and loop._scheduled[0]._cancelled:
                     loop._run_once()
-                if not loop._ready and (not loop._scheduled or loop._scheduled[0]._when > self.now):
+                if loop._scheduled and loop._scheduled[0]._when <= self.now + _NEAR_S:
+                    # asyncio fires timers up to its clock's resolution early; here time is what it was asked to be.
+                    self.now = max(self.now, loop._scheduled[0]._when)
+                elif not loop._ready:
                     return
                 loop._run_once()
         finally:
@@ -211,7 +215,7 @@ class World:
             if timer is None or timer > until:
                 break
             self.loop.now = max(self.now, timer)
-        self.loop.now = until
+        self.loop.now = max(self.now, until)
         self.loop.pump()
 
     def run_for(self, seconds: float) -> None:

@@ -35,11 +35,13 @@ _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0 WHERE host_id
 )
 _DELETE_HOST = tuple(
     text(f"DELETE FROM {table} WHERE crawl_id = :crawl_id AND host_id = :host_id")
-    for table in ("fetches", "urls", "leases", "queues")
+    for table in ("fetches", "urls", "queues")
 )
+# A lease that was ever granted stays until its grant has run out: a new owner must know that its host is being visited.
+_DELETE_LEASES = text("DELETE FROM leases WHERE crawl_id = :crawl_id AND partition = :partition AND grants = 0")
 _DELETE_REST = tuple(
     text(f"DELETE FROM {table} WHERE crawl_id = :crawl_id AND partition = :partition")
-    for table in ("leases", "producers", "crawl_counters", "crawl_tallies", "dead_letters")
+    for table in ("producers", "crawl_counters", "crawl_tallies", "dead_letters")
 )
 _BLOCK = text("UPDATE hosts SET blocked_until_ms = :until_ms WHERE host = :host AND partition = :partition")
 _DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host AND partition = :partition")
@@ -99,5 +101,5 @@ def _delete(connection: Connection, keys: dict[str, int], hosts: list[int], *, l
         for statement in _DELETE_HOST:
             connection.execute(statement, {"crawl_id": keys["crawl_id"], "host_id": host_id})
     if last:
-        for statement in _DELETE_REST:
+        for statement in (_DELETE_LEASES, *_DELETE_REST):
             connection.execute(statement, keys)
