@@ -1,15 +1,14 @@
 """One crawl under sudden deaths, more than twenty of them: judged by what is left when it has finished."""
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support import judge, stored
+from tests.support import judge
 from tests.support.kills import drawn_seed, play, recoveries_s, report, rounds
 from tests.support.running import Running, write_spec
+from tests.support.stored import check_crawl
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
 
@@ -41,28 +40,9 @@ def crawled_under_kills(web: Callable[..., Web], folder: Path, site: SyntheticSi
     # A kill after the last request would have struck a crawl that was over.
     assert set(recoveries_s(kills, log)) == {death.victim for death in kills}
     assert len(log) >= len(expected)
-    check(run.out, summary, expected)
+    check_crawl(run.out, summary, expected)
     too_soon = {host: gap for host in judge.hosts(log) if (gap := judge.smallest_gap(log, host)) < DELAY_S}
     assert too_soon == {}
-
-
-def check(out: Path, summary: dict[str, Any], expected: set[str]) -> None:
-    """The page set of an undisturbed crawl, nothing stored twice, the books balanced, every record where it is said."""
-    assert (summary["end"], summary["state"], summary["finished_reason"]) == ("finished", "finished", "complete")
-    index = list(stored.index_lines(out))
-    pages = Counter(line["url"] for line in index if line["status"] == "200")
-    assert set(pages) == expected
-    repeated = {url: count for url, count in Counter(line["url"] for line in index).items() if count > 1}
-    assert repeated == {}
-    assert summary["identities"] == {"urls": 0, "links": 0}
-    assert summary["dead_letters"] == 0
-    counters = summary["counters"]
-    assert (counters["queued"], counters["leased"]) == (0, 0)
-    assert counters["pages"] == len(expected)
-    stored.check_with_warcio(stored.segments(out))
-    for line in index:
-        record = stored.record_at(out, line["filename"], int(line["offset"]), int(line["length"]))
-        assert (record.url, str(record.status)) == (line["url"], line["status"])
 
 
 @pytest.mark.timeout(360)

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,3 +79,22 @@ def check_with_warcio(paths: list[Path]) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "warcio.cli", "check", *map(str, paths)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
+
+
+def check_crawl(out: Path, summary: dict[str, Any], expected: set[str]) -> None:
+    """The page set of an undisturbed crawl, nothing stored twice, the books balanced, every record where it is said."""
+    assert (summary["end"], summary["state"], summary["finished_reason"]) == ("finished", "finished", "complete")
+    index = list(index_lines(out))
+    pages = Counter(line["url"] for line in index if line["status"] == "200")
+    assert set(pages) == expected
+    repeated = {url: count for url, count in Counter(line["url"] for line in index).items() if count > 1}
+    assert repeated == {}
+    assert summary["identities"] == {"urls": 0, "links": 0}
+    assert summary["dead_letters"] == 0
+    counters = summary["counters"]
+    assert (counters["queued"], counters["leased"]) == (0, 0)
+    assert counters["pages"] == len(expected)
+    check_with_warcio(segments(out))
+    for line in index:
+        record = record_at(out, line["filename"], int(line["offset"]), int(line["length"]))
+        assert (record.url, str(record.status)) == (line["url"], line["status"])
