@@ -1,8 +1,11 @@
-"""Named background tasks that end with their block and cannot fail unseen, and failpoints for the tests of crashes."""
+"""Named background tasks that end with their block and cannot fail unseen; child processes that do not outlive us; and
+failpoints for the tests of crashes."""
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -13,6 +16,16 @@ Failpoint = Callable[[str], None]
 """Called with the name of the step that was just finished."""
 
 FAILPOINT: Final = "ORB_FAILPOINT"
+
+_POLL_S: Final = 0.02
+_LAUNCHER: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Asks the kernel to kill this process when its parent dies (1 is PR_SET_PDEATHSIG), then becomes the program. Code run
+between fork and exec could do the same, but is not safe in a process with threads."""
 
 
 class Tasks:
@@ -71,6 +84,36 @@ class Tasks:
 
     def __repr__(self) -> str:
         return f"<Tasks {', '.join(sorted(task.get_name() for task in self._running)) or 'none'}>"
+
+
+def dying_with(parent: int) -> list[str]:
+    """What to put before a command, so that it does not outlive its parent (Linux; elsewhere nothing).
+
+    The kernel's rule is about the *thread* that starts it: start it from one that lives as long as the process.
+    """
+    if not sys.platform.startswith("linux"):
+        return []
+    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(parent)]
+
+
+async def process_end(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for a child's end: its exit status, negative for a signal."""
+    if process.poll() is None:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            while process.poll() is None:  # noqa: ASYNC110  this system has no descriptor to wait on
+                await asyncio.sleep(_POLL_S)
+        else:
+            loop = asyncio.get_running_loop()
+            ended = asyncio.Event()
+            loop.add_reader(descriptor, ended.set)
+            try:
+                await ended.wait()
+            finally:
+                loop.remove_reader(descriptor)
+                os.close(descriptor)
+    return process.wait()
 
 
 def no_failpoint(name: str) -> None:

@@ -19,6 +19,7 @@ import structlog
 
 from shared.adapters.nats.settings import MIB
 from shared.domain.errors import Transient, Unusable
+from shared.supervise import dying_with, process_end
 
 log = structlog.get_logger(__name__)
 
@@ -28,14 +29,6 @@ _POLL_S: Final = 0.02
 _PORT_WAIT_S: Final = 0.25
 _LOG_BYTES: Final = 64 * 1024
 _STORAGE_FAILURES: Final = ("no space left on device", "ritical write error", "out of resources")
-_LAUNCHER: Final = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Asks the kernel to kill this process when its parent dies (1 is PR_SET_PDEATHSIG), then becomes the server. Code run
-between fork and exec could do the same, but is not safe in a process with threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +162,9 @@ class EmbeddedServer:
 
     async def exited(self) -> int:
         """Wait for its end: the exit status, negative for a signal."""
-        process = self._process
-        if process is None:
+        if self._process is None:
             raise Unusable("the server was not started")
-        if process.poll() is None:
-            await _await_exit(process)
-        return process.wait()
+        return await process_end(self._process)
 
     def storage_failure(self) -> str | None:
         """What its log says of writes that failed for good since it started: a full disk, most often.
@@ -190,7 +180,7 @@ class EmbeddedServer:
         self._log_file.unlink(missing_ok=True)
         with self._output_file.open("wb") as output:
             self._process = subprocess.Popen(
-                [*_dying_with(os.getpid()), os.fspath(executable), "--config", os.fspath(config)],
+                [*dying_with(os.getpid()), os.fspath(executable), "--config", os.fspath(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -276,27 +266,3 @@ def _port_in(file: Path) -> int | None:
     except (ValueError, OSError):
         return None
     return int(urls[0].rsplit(":", 1)[1]) if urls else None
-
-
-def _dying_with(parent: int) -> list[str]:
-    """The command before a command that makes it not outlive its parent (Linux; elsewhere nothing)."""
-    if not sys.platform.startswith("linux"):
-        return []
-    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(parent)]
-
-
-async def _await_exit(process: subprocess.Popen[bytes]) -> None:
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        while process.poll() is None:  # noqa: ASYNC110  this system has no descriptor to wait on
-            await asyncio.sleep(_POLL_S)
-        return
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(descriptor, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
