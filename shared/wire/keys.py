@@ -1,0 +1,197 @@
+"""The keys under which a cluster coordinates, and the records in them.
+
+Records are JSON, so that an operator can read them with the coordinator's own tools. Unknown fields are ignored; a
+field may only be added with a default. No record carries a deadline: `*_at_ms` says when something happened, in Unix
+milliseconds by the clock of whoever wrote it.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from shared.domain.ids import CrawlId, Partition, Term, term_of
+from shared.wire.messages import Malformed
+
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one cluster. Prefixes end in a slash; ValueError for a name that is not 1 to 64 of `A-Za-z0-9._-`,
+    beginning and ending with a letter or digit."""
+
+    cluster: str
+
+    def __post_init__(self) -> None:
+        _named("cluster", self.cluster)
+
+    @property
+    def root(self) -> str:
+        return f"/orb/{self.cluster}/"
+
+    @property
+    def leader(self) -> str:
+        """Who leads (LeaderRecord)."""
+        return f"{self.root}leader"
+
+    @property
+    def epoch(self) -> str:
+        """How often the coordinator was replaced (EpochRecord)."""
+        return f"{self.root}epoch"
+
+    @property
+    def masters(self) -> str:
+        """Prefix of the masters that live (MemberRecord)."""
+        return f"{self.root}masters/"
+
+    @property
+    def workers(self) -> str:
+        """Prefix of the workers that live (MemberRecord)."""
+        return f"{self.root}workers/"
+
+    @property
+    def partitions(self) -> str:
+        """Prefix of who owns what (PartitionRecord)."""
+        return f"{self.root}partitions/"
+
+    @property
+    def crawls(self) -> str:
+        """Prefix of the published specs (CrawlRecord)."""
+        return f"{self.root}crawls/"
+
+    @property
+    def configuration(self) -> str:
+        """Prefix of the hot configuration (ConfigRecord)."""
+        return f"{self.root}config/"
+
+    def master(self, member: str) -> str:
+        return self.masters + _named("master", member)
+
+    def worker(self, member: str) -> str:
+        return self.workers + _named("worker", member)
+
+    def partition(self, partition: Partition) -> str:
+        return f"{self.partitions}{partition}"
+
+    def crawl(self, crawl_id: CrawlId) -> str:
+        return f"{self.crawls}{crawl_id}"
+
+    def setting(self, name: str) -> str:
+        return self.configuration + _named("setting", name)
+
+    def master_of(self, key: str) -> str | None:
+        """The master whose key this is, None for any other key; so for the others."""
+        return _after(self.masters, key)
+
+    def worker_of(self, key: str) -> str | None:
+        return _after(self.workers, key)
+
+    def partition_of(self, key: str) -> Partition | None:
+        number = _number(_after(self.partitions, key))
+        return None if number is None else Partition(number)
+
+    def crawl_of(self, key: str) -> CrawlId | None:
+        number = _number(_after(self.crawls, key))
+        return None if number is None else CrawlId(number)
+
+    def setting_of(self, key: str) -> str | None:
+        return _after(self.configuration, key)
+
+
+class LeaderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who leads, and where its HTTP API is reached by the other masters."""
+
+    id: str
+    address: str
+
+
+class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A master or worker that lives. `pool` and `capacity` (visits at once) are a worker's, `address` is a master's."""
+
+    id: str
+    version: str
+    started_at_ms: int
+    address: str = ""
+    pool: str = ""
+    capacity: int = 0
+    draining: bool = False
+
+
+class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who owns a partition. The owner's term is (epoch, revision of this record): whenever it is written, a new term
+    begins, so it is written only to name an owner anew."""
+
+    owner: str
+    epoch: int
+
+    def term(self, revision: int) -> Term:
+        """The owner's term; `revision` is the entry's own."""
+        return term_of(self.epoch, revision)
+
+
+class EpochRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which history of the coordinator this is; a leader that finds it missing or below the database's raises it."""
+
+    epoch: int
+
+
+class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What workers need of a crawl: its active spec at a revision, or that it is gone. `partitions` is the cluster's
+    number of partitions, by which a link finds its owner."""
+
+    revision: int
+    partitions: int
+    spec: msgspec.Raw
+    gone: bool = False
+    paused: bool = False
+
+
+class ConfigRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A hot setting. Its revision is the entry's own."""
+
+    value: msgspec.Raw
+    changed_at_ms: int = 0
+    changed_by: str = ""
+
+
+Record = LeaderRecord | MemberRecord | PartitionRecord | EpochRecord | CrawlRecord | ConfigRecord
+R = TypeVar("R", LeaderRecord, MemberRecord, PartitionRecord, EpochRecord, CrawlRecord, ConfigRecord)
+
+_decoders: Final = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (LeaderRecord, MemberRecord, PartitionRecord, EpochRecord, CrawlRecord, ConfigRecord)
+}
+_encoder: Final = msgspec.json.Encoder()
+
+
+def encode_record(record: Record) -> bytes:
+    """The value to store."""
+    return _encoder.encode(record)
+
+
+def decode_record(kind: type[R], value: bytes) -> R:
+    """The record in a value. Malformed when it is none."""
+    try:
+        return _decoders[kind].decode(value)  # type: ignore[return-value]  # the table's value is of its key's kind
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Malformed(f"no {kind.__name__}: {error}") from error
+
+
+def _named(what: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a {what}: 1 to 64 of A-Z a-z 0-9 . _ -, letter or digit at the ends")
+    return name
+
+
+def _after(prefix: str, key: str) -> str | None:
+    name = key.removeprefix(prefix)
+    return name if name != key and _NAME.fullmatch(name) else None
+
+
+def _number(text: str | None) -> int | None:
+    """A number as we write it: no sign, no leading zero."""
+    if text is None or not (text.isascii() and text.isdigit()) or (text != "0" and text.startswith("0")):
+        return None
+    return int(text)
