@@ -1,1 +1,12 @@
-"""etcd: leadership, membership, partition ownership and watched configuration of a cluster."""
+"""etcd: leadership, membership, partition ownership and watched configuration of a cluster.
+
+`EtcdCoordinator` speaks to any cluster; `EmbeddedEtcd` runs the bundled server for a single machine. Inside:
+`connection` (calls, failover, login, history), `requests` (etcd's words), `watching` (views), `session` and
+`leadership` (leases, elections, guarded writes). Nothing of the generated stubs leaves this package.
+"""
+
+from shared.adapters.etcd.coordinator import EtcdCoordinator
+from shared.adapters.etcd.server import EmbeddedEtcd, EtcdServerSettings
+from shared.adapters.etcd.settings import EtcdSettings, TlsSettings
+
+__all__ = ["EmbeddedEtcd", "EtcdCoordinator", "EtcdServerSettings", "EtcdSettings", "TlsSettings"]

@@ -1,0 +1,228 @@
+"""Calls to whichever member answers: deadlines, failover, login, and the revision that nothing may fall behind.
+
+Generated stubs on grpc.aio, a channel for each member, one of them current: every call goes there until it fails.
+Channels belong to the event loop and the process that made them (never to a child made by fork).
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import etcd3.etcdrpc as rpc
+import grpc
+import structlog
+
+from shared.adapters.etcd.errors import failure_of, stale_login
+from shared.adapters.etcd.settings import EtcdSettings, TlsSettings
+from shared.domain.errors import Transient, Unusable
+
+log = structlog.get_logger(__name__)
+
+Metadata = tuple[tuple[str, str], ...]
+
+_OPTIONS: Final = (
+    # A member that vanished without a word is noticed after 13 s; its own limit on pings is one in 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # The default waits up to two minutes after a long outage.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 0.5
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+class Member:
+    """One member's channel and stubs."""
+
+    def __init__(self, endpoint: str, tls: TlsSettings | None) -> None:
+        self.endpoint = endpoint
+        self.target, secure, self.private = _parsed(endpoint)
+        if tls is not None and not secure:
+            raise Unusable(f"TLS is configured, but the endpoint {endpoint} does not begin with https://")
+        if secure:
+            self.channel = grpc.aio.secure_channel(self.target, _credentials(tls or TlsSettings()), options=_OPTIONS)
+        else:
+            self.channel = grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+        self._stubs = {
+            "KV": rpc.KVStub(self.channel),
+            "Lease": rpc.LeaseStub(self.channel),
+            "Watch": rpc.WatchStub(self.channel),
+            "Auth": rpc.AuthStub(self.channel),
+        }
+
+    def method(self, name: str) -> Any:
+        """The callable for `Service.Method`."""
+        service, _, method = name.partition(".")
+        return getattr(self._stubs[service], method)
+
+
+class Connection:
+    """See the module. Every method raises Transient when no member answers in time, Unusable when they refuse us, and
+    Permanent, LeaseGone or Compacted when they refuse the call."""
+
+    def __init__(self, settings: EtcdSettings) -> None:
+        if not settings.endpoints:
+            raise Unusable("no etcd endpoint is configured")
+        self.settings = settings
+        self._members = [Member(endpoint, settings.tls) for endpoint in settings.endpoints]
+        if settings.password is not None:
+            exposed = [member.endpoint for member in self._members if not member.private]
+            if exposed:
+                raise Unusable(f"an etcd password is sent over TLS only, and {exposed[0]} does not begin with https://")
+        self._current = 0
+        self._token: str | None = None
+        self._login = asyncio.Lock()
+        self._closed = False
+        self.revision = 0
+        self.history = 0
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    async def call(self, name: str, request: Any, *, repeat: bool, within_s: float | None = None) -> Any:
+        """The answer of `Service.Method`. Only if `repeat`: asked again, of the next member, for up to `within_s`."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (self.settings.answer_s if within_s is None else within_s)
+        pause = _FIRST_PAUSE_S
+        while True:
+            member, floor = self.member(), (self.history, self.revision)
+            try:
+                answer = await self._ask(member, name, request, until - loop.time())
+            except Transient as failure:
+                self.failed(member, str(failure))
+                if not repeat or loop.time() + pause >= until:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                continue
+            if name.startswith("KV."):
+                self._note(floor, answer.header.revision)
+            return answer
+
+    async def _ask(self, member: Member, name: str, request: Any, within_s: float) -> Any:
+        """One member's answer; it is asked again only when it refused the token, and so did nothing."""
+        patience = max(min(self.settings.attempt_s, within_s), 0.01)
+        for again in (True, False):
+            login = await self.login(member)
+            try:
+                return await member.method(name)(request, timeout=patience, metadata=login)
+            except grpc.aio.AioRpcError as error:
+                if not (again and stale_login(error) and self.settings.user is not None):
+                    raise failure_of(error, name) from error
+                self.forget_login(login)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self._closed and task is not None and not task.cancelling():
+                    raise Transient(f"etcd {name}: the connection was closed") from None
+                raise
+        raise AssertionError("unreachable")
+
+    async def watch(self) -> tuple[Member, Any]:
+        """A new watch stream, and the member it is at. It ends by itself when that member has lost the leader."""
+        member = self.member()
+        login = await self.login(member)
+        return member, member.method("Watch.Watch")(metadata=(("hasleader", "true"), *login))
+
+    def member(self) -> Member:
+        """The member that is asked now."""
+        if self._closed:
+            raise Unusable("the connection to etcd is closed")
+        return self._members[self._current]
+
+    def failed(self, member: Member, reason: str) -> None:
+        """Ask the next member from now on, if `member` is the one that is asked."""
+        if len(self._members) > 1 and self._members[self._current] is member:
+            self._current = (self._current + 1) % len(self._members)
+            log.info("etcd.failover", away_from=member.endpoint, to=self.member().endpoint, reason=reason)
+
+    async def close(self) -> None:
+        """Close every channel; calls under way fail."""
+        self._closed = True
+        for member in self._members:
+            await member.channel.close()
+
+    # --- history ------------------------------------------------------------------------------------------------------
+
+    def _note(self, floor: tuple[int, int], revision: int) -> None:
+        """Take note of the revision in an answer: it may not lie below what was known when the question was sent.
+
+        Reads and writes go through the leader of a quorum, so that an older revision than one already seen means
+        another history: etcd was wiped or restored.
+        """
+        history, known = floor
+        if history != self.history:
+            return
+        if revision < known:
+            self.rewound(known, revision)
+        else:
+            self.revision = max(self.revision, revision)
+
+    def rewound(self, known: int, found: int) -> None:
+        """A new history begins."""
+        self.history += 1
+        self.revision = found
+        log.error("etcd.replaced", known_revision=known, found_revision=found, history=self.history)
+
+    # --- login --------------------------------------------------------------------------------------------------------
+
+    async def login(self, member: Member) -> Metadata:
+        """What proves to a member who we are."""
+        settings = self.settings
+        if settings.user is None or settings.password is None:
+            return ()
+        async with self._login:
+            if self._token is None:
+                request = rpc.AuthenticateRequest(name=settings.user, password=settings.password)
+                try:
+                    answer = await member.method("Auth.Authenticate")(request, timeout=settings.attempt_s)
+                except grpc.aio.AioRpcError as error:
+                    if "authentication is not enabled" not in (error.details() or ""):
+                        raise failure_of(error, f"login of {settings.user}") from error
+                    self._token = ""
+                else:
+                    self._token = str(answer.token)
+            return self._proof()
+
+    def forget_login(self, used: Metadata | None = None) -> None:
+        """The proof `used` (whichever, if None) is no good: log in again before the next call."""
+        if used is None or used == self._proof():
+            self._token = None
+
+    def _proof(self) -> Metadata:
+        return (("token", self._token),) if self._token else ()
+
+    def __repr__(self) -> str:
+        at = self._members[self._current].endpoint
+        return f"<Connection to {at} revision={self.revision} history={self.history}>"
+
+
+def _parsed(endpoint: str) -> tuple[str, bool, bool]:
+    """gRPC's target, whether it is spoken to over TLS, and whether nobody else can listen."""
+    if endpoint.startswith("unix:"):
+        return endpoint, False, True
+    url = urlsplit(endpoint)
+    if url.scheme not in {"http", "https"} or not url.hostname or not url.port or url.path not in {"", "/"}:
+        raise Unusable(f"{endpoint!r} is no etcd endpoint: http(s)://host:port or unix:/path")
+    secure = url.scheme == "https"
+    return url.netloc, secure, secure or url.hostname in _LOOPBACK
+
+
+def _credentials(tls: TlsSettings) -> grpc.ChannelCredentials:
+    def pem(path: Path | None) -> bytes | None:
+        try:
+            return None if path is None else path.read_bytes()
+        except OSError as error:
+            raise Unusable(f"cannot read {path}: {error}") from error
+
+    if (tls.cert is None) != (tls.key is None):
+        raise Unusable("a client certificate needs both its file and its key's")
+    return grpc.ssl_channel_credentials(pem(tls.ca), pem(tls.key), pem(tls.cert))

@@ -1,0 +1,111 @@
+"""A won election: writes that etcd refuses once it is somebody else's, and the rule by which it stops by itself."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from shared.adapters.etcd import requests
+from shared.adapters.etcd.connection import Connection
+from shared.adapters.etcd.watching import follow
+from shared.domain.errors import OwnershipLost
+from shared.ports.clock import Clock
+from shared.ports.coordinator import LEADER_MARGIN_S, MARGIN_SHARE, MOST_WRITES, Conflict, Entry
+from shared.ports.retrying import until_answered
+from shared.supervise import Tasks
+
+
+class Sign(Protocol):
+    """The session that a leadership hangs on."""
+
+    @property
+    def ok_until(self) -> float: ...
+
+    @property
+    def ttl_s(self) -> float: ...
+
+    def alive(self, now: float) -> bool: ...
+
+    async def lost(self) -> None: ...
+
+
+class EtcdLeadership:
+    """`shared.ports.coordinator.Leadership`, won at `revision`."""
+
+    def __init__(self, connection: Connection, clock: Clock, session: Sign, key: str, revision: int) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._session = session
+        self._key = key
+        self._over = asyncio.Event()
+        self.revision = revision
+
+    def acting(self, now: float) -> bool:
+        session = self._session
+        margin = min(LEADER_MARGIN_S, session.ttl_s * MARGIN_SHARE)
+        return not self._over.is_set() and session.alive(now) and now < session.ok_until - margin
+
+    async def lost(self) -> None:
+        await self._over.wait()
+
+    async def guard(self) -> None:
+        """Notice the end: the session's, or the key's."""
+        async with Tasks() as tasks:
+            tasks.start(f"etcd.leader_session {self._key}", self._session_lost())
+            tasks.start(f"etcd.leader_key {self._key}", until_answered(self._key_lost))
+            await self._over.wait()
+
+    async def _session_lost(self) -> None:
+        await self._session.lost()
+        self._over.set()
+
+    async def _key_lost(self) -> None:
+        async with follow(self._connection, self._clock, self._key) as view:
+            snapshot = view.snapshot
+            while (holder := snapshot.entries.get(self._key)) is not None and holder.created == self.revision:
+                snapshot = await view.changed(snapshot, None)
+        self._over.set()
+
+    async def write(
+        self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), expect: Mapping[str, int] | None = None
+    ) -> int:
+        """See the port. Sent once: of a second attempt nobody could tell a success from a conflict."""
+        expected = dict(expect or {})
+        touched = len({*puts, *deletes, *expected})
+        if touched > MOST_WRITES:
+            raise ValueError(f"{touched} keys in one write, at most {MOST_WRITES} are allowed")
+        if not self.acting(self._clock.elapsed()):
+            raise OwnershipLost(f"the leadership of {self._key} won at {self.revision} is over")
+        compare = [requests.created_at(self._key, self.revision)]
+        compare += [requests.written_at(key, revision) for key, revision in expected.items()]
+        then = [requests.put(key, value) for key, value in puts.items()] + [requests.delete(key) for key in deletes]
+        answer = await self._connection.call(
+            "KV.Txn", requests.txn(compare, then, [self._key, *expected]), repeat=False
+        )
+        if answer.succeeded:
+            return int(answer.header.revision)
+        holder, *found = requests.entries_read(answer)
+        self._check(holder)
+        moved = [key for key, entry in zip(expected, found, strict=True) if _revision(entry) != expected[key]]
+        raise Conflict(moved)
+
+    async def barrier(self) -> int:
+        answer = await self._connection.call("KV.Range", requests.read(self._key), repeat=True)
+        self._check(requests.entry_of(answer.kvs[0]) if answer.kvs else None)
+        return int(answer.header.revision)
+
+    async def resign(self) -> None:
+        self._over.set()
+        compare = [requests.created_at(self._key, self.revision)]
+        await self._connection.call("KV.Txn", requests.txn(compare, [requests.delete(self._key)]), repeat=True)
+
+    def _check(self, holder: Entry | None) -> None:
+        if holder is None or holder.created != self.revision:
+            self._over.set()
+            raise OwnershipLost(f"the leadership of {self._key} won at {self.revision} is lost")
+
+    def __repr__(self) -> str:
+        return f"<EtcdLeadership {self._key} won at {self.revision}{' over' if self._over.is_set() else ''}>"
+
+
+def _revision(entry: Entry | None) -> int:
+    return 0 if entry is None else entry.revision

@@ -1,0 +1,74 @@
+"""What is asked of etcd's key-value store, built from our words and read back into them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import etcd3.etcdrpc as rpc
+
+from shared.ports.coordinator import Entry
+
+
+def prefix_end(prefix: str) -> bytes:
+    """The first key behind all that begin with `prefix`."""
+    raw = prefix.encode().rstrip(b"\xff")
+    return raw[:-1] + bytes([raw[-1] + 1]) if raw else b"\0"
+
+
+def entry_of(pair: Any) -> Entry:
+    """An `Entry` from etcd's KeyValue."""
+    return Entry(pair.key.decode(), pair.value, pair.mod_revision, pair.create_revision, pair.lease)
+
+
+def read(key: str) -> Any:
+    """One key."""
+    return rpc.RangeRequest(key=key.encode())
+
+
+def read_page(prefix: str, *, start: bytes | None, revision: int, limit: int) -> Any:
+    """Keys of a prefix from `start` on, in order, as of a revision (0: now)."""
+    key = prefix.encode() if start is None else start
+    return rpc.RangeRequest(key=key, range_end=prefix_end(prefix), revision=revision, limit=limit)
+
+
+def watch_from(key: str, range_end: bytes, revision: int) -> Any:
+    """Everything that happens from `revision` on."""
+    return rpc.WatchRequest(
+        create_request=rpc.WatchCreateRequest(
+            key=key.encode(), range_end=range_end, start_revision=revision, progress_notify=True
+        )
+    )
+
+
+def created_at(key: str, revision: int) -> Any:
+    """Compare: the key came to be at `revision`; 0: it does not exist."""
+    return rpc.Compare(key=key.encode(), result=rpc.Compare.EQUAL, target=rpc.Compare.CREATE, create_revision=revision)
+
+
+def written_at(key: str, revision: int) -> Any:
+    """Compare: the key was last written at `revision`; 0: it does not exist."""
+    return rpc.Compare(key=key.encode(), result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, mod_revision=revision)
+
+
+def held_by(key: str, lease: int) -> Any:
+    """Compare: the key lives with this lease."""
+    return rpc.Compare(key=key.encode(), result=rpc.Compare.EQUAL, target=rpc.Compare.LEASE, lease=lease)
+
+
+def put(key: str, value: bytes, lease: int = 0) -> Any:
+    return rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value, lease=lease))
+
+
+def delete(key: str) -> Any:
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key.encode()))
+
+
+def txn(compare: Sequence[Any], then: Sequence[Any], otherwise_read: Iterable[str] = ()) -> Any:
+    """`then`, if everything compares; else read these keys."""
+    reads = [rpc.RequestOp(request_range=read(key)) for key in otherwise_read]
+    return rpc.TxnRequest(compare=compare, success=then, failure=reads)
+
+
+def entries_read(answer: Any) -> list[Entry | None]:
+    """What the reads of a transaction that did not compare found, in their order."""
+    found = [response.response_range.kvs for response in answer.responses]
+    return [entry_of(pairs[0]) if pairs else None for pairs in found]

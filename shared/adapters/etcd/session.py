@@ -1,0 +1,270 @@
+"""A lease, renewed at a third of its time, and the keys that live with it.
+
+The deadline is local: time *sent* + TTL of the last renewal that was answered. etcd counts from when the renewal
+arrived, so that our deadline passes first. (A member that leads no more but does not know it yet may answer a renewal
+for about an election timeout; the margin of a leader, and the compare of every write, cover that.)
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator
+from typing import Final, TypeVar
+
+import etcd3.etcdrpc as rpc
+import grpc
+import structlog
+
+from shared.adapters.etcd import requests
+from shared.adapters.etcd.connection import Connection
+from shared.adapters.etcd.errors import LeaseGone, failure_of, stale_login
+from shared.adapters.etcd.leadership import EtcdLeadership
+from shared.adapters.etcd.watching import follow
+from shared.domain.errors import OwnershipLost, Transient, Unusable
+from shared.ports.clock import Clock
+from shared.supervise import Tasks
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_RETRY_SHARE: Final = 1 / 15
+_LEAST_PATIENCE_S: Final = 0.05
+_REVOKE_S: Final = 1.0
+
+
+class EtcdSession:
+    """`shared.ports.coordinator.Session`; `open_session` opens one."""
+
+    def __init__(
+        self, connection: Connection, clock: Clock, tasks: Tasks, lease: int, ttl_s: float, sent: float
+    ) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._tasks = tasks
+        self._ttl_s = ttl_s
+        self._ok_until = sent + ttl_s
+        self._over = asyncio.Event()
+        self._registered: dict[str, int] = {}
+        self._registering = asyncio.Lock()
+        self._won: set[int] = set()
+        self.id = lease
+
+    @property
+    def ok_until(self) -> float:
+        return self._ok_until
+
+    @property
+    def ttl_s(self) -> float:
+        """What etcd granted; it may be longer than what was asked."""
+        return self._ttl_s
+
+    def alive(self, now: float) -> bool:
+        return not self._over.is_set() and now < self._ok_until
+
+    async def lost(self) -> None:
+        await self._over.wait()
+
+    # --- renewal ------------------------------------------------------------------------------------------------------
+
+    async def renew(self) -> None:
+        """Renew until the session is over."""
+        await self._wait(self._ttl_s / 3)
+        while not self._over.is_set():
+            sent = self._clock.elapsed()
+            try:
+                ttl_s = await self._renewed()
+            except Transient as error:
+                if not self.alive(self._clock.elapsed()):
+                    self._end(f"not renewed in time: {error}")
+                    return
+                await self._wait(self._ttl_s * _RETRY_SHARE)
+                continue
+            if ttl_s <= 0:
+                self._end("etcd does not know the lease any more")
+            elif self._clock.elapsed() >= self._ok_until:
+                # An answer that came too late: others were told meanwhile that we are gone.
+                self._end("not renewed in time")
+            else:
+                self._ok_until = sent + ttl_s
+                await self._wait(self._ttl_s / 3)
+
+    async def _renewed(self) -> float:
+        """The lease's new time to live by one member's word, 0 when it is gone.
+
+        A stream for each renewal: whatever is wrong with one of them, the next one begins anew, at another member.
+        """
+        connection = self._connection
+        member = connection.member()
+        login = await connection.login(member)
+        left = self._ok_until - self._clock.elapsed()
+        patience = max(min(self._ttl_s / 3, connection.settings.attempt_s, left), _LEAST_PATIENCE_S)
+        stream = member.method("Lease.LeaseKeepAlive")(timeout=patience, metadata=login)
+        try:
+            await stream.write(rpc.LeaseKeepAliveRequest(ID=self.id))
+            answer = await stream.read()
+            if answer is grpc.aio.EOF:
+                raise Transient("the renewal was not answered")
+            return float(answer.TTL)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            if isinstance(error, grpc.aio.AioRpcError) and stale_login(error):
+                connection.forget_login(login)
+                raise Transient("the login was forgotten") from error
+            failure = _failure(error)
+            connection.failed(member, str(failure))
+            raise failure from error
+        finally:
+            stream.cancel()
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait, but not past the end of the session."""
+        left = max(self._ok_until - self._clock.elapsed(), 0.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, left)):
+                await self._over.wait()
+
+    def _end(self, reason: str) -> None:
+        if not self._over.is_set():
+            log.warning("etcd.session_lost", lease=f"{self.id:x}", reason=reason)
+            self._over.set()
+
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    async def register(self, key: str, value: bytes) -> None:
+        """See the port. Each attempt compares the revision it has seen, so that one that was thought lost and arrives
+        late cannot undo a later one."""
+        async with self._registering:
+            if key not in self._registered:
+                self._registered[key] = await self._revision_of(key)
+            while True:
+                self._check()
+                seen = self._registered[key]
+                compare = [requests.written_at(key, seen)]
+                request = requests.txn(compare, [requests.put(key, value, self.id)], [key])
+                try:
+                    answer = await self._connection.call("KV.Txn", request, repeat=True)
+                except LeaseGone as error:
+                    self._end(str(error))
+                    raise OwnershipLost(f"the session of {key} is over") from error
+                if answer.succeeded:
+                    self._registered[key] = answer.header.revision
+                    return
+                (found,) = requests.entries_read(answer)
+                self._registered[key] = 0 if found is None else found.revision
+                if found is not None and found.lease == self.id and found.value == value:
+                    return
+
+    async def campaign(self, key: str, value: bytes) -> EtcdLeadership:
+        """See the port. That the key holds our lease is how an attempt whose answer was lost is told from a defeat."""
+        leadership: EtcdLeadership | None = None
+        attempt: asyncio.Task[int | None] | None = None
+        try:
+            while leadership is None:
+                attempt = self._tasks.start(f"etcd.campaign {key}", self._attempt(key, value))
+                won = await self._unless_over(attempt)
+                if won is None:
+                    vacancy = self._tasks.start(f"etcd.vacancy {key}", self._vacant(key))
+                    try:
+                        await self._unless_over(vacancy)
+                    finally:
+                        vacancy.cancel()
+                else:
+                    leadership = EtcdLeadership(self._connection, self._clock, self, key, won)
+        finally:
+            if leadership is None and attempt is not None and not self._over.is_set():
+                self._tasks.start(f"etcd.withdraw {key}", self._withdraw(key, attempt))
+        self._won.add(leadership.revision)
+        self._tasks.start(f"etcd.leadership {key}", leadership.guard())
+        return leadership
+
+    async def _attempt(self, key: str, value: bytes) -> int | None:
+        """The revision at which the key became ours, None when it did not (or nobody knows)."""
+        request = requests.txn([requests.created_at(key, 0)], [requests.put(key, value, self.id)], [key])
+        try:
+            answer = await self._connection.call("KV.Txn", request, repeat=True)
+            if answer.succeeded:
+                return int(answer.header.revision)
+            (found,) = requests.entries_read(answer)
+            if found is None or found.lease != self.id:
+                return None
+            if found.created not in self._won:
+                return found.created
+            # Ours from before: resigned, but nobody heard it. A leadership never comes back.
+            await self._delete_if_ours(key)
+        except LeaseGone as error:
+            self._end(str(error))
+        except Transient as error:
+            await self._wait(error.retry_in)
+        return None
+
+    async def _withdraw(self, key: str, attempt: "asyncio.Task[int | None]") -> None:
+        """Let go of what the last attempt of an abandoned campaign may have won after all."""
+        await asyncio.wait({attempt})
+        while not self._over.is_set():
+            try:
+                return await self._delete_if_ours(key)
+            except Transient as error:
+                await self._wait(error.retry_in)
+
+    async def _delete_if_ours(self, key: str) -> None:
+        request = requests.txn([requests.held_by(key, self.id)], [requests.delete(key)])
+        await self._connection.call("KV.Txn", request, repeat=True)
+
+    async def _vacant(self, key: str) -> None:
+        """Wait until nobody holds the key."""
+        try:
+            async with follow(self._connection, self._clock, key) as view:
+                snapshot = view.snapshot
+                while key in snapshot.entries:
+                    snapshot = await view.changed(snapshot, None)
+        except Transient as error:
+            await self._wait(error.retry_in)
+
+    async def _unless_over(self, task: "asyncio.Task[T]") -> T:
+        """The task's result; OwnershipLost as soon as the session is over. The task is not cancelled."""
+        ending = self._tasks.start("etcd.session_end", self.lost())
+        try:
+            await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+        self._check()
+        return await task
+
+    async def _revision_of(self, key: str) -> int:
+        answer = await self._connection.call("KV.Range", requests.read(key), repeat=True)
+        return int(answer.kvs[0].mod_revision) if answer.kvs else 0
+
+    def _check(self) -> None:
+        if not self.alive(self._clock.elapsed()):
+            raise OwnershipLost(f"session {self.id:x} is over")
+
+    async def revoke(self) -> None:
+        """Let the keys go at once; if that cannot be told, they go when the lease expires."""
+        self._over.set()
+        request = rpc.LeaseRevokeRequest(ID=self.id)
+        with contextlib.suppress(Transient, Unusable, LeaseGone):
+            await self._connection.call("Lease.LeaseRevoke", request, repeat=True, within_s=_REVOKE_S)
+
+    def __repr__(self) -> str:
+        left = self._ok_until - self._clock.elapsed()
+        return f"<EtcdSession {self.id:x} {'over' if self._over.is_set() else f'{left:.1f} s left'}>"
+
+
+@contextlib.asynccontextmanager
+async def open_session(connection: Connection, clock: Clock, ttl_s: float) -> AsyncIterator[EtcdSession]:
+    """A session until the context ends."""
+    sent = clock.elapsed()
+    granted = await connection.call("Lease.LeaseGrant", rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)), repeat=False)
+    async with Tasks() as tasks:
+        session = EtcdSession(connection, clock, tasks, granted.ID, float(granted.TTL), sent)
+        tasks.start("etcd.renew", session.renew())
+        try:
+            yield session
+        finally:
+            await session.revoke()
+
+
+def _failure(error: Exception) -> Exception:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return failure_of(error, "renewal")
+    return Transient(f"the renewal broke: {error}")
