@@ -19,7 +19,7 @@ def test_a_page_found_late_by_a_shorter_way_brings_what_lies_below_it(
 ) -> None:
     """Long chains over fast hosts find first what short ways over slow hosts lead to: then all below is found again."""
     site = SyntheticSite(
-        pages=900, hosts=12, seed=seed, branching=1, out_degree=2, latency_s=(0.0, 0.0, 0.0, 0.6), redirects=30
+        pages=600, hosts=12, seed=seed, branching=1, out_degree=2, latency_s=(0.0, 0.0, 0.0, 0.3), redirects=30
     )
     served = web(site)
     depths = sorted(site.expected_pages(served.origins).values())

@@ -85,8 +85,14 @@ class Running:
 
     def wait_for(self, role: Role, timeout_s: float = 30.0) -> list[psutil.Process]:
         """The processes with a role as soon as there is one; the command must not end meanwhile."""
-        self.wait_until(lambda: bool(self.of(role)), f"a {role} lives", timeout_s)
-        return self.of(role)
+        found: list[psutil.Process] = []
+
+        def living() -> bool:
+            found[:] = self.of(role)
+            return bool(found)
+
+        self.wait_until(living, f"a {role} lives", timeout_s)
+        return found
 
     def wait_until(self, true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         """Wait for a condition; AssertionError after `timeout_s` or when the command ends first."""
