@@ -9,7 +9,7 @@ Invariants:
 - no more shards of a host are out than the strictest of their crawls allows;
 - a queue stands in `_later` or in its crawl's ready line, not in both, and in neither while no slot is free;
 - at most `most_hosts` hosts are held, beyond which `complete(crawl)` turns false and the owner reads more from SQL
-  later.
+  later; hosts that are blocked for long make room for others.
 """
 
 import heapq
@@ -279,16 +279,30 @@ class Front:
         `delay_s`: the longest delay that a crawl keeps to a host, since how long it has rested is remembered only here.
         """
         idle = [
-            host.host_id
+            host
             for host in self._hosts.values()
-            if not host.taken
-            and host.blocked_until <= now
-            and all(queue.empty and queue.leased == 0 for queue in host.queues.values())
-            and host.rested_from + max(host.last_delay_s, delay_s(host.facts)) <= now
+            if host.blocked_until <= now and all(queue.empty for queue in host.queues.values())
         ]
-        for host_id in idle:
-            del self._hosts[host_id]
-        return len(idle)
+        return self._forget(idle, now, delay_s)
+
+    def make_room(self, now: float, soon: float, delay_s: Callable[[HostFacts], float]) -> int:
+        """Leave hosts with nothing to do before `soon` to SQL, so that others get their place; how many."""
+        late = [
+            host
+            for host in self._hosts.values()
+            if all(queue.empty or self._due(host, queue) >= soon for queue in host.queues.values())
+        ]
+        return self._forget(late, now, delay_s)
+
+    def _forget(self, hosts: list[Host], now: float, delay_s: Callable[[HostFacts], float]) -> int:
+        forgotten = 0
+        for host in hosts:
+            rested = host.rested_from + max(host.last_delay_s, delay_s(host.facts)) <= now
+            if rested and not host.taken and not any(queue.leased for queue in host.queues.values()):
+                self._incomplete.update(queue.crawl_id for queue in host.queues.values() if not queue.empty)
+                del self._hosts[host.host_id]
+                forgotten += 1
+        return forgotten
 
     def next_wake(self) -> float:
         """When the next waiting queue becomes due; infinity when none waits."""

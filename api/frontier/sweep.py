@@ -11,6 +11,9 @@ from shared.domain.errors import Transient
 
 log = structlog.get_logger("orb.frontier")
 
+_SOON_S = 60.0
+_MAKE_ROOM_S = 10.0
+
 
 class Sweep:
     """Runs about once a second for one partition."""
@@ -19,6 +22,7 @@ class Sweep:
         self._own = own
         self._dispatch = dispatch
         self._purged = own.position
+        self._made_room_at = own.clock.elapsed()
 
     async def run(self) -> None:
         """Sweep until cancelled. A broker that is away is tried again at the next turn."""
@@ -43,16 +47,25 @@ class Sweep:
         """Read queues from SQL that had no place in the front."""
         own = self._own
         for crawl in own.crawls:
-            if own.front.complete(crawl.crawl_id) or own.front.full():
+            if own.front.complete(crawl.crawl_id) or not self._room():
                 continue
             async with own.writing():
                 most = own.settings.most_hosts
-                rows = await own.store.ready_queues(own.partition, crawl.crawl_id, most)
+                soon_ms = own.clock.unix_ms() + int(_SOON_S * 1000)
+                rows = await own.store.ready_queues(own.partition, crawl.crawl_id, most, soon_ms=soon_ms)
                 own.front.mark_complete(crawl.crawl_id)
                 for row in rows:
                     own.offer(row)
                 if len(rows) == most:
                     own.front.mark_incomplete(crawl.crawl_id)
+
+    def _room(self) -> bool:
+        """Whether the front takes in hosts. Now and then, those that can do nothing soon make room in a full one."""
+        own, now = self._own, self._own.clock.elapsed()
+        if own.front.full() and now - self._made_room_at >= _MAKE_ROOM_S:
+            self._made_room_at = now
+            own.front.make_room(now, now + _SOON_S, own.longest_delay_s)
+        return not own.front.full()
 
     async def _republish(self) -> None:
         """Publish again what nobody began, or nobody came back for: the broker may have lost it.

@@ -113,8 +113,14 @@ class Store(Protocol):
         """Whether the partition's term is still the fence's, by a read that began after this call."""
         ...
 
-    async def ready_queues(self, partition: Partition, crawl_id: CrawlId, most: int) -> Sequence[QueueRow]:
-        """Queues with something queued or waiting, least recently served first; up to `most`."""
+    async def ready_queues(
+        self, partition: Partition, crawl_id: CrawlId, most: int, *, soon_ms: int
+    ) -> Sequence[QueueRow]:
+        """Queues with something queued or waiting, up to `most`.
+
+        First those that may be visited by `soon_ms` (neither blocked nor waiting beyond it), then by who was served
+        least recently.
+        """
         ...
 
     async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]: ...

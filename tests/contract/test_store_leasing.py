@@ -142,11 +142,35 @@ def test_queues_are_listed_least_recently_served_first(on_store: OnStore) -> Non
             await t.found(*links(host, range(2)), now_ms=NOW_MS + i)
         await t.lease("h0.example.com", 1, now_ms=NOW_MS + 90)
         await t.lease("h3.example.com", 5, now_ms=NOW_MS + 50)
-        rows = await t.store.ready_queues(PARTITION, t.crawl_id, 10)
+        rows = await t.store.ready_queues(PARTITION, t.crawl_id, 10, soon_ms=NOW_MS)
         assert [row.host for row in rows] == [hosts[i] for i in (1, 2, 4, 0)]
-        assert [row.host for row in await t.store.ready_queues(PARTITION, t.crawl_id, 2)] == [hosts[1], hosts[2]]
+        rows = await t.store.ready_queues(PARTITION, t.crawl_id, 2, soon_ms=NOW_MS)
+        assert [row.host for row in rows] == [hosts[1], hosts[2]]
         missing = await t.store.queue_rows([(t.crawl_id, HostId(99)), (t.crawl_id, t.host_id(hosts[3]))])
         assert [(row.host, row.queued, row.leased) for row in missing] == [(hosts[3], 0, 2)]
+
+    on_store(story)
+
+
+def test_queues_that_may_be_visited_soon_are_listed_before_blocked_and_waiting_ones(on_store: OnStore) -> None:
+    """However many hosts are blocked, those that are not find their place in an owner's memory."""
+
+    async def story(t: Tables) -> None:
+        for i, host in enumerate(("blocked.example.com", "waits.example.com", "free.example.com")):
+            await t.found(*links(host, range(1)), now_ms=NOW_MS + i)
+        blocked = t.host_id("blocked.example.com")
+        await t.apply(
+            Changes(hosts={blocked: HostChange(blocked, 0, 0, 1, 0, NOW_MS, None, NOW_MS + 9000, NOW_MS, None)})
+        )
+        await t.settle(await _leased(t, 1, "waits.example.com"), UrlState.WAITING, due_ms=NOW_MS + 5000)
+
+        async def listed(soon_ms: int) -> list[str]:
+            rows = await t.store.ready_queues(PARTITION, t.crawl_id, 9, soon_ms=soon_ms)
+            return [row.host.split(".")[0] for row in rows]
+
+        assert await listed(NOW_MS) == ["free", "blocked", "waits"]
+        assert await listed(NOW_MS + 5000) == ["waits", "free", "blocked"]
+        assert await listed(NOW_MS + 9000) == ["blocked", "waits", "free"]
 
     on_store(story)
 

@@ -94,7 +94,11 @@ class FrontMachine(RuleBasedStateMachine):
     def refill(self) -> None:
         """What the sweep does: offer what SQL has and the front does not hold."""
         for crawl_id in DELAYS:
-            if self.front.complete(crawl_id) or self.front.full():
+            if self.front.complete(crawl_id):
+                continue
+            if self.front.full():
+                self.front.make_room(self.now, self.now + 2.0, longest)
+            if self.front.full():
                 continue
             self.front.mark_complete(crawl_id)
             for (host_id, crawl), sql in self.sql.items():
@@ -261,6 +265,26 @@ class FrontMachine(RuleBasedStateMachine):
             self.dispatch(4, set())
         left = {key: sql for key, sql in self.sql.items() if sql.queued or sql.waiting}
         pytest.fail(f"never taken: {left} by {self.front!r}")
+
+
+def test_hosts_that_are_blocked_for_long_hold_nobody_else_up() -> None:
+    front = Front(shares := Shares(), most_hosts=2, rested_from=-100.0)
+    shares.set_weight(CrawlId(2), 1)
+
+    def offer(host: int, blocked_s: int) -> bool:
+        until_ms = EPOCH_MS + blocked_s * 1000 if blocked_s else 0
+        row = row_of(HostId(host), CrawlId(2), Sql(queued=5), blocked_until_ms=until_ms)
+        return front.offer(row, facts=facts_of(row), delay_s=1.0, slots=1, now=0.0, now_ms=EPOCH_MS)
+
+    assert offer(1, 3600)
+    assert offer(2, 30)
+    assert not offer(3, 0)
+    assert not front.complete(CrawlId(2))
+    assert front.make_room(0.0, 60.0, longest) == 1
+    assert offer(3, 0)
+    taken = front.take(0.0)
+    assert taken is not None
+    assert taken[0].host_id == 3
 
 
 TestFront = FrontMachine.TestCase

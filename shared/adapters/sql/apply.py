@@ -26,12 +26,13 @@ _HISTORY = (
 # A page that was stored keeps its record when a later fetch brings none: what the index shows never vanishes.
 _KEPT = ("page", "digest", "segment", "offset", "length", "mime", "size", "title", "etag", "last_modified", "links")
 _FETCH = Bulk(
-    f"INSERT INTO fetches ({', '.join(_FETCH_COLUMNS)}) VALUES ({', '.join(':' + name for name in _FETCH_COLUMNS)})"
+    "INSERT INTO fetches (" + ", ".join(f'"{name}"' for name in _FETCH_COLUMNS) + ")"
+    f" VALUES ({', '.join(':' + name for name in _FETCH_COLUMNS)})"
     f" ON CONFLICT ({', '.join(_FETCH_KEYS)}) DO UPDATE SET history = {_HISTORY}, "
     + ", ".join(
-        f"{name} = CASE WHEN excluded.page OR NOT fetches.page THEN excluded.{name} ELSE fetches.{name} END"
+        f'"{name}" = CASE WHEN excluded.page OR NOT fetches.page THEN excluded."{name}" ELSE fetches."{name}" END'
         if name in _KEPT
-        else f"{name} = excluded.{name}"
+        else f'"{name}" = excluded."{name}"'
         for name in _FETCH_COLUMNS
         if name not in _FETCH_KEYS
     ),
@@ -42,7 +43,7 @@ _QUEUE = text(
     "UPDATE queues SET queued = queued + :queued, waiting = waiting + :waiting, leased = leased + :leased,"
     " pages = pages + :pages, shard_cap = coalesce(:shard_cap, shard_cap),"
     " active_at_ms = coalesce(:active_at_ms, active_at_ms),"
-    " next_due_ms = CASE WHEN :next_due_ms IS NULL THEN next_due_ms"
+    " next_due_ms = CASE WHEN CAST(:next_due_ms AS BIGINT) IS NULL THEN next_due_ms"
     " WHEN next_due_ms = 0 OR next_due_ms > :next_due_ms THEN :next_due_ms ELSE next_due_ms END"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id"
 )

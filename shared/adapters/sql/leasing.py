@@ -48,7 +48,8 @@ _QUEUE_COLUMNS = (
 )
 _READY = text(
     f"{_QUEUE_COLUMNS} WHERE q.crawl_id = :crawl_id AND q.partition = :partition AND q.queued + q.waiting > 0"
-    " ORDER BY q.active_at_ms LIMIT :most"
+    " ORDER BY CASE WHEN h.blocked_until_ms <= :soon_ms AND (q.queued > 0 OR q.next_due_ms <= :soon_ms)"
+    " THEN 0 ELSE 1 END, q.active_at_ms LIMIT :most"
 )
 _ONE_QUEUE = text(f"{_QUEUE_COLUMNS} WHERE q.crawl_id = :crawl_id AND q.host_id = :host_id")
 
@@ -152,9 +153,12 @@ def still_owner(connection: Connection, fence: Fence) -> bool:
     return bool(term == fence.term)
 
 
-def ready_queues(connection: Connection, partition: Partition, crawl_id: CrawlId, most: int) -> list[QueueRow]:
-    """Queues of a crawl with something in them, least recently served first."""
-    rows = connection.execute(_READY, {"crawl_id": crawl_id, "partition": partition, "most": most})
+def ready_queues(
+    connection: Connection, partition: Partition, crawl_id: CrawlId, most: int, soon_ms: int
+) -> list[QueueRow]:
+    """Queues of a crawl with something in them: those with work by `soon_ms`, then the least recently served."""
+    keys = {"crawl_id": crawl_id, "partition": partition, "most": most, "soon_ms": soon_ms}
+    rows = connection.execute(_READY, keys)
     return [QueueRow(*row) for row in rows]
 
 

@@ -121,8 +121,10 @@ class SqliteStore:
     async def still_owner(self, fence: Fence) -> bool:
         return await self._threads.read(lambda c: leasing.still_owner(c, fence))
 
-    async def ready_queues(self, partition: Partition, crawl_id: CrawlId, most: int) -> Sequence[QueueRow]:
-        return await self._threads.read(lambda c: leasing.ready_queues(c, partition, crawl_id, most))
+    async def ready_queues(
+        self, partition: Partition, crawl_id: CrawlId, most: int, *, soon_ms: int
+    ) -> Sequence[QueueRow]:
+        return await self._threads.read(lambda c: leasing.ready_queues(c, partition, crawl_id, most, soon_ms))
 
     async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]:
         return await self._threads.read(lambda c: leasing.queue_rows(c, keys))
