@@ -122,15 +122,17 @@ def test_the_folder_is_named_after_the_host_in_the_current_directory(web: Served
 
 def test_a_second_run_on_one_folder_is_refused_and_the_first_goes_on(web: Served, tmp_path: Path) -> None:
     served, out = web(SLOW), tmp_path / "a.crawl"
-    arguments = ("crawl", f"{served.origins[0]}/", "--delay", "0.02", *OPEN, "--out", out, "--json")
+    arguments = ("crawl", f"{served.origins[0]}/", "--delay", "1", *OPEN, "--out", out, "--json")
     with begun(*arguments) as first:
-        served.wait_served(3)
+        served.wait_served(1)
         _, said = orb(*arguments, code=4)
         assert f"is at work in {out} (process {first.pid})" in said
         shown = json.loads(orb("show", out, "--json")[0])
         assert (shown["running"], shown["pid"]) == (True, first.pid)
         orb("crawl", "--out", out, "--fresh", code=4)
-        assert first.wait(WAIT_S) == 0
+        first.send_signal(signal.SIGINT)
+        assert first.wait(WAIT_S) == 3
+    orb("crawl", "--out", out, "--delay", "0", "--json")
     whole(out, served, SLOW)
 
 
@@ -265,7 +267,7 @@ def test_the_token_is_on_nobodys_command_line(web: Served, tmp_path: Path) -> No
 def test_a_terminal_gets_a_display_that_fits_and_leaves_the_summary(web: Served, tmp_path: Path, columns: int) -> None:
     served, out = web(SLOW), tmp_path / "a.crawl"
     screen = _on_a_terminal(
-        columns, "crawl", f"{served.origins[0]}/", "--delay", "0.02", *OPEN, "--out", out, interrupt=False
+        columns, "crawl", f"{served.origins[0]}/", "--delay", "0.02", *OPEN, "--out", out, interrupt=None
     )
     assert re.search(r"running  0:\d\d", screen)
     for expected in ("  pages     ", "  queue     ", "  hosts     ", "  answers   2xx ", "state      finished"):
@@ -279,7 +281,7 @@ def test_ctrl_c_typed_at_a_terminal_reaches_the_command_alone(web: Served, tmp_p
     served, out = web(SLOW), tmp_path / "a.crawl"
     screen = _on_a_terminal(
         *(100, "crawl", f"{served.origins[0]}/", "--delay", "0.2", *OPEN, "--out", out),
-        interrupt=lambda: served.wait_served(5),
+        interrupt=lambda: len(served.log()) >= 5,
         code=3,
     )
     assert "stopping" in screen
@@ -290,8 +292,8 @@ def test_ctrl_c_typed_at_a_terminal_reaches_the_command_alone(web: Served, tmp_p
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def _on_a_terminal(columns: int, *arguments: str | Path, interrupt: Callable[[], object] | bool, code: int = 0) -> str:
-    """What a command draws on a terminal of its own, escapes removed; `interrupt` waits, then Ctrl-C is typed."""
+def _on_a_terminal(columns: int, *arguments: str | Path, interrupt: Callable[[], bool] | None, code: int = 0) -> str:
+    """What a command draws on a terminal of its own, escapes removed; Ctrl-C is typed when `interrupt` turns true."""
     parent, child = pty.openpty()
     ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -310,11 +312,11 @@ def _on_a_terminal(columns: int, *arguments: str | Path, interrupt: Callable[[],
     seen = bytearray()
     try:
         deadline = time.monotonic() + WAIT_S
-        if callable(interrupt):
-            interrupt()
-            os.write(parent, b"\x03")
         while time.monotonic() < deadline:
-            if not select.select([parent], [], [], 1.0)[0]:
+            if interrupt is not None and interrupt():
+                os.write(parent, b"\x03")
+                interrupt = None
+            if not select.select([parent], [], [], 0.1)[0]:
                 continue
             try:
                 seen += os.read(parent, 65_536)
