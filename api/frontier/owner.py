@@ -75,7 +75,8 @@ class Owner:
             log.warning("owner.deposed", partition=self.partition, term=self.term, error=str(group.exceptions[0]))
 
     async def _claimed(self) -> Claimed:
-        """Claim the partition. A claim whose answer was lost may be in: it would refuse a second one of the same term."""
+        """Claim the partition. A claim whose answer was lost may be in: it would refuse a second one of the same
+        term."""
         while True:
             try:
                 return await self._store.claim(self.partition, self.term)

@@ -85,8 +85,8 @@ class Ownership:
     async def writing(self) -> AsyncIterator[Fence]:
         """Hold the partition for one transaction; call `committed` inside, right after it committed.
 
-        A Permanent out of it means that nothing was written. After anything else what is remembered here may no longer be
-        what is stored, so the ownership ends (`ended`).
+        A Permanent out of it means that nothing was written. After anything else what is remembered here may no longer
+        be what is stored, so the ownership ends (`ended`).
         """
         async with self._lock:
             try:
