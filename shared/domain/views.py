@@ -64,7 +64,10 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class FetchView:
-    """The last fetch of a URL. `history` lists earlier ones, newest first, each `at_ms status reason`."""
+    """The fetch of a URL that stands: the last, or the last that stored a page.
+
+    `history` lists the others, the newest first, each `at_ms status reason`; one later than `at_ms` brought no page.
+    """
 
     at_ms: int
     status: int

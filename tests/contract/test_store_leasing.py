@@ -220,11 +220,11 @@ def test_a_page_keeps_its_record_when_a_later_fetch_brings_none(on_store: OnStor
         assert seen == [
             (0, None, None, None, 503),
             (1, "s1", 2, "T", 200),
-            (1, "s1", 2, "T", 500),
+            (1, "s1", 2, "T", 200),
             (1, "s2", 4, "T", 200),
         ]
         history = t.value("SELECT history FROM fetches")
-        assert history.split(";") == [f"{NOW_MS + 3} 500 http_500", f"{NOW_MS + 2} 200 -", f"{NOW_MS + 1} 503 http_503"]
+        assert history.split(";") == [f"{NOW_MS + 2} 200 -", f"{NOW_MS + 3} 500 http_500", f"{NOW_MS + 1} 503 http_503"]
 
     on_store(story)
 

@@ -19,20 +19,20 @@ _URL = Bulk(
 )
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
+_BRINGS_PAGE = "excluded.page OR NOT fetches.page"
+_TOLD = "{0}.at_ms || ' ' || {0}.status || ' ' || coalesce({0}.reason, '-')"
 _HISTORY = (
-    "substr(fetches.at_ms || ' ' || fetches.status || ' ' || coalesce(fetches.reason, '-')"
+    f"substr(CASE WHEN {_BRINGS_PAGE} THEN {_TOLD.format('fetches')} ELSE {_TOLD.format('excluded')} END"
     " || coalesce(';' || fetches.history, ''), 1, 512)"
 )
-# A page that was stored keeps its record when a later fetch brings none: what the index shows never vanishes.
-_KEPT = ("page", "digest", "segment", "offset", "length", "mime", "size", "title", "etag", "last_modified", "links")
+# A page that was stored keeps its whole row when a later fetch brings none: what the index shows never changes into
+# what is not there. The later fetch is told by the history, as an earlier one is where the row is replaced.
 _FETCH = Bulk(
     "INSERT INTO fetches (" + ", ".join(f'"{name}"' for name in _FETCH_COLUMNS) + ")"
     f" VALUES ({', '.join(':' + name for name in _FETCH_COLUMNS)})"
     f" ON CONFLICT ({', '.join(_FETCH_KEYS)}) DO UPDATE SET history = {_HISTORY}, "
     + ", ".join(
-        f'"{name}" = CASE WHEN excluded.page OR NOT fetches.page THEN excluded."{name}" ELSE fetches."{name}" END'
-        if name in _KEPT
-        else f'"{name}" = excluded."{name}"'
+        f'"{name}" = CASE WHEN {_BRINGS_PAGE} THEN excluded."{name}" ELSE fetches."{name}" END'
         for name in _FETCH_COLUMNS
         if name not in _FETCH_KEYS
     ),
