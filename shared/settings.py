@@ -20,8 +20,8 @@ Patience = Annotated[float, Meta(ge=1.0, le=3600.0)]
 class _Process(msgspec.Struct, frozen=True, kw_only=True):
     """What every process is told.
 
-    `dir`: the folder of the crawl (crawl.db, archive/, nats/). `nats_url`, `nats_token`: the broker. `ack_wait_s`: after
-    this the broker delivers a silent shard again.
+    `dir`: the folder of the crawl (crawl.db, archive/, nats/). `nats_url`, `nats_token`: the broker. `ack_wait_s`:
+    after this the broker delivers a silent shard again.
     """
 
     dir: Path
@@ -59,7 +59,7 @@ class WorkerSettings(_Process, frozen=True, kw_only=True):
     `report_s`: longest time a finished page waits to be reported.
     """
 
-    id: Annotated[str, Meta(min_length=1, max_length=64)]
+    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     pool: str = "default"
     visits: Annotated[int, Meta(ge=1, le=10_000)] = 64
     connections: Annotated[int, Meta(ge=1, le=65_536)] = 512

@@ -26,7 +26,8 @@ def configure_logging(level: str, form: str, **fields: Any) -> None:
     )
     structlog.contextvars.bind_contextvars(**fields)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=[_without_meta, renderer], foreign_pre_chain=shared))
+    processors = [_without_meta, renderer]
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors, foreign_pre_chain=shared))
     logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), handlers=[handler], force=True)
 
 
