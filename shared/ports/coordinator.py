@@ -141,7 +141,7 @@ class Leadership(Protocol):
         ...
 
     async def barrier(self) -> int:
-        """The newest revision: whatever an earlier leader wrote is read from now on. OwnershipLost when deposed."""
+        """The newest revision: whatever an earlier leader wrote is read from now on. OwnershipLost as for `write`."""
         ...
 
     async def resign(self) -> None:

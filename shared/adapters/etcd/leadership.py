@@ -73,8 +73,7 @@ class EtcdLeadership:
         touched = len({*puts, *deletes, *expected})
         if touched > MOST_WRITES:
             raise ValueError(f"{touched} keys in one write, at most {MOST_WRITES} are allowed")
-        if not self.acting(self._clock.elapsed()):
-            raise OwnershipLost(f"the leadership of {self._key} won at {self.revision} is over")
+        self._check_acting()
         compare = [requests.created_at(self._key, self.revision)]
         compare += [requests.written_at(key, revision) for key, revision in expected.items()]
         then = [requests.put(key, value) for key, value in puts.items()] + [requests.delete(key) for key in deletes]
@@ -89,6 +88,7 @@ class EtcdLeadership:
         raise Conflict(moved)
 
     async def barrier(self) -> int:
+        self._check_acting()
         answer = await self._connection.call("KV.Range", requests.read(self._key), repeat=True)
         self._check(requests.entry_of(answer.kvs[0]) if answer.kvs else None)
         return int(answer.header.revision)
@@ -97,6 +97,10 @@ class EtcdLeadership:
         self._over.set()
         compare = [requests.created_at(self._key, self.revision)]
         await self._connection.call("KV.Txn", requests.txn(compare, [requests.delete(self._key)]), repeat=True)
+
+    def _check_acting(self) -> None:
+        if not self.acting(self._clock.elapsed()):
+            raise OwnershipLost(f"the leadership of {self._key} won at {self.revision} is over")
 
     def _check(self, holder: Entry | None) -> None:
         if holder is None or holder.created != self.revision:

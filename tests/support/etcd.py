@@ -1,0 +1,122 @@
+"""A real etcd for a test: the bundled server in the test's own folder, alone or three of them, and clients of it."""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from shared.adapters.etcd import EmbeddedEtcd, EtcdCoordinator, EtcdServerSettings, EtcdSettings
+from shared.adapters.etcd.server import SOCKET
+from shared.adapters.local.clock import SystemClock
+
+CLOCK = SystemClock()
+ELECTION_MS = 100
+"""Of a server alone: so short that leases of one second are granted."""
+
+QUICK = EtcdServerSettings(heartbeat_ms=10, election_ms=ELECTION_MS, start_s=30)
+
+
+@asynccontextmanager
+async def coordinator(*endpoints: str, **settings: Any) -> AsyncIterator[EtcdCoordinator]:
+    """A client that is closed with the block; its settings are EtcdSettings fields."""
+    opened = EtcdCoordinator(EtcdSettings(endpoints, **settings), CLOCK)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+class EtcdServer:
+    """One server. Killing and restarting it keeps socket and data."""
+
+    def __init__(self, folder: Path, settings: EtcdServerSettings = QUICK) -> None:
+        self.embedded = EmbeddedEtcd(folder, settings)
+        self.endpoint = f"unix:{folder / SOCKET}"
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.embedded.kill()
+
+    async def start(self) -> None:
+        self.endpoint = await self.embedded.start()
+
+    async def restart(self) -> None:
+        await self.embedded.restart()
+
+    async def replace(self) -> None:
+        """Another etcd in the same place, which knows nothing."""
+        await self.embedded.stop()
+        shutil.rmtree(self.embedded.folder / "data")
+        await self.embedded.start()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end: it holds its connections and says nothing."""
+        assert self.embedded.pid is not None
+        with stopped(self.embedded.pid):
+            yield
+
+
+@asynccontextmanager
+async def etcd(folder: Path, settings: EtcdServerSettings = QUICK) -> AsyncIterator[EtcdServer]:
+    """A server for the block."""
+    server = EtcdServer(folder, settings)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.embedded.stop()
+
+
+@asynccontextmanager
+async def cluster(folder: Path, *, election_ms: int) -> AsyncIterator[list[EtcdServer]]:
+    """Three members. Peers speak over Unix sockets too: each finds the others' by links in its own folder."""
+    names = [f"m{number}" for number in range(3)]
+    everyone = ",".join(f"{name}=unix://{name}.sock:1" for name in names)
+    members = []
+    for name in names:
+        home = folder / name
+        home.mkdir(parents=True)
+        for other in names:
+            if other != name:
+                (home / f"{other}.sock:1").symlink_to(folder / other / f"{other}.sock:1")
+        arguments = (
+            f"--name={name}",
+            f"--listen-peer-urls=unix://{name}.sock:1",
+            f"--initial-advertise-peer-urls=unix://{name}.sock:1",
+            f"--initial-cluster={everyone}",
+        )
+        settings = EtcdServerSettings(
+            heartbeat_ms=election_ms // 10, election_ms=election_ms, start_s=60, arguments=arguments
+        )
+        members.append(EtcdServer(home, settings))
+    try:
+        async with asyncio.TaskGroup() as starting:
+            for member in members:
+                starting.create_task(member.start())
+        yield members
+    finally:
+        for member in members:
+            member.kill()
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """SIGSTOP a process, and SIGCONT at the end."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        # The signal returns before the last thread has stopped.
+        while any(_state(task) != "T" for task in Path(f"/proc/{pid}/task").iterdir()):
+            time.sleep(0.001)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
