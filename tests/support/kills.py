@@ -89,9 +89,9 @@ def recoveries_s(kills: Sequence[Kill], log: Sequence[Exchange]) -> dict[str, li
     return found
 
 
-def report(seed: int, kills: Sequence[Kill], log: Sequence[Exchange]) -> str:
+def report(kills: Sequence[Kill], log: Sequence[Exchange]) -> str:
     """What was done, for people; the figures of a run."""
-    lines = [f"seed {seed}: {len(kills)} kills over {len(log)} exchanges ({SEED}={seed} repeats the draws)"]
+    lines = [f"{len(kills)} kills over {len(log)} exchanges"]
     times = Counter(death.victim for death in kills)
     for victim, waits in recoveries_s(kills, log).items():
         lines.append(
