@@ -31,7 +31,7 @@ def crawled_under_kills(
     scope: Mapping[str, object] = MappingProxyType({}),
     budget: Mapping[str, object] = MappingProxyType({}),
 ) -> tuple[Path, dict[str, Any]]:
-    """Folder and summary of a crawl from the first host's start, killed again and again over about `requests` requests."""
+    """Folder and summary of a crawl from the first host's start, killed all along about `requests` requests."""
     seed = drawn_seed()
     spec = write_spec(
         folder / "spec.json",
