@@ -10,7 +10,16 @@ import pytest
 
 from shared.adapters.local.coordinator import LocalCoordinator
 from shared.domain.errors import OwnershipLost
-from shared.ports.coordinator import MOST_WRITES, Conflict, Coordinator, Leadership, Session, Snapshot, differences
+from shared.ports.coordinator import (
+    MOST_WRITES,
+    Conflict,
+    Coordinator,
+    Entry,
+    Leadership,
+    Session,
+    Snapshot,
+    differences,
+)
 from tests.support.etcd import CLOCK, coordinator, etcd
 
 Story = Callable[[Coordinator], Awaitable[None]]
@@ -48,6 +57,12 @@ def on_coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[
 async def leading(coordinator: Coordinator, key: str = "/t/leader", ttl_s: float = 30.0) -> AsyncIterator[Leadership]:
     async with coordinator.session(ttl_s) as session:
         yield await session.campaign(key, b"me")
+
+
+async def entry_at(coordinator: Coordinator, key: str) -> Entry:
+    entry = await coordinator.get(key)
+    assert entry is not None
+    return entry
 
 
 def values(snapshot: Snapshot) -> dict[str, bytes]:
@@ -143,8 +158,12 @@ def test_the_difference_of_two_snapshots_tells_made_again_from_changed(on_coordi
         again, changed = changes["/t/k/again"], changes["/t/k/new value"]
         assert changes["/t/k/gone"].after is None
         assert changes["/t/k/new"].before is None
-        assert again.before and again.after and again.before.created < again.after.created
-        assert changed.before and changed.after and changed.before.created == changed.after.created
+        assert again.before is not None
+        assert again.after is not None
+        assert again.before.created < again.after.created
+        assert changed.before is not None
+        assert changed.after is not None
+        assert changed.before.created == changed.after.created
         assert changed.before.value == b"1"
 
     on_coordinator(story)
@@ -158,15 +177,14 @@ def test_a_registration_lives_as_long_as_its_session(on_coordinator: Callable[[S
         async with coordinator.watch("/t/m/") as view:
             async with coordinator.session(TTL_S) as session:
                 await session.register("/t/m/a", b"1")
-                first = await coordinator.get("/t/m/a")
+                first = await entry_at(coordinator, "/t/m/a")
                 await session.register("/t/m/a", b"2")
                 await session.register("/t/m/a", b"2")
-                second = await coordinator.get("/t/m/a")
-                assert first and second
+                second = await entry_at(coordinator, "/t/m/a")
                 assert (first.value, second.value) == (b"1", b"2")
                 assert (first.lease, first.created) == (second.lease, second.created) == (session.id, second.created)
                 until = session.ok_until
-                while session.ok_until == until:  # it is renewed
+                while session.ok_until == until:  # noqa: ASYNC110  nothing tells of a renewal
                     await asyncio.sleep(0.05)
                 assert session.alive(CLOCK.elapsed())
             snapshot = view.snapshot
@@ -212,8 +230,7 @@ def test_the_member_that_comes_back_takes_over_its_own_key(on_coordinator: Calla
             async with coordinator.session(TTL_S) as killed:
                 await killed.register("/t/m/a", b"old")
                 await successor.register("/t/m/a", b"new")
-            entry = await coordinator.get("/t/m/a")
-            assert entry
+            entry = await entry_at(coordinator, "/t/m/a")
             assert (entry.value, entry.lease) == (b"new", successor.id)
 
     on_coordinator(story)
@@ -234,8 +251,8 @@ def test_of_many_candidates_one_leads_at_a_time_and_each_gets_its_turn(on_coordi
                 assert leading_now == [name]
                 assert leader.acting(CLOCK.elapsed())
                 revisions.append(leader.revision)
-                holder = await coordinator.get("/t/leader")
-                assert holder and (holder.value, holder.created) == (name.encode(), leader.revision)
+                holder = await entry_at(coordinator, "/t/leader")
+                assert (holder.value, holder.created) == (name.encode(), leader.revision)
                 leading_now.remove(name)
                 if name != "2":  # this one leaves without a word
                     await leader.resign()
@@ -268,8 +285,7 @@ def test_a_deposed_leader_changes_nothing(on_coordinator: Callable[[Story], None
                     await leader.write({"/t/k": b"3"})
                 await leader.resign()
                 await successor.write({"/t/l": b"1"})
-            entry = await coordinator.get("/t/k")
-            assert entry and entry.value == b"1"
+            assert (await entry_at(coordinator, "/t/k")).value == b"1"
 
     on_coordinator(story)
 
@@ -285,8 +301,8 @@ def test_a_write_that_expects_something_else_writes_nothing(on_coordinator: Call
             with pytest.raises(Conflict):
                 await leader.write({"/t/a": b"2"}, expect={"/t/a": 0})
             second = await leader.write({"/t/a": b"2"}, ["/t/b"], expect={"/t/a": first, "/t/c": 0})
-            entry = await coordinator.get("/t/a")
-            assert entry and (entry.value, entry.revision, entry.created) == (b"2", second, first)
+            entry = await entry_at(coordinator, "/t/a")
+            assert (entry.value, entry.revision, entry.created) == (b"2", second, first)
             assert await coordinator.get("/t/b") is None
             assert await leader.barrier() >= second
 
