@@ -5,18 +5,23 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from shared.adapters.etcd import EmbeddedEtcd, EtcdCoordinator, EtcdServerSettings, EtcdSettings
+from shared.adapters.etcd.connection import Connection
 from shared.adapters.etcd.server import SOCKET
 from shared.adapters.local.clock import SystemClock
+from shared.domain.errors import Transient
+from shared.ports.coordinator import Leadership, Snapshot, View
 
 CLOCK = SystemClock()
 ELECTION_MS = 100
 """Of a server alone: so short that leases of one second are granted."""
+
+PATIENCE_S = 60.0
 
 QUICK = EtcdServerSettings(heartbeat_ms=10, election_ms=ELECTION_MS, start_s=30)
 
@@ -103,6 +108,57 @@ async def cluster(folder: Path, *, election_ms: int) -> AsyncIterator[list[EtcdS
     finally:
         for member in members:
             member.kill()
+
+
+@asynccontextmanager
+async def connected(endpoint: str) -> AsyncIterator[Connection]:
+    connection = Connection(EtcdSettings((endpoint,)))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await story()
+
+    asyncio.run(whole())
+
+
+async def settled(view: View, complete: Callable[[Snapshot], bool]) -> Snapshot:
+    snapshot = view.snapshot
+    while not complete(snapshot):
+        snapshot = await view.changed(snapshot, None)
+    return snapshot
+
+
+class Writer:
+    """Writes a new key at a time, until told to stop; whose answers got lost it does not count."""
+
+    def __init__(self, leader: Leadership) -> None:
+        self.leader = leader
+        self.acknowledged: dict[str, int] = {}
+        self.unknown: list[str] = []
+        self.stop = False
+
+    async def write(self) -> None:
+        number = 0
+        while not self.stop:
+            number += 1
+            key = f"/t/k/{number:06}"
+            try:
+                self.acknowledged[key] = await self.leader.write({key: b""}, expect={key: 0})
+            except Transient:
+                self.unknown.append(key)
+                await asyncio.sleep(0.01)
+
+    async def reach(self, count: int) -> None:
+        """Wait until so many more are acknowledged."""
+        goal = len(self.acknowledged) + count
+        while len(self.acknowledged) < goal:  # noqa: ASYNC110  a plain counter
+            await asyncio.sleep(0.005)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from shared.adapters.etcd import requests
 from shared.adapters.etcd.connection import Connection
@@ -16,6 +16,9 @@ from shared.supervise import Tasks
 
 class Sign(Protocol):
     """The session that a leadership hangs on."""
+
+    @property
+    def id(self) -> int: ...
 
     @property
     def ok_until(self) -> float: ...
@@ -61,7 +64,7 @@ class EtcdLeadership:
     async def _key_lost(self) -> None:
         async with follow(self._connection, self._clock, self._key) as view:
             snapshot = view.snapshot
-            while (holder := snapshot.entries.get(self._key)) is not None and holder.created == self.revision:
+            while self._ours(snapshot.entries.get(self._key)):
                 snapshot = await view.changed(snapshot, None)
         self._over.set()
 
@@ -74,7 +77,7 @@ class EtcdLeadership:
         if touched > MOST_WRITES:
             raise ValueError(f"{touched} keys in one write, at most {MOST_WRITES} are allowed")
         self._check_acting()
-        compare = [requests.created_at(self._key, self.revision)]
+        compare = self._still_ours()
         compare += [requests.written_at(key, revision) for key, revision in expected.items()]
         then = [requests.put(key, value) for key, value in puts.items()] + [requests.delete(key) for key in deletes]
         answer = await self._connection.call(
@@ -95,15 +98,22 @@ class EtcdLeadership:
 
     async def resign(self) -> None:
         self._over.set()
-        compare = [requests.created_at(self._key, self.revision)]
-        await self._connection.call("KV.Txn", requests.txn(compare, [requests.delete(self._key)]), repeat=True)
+        request = requests.txn(self._still_ours(), [requests.delete(self._key)])
+        await self._connection.call("KV.Txn", request, repeat=True)
+
+    def _still_ours(self) -> list[Any]:
+        """What a transaction compares. In another history of etcd another leader may have won at the same revision."""
+        return [requests.created_at(self._key, self.revision), requests.held_by(self._key, self._session.id)]
+
+    def _ours(self, holder: Entry | None) -> bool:
+        return holder is not None and (holder.created, holder.lease) == (self.revision, self._session.id)
 
     def _check_acting(self) -> None:
         if not self.acting(self._clock.elapsed()):
             raise OwnershipLost(f"the leadership of {self._key} won at {self.revision} is over")
 
     def _check(self, holder: Entry | None) -> None:
-        if holder is None or holder.created != self.revision:
+        if not self._ours(holder):
             self._over.set()
             raise OwnershipLost(f"the leadership of {self._key} won at {self.revision} is lost")
 

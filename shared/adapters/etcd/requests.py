@@ -9,9 +9,9 @@ from shared.ports.coordinator import Entry
 
 
 def prefix_end(prefix: str) -> bytes:
-    """The first key behind all that begin with `prefix`."""
-    raw = prefix.encode().rstrip(b"\xff")
-    return raw[:-1] + bytes([raw[-1] + 1]) if raw else b"\0"
+    """The first key behind all that begin with `prefix`, which is not empty."""
+    *before, last = prefix.encode()
+    return bytes([*before, last + 1])
 
 
 def entry_of(pair: Any) -> Entry:

@@ -1,0 +1,168 @@
+"""Leases and elections when a process, a server or one of three members is stopped or killed."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import etcd3.etcdrpc as rpc
+import pytest
+
+from shared.ports.retrying import until_answered
+from tests.support.etcd import (
+    CLOCK,
+    EtcdServer,
+    Writer,
+    cluster,
+    connected,
+    coordinator,
+    etcd,
+    run,
+    settled,
+    stopped,
+)
+
+ROOT = Path(__file__).parents[2]
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+HOLDER = """
+import asyncio, sys
+from shared.domain.errors import OwnershipLost, Transient
+from tests.support.etcd import CLOCK, coordinator
+
+async def main():
+    async with coordinator(sys.argv[1]) as c, c.session(2) as session:
+        leader = await session.campaign("/t/leader", b"holder")
+        told = None
+        while True:
+            if session.ok_until != told:
+                told = session.ok_until
+                print("until", told, flush=True)
+            try:
+                await leader.write({"/t/k": str(CLOCK.elapsed()).encode()})
+            except OwnershipLost:
+                print("lost", CLOCK.elapsed(), flush=True)
+                return
+            except Transient:
+                pass  # a write that was under way when it was stopped: try the next one
+            await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
+
+def test_a_stopped_leader_believes_itself_deposed_before_another_one_is_elected(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with etcd(tmp_path) as server, coordinator(server.endpoint) as c, c.session(30) as session:
+            holder = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", HOLDER, server.endpoint, stdout=subprocess.PIPE, cwd=ROOT
+            )
+            try:
+                assert holder.stdout is not None
+                told = [await holder.stdout.readline() for _ in range(2)]
+                with stopped(holder.pid):
+                    leader = await session.campaign("/t/leader", b"successor")
+                    elected = CLOCK.elapsed()
+                    mark = await leader.write({"/t/mark": b""})
+                told += (await holder.stdout.read()).splitlines()
+                ends = [float(line.split()[1]) for line in told if line.startswith(b"until")]
+                assert max(ends) <= elected
+                assert any(line.startswith(b"lost") for line in told)
+                entry = await c.get("/t/k")
+                assert entry is not None
+                assert entry.revision < mark
+                await leader.barrier()
+            finally:
+                if holder.returncode is None:
+                    holder.kill()
+                await holder.wait()
+
+    run(story)
+
+
+def test_an_outage_shorter_than_its_time_does_not_end_a_session_and_a_longer_one_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with etcd(tmp_path) as server, coordinator(server.endpoint) as c, c.session(3) as session:
+            leader = await session.campaign("/t/leader", b"")
+            with server.stopped():
+                await asyncio.sleep(1.5)
+            await until_answered(leader.barrier)
+            until = session.ok_until
+            assert session.alive(CLOCK.elapsed())
+            with server.stopped():
+                await session.lost()
+                assert CLOCK.elapsed() >= until
+                assert not leader.acting(CLOCK.elapsed())
+            async with c.session(3) as again:
+                await again.campaign("/t/leader", b"")
+
+    run(story)
+
+
+# --- three members ----------------------------------------------------------------------------------------------------
+
+
+async def leader_of(members: list[EtcdServer]) -> EtcdServer:
+    """The member that leads the others."""
+    while True:
+        for member in members:
+            async with connected(member.endpoint) as connection:
+                stub = rpc.MaintenanceStub(connection.member().channel)
+                status = await stub.Status(rpc.StatusRequest(), timeout=5)
+                if status.leader == status.header.member_id:
+                    return member
+
+
+@pytest.mark.parametrize("blow", ["kill", "stop"])
+def test_the_death_of_etcds_leader_interrupts_for_elections_not_for_leases(tmp_path: Path, blow: str) -> None:
+    """The gap between acknowledged writes is bounded by a few elections and one attempt; nothing watched is lost."""
+    election_s, attempt_s = 0.5, 1.0
+
+    async def story() -> None:
+        async with cluster(tmp_path, election_ms=int(election_s * 1000)) as members:
+            endpoints = [member.endpoint for member in members]
+            async with (
+                coordinator(*endpoints, attempt_s=attempt_s) as c,
+                c.session(15) as session,
+                c.watch("/t/k/") as view,
+            ):
+                leadership = await session.campaign("/t/leader", b"")
+                writer = Writer(leadership)
+                writing = asyncio.create_task(writer.write())
+                await writer.reach(50)
+                member = await leader_of(members)
+                struck = CLOCK.elapsed()
+                if blow == "kill":
+                    member.kill()
+                    await writer.reach(1)
+                    gap = CLOCK.elapsed() - struck
+                else:
+                    with member.stopped():
+                        await writer.reach(1)
+                        gap = CLOCK.elapsed() - struck
+                print(f"{blow}: {gap:.2f} s without an acknowledged write")
+                assert gap < 6 * election_s + 3 * attempt_s
+                await writer.reach(50)
+                writer.stop = True
+                await writing
+                newest = writer.acknowledged[max(writer.acknowledged)]
+                await settled(view, lambda snapshot: snapshot.revision >= newest)
+                listed = await c.list("/t/k/")
+                assert view.snapshot.entries == listed.entries
+                assert {key: listed.entries[key].revision for key in writer.acknowledged} == writer.acknowledged
+                assert leadership.acting(CLOCK.elapsed())
+
+    run(story)
+
+
+def test_one_member_of_three_suffices_to_get_in(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, election_ms=500) as members:
+            members[0].kill()
+            endpoints = [member.endpoint for member in members]
+            async with coordinator(*endpoints) as c, c.watch("/t/") as view, c.session(15) as session:
+                await session.register("/t/m/a", b"1")
+                await settled(view, lambda snapshot: "/t/m/a" in snapshot.entries)
+
+    run(story)
