@@ -125,6 +125,10 @@ class Front:
         """The host, if it is held."""
         return self._hosts.get(host_id)
 
+    def named(self, name: str) -> Host | None:
+        """The host of this name, if it is held; looks through all, so for rare commands only."""
+        return next((host for host in self._hosts.values() if host.name == name), None)
+
     def complete(self, crawl_id: CrawlId) -> bool:
         """Whether every queue of the crawl with something in it is held here."""
         return crawl_id not in self._incomplete

@@ -148,14 +148,14 @@ class Ingest:
                     position = _after(own.position, "outcome", report)
                     after_host = await own.store.run_command(fence, position, wanted, after_host, own.clock.unix_ms())
                     await own.committed(position if after_host is None else None)
+                    await self._forget(wanted)
         except (Permanent, ValueError) as error:
             await self._bury("outcome", report, error)
             return
         log.info("command.applied", partition=own.partition, id=command.id, kind=command.kind, crawl=command.crawl)
-        self._forget(wanted)
 
-    def _forget(self, command: CommandRun) -> None:
-        """What was remembered of rows a command changed is read anew.
+    async def _forget(self, command: CommandRun) -> None:
+        """What was remembered of rows a command changed is read anew (within `writing`).
 
         A deleted crawl's lease keeps its host's slot while its grant may last; the sweep ends it then.
         """
@@ -168,8 +168,15 @@ class Ingest:
                 if host is not None and unbegun:
                     own.front.released(host, held.row.slot, own.clock.elapsed(), held.row.delay_ms / 1000)
             own.front.drop_crawl(command.crawl_id)
+        if command.kind in (CommandKind.BLOCK_HOST, CommandKind.HOST_DELAY):
+            # Also where all of the host's URLs are out: its next outcome would write back what was known before.
+            host = own.front.named(str(command.args["host"]))
+            if host is not None:
+                keys = [(crawl.crawl_id, host.host_id) for crawl in own.crawls]
+                await own.offer_queues(keys, pinned=True)
+            return
         for crawl in own.crawls:
-            if command.kind in (CommandKind.BLOCK_HOST, CommandKind.HOST_DELAY) or crawl.crawl_id == command.crawl_id:
+            if crawl.crawl_id == command.crawl_id:
                 own.front.mark_stale(crawl.crawl_id)
 
     async def _halve(self, kind: ReportKind, reports: Sequence[Delivered], error: Permanent) -> None:

@@ -75,13 +75,14 @@ class Draft:
                 self._give_back(held, Fingerprint(result.fingerprint), url)
             else:
                 self._result(held, crawl, url, result)
-        for fingerprint in message.not_attempted:
+        newest = held.grant is not None and held.grant.number == message.grant
+        # What an earlier holder left is the present one's to fetch.
+        for fingerprint in message.not_attempted if newest else ():
             url = left.pop(Fingerprint(fingerprint), None)
             if url is not None:
                 self._give_back(held, Fingerprint(fingerprint), url)
         if message.note is not None and crawl is not None:
             self._note(held, message.note)
-        newest = held.grant is not None and held.grant.number == message.grant
         if message.final and newest:
             self._free(held, left, self.now - max(message.quiet_ms, 0) / 1000)
 
