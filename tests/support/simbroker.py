@@ -114,6 +114,9 @@ class _Answering:
     reply: Callable[[bytes], Awaitable[bytes | None]]
     open: dict["asyncio.Task[None]", None] = field(default_factory=dict)
 
+    def ended(self, task: "asyncio.Task[None]") -> None:
+        self.open.pop(task, None)
+
 
 class _Visit:
     """A delivery in a worker's hands."""
@@ -290,7 +293,7 @@ class _Client:
         for owner in asked:
             task = self.server.world.spawn(owner.process, self._answer(owner, data, answer), "answer")
             owner.open[task] = None
-            task.add_done_callback(lambda task, owner=owner: owner.open.pop(task))
+            task.add_done_callback(owner.ended)
         return len(asked)
 
     async def _answer(self, owner: _Answering, data: bytes, answer: "asyncio.Future[bytes]") -> None:

@@ -192,12 +192,13 @@ class SimWorker:
                 else:
                     at = earliest if rested is None else max(earliest, rested + delay_s)
                     await asyncio.sleep(max(0.0, at - self.world.now))
-                    if visit.lost or self.world.now > arrived + _VISIT_S:
-                        break
                     # Between this look at the clock and the sending lies no step.
-                    if not visit.grant.may_send(self.world.now) and not self.heedless:
-                        visit.lost = True
-                        break
+                    if not self.heedless:
+                        if visit.lost or self.world.now > arrived + _VISIT_S:
+                            break
+                        if not visit.grant.may_send(self.world.now):
+                            visit.lost = True
+                            break
                     answer = await self.web.begin(url.url, shard.host, shard.crawl, visit.who, crawl.delay_s)
                     rested = self.world.now
                     await self.world.gate(self.process, "response")

@@ -1,0 +1,98 @@
+"""The model's own test: a protocol with a rule taken out of it must be caught, or the model proves nothing."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import Phase
+from hypothesis.stateful import run_state_machine_as_test
+
+from api.control.finishing import Subjects
+from api.frontier.front import Front
+from api.frontier.leases import Leases
+from shared.adapters.sql import apply, commands, fence, found, leasing
+from tests.conformance.cluster import Cluster, Site
+from tests.conformance.test_protocol import Protocol, profile
+from tests.support.simstore import Database
+from tests.support.simweb import Kind, Node
+from tests.support.simworker import SimWorker
+
+_FEW = 60
+
+
+def _no_fence(patch: pytest.MonkeyPatch) -> None:
+    def pass_fence(connection: Any, held: Any, position: Any = None) -> None:
+        if position is not None:
+            fence.move_position(connection, held.partition, position)
+
+    for module in (apply, commands, found, leasing):
+        patch.setattr(module, "pass_fence", pass_fence)
+
+
+def _no_patience_after_takeover(patch: pytest.MonkeyPatch) -> None:
+    take_over = Leases.take_over
+    patch.setattr(Leases, "take_over", lambda self, row, now, *, ended: take_over(self, row, now, ended=True))
+
+
+def _no_rest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Front, "released", lambda self, host, slot, rested_from, delay_s: self.let_go(host, slot))
+
+
+def _repeats_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(found, "_producer", lambda connection, partition, mark: (0, 0, 0))
+
+
+def _finished_at_first_sight(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Subjects, "applied", lambda self, position: True)
+
+
+def _outcomes_before_discoveries(patch: pytest.MonkeyPatch) -> None:
+    discover = SimWorker._discover
+
+    async def discover_late(self: SimWorker, *args: Any) -> None:
+        await asyncio.sleep(20.0)
+        await discover(self, *args)
+
+    async def later(self: SimWorker, *args: Any) -> None:
+        self.world.spawn(self.process, discover_late(self, *args), "discover")
+
+    patch.setattr(SimWorker, "_discover", later)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "break_rule",
+    [
+        _no_fence,
+        _no_patience_after_takeover,
+        _no_rest,
+        _repeats_counted,
+        _finished_at_first_sight,
+        _outcomes_before_discoveries,
+    ],
+)
+def test_a_protocol_without_one_of_its_rules_is_caught(
+    monkeypatch: pytest.MonkeyPatch, break_rule: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    break_rule(monkeypatch)
+    with pytest.raises(AssertionError, match=r"t=\d"):
+        run_state_machine_as_test(Protocol, settings=profile(_FEW, derandomize=True, phases=(Phase.generate,)))
+
+
+@pytest.mark.parametrize("heedless", [False, True])
+def test_a_worker_that_ignores_the_end_of_its_grant_is_caught(database: Database, heedless: bool) -> None:
+    cluster = Cluster(database, Site(tuple(Node(0, Kind.PAGE) for _ in range(8)), seeds=tuple(range(8))))
+    try:
+        cluster.start_owner()
+        sleeper = cluster.start_worker(heedless=heedless)
+        cluster.create_crawl()
+        cluster.world.run_for(3.0)
+        cluster.start_worker()
+        sleeper.process.stopped = True
+        cluster.world.run_for(33.0)
+        sleeper.process.stopped = False
+        cluster.world.run_for(10.0)
+        assert any("impolite" in text for text in cluster.world.violations) == heedless
+    finally:
+        cluster.close()

@@ -1,0 +1,412 @@
+"""One race a test, each derived from a rule of architecture §3 or found by the model (test_protocol.py)."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from api.control.finishing import finished
+from api.frontier.granting import Granting
+from shared.domain.command import CommandKind
+from shared.domain.frontier import UrlState
+from shared.wire.messages import Begin, Extend, Go, Gone, Shard, Superseded, Wait, encode
+from tests.conformance.cluster import PARTITION, Cluster, Site
+from tests.conformance.hand import Hand
+from tests.support.simclock import EPOCH_MS, Fault
+from tests.support.simstore import Database
+from tests.support.simweb import Kind, Node
+
+QUEUED, WAITING, LEASED, DONE, FAILED = (
+    UrlState.QUEUED,
+    UrlState.WAITING,
+    UrlState.LEASED,
+    UrlState.DONE,
+    UrlState.FAILED,
+)
+Start = Callable[..., tuple[Cluster, Hand]]
+
+
+@pytest.fixture
+def start(database: Database) -> Iterator[Start]:
+    """`start(n)`: an owner and a crawl of n seeds on one host, no worker but the hand."""
+    opened: list[Cluster] = []
+
+    def begin(n: int = 1, **more: object) -> tuple[Cluster, Hand]:
+        site = Site(tuple(Node(0, Kind.PAGE) for _ in range(n)), seeds=tuple(range(n)), **more)  # type: ignore[arg-type]
+        cluster = Cluster(database, site)
+        opened.append(cluster)
+        cluster.start_owner()
+        cluster.world.run_for(0.2)
+        cluster.create_crawl()
+        cluster.world.run_for(0.2)
+        return cluster, Hand(cluster)
+
+    yield begin
+    for cluster in opened:
+        cluster.close()
+
+
+def url(i: int) -> str:
+    return f"http://h0.test/{i}"
+
+
+def expire(cluster: Cluster) -> None:
+    cluster.world.run_for(31.0)
+
+
+def leases(cluster: Cluster) -> list[int]:
+    return [row[0] for row in cluster.database.rows("SELECT lease_id FROM leases")]
+
+
+def shard_of(hand: Hand) -> Shard:
+    return hand.pull()[1]
+
+
+# --- grants -----------------------------------------------------------------------------------------------------------
+
+
+def test_final_of_an_old_grant_does_not_free_the_slot_of_the_new_one(start: Start) -> None:
+    cluster, hand = start(2)
+    shard = shard_of(hand)
+    first = hand.go(shard, 1, "first")
+    expire(cluster)
+    second = hand.go(shard, 2, "second")
+    assert second.grant == first.grant + 1
+    hand.report(shard, first.grant, final=True)
+    assert leases(cluster) == [shard.lease], "the second holder still has the host"
+    hand.report(shard, second.grant, final=True)
+    assert leases(cluster) == []
+    cluster.assert_kept()
+
+
+def test_what_an_old_holder_did_not_attempt_stays_with_the_new_one(start: Start) -> None:
+    cluster, hand = start(2)
+    shard = shard_of(hand)
+    first = hand.go(shard, 1, "first")
+    expire(cluster)
+    hand.go(shard, 2, "second")
+    hand.report(shard, first.grant, left=(url(0), url(1)))
+    assert {state for state, _ in hand.states().values()} == {LEASED}
+
+
+def test_a_lease_is_not_granted_again_before_its_grant_ran_out(start: Start) -> None:
+    _, hand = start(1)
+    shard = shard_of(hand)
+    hand.go(shard, 1, "first")
+    assert isinstance(hand.begin(shard, 2, "second"), Wait)
+    assert isinstance(hand.begin(shard, 0, "late"), Superseded)
+    assert isinstance(hand.begin(shard, 1, "first"), Go), "the holder may ask again"
+
+
+def test_a_takeover_waits_for_the_grant_it_has_to_assume(start: Start) -> None:
+    cluster, hand = start(1)
+    shard = shard_of(hand)
+    hand.go(shard, 1, "first")
+    cluster.world.kill(cluster.owners[0].process)
+    cluster.world.run_for(20.0)
+    cluster.start_owner()
+    cluster.world.run_for(1.0)
+    assert isinstance(hand.begin(shard, 2, "second"), Wait)
+    cluster.world.run_for(15.0)
+    assert isinstance(hand.begin(shard, 2, "second"), Wait), "the old owner may have extended it up to its end"
+    cluster.world.run_for(15.0)
+    assert hand.go(shard, 2, "second").grant == 2
+
+
+def test_outcomes_are_applied_before_the_second_grant(start: Start) -> None:
+    cluster, hand = start(2)
+    shard = shard_of(hand)
+    first = hand.go(shard, 1, "first")
+    expire(cluster)
+    hand.report(shard, first.grant, {shard.urls[0].url: 200}, apply=False)
+    asked = hand.begun(hand.ask(shard.lease, Begin(shard.lease, 2, "second")))
+    hand.open_where(lambda what: not what.startswith("reports.read"))
+    assert not asked.done(), "what was published before the question is not applied yet"
+    hand.world.run_for(1.0)
+    answer = asked.result()
+    assert isinstance(answer, Go)
+    assert answer.remaining == [1]
+
+
+def test_an_extension_that_was_overtaken_by_another_grant_is_refused(start: Start) -> None:
+    cluster, hand = start(1)
+    shard = shard_of(hand)
+    first = hand.go(shard, 1, "first")
+    cluster.world.run_for(29.0)
+    late = hand.begun(hand.ask(shard.lease, Extend(shard.lease, first.grant, "first")))
+    hand.open_where(lambda what: what in ("ask", "ask.answer", "question.arrives"))
+    own = cluster.owners[0].owner.ownership
+    assert own is not None
+    cluster.world.advance(2.0)
+    second = hand.begun(hand.ask(shard.lease, Begin(shard.lease, 2, "second")))
+    held = [gate for gate in cluster.world.gates if gate.what.startswith("sql.read")]
+    assert held, "the extension waits for the proof of the term"
+    for _ in range(60):
+        hand.open_where(lambda what: not what.startswith("sql.read"))
+    cluster.world.run_for(1.0)
+    answers = [task.result() for task in (late, second)]
+    assert sum(isinstance(answer, Go) for answer in answers) == 1, answers
+
+
+def test_a_deposed_owner_answers_nothing(start: Start) -> None:
+    cluster, hand = start(1)
+    shard = shard_of(hand)
+    hand.go(shard, 1, "first")
+    old = cluster.owners[0]
+    own = old.owner.ownership
+    assert own is not None
+    old.process.stopped = True
+    cluster.start_owner()
+    cluster.world.run_for(1.0)
+    old.process.stopped = False
+    granting = Granting(own)
+    for question in (
+        Begin(shard.lease, 1, "first"),
+        Begin(shard.lease + 4096, 1, "other"),
+        Extend(shard.lease, 1, "first"),
+        Extend(shard.lease, 7, "other"),
+    ):
+        assert cluster.world.do(hand.process, _on(cluster, old.process, granting, question)) is None, question
+    cluster.assert_kept()
+
+
+async def _on(cluster: Cluster, process: object, granting: Granting, question: Begin | Extend) -> bytes | None:
+    """An answer of the old owner, whose own tasks stand still."""
+    cluster.world.smooth = True
+    try:
+        return await granting.answer(encode(question))
+    finally:
+        cluster.world.smooth = False
+
+
+# --- giving up --------------------------------------------------------------------------------------------------------
+
+
+def test_a_shard_that_expires_twice_comes_back_smaller(start: Start) -> None:
+    cluster, hand = start(8)
+    message, shard = hand.pull()
+    assert len(shard.urls) == 8
+    for delivery in (1, 2):
+        hand.go(shard, delivery, f"victim{delivery}")
+        expire(cluster)
+    assert isinstance(hand.begin(shard, 3), Gone)
+    hand.wait(message.ack())
+    smaller = shard_of(hand)
+    assert len(smaller.urls) == 1
+    cluster.assert_kept()
+
+
+def test_a_single_url_is_buried_after_five_grants_and_can_be_retried(start: Start) -> None:
+    cluster, hand = start(1)
+    shard = shard_of(hand)
+    for delivery in range(1, 6):
+        hand.go(shard, delivery, f"victim{delivery}")
+        expire(cluster)
+    assert isinstance(hand.begin(shard, 6), Gone)
+    assert hand.states() == {url(0): (FAILED, "poison")}
+    assert cluster.database.rows("SELECT kind, url FROM dead_letters") == [("url", url(0))]
+    cluster.command(CommandKind.RETRY_FAILED)
+    cluster.world.run_for(0.5)
+    assert hand.states()[url(0)][0] in (QUEUED, LEASED)
+    cluster.assert_kept()
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+def test_redelivered_discoveries_are_counted_once(start: Start) -> None:
+    cluster, hand = start(1)
+    data = hand.discover(cluster.crawl_id, {url(5): 1, url(6): 1})
+    for i in range(3):
+        hand.publish("discovery", data, f"again{i}")
+    cluster.world.run_for(0.5)
+    accepted, new, known = cluster.database.rows("SELECT accepted, new, known FROM crawl_counters")[0]
+    assert (accepted, new, known) == (3, 3, 0)
+
+
+def test_the_position_of_another_stream_means_reading_from_its_start(start: Start) -> None:
+    cluster, hand = start(3)
+    hand.discover(cluster.crawl_id, {url(5): 1})
+    cluster.broker.wipe()
+    other = Hand(cluster, "other")
+    other.discover(cluster.crawl_id, {url(6): 1})
+    cluster.world.run_for(5.0)
+    assert url(6) in hand.states()
+    assert cluster.owners[0].owner.alarms
+
+
+def test_a_command_between_two_outcomes_is_applied_in_its_place(start: Start) -> None:
+    cluster, hand = start(2)
+    shard = shard_of(hand)
+    grant = hand.go(shard, 1).grant
+    hand.report(shard, grant, {url(0): 404}, apply=False)
+    cluster.command(CommandKind.RETRY_FAILED)
+    hand.report(shard, grant, {url(1): 404}, apply=False)
+    cluster.world.run_for(0.5)
+    states = hand.states()
+    assert states[url(0)][0] == QUEUED
+    assert states[url(1)][0] == FAILED
+    cluster.assert_kept()
+
+
+def test_a_command_beside_discoveries_does_not_move_their_position_back(start: Start) -> None:
+    """Found by the model: the finished check then waited for ever."""
+    cluster, hand = start(1)
+    cluster.command(CommandKind.RETRY_FAILED)
+    hand.publish("discovery", b"\xc1")
+    for order in (lambda what: True, lambda what: "discovery" not in what):
+        hand.open_where(order)
+    cluster.world.run_for(0.5)
+    own = cluster.owners[0].owner.ownership
+    assert own is not None
+    assert cluster.judge.position()[1] == cluster.broker.sequence or own.position.discovery_seq > 1
+
+
+def test_a_message_that_can_never_be_applied_holds_up_no_other(start: Start) -> None:
+    cluster, hand = start(3)
+    shard = shard_of(hand)
+    grant = hand.go(shard, 1).grant
+    hand.report(shard, grant, {url(0): 200}, apply=False)
+    hand.report(shard, grant, {url(1): 2**63}, apply=False)
+    hand.report(shard, grant, {url(2): 200}, apply=False)
+    cluster.world.run_for(0.5)
+    states = hand.states()
+    assert (states[url(0)][0], states[url(1)][0], states[url(2)][0]) == (DONE, LEASED, DONE)
+    assert cluster.database.rows("SELECT kind FROM dead_letters") == [("outcome",)]
+    cluster.assert_kept()
+
+
+def test_a_late_outcome_of_a_deleted_crawl_changes_nothing(start: Start) -> None:
+    cluster, hand = start(2)
+    shard = shard_of(hand)
+    grant = hand.go(shard, 1).grant
+    cluster.delete_crawl()
+    cluster.create_crawl()
+    cluster.world.run_for(0.5)
+    before = cluster.database.rows("SELECT * FROM urls")
+    hand.report(shard, grant, {url(0): 200})
+    hand.discover(shard.crawl, {url(9): 1})
+    assert cluster.database.rows("SELECT * FROM urls") == before
+    cluster.assert_kept()
+
+
+def test_a_host_visited_for_a_deleted_crawl_stays_taken_through_a_takeover(start: Start) -> None:
+    """Found by the model: the lease was deleted with its crawl, so the next owner sent a second worker to the host."""
+    cluster, hand = start(2)
+    shard = shard_of(hand)
+    hand.go(shard, 1)
+    cluster.delete_crawl()
+    cluster.create_crawl()
+    cluster.world.run_for(0.5)
+    cluster.world.kill(cluster.owners[0].process)
+    cluster.start_owner()
+    cluster.world.run_for(5.0)
+    hand.heard()
+    cluster.world.run_for(5.0)
+    assert leases(cluster) == [shard.lease]
+    cluster.world.run_for(30.0)
+    assert leases(cluster) != [shard.lease]
+
+
+# --- depth ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+def test_a_depth_lowered_while_the_url_is_out_fetches_it_again(start: Start, takeover: bool) -> None:
+    """Its links were judged at the depth it was sent with, so what they lead to may be missing."""
+    cluster, hand = start(1, max_depth=3)
+    shard = shard_of(hand)
+    grant = hand.go(shard, 1).grant
+    hand.discover(shard.crawl, {url(5): 3})
+    hand.report(shard, grant, {url(0): 200}, final=True)
+    cluster.world.run_for(2.0)
+    shard = shard_of(hand)
+    assert [entry.url for entry in shard.urls] == [url(5)]
+    grant = hand.go(shard, 1).grant
+    hand.discover(shard.crawl, {url(5): 1})
+    if takeover:
+        cluster.world.kill(cluster.owners[0].process)
+        cluster.start_owner()
+        cluster.world.run_for(1.0)
+    hand.report(shard, grant, {url(5): 200}, final=True)
+    state, reason = hand.states()[url(5)]
+    assert state in (QUEUED, LEASED)
+    assert reason == "depth"
+    cluster.assert_kept()
+
+
+def test_a_depth_lowered_after_the_page_was_done_reaches_the_same_pages(start: Start) -> None:
+    cluster, hand = start(1, max_depth=3)
+    shard = shard_of(hand)
+    grant = hand.go(shard, 1).grant
+    hand.discover(shard.crawl, {url(5): 3})
+    hand.report(shard, grant, {url(0): 200}, final=True)
+    cluster.world.run_for(2.0)
+    shard = shard_of(hand)
+    hand.report(shard, hand.go(shard, 1).grant, {url(5): 200}, final=True)
+    assert hand.states()[url(5)][0] == DONE
+    hand.discover(shard.crawl, {url(5): 2})
+    assert hand.states()[url(5)][0] in (QUEUED, LEASED)
+    assert cluster.database.rows("SELECT pages FROM crawl_counters") == [(2,)], "a page counts once"
+    cluster.assert_kept()
+
+
+# --- the operator -----------------------------------------------------------------------------------------------------
+
+
+def test_finished_is_not_said_when_a_discovery_came_between_the_two_looks(start: Start) -> None:
+    cluster, hand = start(1)
+    shard = shard_of(hand)
+    hand.report(shard, hand.go(shard, 1).grant, {url(0): 200}, final=True)
+    sim = cluster.owners[0]
+    crawl = sim.crawls.get(cluster.crawl_id)
+    assert crawl is not None
+    looking = cluster.world.spawn(
+        cluster.operator, finished(crawl, [sim.owner], cluster.store, cluster.broker.client(cluster.operator)), "look"
+    )
+    for _ in range(2):
+        hand.world.loop.pump()
+        gate = next(gate for gate in cluster.world.gates if gate.process is cluster.operator)
+        cluster.world.gates.remove(gate)
+        gate.opened.set_result(None)
+    hand.world.loop.pump()
+    hand.publish("discovery", _found(cluster, hand))
+    hand.open_where(lambda what: not what.startswith("reports.read"))
+    assert looking.result() is None
+    cluster.world.run_for(0.5)
+    assert url(7) in hand.states()
+
+
+def _found(cluster: Cluster, hand: Hand) -> bytes:
+    from shared.wire.messages import Discoveries, Link, Origin
+
+    return encode(Discoveries(cluster.crawl_id, 1, "between", 1, 1, [Origin(0, b"", [Link(url(7), 1)])]))
+
+
+def test_a_blocked_host_gets_no_shard_and_an_outcome_does_not_unblock_it(start: Start) -> None:
+    cluster, hand = start(2)
+    shard = shard_of(hand)
+    grant = hand.go(shard, 1).grant
+    until_ms = EPOCH_MS + round((cluster.world.now + 60) * 1000)
+    cluster.command(CommandKind.BLOCK_HOST, host="h0.test", until_ms=until_ms)
+    cluster.world.run_for(2.0)
+    hand.report(shard, grant, {url(0): 200}, final=True, left=(url(1),))
+    for _ in range(10):
+        hand.heard()
+        cluster.world.run_for(1.0)
+    assert leases(cluster) == []
+    for _ in range(60):
+        hand.heard()
+        cluster.world.run_for(1.0)
+    assert len(leases(cluster)) == 1, "and is visited again afterwards"
+
+
+def test_a_claim_whose_answer_was_lost_is_no_deposition(start: Start) -> None:
+    """Found by the model: the owner claimed again under its own term, was refused, and left the partition alone."""
+    cluster, hand = start(1)
+    cluster.world.kill(cluster.owners[0].process)
+    sim = cluster.start_owner()
+    sim.process.fault = Fault.UNANSWERED
+    cluster.world.run_for(3.0)
+    assert sim.owner.ownership is not None
+    assert len(shard_of(hand).urls) == 1
+    assert sim.owner.partition == PARTITION
