@@ -111,8 +111,9 @@ async def cluster(folder: Path, *, election_ms: int) -> AsyncIterator[list[EtcdS
 
 
 @asynccontextmanager
-async def connected(endpoint: str) -> AsyncIterator[Connection]:
-    connection = Connection(EtcdSettings((endpoint,)))
+async def connected(endpoint: str, **settings: Any) -> AsyncIterator[Connection]:
+    """The adapter's own connection, to ask what the port does not."""
+    connection = Connection(EtcdSettings((endpoint,), **settings))
     try:
         yield connection
     finally:
@@ -120,6 +121,8 @@ async def connected(endpoint: str) -> AsyncIterator[Connection]:
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
+    """Run it on a loop of its own, for at most PATIENCE_S."""
+
     async def whole() -> None:
         async with asyncio.timeout(PATIENCE_S):
             await story()
@@ -128,6 +131,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 async def settled(view: View, complete: Callable[[Snapshot], bool]) -> Snapshot:
+    """The first snapshot that is complete."""
     snapshot = view.snapshot
     while not complete(snapshot):
         snapshot = await view.changed(snapshot, None)

@@ -83,6 +83,7 @@ class EmbeddedEtcd:
         self._folder = folder.absolute()
         self._settings = settings or EtcdServerSettings()
         self._process: subprocess.Popen[bytes] | None = None
+        self._link: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -128,6 +129,8 @@ class EmbeddedEtcd:
             except TimeoutError:
                 log.warning("etcd.killed", pid=process.pid, waited_s=self._settings.stop_s)
         self.kill()
+        if self._link is not None:
+            self._link.unlink(missing_ok=True)
 
     async def restart(self) -> str:
         """Start it again on the same socket, after `kill` or a crash or from running."""
@@ -149,12 +152,15 @@ class EmbeddedEtcd:
         return await process_end(self._process)
 
     def log_tail(self, lines: int = 12) -> str:
-        """The last lines of its log, for a message to the user."""
+        """The first and the last lines of its log, for a message to the user."""
         if not self._log_file.exists():
             return ""
         with self._log_file.open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
-            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
+            first = file.readline(_LOG_BYTES)
+            file.seek(max(file.seek(0, os.SEEK_END) - _LOG_BYTES, len(first)))
+            # The first line says what is wrong with an option; all the others are then the list of options.
+            tail = [first.rstrip(b"\n"), *file.read().splitlines()[-lines:]]
+        return b"\n".join(tail).decode("utf-8", "replace")
 
     def _command(self, executable: Path) -> Sequence[str]:
         settings = self._settings
@@ -214,10 +220,10 @@ class EmbeddedEtcd:
         path = self._folder / SOCKET
         if len(os.fsencode(path)) > _LONGEST_SOCKET:
             name = hashlib.blake2b(os.fsencode(self._folder), digest_size=8).hexdigest()
-            link = Path(tempfile.gettempdir()) / f"orb-{os.getuid()}-{name}"
-            link.unlink(missing_ok=True)
-            link.symlink_to(self._folder)
-            path = link / SOCKET
+            self._link = Path(tempfile.gettempdir()) / f"orb-{os.getuid()}-{name}"
+            self._link.unlink(missing_ok=True)
+            self._link.symlink_to(self._folder)
+            path = self._link / SOCKET
         return f"unix:{path}"
 
     @property
