@@ -12,8 +12,8 @@ from api.control.finishing import Subjects
 from api.frontier.front import Front
 from api.frontier.leases import Leases
 from shared.adapters.sql import apply, commands, fence, found, leasing
-from tests.conformance.cluster import Cluster, Site
 from tests.conformance.test_protocol import Protocol, profile
+from tests.support.simcluster import Cluster, Site
 from tests.support.simstore import Database
 from tests.support.simweb import Kind, Node
 from tests.support.simworker import SimWorker

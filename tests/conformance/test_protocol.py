@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 )
 
 from shared.domain.command import CommandKind
-from tests.conformance.cluster import Cluster, Site
 from tests.support.simclock import EPOCH_MS, Fault
+from tests.support.simcluster import Cluster, Site
 from tests.support.simstore import Database
 from tests.support.simweb import Kind, Node
 

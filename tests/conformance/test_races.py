@@ -9,9 +9,9 @@ from api.frontier.granting import Granting
 from shared.domain.command import CommandKind
 from shared.domain.frontier import UrlState
 from shared.wire.messages import Begin, Extend, Go, Gone, Shard, Superseded, Wait, encode
-from tests.conformance.cluster import PARTITION, Cluster, Site
-from tests.conformance.hand import Hand
 from tests.support.simclock import EPOCH_MS, Fault
+from tests.support.simcluster import PARTITION, Cluster, Site
+from tests.support.simhand import Hand
 from tests.support.simstore import Database
 from tests.support.simweb import Kind, Node
 

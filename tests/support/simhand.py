@@ -25,7 +25,7 @@ from shared.wire.messages import (
     decode_shard,
     encode,
 )
-from tests.conformance.cluster import PARTITION, Cluster
+from tests.support.simcluster import PARTITION, Cluster
 
 T = TypeVar("T")
 

@@ -19,9 +19,9 @@ from shared.domain.ledger import CrawlRow
 from shared.ports.store import Store
 from shared.wire.messages import Command, WorkerStatus, encode
 from shared.wire.subjects import report
-from tests.conformance.judge import Judge
 from tests.support.simbroker import ACK_WAIT_S, SimBroker
 from tests.support.simclock import EPOCH_MS, Process, World
+from tests.support.simjudge import Judge
 from tests.support.simstore import Database, store_of
 from tests.support.simweb import Node, SimWeb
 from tests.support.simworker import VISITS, CrawlView, SimWorker, Watch
