@@ -141,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=3, help="crawls by each contestant (default 3)")
     parser.add_argument("--only", action="append", choices=keys, help="a contestant to run (may be repeated)")
     parser.add_argument("--peers-dir", type=Path, default=ROOT / ".benchmarks" / "peers", help="the peers' environment")
+    parser.add_argument("--copies", type=int, default=1, help="how often the corpus stands on the host (default 1)")
     parser.add_argument("--nginx-workers", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print the runs as JSON instead of the table")
     options = parser.parse_args(arguments)
@@ -152,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         python = peers_python(options.peers_dir) if needs_peers else Path(sys.executable)
         with (
             tempfile.TemporaryDirectory(prefix="orb-bench-") as home,
-            nginx(Path(home) / "nginx", options.nginx_workers) as start,
+            nginx(Path(home) / "nginx", options.nginx_workers, options.copies) as start,
         ):
             for turn in range(1, options.runs + 1):
                 for contestant in chosen:

@@ -52,8 +52,11 @@ class CannotServe(RuntimeError):
 
 
 @contextmanager
-def nginx(home: Path, workers: int = 1) -> Iterator[str]:
+def nginx(home: Path, workers: int = 1, copies: int = 1) -> Iterator[str]:
     """Serves the three documentation trees below one host until the block ends; the URL of the start page.
+
+    With `copies` > 1 the trees stand side by side that many times, each page under as many URLs: a longer crawl, in
+    which the start of processes weighs less.
 
     nginx is used so that the server is never the bottleneck and is the same for all; its CPU time counts for nobody.
     """
@@ -65,9 +68,11 @@ def nginx(home: Path, workers: int = 1) -> Iterator[str]:
     site = home / "site"
     site.mkdir(parents=True)
     links = []
-    for corpus in CORPORA:
-        (site / corpus.name).symlink_to(str(corpus.root()))
-        links.append(f'<p><a href="/{corpus.name}{corpus.start}">{corpus.name}</a></p>')
+    for copy in range(copies):
+        for corpus in CORPORA:
+            name = corpus.name if copies == 1 else f"{corpus.name}-{copy}"
+            (site / name).symlink_to(str(corpus.root()))
+            links.append(f'<p><a href="/{name}{corpus.start}">{name}</a></p>')
     (site / "start.html").write_text("<!doctype html><title>Start</title>" + "".join(links))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
