@@ -138,6 +138,8 @@ class Ownership:
         """Take a queue into the front under its crawl's present delay; False when it is full or nobody wants it."""
         crawl = self.crawls.get(row.crawl_id)
         if crawl is None:
+            # It may become known later: then its queues are to be read.
+            self.front.mark_incomplete(row.crawl_id)
             return False
         self.shares.set_weight(crawl.crawl_id, crawl.spec.weight)
         facts = facts_of(row)
