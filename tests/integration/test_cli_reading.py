@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import pytest
 from cli.exits import Exit
 from cli.folder import CrawlFolder
 from cli.main import main
-from cli.settling import settle
+from cli.settling import is_finished, settle
+from cli.summary import summarized
 from shared.adapters.sql import reading
+from shared.domain.spec_parse import parse_spec
 from tests.support import stored
 from tests.support.crawled import BODY, SEED, TITLE, Made, made
 from tests.support.exchanges import sha1
@@ -212,6 +216,19 @@ def test_a_folder_that_is_no_crawls_is_named(orb: Orb, tmp_path: Path, command: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["of no bytes", "without tables"])
+def test_a_database_that_the_master_is_about_to_fill_holds_no_crawl_yet(tmp_path: Path, begun: bool) -> None:
+    """A command that looks whether its crawl is finished meets such a file while the master still starts."""
+    folder = CrawlFolder(tmp_path)
+    folder.database.touch()
+    if begun:
+        with closing(sqlite3.connect(folder.database)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+    assert not is_finished(folder, parse_spec({"seeds": ["http://a.test/"]}))
+    assert summarized(folder) is None
+
+
 def test_a_database_of_another_version_is_said_to_be_one(orb: Orb, tmp_path: Path) -> None:
-    (tmp_path / "crawl.db").touch()
+    with closing(sqlite3.connect(tmp_path / "crawl.db")) as connection:
+        connection.execute("CREATE TABLE something_else (id)")
     assert b"another version" in orb("show", tmp_path, code=Exit.ENVIRONMENT)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Row, TextClause, text
+from sqlalchemy import Connection, Row, TextClause, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from shared.adapters.sql import crawls
@@ -94,8 +94,8 @@ class CrawlReader:
         self._engine.dispose()
 
     def crawl(self) -> CrawlRow | None:
-        """The newest crawl that is not deleted; None before the first was stored."""
-        found = self._read(crawls.crawls)
+        """The newest crawl that is not deleted; None before the first was stored, or the tables for it were made."""
+        found = self._read(_crawls)
         return found[-1] if found else None
 
     def counters(self, crawl_id: CrawlId) -> Counters:
@@ -175,6 +175,11 @@ class CrawlReader:
             if "no such table" in said or "no such column" in said:
                 raise Unusable(f"{self._path} was written by another version of Orbweaver ({said})") from error
             raise mapped(error) from error
+
+
+def _crawls(connection: Connection) -> Sequence[CrawlRow]:
+    # A master makes all tables in one transaction, some time after the file.
+    return crawls.crawls(connection) if inspect(connection).get_table_names() else []
 
 
 def _all(query: TextClause, place: dict[str, Any], connection: Connection) -> Sequence[Row[Any]]:
