@@ -157,7 +157,7 @@ class ConfigRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Record = LeaderRecord | MemberRecord | PartitionRecord | EpochRecord | CrawlRecord | ConfigRecord
-R = TypeVar("R", LeaderRecord, MemberRecord, PartitionRecord, EpochRecord, CrawlRecord, ConfigRecord)
+R = TypeVar("R", bound=Record)
 
 _decoders: Final = {
     kind: msgspec.json.Decoder(kind)
