@@ -7,7 +7,7 @@ milliseconds by the clock of whoever wrote it.
 
 import re
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -159,7 +159,7 @@ class ConfigRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 Record = LeaderRecord | MemberRecord | PartitionRecord | EpochRecord | CrawlRecord | ConfigRecord
 R = TypeVar("R", bound=Record)
 
-_decoders: Final = {
+_decoders: Final[dict[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (LeaderRecord, MemberRecord, PartitionRecord, EpochRecord, CrawlRecord, ConfigRecord)
 }
@@ -174,9 +174,10 @@ def encode_record(record: Record) -> bytes:
 def decode_record(kind: type[R], value: bytes) -> R:
     """The record in a value. Malformed when it is none."""
     try:
-        return _decoders[kind].decode(value)  # type: ignore[return-value]  # the table's value is of its key's kind
+        record: R = _decoders[kind].decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"no {kind.__name__}: {error}") from error
+    return record
 
 
 def _named(what: str, name: str) -> str:

@@ -156,6 +156,30 @@ def test_the_death_of_etcds_leader_interrupts_for_elections_not_for_leases(tmp_p
     run(story)
 
 
+def test_a_watch_leaves_a_member_that_went_silent_as_soon_as_a_call_has(tmp_path: Path) -> None:
+    """Its connection stands; the pings by which gRPC would notice are ten seconds apart."""
+    attempt_s = 0.5
+
+    async def story() -> None:
+        async with cluster(tmp_path, election_ms=500) as members:
+            first, second, third = (member.endpoint for member in members)
+            async with (
+                coordinator(second, third) as other,
+                other.session(15) as session,
+                coordinator(first, second, third, attempt_s=attempt_s) as c,
+                c.watch("/t/k/") as view,
+            ):
+                leader = await session.campaign("/t/leader", b"")
+                with members[0].stopped():
+                    struck = CLOCK.elapsed()
+                    await until_answered(lambda: c.list("/t/k/"))
+                    revision = await until_answered(lambda: leader.write({"/t/k/a": b"1"}))
+                    await settled(view, lambda snapshot: snapshot.changed >= revision)
+                    assert CLOCK.elapsed() - struck < 15 * attempt_s
+
+    run(story)
+
+
 def test_one_member_of_three_suffices_to_get_in(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, election_ms=500) as members:

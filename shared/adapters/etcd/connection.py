@@ -83,6 +83,7 @@ class Connection:
         self._token: str | None = None
         self._login = asyncio.Lock()
         self._closed = False
+        self._moved = asyncio.Event()
         self.revision = 0
         self.history = 0
 
@@ -142,7 +143,13 @@ class Connection:
         """Ask the next member from now on, if `member` is the one that is asked."""
         if len(self._members) > 1 and self._members[self._current] is member:
             self._current = (self._current + 1) % len(self._members)
+            moved, self._moved = self._moved, asyncio.Event()
+            moved.set()
             log.info("etcd.failover", away_from=member.endpoint, to=self.member().endpoint, reason=reason)
+
+    async def moved(self) -> None:
+        """Wait until another member is asked than now."""
+        await self._moved.wait()
 
     async def close(self) -> None:
         """Close every channel; calls under way fail."""

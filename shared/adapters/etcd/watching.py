@@ -89,7 +89,7 @@ class EtcdView:
         while True:
             known = self.snapshot
             try:
-                await self._stream()
+                await self._stream_while_asked()
             except Compacted:
                 await self.compare()
                 continue
@@ -136,6 +136,13 @@ class EtcdView:
         if listed.history == known.history and listed.entries == known.entries:
             listed = Snapshot(known.entries, listed.revision, known.changed, known.history)
         self._latest.publish(listed)
+
+    async def _stream_while_asked(self) -> None:
+        """One watch stream, until it fails, or until its member failed somebody else: it may merely be silent."""
+        async with Tasks() as tasks:
+            tasks.start(f"etcd.stream {self._prefix}", self._stream())
+            await self._connection.moved()
+        raise Transient("another member is asked now")
 
     async def _stream(self) -> None:
         """One watch stream, from the revision after the newest snapshot's, until it fails."""
