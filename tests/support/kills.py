@@ -47,11 +47,13 @@ def rounds(seed: int, decks: int = 1) -> list[tuple[str, float]]:
 
 
 def play(run: Running, web: Web, plan: Sequence[tuple[str, float]], expected: int) -> list[Kill]:
-    """Kill by `plan` while the crawl of about `expected` requests goes on; the rounds are spread over what is left."""
+    """Kill by `plan` while the crawl of about `expected` URLs goes on; the rounds are spread over what is left."""
     kills = []
     for index, (victim, share) in enumerate(plan):
-        left = max(0, expected - len(web.log()))
-        wanted = len(web.log()) + int(share * left / (len(plan) - index + 2))
+        log = web.log()
+        answered = {f"{exchange.host}{exchange.path}" for exchange in log if exchange.complete}
+        left = max(0, expected - len(answered))
+        wanted = len(log) + int(share * left / (len(plan) - index + 2))
         run.wait_until(lambda wanted=wanted: len(web.log()) >= wanted, f"{wanted} requests were answered")  # type: ignore[misc]
         kills.append(Kill(victim, _strike(run, victim, draw=index), len(web.log())))
     return kills
