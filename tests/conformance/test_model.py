@@ -18,7 +18,7 @@ from tests.support.simstore import Database
 from tests.support.simweb import Kind, Node
 from tests.support.simworker import SimWorker
 
-_FEW = 60
+_FEW = 200
 
 
 def _no_fence(patch: pytest.MonkeyPatch) -> None:
