@@ -2,12 +2,12 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable
 from pathlib import Path
 
 import etcd3.etcdrpc as rpc
 import pytest
 
+from shared.adapters.etcd import EtcdCoordinator
 from shared.adapters.etcd.leadership import EtcdLeadership
 from shared.adapters.etcd.watching import EtcdView, list_prefix
 from shared.domain.errors import OwnershipLost, Transient
@@ -200,25 +200,32 @@ def test_an_empty_etcd_in_the_same_place_is_told_from_one_that_was_away(tmp_path
 # --- writes whose answer is lost, and writes that are refused ---------------------------------------------------------
 
 
+async def value_at(coordinator: EtcdCoordinator, key: str, value: bytes) -> int:
+    """Wait until the key has this value; the revision at which it was written."""
+    async with coordinator.watch(key) as view:
+        snapshot = await settled(
+            view, lambda snapshot: key in snapshot.entries and snapshot.entries[key].value == value
+        )
+    return snapshot.entries[key].revision
+
+
 def test_a_write_whose_answer_was_lost_is_not_repeated(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             etcd(tmp_path / "etcd") as server,
             coordinator(server.endpoint) as direct,
             cut_wire(tmp_path, server.endpoint) as wire,
-            coordinator(wire.endpoint) as c,
+            coordinator(wire.endpoint, attempt_s=20.0) as c,
             c.session(60) as session,
         ):
             leader = await session.campaign("/t/leader", b"")
             before = await leader.write({"/t/k": b"1"})
-            wire.deaf = True
+            wire.withhold()
+            writing = asyncio.create_task(leader.write({"/t/k": b"2"}))
+            assert await value_at(direct, "/t/k", b"2") == before + 1
+            wire.cut()
             with pytest.raises(Transient):
-                await leader.write({"/t/k": b"2"})
-            wire.deaf = False
-            assert wire.withheld
-            entry = await direct.get("/t/k")
-            assert entry is not None
-            assert (entry.value, entry.revision) == (b"2", before + 1)
+                await writing
             # What may be repeated is: the leader reads, and goes on from what it finds.
             assert await until_answered(leader.barrier) == before + 1
             assert await leader.write({"/t/k": b"3"}, expect={"/t/k": before + 1}) == before + 2
@@ -232,29 +239,48 @@ def test_registrations_and_campaigns_whose_answers_were_lost_come_out_right(tmp_
             etcd(tmp_path / "etcd") as server,
             coordinator(server.endpoint) as direct,
             cut_wire(tmp_path, server.endpoint) as wire,
-            coordinator(wire.endpoint) as c,
+            coordinator(wire.endpoint, attempt_s=20.0, answer_s=40.0) as c,
             c.session(60) as session,
         ):
-
-            async def deaf_for_one(work: Awaitable[object]) -> object:
-                withheld, wire.deaf = wire.withheld, True
-                task = asyncio.ensure_future(work)
-                while wire.withheld == withheld:  # noqa: ASYNC110  a plain counter
-                    await asyncio.sleep(0.005)
-                wire.deaf = False
-                return await task
-
             await session.register("/t/m/a", b"1")
-            await deaf_for_one(session.register("/t/m/a", b"2"))
-            entry = await direct.get("/t/m/a")
-            assert entry is not None
-            assert entry.value == b"2"
-            leader = await deaf_for_one(session.campaign("/t/leader", b""))
-            assert isinstance(leader, EtcdLeadership)
-            holder = await direct.get("/t/leader")
-            assert holder is not None
-            assert holder.created == leader.revision
+            wire.withhold()
+            registering = asyncio.create_task(session.register("/t/m/a", b"2"))
+            written = await value_at(direct, "/t/m/a", b"2")
+            wire.cut()
+            await registering
+            assert await value_at(direct, "/t/m/a", b"2") == written
+            await session.register("/t/m/a", b"3")
+
+            wire.withhold()
+            campaigning = asyncio.create_task(session.campaign("/t/leader", b"me"))
+            won = await value_at(direct, "/t/leader", b"me")
+            wire.cut()
+            leader = await campaigning
+            assert leader.revision == won
             await leader.barrier()
+
+    run(story)
+
+
+def test_a_campaign_given_up_while_its_victory_is_on_the_way_holds_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            etcd(tmp_path / "etcd") as server,
+            coordinator(server.endpoint) as direct,
+            cut_wire(tmp_path, server.endpoint) as wire,
+            coordinator(wire.endpoint, attempt_s=20.0, answer_s=40.0) as c,
+            c.session(60) as session,
+            direct.session(60) as other,
+        ):
+            wire.withhold()
+            campaigning = asyncio.create_task(session.campaign("/t/leader", b"hesitant"))
+            await value_at(direct, "/t/leader", b"hesitant")
+            campaigning.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await campaigning
+            wire.cut()
+            await other.campaign("/t/leader", b"resolute")
+            assert session.alive(CLOCK.elapsed())
 
     run(story)
 
