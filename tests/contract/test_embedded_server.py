@@ -179,7 +179,7 @@ def test_killed_while_it_starts_is_told_apart_from_not_able_to_start(tmp_path: P
 
     async def run() -> None:
         starting = asyncio.create_task(server.start())
-        while server.pid is None:
+        while server.pid is None:  # noqa: ASYNC110  nothing announces a pid
             await asyncio.sleep(0)
         os.kill(server.pid, signal.SIGKILL)
         with pytest.raises(Transient, match="SIGKILL"):

@@ -19,9 +19,7 @@ _CLAIM = text(
     "UPDATE partitions SET owner_term = :term, version = version + 1"
     " WHERE partition = :partition AND owner_term < :term"
 )
-_RESUME = text(
-    "UPDATE partitions SET version = version + 1 WHERE partition = :partition AND owner_term = :term"
-)
+_RESUME = text("UPDATE partitions SET version = version + 1 WHERE partition = :partition AND owner_term = :term")
 
 
 def pass_fence(connection: Connection, fence: Fence, position: Position | None = None) -> None:
