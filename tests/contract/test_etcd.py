@@ -10,7 +10,7 @@ import pytest
 from shared.adapters.etcd import EtcdCoordinator
 from shared.adapters.etcd.leadership import EtcdLeadership
 from shared.adapters.etcd.watching import EtcdView, list_prefix
-from shared.domain.errors import OwnershipLost, Transient
+from shared.domain.errors import OwnershipLost, Permanent, Transient
 from shared.ports.coordinator import Snapshot, View
 from shared.ports.retrying import until_answered
 from tests.support.cut_wire import cut_wire
@@ -281,6 +281,45 @@ def test_a_campaign_given_up_while_its_victory_is_on_the_way_holds_nothing(tmp_p
             wire.cut()
             await other.campaign("/t/leader", b"resolute")
             assert session.alive(CLOCK.elapsed())
+
+    run(story)
+
+
+@pytest.mark.parametrize("size", [1_600_000, 4_000_000])
+def test_a_value_that_is_too_large_is_not_tried_again(tmp_path: Path, size: int) -> None:
+    """The server has two limits, and two ways to say so."""
+
+    async def story() -> None:
+        async with etcd(tmp_path) as server, coordinator(server.endpoint) as c, c.session(60) as session:
+            leader = await session.campaign("/t/leader", b"")
+            with pytest.raises(Permanent, match="larg"):
+                await leader.write({"/t/k": bytes(size)})
+            await leader.write({"/t/k": bytes(1_000_000)})
+
+    run(story)
+
+
+def test_a_list_larger_than_one_message_may_be_is_read(tmp_path: Path) -> None:
+    """gRPC's own limit is 4 MiB; a watch that begins behind all of it gets it at once."""
+
+    async def story() -> None:
+        async with (
+            etcd(tmp_path) as server,
+            coordinator(server.endpoint) as c,
+            connected(server.endpoint) as connection,
+            c.session(60) as session,
+        ):
+            empty = await list_prefix(connection, "/t/k/")
+            leader = await session.campaign("/t/leader", b"")
+            for number in range(6):
+                newest = await leader.write({f"/t/k/{number}": bytes(1_000_000)})
+            listed = await c.list("/t/k/")
+            assert len(listed.entries) == 6
+            view = EtcdView(connection, CLOCK, "/t/k/", empty)
+            watching = asyncio.create_task(view.watch())
+            late = await settled(view, lambda snapshot: snapshot.changed >= newest)
+            assert late.entries == listed.entries
+            watching.cancel()
 
     run(story)
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import etcd3.etcdrpc as rpc
 import pytest
+from structlog.testing import capture_logs
 
+from shared.domain.errors import Transient
 from shared.ports.retrying import until_answered
 from tests.support.etcd import (
     CLOCK,
@@ -176,6 +178,28 @@ def test_a_watch_leaves_a_member_that_went_silent_as_soon_as_a_call_has(tmp_path
                     revision = await until_answered(lambda: leader.write({"/t/k/a": b"1"}))
                     await settled(view, lambda snapshot: snapshot.changed >= revision)
                     assert CLOCK.elapsed() - struck < 15 * attempt_s
+
+    run(story)
+
+
+def test_a_member_without_the_others_ends_its_watches_instead_of_going_quiet(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, election_ms=500) as members:
+            alone, *others = members
+            async with coordinator(alone.endpoint, answer_s=1.0) as c, c.watch("/t/k/") as view:
+                seen = view.snapshot
+                with capture_logs() as told:
+                    for member in others:
+                        member.kill()
+                    while not any("no leader" in line.get("reason", "") for line in told):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                    with pytest.raises(Transient):
+                        await c.list("/t/k/")
+                assert view.snapshot is seen
+                await others[0].start()
+                async with coordinator(others[0].endpoint) as other, other.session(15) as session:
+                    await until_answered(lambda: session.register("/t/k/a", b"1"))
+                    assert "/t/k/a" in (await view.changed(seen, None)).entries
 
     run(story)
 

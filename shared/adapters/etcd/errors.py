@@ -46,6 +46,8 @@ def failure_of(error: grpc.aio.AioRpcError, asked: str) -> Exception:
         return LeaseGone(text)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in details:
         return Transient(f"{text} (its quota is used up: compact, defragment, disarm)", retry_in=_FULL_RETRY_S)
+    if "larger than max" in details:
+        return Permanent(text)
     if code in _AWAY:
         return Transient(text, retry_in=0.5)
     if code in _REFUSED_CODES or "authentication failed" in details or stale_login(error):
