@@ -6,7 +6,7 @@ watch) are skipped. Every so often, and after every interruption, the view is co
 tells an etcd that was wiped or restored from one that was merely away: to such a one a watch from a future revision
 would listen in silence.
 
-Progress notifications say that the stream lives, nothing more: in releases before 3.5.8 one could overtake the events
+Progress notifications say that the stream lives, nothing more: in older releases one could overtake the events
 before it (etcd's issue 15220), so the place to resume from moves by events and lists alone.
 """
 
