@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from api.frontier.front import HostFacts
+from api.frontier.hosts import HostFacts
 from api.frontier.room import Allowance
 from shared.domain.crawl import CrawlSpec, host_slots
 from shared.domain.frontier import CrawlState

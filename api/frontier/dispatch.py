@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from api.frontier.crawls import ActiveCrawl
-from api.frontier.front import Host, Queue
+from api.frontier.hosts import Host, Queue
 from api.frontier.leases import Held
 from api.frontier.ownership import Ownership
 from shared.domain.errors import Transient

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from api.frontier.crawls import Crawls
-from api.frontier.front import Front, HostFacts, facts_of
+from api.frontier.front import Front
+from api.frontier.hosts import HostFacts, facts_of
 from api.frontier.leases import Leases
 from api.frontier.room import PoolRoom
 from api.frontier.shares import Shares

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from api.frontier.crawls import ActiveCrawl, Crawls
-from api.frontier.front import Front, Host, HostFacts
+from api.frontier.front import Front
+from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Held, Leases
 from shared.domain.failure import HOST_UNREACHABLE, Decision, decide
 from shared.domain.fetch import FailureKind

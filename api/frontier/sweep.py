@@ -8,6 +8,7 @@ from api.frontier.dispatch import Dispatch
 from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft
 from shared.domain.errors import Transient
+from shared.domain.frontier import same_stream
 
 log = structlog.get_logger("orb.frontier")
 
@@ -121,9 +122,14 @@ class Sweep:
             await own.committed()
 
     async def _purge(self) -> None:
-        """Drop from the stream what is applied for good."""
+        """Drop from the stream what is applied for good: from that stream, not from one that took its place."""
         own = self._own
         position = own.position
+        if position == self._purged:
+            return
+        state = await own.broker.reports_state()
+        if not same_stream(position, state.created_ns, state.last_sequence):
+            return
         if position.outcome_seq > self._purged.outcome_seq:
             await own.broker.purge_reports(own.partition, "outcome", position.outcome_seq)
         if position.discovery_seq > self._purged.discovery_seq:

@@ -1,7 +1,7 @@
 """What a crawl allows at a host, by what is known of the host."""
 
 from api.frontier.crawls import ActiveCrawl
-from api.frontier.front import HostFacts
+from api.frontier.hosts import HostFacts
 from api.frontier.room import Allowance
 from shared.domain.crawl import SLOTS_WITHOUT_DELAY
 from shared.domain.frontier import CrawlState

@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from api.frontier.front import Front, Host, HostFacts, Queue, facts_of
+from api.frontier.front import Front
+from api.frontier.hosts import Host, HostFacts, Queue, facts_of
 from api.frontier.shares import Shares
 from shared.domain.ids import CrawlId, HostId
 from shared.domain.ledger import QueueRow

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.frontier.crawls import ActiveCrawl, Crawls
-from api.frontier.front import Front, HostFacts
+from api.frontier.front import Front
+from api.frontier.hosts import HostFacts
 from api.frontier.leases import SPLIT_BY, Leases
 from api.frontier.room import Allowance, Spent
 from api.frontier.settle import Draft
