@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from shared.adapters.sql.schema import metadata
+from shared.adapters.sql.access_schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

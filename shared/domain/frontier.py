@@ -27,8 +27,10 @@ class End(IntEnum):
 
 
 class CrawlState(StrEnum):
-    """A crawl's life. SEEDING: its first seeds are not all acknowledged, so it cannot be finished."""
+    """A crawl's life. CREATED: declared, never started. SEEDING: its first seeds are not all acknowledged, so it cannot
+    be finished."""
 
+    CREATED = "created"
     SEEDING = "seeding"
     RUNNING = "running"
     PAUSED = "paused"

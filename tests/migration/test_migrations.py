@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from shared.adapters.sql import schema
+from shared.adapters.sql.access_schema import metadata
 from shared.adapters.sql.engine import sqlite_engine
 from shared.adapters.sql.migrate import upgrade_sqlite
 from shared.adapters.sql.store import SqliteStore
@@ -32,7 +32,7 @@ def migrated(path: Path) -> Path:
 
 def made_from_metadata(path: Path) -> Path:
     engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
-    schema.metadata.create_all(engine)
+    metadata.create_all(engine)
     engine.dispose()
     return path
 
@@ -56,7 +56,7 @@ def test_the_migrations_make_the_tables_of_the_metadata(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{migrated(tmp_path / 'a.db')}", poolclass=NullPool)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
-        assert compare_metadata(context, schema.metadata) == []
+        assert compare_metadata(context, metadata) == []
 
 
 def test_what_a_comparison_of_metadata_does_not_see_is_the_same_too(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from shared.adapters.sql.engine import mapped
 from shared.domain.errors import Unusable
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest migration; a test compares it with the scripts."""
 
 _ROOT = Path(__file__).parents[3]
+_LOCK = int.from_bytes(b"orbweave")  # on PostgreSQL, the advisory lock of whoever migrates
 
 
 def migrations_folder() -> Path:
@@ -33,12 +34,21 @@ def upgrade_sqlite(engine: Engine) -> None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Apply what is missing on this connection."""
-    current = None
-    if inspect(connection).has_table("alembic_version"):
-        current = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    """Apply what is missing on this connection, in its transaction. Of several at once, one does it."""
+    current = _current(connection)
+    if current == HEAD:
+        return
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        current = _current(connection)
     if current != HEAD:
         _migrate(connection, current)
+
+
+def _current(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def _migrate(connection: Connection, current: str | None) -> None:

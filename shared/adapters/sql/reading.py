@@ -50,17 +50,17 @@ _URLS = text(
     f" WHERE {_AFTER}"
     " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :most"
 )
-_HOST_COLUMNS = (
+HOST_COLUMNS = (
     "SELECT h.host_id, h.host, coalesce(q.queued, 0) AS queued, coalesce(q.waiting, 0) AS waiting,"
     " coalesce(q.leased, 0) AS leased, coalesce(q.pages, 0) AS pages, h.crawl_delay_ms, h.operator_delay_ms,"
     " h.latency_ms, h.failures, h.last_failure, h.last_failure_ms, h.blocked_until_ms, h.visited_at_ms, h.ip"
     " FROM hosts h"
 )
-_HOST = text(
-    f"{_HOST_COLUMNS} LEFT JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id WHERE h.host = :host"
+HOST = text(
+    f"{HOST_COLUMNS} LEFT JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id WHERE h.host = :host"
 )
-_TOP_HOSTS = text(
-    f"{_HOST_COLUMNS} JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id"
+TOP_HOSTS = text(
+    f"{HOST_COLUMNS} JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id"
     " ORDER BY q.pages DESC, q.queued DESC, h.host LIMIT :most"
 )
 _LAST_FAILURES = text(
@@ -116,8 +116,8 @@ class CrawlReader:
 
     def top_hosts(self, crawl_id: CrawlId, most: int) -> list[HostView]:
         """The hosts with the most pages."""
-        rows = self._read(lambda c: c.execute(_TOP_HOSTS, {"crawl_id": crawl_id, "most": most}).all())
-        return [_host(row) for row in rows]
+        rows = self._read(lambda c: c.execute(TOP_HOSTS, {"crawl_id": crawl_id, "most": most}).all())
+        return [host_view(row) for row in rows]
 
     def last_failures(self, crawl_id: CrawlId) -> dict[str, int]:
         """What was last wrong with hosts (its first word), and with how many."""
@@ -133,7 +133,7 @@ class CrawlReader:
 
     def urls(self, crawl_id: CrawlId) -> Iterator[KnownUrl]:
         """Every URL the crawl has heard of, clustered by host."""
-        return map(_known, self._pieces(_URLS, crawl_id))
+        return map(known_url, self._pieces(_URLS, crawl_id))
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
         """Every stored page as a line of the index."""
@@ -150,12 +150,12 @@ class CrawlReader:
 
     def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
         """What is known of a host; None when the crawl has never heard of it."""
-        row = self._read(lambda c: c.execute(_HOST, {"crawl_id": crawl_id, "host": name}).first())
-        return None if row is None else _host(row)
+        row = self._read(lambda c: c.execute(HOST, {"crawl_id": crawl_id, "host": name}).first())
+        return None if row is None else host_view(row)
 
     def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None:
         """Everything known of a URL; None when the crawl has never heard of it."""
-        return self._read(lambda c: _url_view(c, crawl_id, location))
+        return self._read(lambda c: url_view(c, crawl_id, location))
 
     def _pieces(self, query: TextClause, crawl_id: CrawlId) -> Iterator[Row[Any]]:
         place: dict[str, Any] = {"crawl_id": crawl_id, "most": PIECE, **_START}
@@ -186,8 +186,8 @@ def _all(query: TextClause, place: dict[str, Any], connection: Connection) -> Se
     return connection.execute(query, place).all()
 
 
-def _url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlView | None:
-    host = connection.execute(_HOST, {"crawl_id": crawl_id, "host": location.host}).first()
+def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlView | None:
+    host = connection.execute(HOST, {"crawl_id": crawl_id, "host": location.host}).first()
     if host is None:
         return None
     keys = {"crawl_id": crawl_id, "host_id": host.host_id, "fingerprint": location.fingerprint}
@@ -207,7 +207,7 @@ def _url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> 
         attempts=row.attempts,
         due_ms=row.rank if state is UrlState.WAITING else 0,
         leased_at_ms=row.issued_at_ms,
-        host=_host(host),
+        host=host_view(host),
         fetch=None if fetch is None else _fetch(fetch),
         chain=_chain(connection, crawl_id, row),
         evidence=tuple(letter.evidence for letter in connection.execute(_DEAD, {"crawl_id": crawl_id, "url": row.url})),
@@ -231,7 +231,7 @@ def _chain(connection: Connection, crawl_id: CrawlId, row: Row[Any]) -> tuple[st
     return tuple(chain)
 
 
-def _host(row: Row[Any]) -> HostView:
+def host_view(row: Row[Any]) -> HostView:
     return HostView(**{**row._mapping, "host_id": HostId(row.host_id)})
 
 
@@ -254,7 +254,7 @@ def _page(row: Row[Any]) -> Page:
     )
 
 
-def _known(row: Row[Any]) -> KnownUrl:
+def known_url(row: Row[Any]) -> KnownUrl:
     return KnownUrl(
         url=row.url,
         host=row.host,

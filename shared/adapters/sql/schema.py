@@ -46,6 +46,8 @@ crawls = Table(
     Column("started_at_ms", BigInteger),
     Column("finished_at_ms", BigInteger),
     Column("active_ms", BigInteger, nullable=False, server_default="0"),
+    Column("version", Integer, nullable=False, server_default="1"),
+    Column("resumes_as", String(16)),
     Index(
         "crawls_name",
         "name",
@@ -54,6 +56,17 @@ crawls = Table(
         postgresql_where=text("state <> 'deleted'"),
     ),
     sqlite_autoincrement=True,
+)
+
+"""`version` grows with every change an operator makes; `resumes_as` is the state a paused crawl goes back to."""
+
+crawl_labels = Table(
+    "crawl_labels",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("label", String(63), primary_key=True),
+    Column("value", String(255), nullable=False),
+    Index("crawl_labels_value", "label", "value", "crawl_id"),
 )
 
 crawl_revisions = Table(
@@ -280,5 +293,6 @@ dead_letters = Table(
     Column("url", Text),
     Column("evidence", Text, nullable=False),
     Column("payload", LargeBinary),
+    Index("dead_letters_crawl", "crawl_id", "id"),
     sqlite_autoincrement=True,
 )

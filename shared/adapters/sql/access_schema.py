@@ -1,0 +1,55 @@
+"""The tables of who may do what, who did what, and what was asked before. They belong to the same metadata."""
+
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, String, Table, Text
+
+from shared.adapters.sql.schema import Id, metadata
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", String(16), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("revoked_at_ms", BigInteger),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("target", Text, nullable=False),
+    Column("before", Text),
+    Column("after", Text),
+    sqlite_autoincrement=True,
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("actor", Text, primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Index("idempotency_at", "at_ms"),
+)
+
+command_requests = Table(
+    "command_requests",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("crawl_id", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("args", Text, nullable=False),
+    Column("partitions", Integer, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+)
+"""What was asked of the owners; `commands` has what each of them has done of it."""

@@ -1,0 +1,136 @@
+"""The catalog on SQL: each method one transaction of the other modules of this room."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection, text
+
+from shared.adapters.sql import access, declared, listing
+from shared.domain.access import ApiKey
+from shared.domain.crawl_state import Verb
+from shared.domain.declared import (
+    Actor,
+    CommandProgress,
+    CrawlFilter,
+    DeadLetterView,
+    Declaration,
+    DeclaredCrawl,
+    HostQueue,
+    Repeatable,
+    StoredRevision,
+)
+from shared.domain.frontier import UrlState
+from shared.domain.ids import CrawlId, HostId, Revision
+from shared.domain.ledger import Counters
+from shared.domain.url import Location
+from shared.domain.views import HostView, KnownUrl, UrlView
+from shared.ports.catalog import UrlPlace
+
+T = TypeVar("T")
+
+
+class Transactions(Protocol):
+    """What runs transactions on a database; errors as engine.mapped says."""
+
+    async def write(self, transaction: Callable[[Connection], T]) -> T: ...
+
+    async def read(self, query: Callable[[Connection], T]) -> T: ...
+
+
+class SqlCatalog:
+    """`shared.ports.catalog.Catalog`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._run = transactions
+
+    def __repr__(self) -> str:
+        return f"<SqlCatalog {self._run!r}>"
+
+    async def create(
+        self, wanted: Declaration, *, start: bool, actor: Actor, now_ms: int, repeatable: Repeatable | None = None
+    ) -> DeclaredCrawl:
+        return await self._run.write(
+            lambda c: declared.create(c, wanted, start=start, actor=actor, now_ms=now_ms, repeatable=repeatable)
+        )
+
+    async def put(
+        self, wanted: Declaration, *, expected: str | None, start: bool, actor: Actor, now_ms: int
+    ) -> tuple[DeclaredCrawl, bool]:
+        return await self._run.write(
+            lambda c: declared.put(c, wanted, expected=expected, start=start, actor=actor, now_ms=now_ms)
+        )
+
+    async def turn(
+        self, name: str, verb: Verb, *, expected: str | None, actor: Actor, now_ms: int
+    ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
+        return await self._run.write(
+            lambda c: declared.turn(c, name, verb, expected=expected, actor=actor, now_ms=now_ms)
+        )
+
+    async def crawl(self, name: str) -> DeclaredCrawl:
+        return await self._run.read(lambda c: declared.get(c, name))
+
+    async def crawls(self, which: CrawlFilter, *, after: str, most: int) -> Sequence[DeclaredCrawl]:
+        return await self._run.read(lambda c: declared.listing(c, which, after, most))
+
+    async def revisions(self, crawl_id: CrawlId, *, before: int, most: int) -> Sequence[StoredRevision]:
+        return await self._run.read(lambda c: declared.revisions(c, crawl_id, before, most))
+
+    async def revision(self, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
+        return await self._run.read(lambda c: declared.revision(c, crawl_id, revision))
+
+    async def stats(self, crawl_id: CrawlId) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
+        return await self._run.read(lambda c: listing.stats(c, crawl_id))
+
+    async def urls(
+        self, crawl_id: CrawlId, *, after: UrlPlace, state: UrlState | None, host: str | None, most: int
+    ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
+        return await self._run.read(lambda c: listing.urls(c, crawl_id, after, state, host, most))
+
+    async def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None:
+        return await self._run.read(lambda c: listing.url(c, crawl_id, location))
+
+    async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
+        return await self._run.read(lambda c: listing.host(c, name, crawl_id))
+
+    async def hosts(self, crawl_id: CrawlId | None, *, after: int, most: int) -> Sequence[HostView]:
+        return await self._run.read(lambda c: listing.hosts(c, crawl_id, after, most))
+
+    async def host_queues(self, host_id: HostId, most: int) -> Sequence[HostQueue]:
+        return await self._run.read(lambda c: listing.host_queues(c, host_id, most))
+
+    async def dead_letters(
+        self, crawl_id: CrawlId | None, *, before: int | None, most: int
+    ) -> Sequence[DeadLetterView]:
+        return await self._run.read(lambda c: listing.dead_letters(c, crawl_id, before, most))
+
+    async def dead_letter(self, letter: int) -> DeadLetterView | None:
+        return await self._run.read(lambda c: listing.dead_letter(c, letter))
+
+    async def ask(
+        self, command_id: str, crawl_id: CrawlId, kind: str, args: str, partitions: int, *, actor: Actor, now_ms: int
+    ) -> None:
+        await self._run.write(
+            lambda c: access.ask(c, command_id, crawl_id, kind, args, partitions, actor=actor, now_ms=now_ms)
+        )
+
+    async def command(self, command_id: str) -> CommandProgress | None:
+        return await self._run.read(lambda c: access.command(c, command_id))
+
+    async def add_key(self, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
+        await self._run.write(lambda c: access.add_key(c, key, actor=actor, repeatable=repeatable))
+
+    async def add_first_key(self, key: ApiKey) -> bool:
+        return await self._run.write(lambda c: access.add_first_key(c, key))
+
+    async def key(self, key_id: str) -> ApiKey | None:
+        return await self._run.read(lambda c: access.key(c, key_id))
+
+    async def keys(self, *, after: str, most: int) -> Sequence[ApiKey]:
+        return await self._run.read(lambda c: access.keys(c, after, most))
+
+    async def revoke_key(self, key_id: str, *, actor: Actor, now_ms: int) -> ApiKey:
+        return await self._run.write(lambda c: access.revoke_key(c, key_id, actor=actor, now_ms=now_ms))
+
+    async def ping(self) -> None:
+        await self._run.read(lambda c: c.execute(text("SELECT 1")).scalar())

@@ -1,0 +1,221 @@
+"""Transactions on crawls as operators declare them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, delete, exists, insert, select, update
+
+from shared.adapters.sql import access
+from shared.adapters.sql.schema import crawl_labels, crawl_revisions, crawls
+from shared.domain.crawl_state import Standing, Verb, after, after_new_spec
+from shared.domain.declared import (
+    Actor,
+    CrawlFilter,
+    Declaration,
+    DeclaredCrawl,
+    Repeatable,
+    StoredRevision,
+)
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import CrawlId, Revision
+from shared.ports.catalog import Exists, Missing, Stale
+
+
+def create(
+    connection: Connection,
+    wanted: Declaration,
+    *,
+    start: bool,
+    actor: Actor,
+    now_ms: int,
+    repeatable: Repeatable | None = None,
+) -> DeclaredCrawl:
+    """See Catalog.create."""
+    if repeatable is not None:
+        answer = access.answered(connection, actor, repeatable)
+        if answer is not None:
+            return msgspec.json.decode(answer, type=DeclaredCrawl)
+    if _find(connection, wanted.name) is not None:
+        raise Exists(f"there is a crawl {wanted.name!r} already")
+    made = _insert(connection, wanted, CrawlState.SEEDING if start else CrawlState.CREATED, now_ms)
+    access.record(connection, actor, "crawl.create", wanted.name, None, _shown(made), now_ms)
+    if repeatable is not None:
+        access.answer(connection, actor, repeatable, msgspec.json.encode(made).decode(), now_ms)
+    return made
+
+
+def put(
+    connection: Connection, wanted: Declaration, *, expected: str | None, start: bool, actor: Actor, now_ms: int
+) -> tuple[DeclaredCrawl, bool]:
+    """See Catalog.put. What is declared already is left alone: no version, no revision, no line in the audit log."""
+    found = _find(connection, wanted.name, lock=True)
+    if found is None:
+        if expected is not None:
+            raise Missing(f"there is no crawl {wanted.name!r}")
+        return create(connection, wanted, start=start, actor=actor, now_ms=now_ms), True
+    _check(found, expected)
+    if found.spec == wanted.spec and dict(found.labels) == dict(wanted.labels):
+        return found, False
+    values: dict[str, Any] = {"version": found.version + 1}
+    if found.spec != wanted.spec:
+        standing = after_new_spec(Standing(found.state, found.resumes_as, found.finished_reason))
+        values |= _stands(standing, now_ms, found) | {"revision": found.revision + 1}
+        connection.execute(
+            insert(crawl_revisions).values(
+                crawl_id=found.crawl_id, revision=found.revision + 1, spec=wanted.spec, created_at_ms=now_ms
+            )
+        )
+    connection.execute(update(crawls).where(crawls.c.crawl_id == found.crawl_id).values(**values))
+    _label(connection, found.crawl_id, wanted.labels)
+    made = get(connection, wanted.name)
+    access.record(connection, actor, "crawl.replace", wanted.name, _shown(found), _shown(made), now_ms)
+    return made, False
+
+
+def turn(
+    connection: Connection, name: str, verb: Verb, *, expected: str | None, actor: Actor, now_ms: int
+) -> tuple[DeclaredCrawl, DeclaredCrawl]:
+    """See Catalog.turn."""
+    found = _find(connection, name, lock=True)
+    if found is None:
+        raise Missing(f"there is no crawl {name!r}")
+    _check(found, expected)
+    standing = after(verb, Standing(found.state, found.resumes_as, found.finished_reason))
+    values = _stands(standing, now_ms, found) | {"version": found.version + 1}
+    connection.execute(update(crawls).where(crawls.c.crawl_id == found.crawl_id).values(**values))
+    if verb is Verb.RESET:
+        made = _insert(connection, Declaration(name, found.spec, found.labels), CrawlState.SEEDING, now_ms)
+    else:
+        made = _only(connection, crawls.c.crawl_id == found.crawl_id)
+    access.record(connection, actor, f"crawl.{verb}", name, _shown(found), _shown(made), now_ms)
+    return found, made
+
+
+def get(connection: Connection, name: str) -> DeclaredCrawl:
+    """See Catalog.crawl."""
+    found = _find(connection, name)
+    if found is None:
+        raise Missing(f"there is no crawl {name!r}")
+    return found
+
+
+def listing(connection: Connection, which: CrawlFilter, after_name: str, most: int) -> Sequence[DeclaredCrawl]:
+    """See Catalog.crawls."""
+    query = _query().where(crawls.c.state != CrawlState.DELETED, crawls.c.name > after_name)
+    if which.state is not None:
+        query = query.where(crawls.c.state == which.state)
+    if which.name_prefix:
+        query = query.where(crawls.c.name.startswith(which.name_prefix, autoescape=True))
+    for label, value in which.labels.items():
+        here = (crawl_labels.c.crawl_id == crawls.c.crawl_id) & (crawl_labels.c.label == label)
+        query = query.where(exists().where(here & (crawl_labels.c.value == value)))
+    rows = connection.execute(query.order_by(crawls.c.name).limit(most)).all()
+    return _crawls(connection, rows)
+
+
+def revisions(connection: Connection, crawl_id: CrawlId, before: int, most: int) -> Sequence[StoredRevision]:
+    """See Catalog.revisions."""
+    table = crawl_revisions
+    query = select(table).where(table.c.crawl_id == crawl_id, table.c.revision < before)
+    rows = connection.execute(query.order_by(table.c.revision.desc()).limit(most))
+    return [StoredRevision(Revision(row.revision), row.spec, row.created_at_ms) for row in rows]
+
+
+def revision(connection: Connection, crawl_id: CrawlId, number: Revision) -> StoredRevision:
+    """See Catalog.revision."""
+    table = crawl_revisions
+    row = connection.execute(select(table).where(table.c.crawl_id == crawl_id, table.c.revision == number)).first()
+    if row is None:
+        raise Missing(f"there is no revision {number}")
+    return StoredRevision(Revision(row.revision), row.spec, row.created_at_ms)
+
+
+def _stands(standing: Standing, now_ms: int, found: DeclaredCrawl) -> dict[str, Any]:
+    """The columns of a standing. A crawl that stays finished keeps when and why."""
+    stays = standing.state is CrawlState.FINISHED and found.state is CrawlState.FINISHED
+    finished = standing.state is CrawlState.FINISHED
+    return {
+        "state": standing.state,
+        "resumes_as": standing.resumes_as,
+        "finished_reason": found.finished_reason if stays else standing.reason,
+        "finished_at_ms": found.finished_at_ms if stays else (now_ms if finished else None),
+    }
+
+
+def _insert(connection: Connection, wanted: Declaration, state: CrawlState, now_ms: int) -> DeclaredCrawl:
+    crawl_id = CrawlId(
+        connection.execute(
+            insert(crawls)
+            .values(name=wanted.name, revision=1, state=state, created_at_ms=now_ms)
+            .returning(crawls.c.crawl_id)
+        ).scalar_one()
+    )
+    connection.execute(
+        insert(crawl_revisions).values(crawl_id=crawl_id, revision=1, spec=wanted.spec, created_at_ms=now_ms)
+    )
+    _label(connection, crawl_id, wanted.labels)
+    return _only(connection, crawls.c.crawl_id == crawl_id)
+
+
+def _label(connection: Connection, crawl_id: CrawlId, labels: Mapping[str, str]) -> None:
+    connection.execute(delete(crawl_labels).where(crawl_labels.c.crawl_id == crawl_id))
+    if labels:
+        rows = [{"crawl_id": crawl_id, "label": label, "value": value} for label, value in sorted(labels.items())]
+        connection.execute(insert(crawl_labels), rows)
+
+
+def _check(found: DeclaredCrawl, expected: str | None) -> None:
+    if expected is not None and expected != found.tag:
+        raise Stale(found.tag)
+
+
+def _query() -> Any:
+    return select(crawls, crawl_revisions.c.spec).join(
+        crawl_revisions,
+        (crawl_revisions.c.crawl_id == crawls.c.crawl_id) & (crawl_revisions.c.revision == crawls.c.revision),
+    )
+
+
+def _find(connection: Connection, name: str, *, lock: bool = False) -> DeclaredCrawl | None:
+    query = _query().where(crawls.c.name == name, crawls.c.state != CrawlState.DELETED)
+    # SQLite has one writer and no row locks; elsewhere two operators of one crawl take turns on its row.
+    rows = connection.execute(query.with_for_update(of=crawls) if lock else query).all()
+    found = _crawls(connection, rows)
+    return found[0] if found else None
+
+
+def _only(connection: Connection, condition: Any) -> DeclaredCrawl:
+    return _crawls(connection, [connection.execute(_query().where(condition)).one()])[0]
+
+
+def _crawls(connection: Connection, rows: Sequence[Row[Any]]) -> list[DeclaredCrawl]:
+    labels: dict[int, dict[str, str]] = {row.crawl_id: {} for row in rows}
+    if rows:
+        query = select(crawl_labels).where(crawl_labels.c.crawl_id.in_(list(labels))).order_by(crawl_labels.c.label)
+        for row in connection.execute(query):
+            labels[row.crawl_id][row.label] = row.value
+    return [
+        DeclaredCrawl(
+            crawl_id=CrawlId(row.crawl_id),
+            name=row.name,
+            revision=Revision(row.revision),
+            version=row.version,
+            state=CrawlState(row.state),
+            spec=row.spec,
+            labels=labels[row.crawl_id],
+            resumes_as=None if row.resumes_as is None else CrawlState(row.resumes_as),
+            finished_reason=row.finished_reason,
+            created_at_ms=row.created_at_ms,
+            started_at_ms=row.started_at_ms,
+            finished_at_ms=row.finished_at_ms,
+            active_ms=row.active_ms,
+        )
+        for row in rows
+    ]
+
+
+def _shown(crawl: DeclaredCrawl) -> str:
+    """A crawl as the audit log keeps it: its specs stand under their revisions."""
+    kept = {"crawl": crawl.crawl_id, "revision": crawl.revision, "state": crawl.state, "labels": dict(crawl.labels)}
+    return msgspec.json.encode(kept).decode()

@@ -1,0 +1,115 @@
+"""A crawl as its operators declare and see it, and what they can ask of the catalog of crawls."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import CrawlId, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredCrawl:
+    """A crawl as stored. `version` grows with every change an operator makes, of the spec or not; `spec` is the active
+    revision's JSON."""
+
+    crawl_id: CrawlId
+    name: str
+    revision: Revision
+    version: int
+    state: CrawlState
+    spec: str
+    labels: Mapping[str, str]
+    resumes_as: CrawlState | None = None
+    finished_reason: str | None = None
+    created_at_ms: int = 0
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    active_ms: int = 0
+
+    @property
+    def tag(self) -> str:
+        """Names this version of this crawl; a crawl that was deleted and made again has another."""
+        return f"{self.crawl_id}-{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What an operator wants a crawl to be: the spec as `encode_spec` writes it, and labels."""
+
+    name: str
+    spec: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRevision:
+    """An active or earlier spec of a crawl."""
+
+    revision: Revision
+    spec: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlFilter:
+    """Which crawls to list, all conditions together."""
+
+    state: CrawlState | None = None
+    name_prefix: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asks, and under which request id: what the audit log keeps."""
+
+    key_id: str
+    name: str
+    request_id: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.key_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeatable:
+    """A create that may be asked again: the caller's own key, and a digest of what it asked."""
+
+    key: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommandProgress:
+    """How many of the partitions have applied a command."""
+
+    id: str
+    kind: str
+    crawl_id: CrawlId
+    applied: int
+    partitions: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostQueue:
+    """What a crawl has to do on one host, by the crawl's name."""
+
+    crawl: str
+    queued: int
+    waiting: int
+    leased: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterView:
+    """A dead letter as kept. `url` is None where a whole message was given up."""
+
+    id: int
+    partition: int
+    crawl_id: CrawlId | None
+    kind: str
+    at_ms: int
+    url: str | None
+    evidence: str

@@ -1,0 +1,158 @@
+"""The port to the catalog: crawls as operators declare them, keys, the audit log, and bounded reads of the frontier.
+
+Every method is one transaction. Errors of its own are below; Transient, Permanent and Unusable as for the store. Any
+replica may call it; it never writes the frontier's rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.domain.access import ApiKey
+from shared.domain.crawl_state import Verb
+from shared.domain.declared import (
+    Actor,
+    CommandProgress,
+    CrawlFilter,
+    DeadLetterView,
+    Declaration,
+    DeclaredCrawl,
+    HostQueue,
+    Repeatable,
+    StoredRevision,
+)
+from shared.domain.frontier import UrlState
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
+from shared.domain.ledger import Counters
+from shared.domain.url import Location
+from shared.domain.views import HostView, KnownUrl, UrlView
+
+
+class Missing(Exception):
+    """There is nothing of that name."""
+
+
+class Exists(Exception):
+    """Something of that name is there already."""
+
+
+class Stale(Exception):
+    """It was changed since the caller saw it; `current` names the version that is there."""
+
+    def __init__(self, current: str) -> None:
+        super().__init__(f"the current version is {current}")
+        self.current = current
+
+
+class ReusedKey(Exception):
+    """The idempotency key was used for another request."""
+
+
+@dataclass(frozen=True, slots=True)
+class UrlPlace:
+    """Where a listing of URLs goes on: behind this one."""
+
+    host_id: HostId
+    fingerprint: Fingerprint
+
+
+class Catalog(Protocol):
+    """See the module. `expected` is the `tag` the caller saw, None to write whatever is there; else Stale."""
+
+    async def create(
+        self, wanted: Declaration, *, start: bool, actor: Actor, now_ms: int, repeatable: Repeatable | None = None
+    ) -> DeclaredCrawl:
+        """A new crawl; Exists. A repeat gives the crawl as it was made; ReusedKey."""
+        ...
+
+    async def put(
+        self, wanted: Declaration, *, expected: str | None, start: bool, actor: Actor, now_ms: int
+    ) -> tuple[DeclaredCrawl, bool]:
+        """Make the crawl be as declared; whether it was created. `start` matters only for a new one."""
+        ...
+
+    async def turn(
+        self, name: str, verb: Verb, *, expected: str | None, actor: Actor, now_ms: int
+    ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
+        """Apply a verb: the crawl before and after. Missing, Stale, IllegalTransition.
+
+        After RESET it is another crawl id with the same spec; after DELETE its state is DELETED and its name free.
+        """
+        ...
+
+    async def crawl(self, name: str) -> DeclaredCrawl:
+        """Missing unless it is there and not deleted."""
+        ...
+
+    async def crawls(self, which: CrawlFilter, *, after: str, most: int) -> Sequence[DeclaredCrawl]:
+        """In the order of names, those behind the name `after`."""
+        ...
+
+    async def revisions(self, crawl_id: CrawlId, *, before: int, most: int) -> Sequence[StoredRevision]:
+        """Newest first, those below the number `before`."""
+        ...
+
+    async def revision(self, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
+        """Missing."""
+        ...
+
+    async def stats(self, crawl_id: CrawlId) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
+        """Counters, tallies (kind -> key -> count) and the hosts with the most pages."""
+        ...
+
+    async def urls(
+        self, crawl_id: CrawlId, *, after: UrlPlace, state: UrlState | None, host: str | None, most: int
+    ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
+        """Up to `most` URLs behind `after`, and where to go on (None at the end). It looks at a bounded number of rows,
+        so a page may be short, or empty, before the end."""
+        ...
+
+    async def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None: ...
+
+    async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
+        """What is known of a host, with its queue of one crawl (zeros without)."""
+        ...
+
+    async def hosts(self, crawl_id: CrawlId | None, *, after: int, most: int) -> Sequence[HostView]:
+        """Hosts behind the host id `after`; of one crawl, or all."""
+        ...
+
+    async def host_queues(self, host_id: HostId, most: int) -> Sequence[HostQueue]:
+        """What crawls have to do on a host, by their names."""
+        ...
+
+    async def dead_letters(
+        self, crawl_id: CrawlId | None, *, before: int | None, most: int
+    ) -> Sequence[DeadLetterView]:
+        """Newest first, those below the number `before`."""
+        ...
+
+    async def dead_letter(self, letter: int) -> DeadLetterView | None: ...
+
+    async def ask(
+        self, command_id: str, crawl_id: CrawlId, kind: str, args: str, partitions: int, *, actor: Actor, now_ms: int
+    ) -> None:
+        """Keep that a command was asked for, before it is published."""
+        ...
+
+    async def command(self, command_id: str) -> CommandProgress | None: ...
+
+    async def add_key(self, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
+        """Exists when it repeats a create: the key was shown then, and only then."""
+        ...
+
+    async def add_first_key(self, key: ApiKey) -> bool:
+        """Keep the key if there is none at all; whether it was kept."""
+        ...
+
+    async def key(self, key_id: str) -> ApiKey | None: ...
+
+    async def keys(self, *, after: str, most: int) -> Sequence[ApiKey]: ...
+
+    async def revoke_key(self, key_id: str, *, actor: Actor, now_ms: int) -> ApiKey:
+        """Missing. Again is harmless."""
+        ...
+
+    async def ping(self) -> None:
+        """Whether the database answers."""
+        ...
