@@ -12,6 +12,7 @@ from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.settings import StreamSettings
 from shared.adapters.sql.store import SqliteStore
@@ -45,12 +46,11 @@ async def run(settings: MasterSettings) -> int:
 
 async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
     spec = _read_spec(settings.dir / SPEC)
+    use_snapshot(settings.dir)
     clock = SystemClock()
     store = await SqliteStore.open(settings.dir / DATABASE, synchronous=settings.synchronous)
     try:
-        partitions, suffixes = await store.open_cluster(settings.partitions, public_suffix_snapshot(), clock.unix_ms())
-        if suffixes != public_suffix_snapshot():
-            log.warning("master.public_suffixes", stored=suffixes, here=public_suffix_snapshot())
+        partitions, _ = await store.open_cluster(settings.partitions, public_suffix_snapshot(), clock.unix_ms())
         broker = await NatsBroker.connect(
             [settings.nats_url],
             token=settings.nats_token,

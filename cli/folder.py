@@ -4,6 +4,7 @@
     archive/     WARC segments and index.cdxj
     nats/        the broker's store, configuration and log
     specs/       the specs as published to workers
+    public_suffixes.dat   the public suffix list that hosts are divided by, as it was when the crawl began
     spec.json    the effective spec: the mark of a crawl folder, written first and removed last
     logs/        supervisor, master and workers of the latest run, the run before as *.1
     lock         held by every process of a run
@@ -25,9 +26,10 @@ from typing import Final
 import msgspec
 
 from cli.exits import Environment, Usage
+from shared.adapters.local.suffixes import SNAPSHOT, keep_snapshot
 from shared.domain.crawl import CrawlSpec, decode_spec, encode_spec
 
-NAMES: Final = ("nats", "crawl.db", "crawl.db-wal", "crawl.db-shm", "archive", "specs", "logs")
+NAMES: Final = ("nats", "crawl.db", "crawl.db-wal", "crawl.db-shm", "archive", "specs", SNAPSHOT, "logs")
 """What a run makes besides `spec.json` and `lock`, in the order in which it is removed: the broker's messages first, as
 they would be taken for those of the crawl that begins anew."""
 
@@ -86,6 +88,7 @@ class CrawlFolder:
             file.flush()
             os.fsync(file.fileno())
         staged.replace(self.spec_file)
+        keep_snapshot(self.path)
 
     def make(self) -> None:
         """Make it, or find it ours. Usage when somebody else's files are in it, Environment when it cannot be."""

@@ -19,6 +19,7 @@ import uvloop
 
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats import NatsBroker, StreamSettings
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.errors import Transient, Unusable
@@ -77,6 +78,7 @@ class Stop:
 
 async def run(settings: WorkerSettings, stop: Stop) -> int:
     """Work until told to stop: 0 when drained, 4 when the environment does not carry us (the log says why)."""
+    use_snapshot(settings.dir)
     try:
         async with _connected(settings) as broker:
             await _work(settings, broker, stop)

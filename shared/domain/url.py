@@ -182,13 +182,27 @@ class Resolver:
         return _located(reference, self._directory)
 
 
+_fixed_suffixes: list[str] = []
+
+
 @cache
 def _public_suffixes() -> PublicSuffixList:
-    return PublicSuffixList()
+    return PublicSuffixList(_fixed_suffixes[-1].splitlines()) if _fixed_suffixes else PublicSuffixList()
+
+
+def fix_public_suffixes(text: str) -> None:
+    """Judge domains by this public suffix list (the published file's text) from now on, in this process.
+
+    Partitions depend on the list, so every process of a cluster uses the one the cluster was created with, however new
+    the list is that it was installed with.
+    """
+    _fixed_suffixes.append(text)
+    for cached in (_public_suffixes, registrable_domain, partition_of):
+        cached.cache_clear()
 
 
 def public_suffix_snapshot() -> str:
-    """Names the public suffix list in use; partitions depend on it, so a store records the one it was created with."""
+    """Names the public suffix list that was installed; a store records the one it was created with."""
     return version("publicsuffixlist")
 
 

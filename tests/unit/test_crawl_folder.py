@@ -88,7 +88,7 @@ def test_starting_over_removes_what_runs_made_and_nothing_else(folder: CrawlFold
     for name in NAMES:
         if name == "archive":
             (folder.path / name).symlink_to(elsewhere)
-        elif name.startswith("crawl.db"):
+        elif name.startswith("crawl.db") or name == SNAPSHOT:
             (folder.path / name).touch()
         else:
             (folder.path / name).mkdir()
