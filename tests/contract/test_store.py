@@ -75,7 +75,7 @@ def test_counters_and_tallies_are_sums_over_partitions(on_store: OnStore) -> Non
         assert await t.store.counters(t.crawl_id) == Counters()
         await t.found(*links("a.example.com", range(3)), refused=2)
         there = await t.store.claim(OTHER, Term(1))
-        other = Tables(t.store, t.path, t.crawl_id, there.fence)
+        other = Tables(t.store, t.at, t.crawl_id, there.fence)
         await other.found(*links("b.example.org", range(4)), producer="w2")
         for tables, n in ((t, 2), (other, 5)):
             changes = Changes()

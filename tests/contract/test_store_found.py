@@ -217,7 +217,7 @@ def test_batches_of_several_crawls_are_kept_apart(on_store: OnStore) -> None:
 def test_two_partitions_allot_numbers_apart(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         there = await t.store.claim(OTHER, Term(1))
-        other = Tables(t.store, t.path, t.crawl_id, there.fence)
+        other = Tables(t.store, t.at, t.crawl_id, there.fence)
         here: FoundLink = link("http://a.example.com/")
         await t.found(here)
         await other.found(link("http://b.example.org/"), producer="v")

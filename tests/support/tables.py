@@ -1,7 +1,7 @@
 """A store under test, driven as an owner drives it, and an independent look at what stands in its tables."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,9 @@ OTHER = Partition(5)
 NOW_MS = 1_700_000_000_000
 SUFFIXES = "com\norg\n"
 FIRST_CRAWL = CrawlId(1)
+Look = Callable[..., list[tuple[Any, ...]]]
+"""What a reader that is not the store finds: `look(sql, *args)`."""
+
 _URL = ("state", "depth", "hops", "rank", "attempts", "flags", "lease_id", "reason", "via_host", "via", "url")
 
 
@@ -40,7 +43,7 @@ class Tables:
     """One partition of a store, with the fence and numbers its owner would remember."""
 
     store: Store
-    path: Path
+    at: Path | Look
     crawl_id: CrawlId
     fence: Fence
     position: Position = field(default_factory=Position)
@@ -163,11 +166,17 @@ class Tables:
         (row,) = await self.store.queue_rows([(self.crawl_id, self.host_id(host))])
         return row
 
+    @property
+    def path(self) -> Path:
+        """The file, where the store is on SQLite."""
+        assert isinstance(self.at, Path)
+        return self.at
+
     # An independent look ----------------------------------------------------------------------------------------------
 
     def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """What a reader that is not the store sees."""
-        return look(self.path, sql, *args)
+        return look(self.at, sql, *args)
 
     def value(self, sql: str, *args: object) -> Any:
         ((value,),) = self.rows(sql, *args)
@@ -201,12 +210,14 @@ def links(host: str, paths: Iterable[object], depth: int = 0) -> list[FoundLink]
     return [link(f"http://{host}/{path}", depth) for path in paths]
 
 
-def look(path: Path, sql: str, *args: object) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(path, timeout=30)) as connection:
+def look(at: Path | Look, sql: str, *args: object) -> list[tuple[Any, ...]]:
+    if not isinstance(at, Path):
+        return at(sql, *args)
+    with closing(sqlite3.connect(at, timeout=30)) as connection:
         return connection.execute(sql, args).fetchall()
 
 
-def books(path: Path) -> list[str]:
+def books(at: Path | Look) -> list[str]:
     """What does not add up in a frontier's tables; empty when everything does.
 
     Counters are compared with the rows they count, queues with their URLs, leases with what they hold.
@@ -214,7 +225,7 @@ def books(path: Path) -> list[str]:
     wrong: list[str] = []
 
     def same(what: str, counted: str, kept: str) -> None:
-        left, right = dict(look_pairs(path, counted)), dict(look_pairs(path, kept))
+        left, right = dict(look_pairs(at, counted)), dict(look_pairs(at, kept))
         wrong.extend(
             f"{what} {key}: {left.get(key, 0)} rows, {right.get(key, 0)} kept"
             for key in sorted(left.keys() | right.keys(), key=str)
@@ -249,10 +260,10 @@ def books(path: Path) -> list[str]:
         "SELECT lease_id, count(*) FROM urls WHERE state = 2 GROUP BY 1",
         "SELECT l.lease_id, (SELECT count(*) FROM urls u WHERE u.lease_id = l.lease_id AND u.state = 2) FROM leases l",
     )
-    for (lease_id,) in look(path, "SELECT DISTINCT lease_id FROM urls WHERE state <> 2 AND lease_id IS NOT NULL"):
+    for (lease_id,) in look(at, "SELECT DISTINCT lease_id FROM urls WHERE state <> 2 AND lease_id IS NOT NULL"):
         wrong.append(f"lease {lease_id} is named by a URL that is not out")
     for crawl_id, host_id in look(
-        path,
+        at,
         "SELECT crawl_id, host_id FROM queues q WHERE waiting > 0 AND (next_due_ms = 0 OR next_due_ms >"
         " (SELECT min(rank) FROM urls u WHERE u.crawl_id = q.crawl_id AND u.host_id = q.host_id AND u.state = 1))",
     ):
@@ -260,8 +271,8 @@ def books(path: Path) -> list[str]:
     return wrong
 
 
-def look_pairs(path: Path, sql: str) -> list[tuple[Any, Any]]:
-    return [(key, value) for key, value in look(path, sql) if value]
+def look_pairs(at: Path | Look, sql: str) -> list[tuple[Any, Any]]:
+    return [(key, value) for key, value in look(at, sql) if value]
 
 
 @asynccontextmanager

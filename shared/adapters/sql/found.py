@@ -14,7 +14,10 @@ from shared.domain.ledger import Found, FoundBatch, FoundLink, ProducerMark
 
 _NAMES_A_QUERY = 500
 
-_HOSTS = text("SELECT host_id, host FROM hosts WHERE host IN :names").bindparams(bindparam("names", expanding=True))
+_HOSTS_SQLITE = text("SELECT host_id, host FROM hosts WHERE host IN :names").bindparams(
+    bindparam("names", expanding=True)
+)
+_HOSTS_POSTGRESQL = text("SELECT host_id, host FROM hosts WHERE host = ANY(:names)")
 _INSERT_HOST = text("INSERT INTO hosts (host_id, partition, host) VALUES (:host_id, :partition, :host)")
 _NEXT_HOST = text("UPDATE partitions SET next_host = :next_host WHERE partition = :partition")
 _PRODUCER = text(
@@ -36,9 +39,15 @@ _ADD_KEY = Bulk(
     "INSERT INTO found_keys (i, crawl_id, host_id, fingerprint) VALUES (:i, :crawl_id, :host_id, :fingerprint)",
     ("i", "crawl_id", "host_id", "fingerprint"),
 )
-_KNOWN = text(
+_KNOWN_SQLITE = text(
     "SELECT k.i, u.state, u.depth, u.lease_id FROM found_keys k"
     " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
+)
+_KNOWN_POSTGRESQL = text(
+    "SELECT k.i - 1, u.state, u.depth, u.lease_id FROM unnest("
+    "CAST(:crawl_ids AS BIGINT[]), CAST(:host_ids AS BIGINT[]), CAST(:fingerprints AS BYTEA[])"
+    ") WITH ORDINALITY AS k (crawl_id, host_id, fingerprint, i)"
+    " JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
 )
 _INSERT_URL = Bulk(
     "INSERT INTO urls (crawl_id, host_id, fingerprint, url, state, depth, hops, priority, attempts, flags, rank,"
@@ -167,8 +176,9 @@ def _host_ids(connection: Connection, partition: Partition, names: set[str], fou
     """Numbers of the hosts, allotting them to those never seen."""
     ordered = sorted(names)
     ids: dict[str, HostId] = {}
+    query = _HOSTS_POSTGRESQL if connection.dialect.name == "postgresql" else _HOSTS_SQLITE
     for start in range(0, len(ordered), _NAMES_A_QUERY):
-        for row in connection.execute(_HOSTS, {"names": ordered[start : start + _NAMES_A_QUERY]}):
+        for row in connection.execute(query, {"names": ordered[start : start + _NAMES_A_QUERY]}):
             ids[row.host] = HostId(row.host_id)
     unseen = [name for name in ordered if name not in ids]
     if unseen:
@@ -246,8 +256,14 @@ def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlS
     """
     if not keys:
         return {}
-    connection.execute(_MAKE_KEYS)
-    connection.execute(_CLEAR_KEYS)
-    _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
-    rows = connection.execute(_KNOWN).all()
+    if connection.dialect.name == "postgresql":
+        crawl_ids, host_ids, fingerprints = (list(column) for column in zip(*keys, strict=True))
+        rows = connection.execute(
+            _KNOWN_POSTGRESQL, {"crawl_ids": crawl_ids, "host_ids": host_ids, "fingerprints": fingerprints}
+        ).all()
+    else:
+        connection.execute(_MAKE_KEYS)
+        connection.execute(_CLEAR_KEYS)
+        _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
+        rows = connection.execute(_KNOWN_SQLITE).all()
     return {i: (UrlState(state), depth, lease_id) for i, state, depth, lease_id in rows}

@@ -1,14 +1,19 @@
-"""The store on SQLite: one file, one writer (see engine.py), the transactions of the other modules of this room."""
+"""The store: the transactions of the other modules of this room, run by an engine's executor.
 
-from collections.abc import Sequence
+SQLite has one writer on one file (engine.py), PostgreSQL pools of connections (postgres.py).
+"""
+
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
 from shared.adapters.sql import apply as applying
 from shared.adapters.sql import commands, crawls, fence, found, leasing
 from shared.adapters.sql.engine import SqliteThreads, Synchronous
-from shared.adapters.sql.migrate import upgrade_sqlite
+from shared.adapters.sql.migrate import upgrade, upgrade_sqlite
+from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
 from shared.domain.frontier import CrawlState, Fence, Position
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Term
 from shared.domain.ledger import (
@@ -24,12 +29,130 @@ from shared.domain.ledger import (
     QueueRow,
 )
 
+T = TypeVar("T")
 
-class SqliteStore:
-    """`shared.ports.store.Store` on a SQLite file in WAL mode."""
 
-    def __init__(self, threads: SqliteThreads) -> None:
-        self._threads = threads
+class Executor(Protocol):
+    """Runs transactions whole: committed when it returns, nothing written when it raises (Transient: nobody knows)."""
+
+    async def write(self, transaction: Callable[[Connection], T]) -> T:
+        """Run and commit a transaction. It may run more than once, so it changes nothing but the database."""
+        ...
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query on a snapshot taken after this call."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class SqlStore:
+    """`shared.ports.store.Store` on a SQL database."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    @property
+    def executor(self) -> Executor:
+        """What else on the same database runs its transactions with."""
+        return self._executor
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._executor!r}>"
+
+    async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
+        return await self._executor.write(lambda c: crawls.open_cluster(c, partitions, public_suffixes, now_ms))
+
+    async def newest_term(self) -> Term:
+        return await self._executor.read(crawls.newest_term)
+
+    async def put_crawl(self, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
+        return await self._executor.write(lambda c: crawls.put_crawl(c, name, spec, now_ms))
+
+    async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None:
+        return await self._executor.read(lambda c: crawls.crawl(c, crawl_id))
+
+    async def crawls(self) -> Sequence[CrawlRow]:
+        return await self._executor.read(crawls.crawls)
+
+    async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
+        await self._executor.write(lambda c: crawls.set_state(c, crawl_id, state, reason, now_ms))
+
+    async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None:
+        await self._executor.write(lambda c: crawls.add_active_time(c, crawl_id, ms))
+
+    async def counters(self, crawl_id: CrawlId) -> Counters:
+        return await self._executor.read(lambda c: crawls.counters(c, crawl_id))
+
+    async def counters_by_partition(self, crawl_id: CrawlId) -> dict[Partition, Counters]:
+        return await self._executor.read(lambda c: crawls.counters_by_partition(c, crawl_id))
+
+    async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
+        return await self._executor.read(lambda c: crawls.tallies(c, crawl_id))
+
+    async def claim(self, partition: Partition, term: Term) -> Claimed:
+        await self._executor.write(lambda c: fence.take_over(c, partition, term))
+        return await self._executor.read(lambda c: leasing.load(c, partition, term))
+
+    async def reload(self, partition: Partition, term: Term) -> Claimed:
+        def resume(connection: Connection) -> Claimed:
+            fence.resume(connection, partition, term)
+            return leasing.load(connection, partition, term)
+
+        return await self._executor.write(resume)
+
+    async def apply(self, fence: Fence, position: Position, changes: Changes) -> None:
+        await self._executor.write(lambda c: applying.apply(c, fence, position, changes))
+
+    async def apply_found(
+        self,
+        fence: Fence,
+        position: Position,
+        batch: FoundBatch,
+        *,
+        next_host: int,
+        max_depth: dict[CrawlId, int | None],
+        now_ms: int,
+    ) -> Found:
+        return await self._executor.write(
+            lambda c: found.apply_found(
+                c, fence, position, batch, next_host=next_host, max_depth=max_depth, now_ms=now_ms
+            )
+        )
+
+    async def run_command(
+        self, fence: Fence, position: Position, command: CommandRun, after_host: int, now_ms: int
+    ) -> int | None:
+        return await self._executor.write(lambda c: commands.run_chunk(c, fence, position, command, after_host, now_ms))
+
+    async def dispatch(
+        self, fence: Fence, next_lease: int, requests: Sequence[LeaseRequest], now_ms: int
+    ) -> Sequence[LeaseRow]:
+        return await self._executor.write(lambda c: leasing.dispatch(c, fence, next_lease, requests, now_ms))
+
+    async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
+        await self._executor.write(lambda c: leasing.grant(c, fence, leases))
+
+    async def still_owner(self, fence: Fence) -> bool:
+        return await self._executor.read(lambda c: leasing.still_owner(c, fence))
+
+    async def ready_queues(
+        self, partition: Partition, crawl_id: CrawlId, most: int, *, soon_ms: int
+    ) -> Sequence[QueueRow]:
+        return await self._executor.read(lambda c: leasing.ready_queues(c, partition, crawl_id, most, soon_ms))
+
+    async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]:
+        return await self._executor.read(lambda c: leasing.queue_rows(c, keys))
+
+    async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
+        return await self._executor.write(lambda c: leasing.promote(c, fence, crawl_id, host_id, now_ms))
+
+    async def close(self) -> None:
+        await self._executor.close()
+
+
+class SqliteStore(SqlStore):
+    """The store on a SQLite file in WAL mode."""
 
     @classmethod
     async def open(cls, path: Path, *, synchronous: Synchronous = "NORMAL") -> "SqliteStore":
@@ -42,95 +165,20 @@ class SqliteStore:
             raise
         return cls(threads)
 
-    def __repr__(self) -> str:
-        return f"<SqliteStore {self._threads!r}>"
 
-    async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
-        return await self._threads.write(lambda c: crawls.open_cluster(c, partitions, public_suffixes, now_ms))
+class PostgresStore(SqlStore):
+    """The store on a PostgreSQL database."""
 
-    async def newest_term(self) -> Term:
-        return await self._threads.read(crawls.newest_term)
+    @classmethod
+    async def open(cls, url: str, settings: PostgresSettings | None = None) -> "PostgresStore":
+        """Open the database, migrated to the newest schema as needed.
 
-    async def put_crawl(self, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
-        return await self._threads.write(lambda c: crawls.put_crawl(c, name, spec, now_ms))
-
-    async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None:
-        return await self._threads.read(lambda c: crawls.crawl(c, crawl_id))
-
-    async def crawls(self) -> Sequence[CrawlRow]:
-        return await self._threads.read(crawls.crawls)
-
-    async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
-        await self._threads.write(lambda c: crawls.set_state(c, crawl_id, state, reason, now_ms))
-
-    async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None:
-        await self._threads.write(lambda c: crawls.add_active_time(c, crawl_id, ms))
-
-    async def counters(self, crawl_id: CrawlId) -> Counters:
-        return await self._threads.read(lambda c: crawls.counters(c, crawl_id))
-
-    async def counters_by_partition(self, crawl_id: CrawlId) -> dict[Partition, Counters]:
-        return await self._threads.read(lambda c: crawls.counters_by_partition(c, crawl_id))
-
-    async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
-        return await self._threads.read(lambda c: crawls.tallies(c, crawl_id))
-
-    async def claim(self, partition: Partition, term: Term) -> Claimed:
-        await self._threads.write(lambda c: fence.take_over(c, partition, term))
-        return await self._threads.read(lambda c: leasing.load(c, partition, term))
-
-    async def reload(self, partition: Partition, term: Term) -> Claimed:
-        def resume(connection: Connection) -> Claimed:
-            fence.resume(connection, partition, term)
-            return leasing.load(connection, partition, term)
-
-        return await self._threads.write(resume)
-
-    async def apply(self, fence: Fence, position: Position, changes: Changes) -> None:
-        await self._threads.write(lambda c: applying.apply(c, fence, position, changes))
-
-    async def apply_found(
-        self,
-        fence: Fence,
-        position: Position,
-        batch: FoundBatch,
-        *,
-        next_host: int,
-        max_depth: dict[CrawlId, int | None],
-        now_ms: int,
-    ) -> Found:
-        return await self._threads.write(
-            lambda c: found.apply_found(
-                c, fence, position, batch, next_host=next_host, max_depth=max_depth, now_ms=now_ms
-            )
-        )
-
-    async def run_command(
-        self, fence: Fence, position: Position, command: CommandRun, after_host: int, now_ms: int
-    ) -> int | None:
-        return await self._threads.write(lambda c: commands.run_chunk(c, fence, position, command, after_host, now_ms))
-
-    async def dispatch(
-        self, fence: Fence, next_lease: int, requests: Sequence[LeaseRequest], now_ms: int
-    ) -> Sequence[LeaseRow]:
-        return await self._threads.write(lambda c: leasing.dispatch(c, fence, next_lease, requests, now_ms))
-
-    async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
-        await self._threads.write(lambda c: leasing.grant(c, fence, leases))
-
-    async def still_owner(self, fence: Fence) -> bool:
-        return await self._threads.read(lambda c: leasing.still_owner(c, fence))
-
-    async def ready_queues(
-        self, partition: Partition, crawl_id: CrawlId, most: int, *, soon_ms: int
-    ) -> Sequence[QueueRow]:
-        return await self._threads.read(lambda c: leasing.ready_queues(c, partition, crawl_id, most, soon_ms))
-
-    async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]:
-        return await self._threads.read(lambda c: leasing.queue_rows(c, keys))
-
-    async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-        return await self._threads.write(lambda c: leasing.promote(c, fence, crawl_id, host_id, now_ms))
-
-    async def close(self) -> None:
-        await self._threads.close()
+        Transient while the server cannot be reached, Unusable when it refuses us or its schema is not ours.
+        """
+        pool = PostgresPool(url, settings)
+        try:
+            await pool.migrate(upgrade)
+        except BaseException:
+            await pool.close()
+            raise
+        return cls(pool)

