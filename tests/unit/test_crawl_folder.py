@@ -10,6 +10,7 @@ import pytest
 
 from cli.exits import Environment, Usage
 from cli.folder import NAMES, RENEWAL, CrawlFolder, holders, running
+from shared.adapters.local.suffixes import SNAPSHOT
 from shared.domain.spec_parse import parse_spec
 
 SPEC = parse_spec({"seeds": ["https://example.org/"]})
