@@ -5,11 +5,11 @@ its limits (nothing was written, or the answer was lost: the caller must claim a
 rows can never be written, Unusable when the disk is full or the schema is not ours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from shared.domain.frontier import CrawlState, Fence, Position
-from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Term
+from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision, Term
 from shared.domain.ledger import (
     Changes,
     Claimed,
@@ -57,6 +57,37 @@ class Store(Protocol):
 
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         """kind -> key -> count, summed over partitions."""
+        ...
+
+    # The control plane's ----------------------------------------------------------------------------------------------
+
+    async def epoch(self) -> int:
+        """The cluster's epoch, by which terms of a coordinator that was replaced are older than those of the next."""
+        ...
+
+    async def raise_epoch(self, at_least: int) -> int:
+        """Make the epoch `at_least`; it never falls. What it is afterwards."""
+        ...
+
+    async def positions(self) -> Mapping[Partition, Position]:
+        """How far each partition's subjects are applied."""
+        ...
+
+    async def advance_crawl(
+        self,
+        crawl_id: CrawlId,
+        revision: Revision,
+        before: CrawlState,
+        after: CrawlState,
+        reason: str | None,
+        now_ms: int,
+        counted: int | None = None,
+    ) -> bool:
+        """What a leader finds: from one state to the next; whether it was still at this revision in the state `before`.
+
+        With `counted`, also only while that is the version of its counters: what the leader looked at is still so,
+        however long ago it looked.
+        """
         ...
 
     # An owner's transactions ------------------------------------------------------------------------------------------

@@ -3,19 +3,19 @@
 SQLite has one writer on one file (engine.py), PostgreSQL pools of connections (postgres.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
 from shared.adapters.sql import apply as applying
-from shared.adapters.sql import commands, crawls, fence, found, leasing
+from shared.adapters.sql import commands, control, crawls, fence, found, leasing
 from shared.adapters.sql.engine import SqliteThreads, Synchronous
 from shared.adapters.sql.migrate import upgrade, upgrade_sqlite
 from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
 from shared.domain.frontier import CrawlState, Fence, Position
-from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Term
+from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision, Term
 from shared.domain.ledger import (
     Changes,
     Claimed,
@@ -89,6 +89,29 @@ class SqlStore:
 
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         return await self._executor.read(lambda c: crawls.tallies(c, crawl_id))
+
+    async def epoch(self) -> int:
+        return await self._executor.read(control.epoch)
+
+    async def raise_epoch(self, at_least: int) -> int:
+        return await self._executor.write(lambda c: control.raise_epoch(c, at_least))
+
+    async def positions(self) -> Mapping[Partition, Position]:
+        return await self._executor.read(control.positions)
+
+    async def advance_crawl(
+        self,
+        crawl_id: CrawlId,
+        revision: Revision,
+        before: CrawlState,
+        after: CrawlState,
+        reason: str | None,
+        now_ms: int,
+        counted: int | None = None,
+    ) -> bool:
+        return await self._executor.write(
+            lambda c: control.advance_crawl(c, crawl_id, revision, before, after, reason, now_ms, counted)
+        )
 
     async def claim(self, partition: Partition, term: Term) -> Claimed:
         await self._executor.write(lambda c: fence.take_over(c, partition, term))
