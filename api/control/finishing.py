@@ -4,15 +4,21 @@ All counters zero (noting their version), then every subject's last sequence S, 
 then the counters still zero at that version. Otherwise something moved: again, later.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from api.frontier.crawls import ActiveCrawl
 from api.frontier.owner import Owner
+from api.frontier.room import share_of
+from shared.domain.crawl import Budget
 from shared.domain.frontier import Position
+from shared.domain.ids import CrawlId, Partition
 from shared.domain.ledger import Counters
 from shared.ports.broker import Broker
 from shared.ports.store import Store
+
+Applied = Callable[[], Awaitable[Mapping[Partition, Position]]]
+"""How far each partition is applied now; those that nobody owns yet may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +33,12 @@ class Subjects:
         return position.outcome_seq >= self.outcome and position.discovery_seq >= self.discovery
 
 
-def at_rest(crawl: ActiveCrawl, counters: Counters) -> bool:
-    """Whether nothing is out and nothing more would be sent out."""
-    return counters.leased == 0 and (counters.queued == 0 or ended_by(crawl) is not None)
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A crawl is finished: why ("complete" or the budget's name), and the version of the counters that say so."""
+
+    reason: str
+    counted: int
 
 
 def ended_by(crawl: ActiveCrawl) -> str | None:
@@ -37,18 +46,75 @@ def ended_by(crawl: ActiveCrawl) -> str | None:
     return crawl.allowance.exhausted() or (None if crawl.dispatching else "max_seconds")
 
 
+def spent_of(budget: Budget, counters: Counters) -> str | None:
+    """The budget that is spent, by what is stored."""
+    if budget.max_pages is not None and counters.pages >= budget.max_pages:
+        return "max_pages"
+    if budget.max_bytes is not None and counters.bytes >= budget.max_bytes:
+        return "max_bytes"
+    return None
+
+
+def budget_of(budget: Budget, partition: Partition, shares: int) -> Budget:
+    """What a partition has of a budget that is divided among `shares`."""
+    return Budget(
+        max_pages=share_of(budget.max_pages, partition, shares), max_bytes=share_of(budget.max_bytes, partition, shares)
+    )
+
+
 async def finished(crawl: ActiveCrawl, owners: Sequence[Owner], store: Store, broker: Broker) -> str | None:
-    """Why the crawl is finished ("complete" or the budget's name); None when it is not, or not provably."""
-    before = await store.counters(crawl.crawl_id)
-    if not at_rest(crawl, before):
-        return None
-    for owner in owners:
-        last = Subjects(
-            await broker.last_report(owner.partition, "outcome"), await broker.last_report(owner.partition, "discovery")
-        )
-        if owner.ownership is None or not last.applied(owner.ownership.position):
+    """Why the crawl is finished, by one who owns every partition; None when it is not, or not provably."""
+
+    async def applied() -> Mapping[Partition, Position]:
+        return {owner.partition: owner.ownership.position for owner in owners if owner.ownership is not None}
+
+    found = await all_finished(
+        {crawl.crawl_id: lambda _: ended_by(crawl)}, [owner.partition for owner in owners], applied, store, broker
+    )
+    return found[crawl.crawl_id].reason if found else None
+
+
+async def all_finished(
+    ended: Mapping[CrawlId, Callable[[Counters], str | None]],
+    partitions: Iterable[Partition],
+    applied: Applied,
+    store: Store,
+    broker: Broker,
+) -> Mapping[CrawlId, Finished]:
+    """Those of the crawls that are finished, and provably so. `ended` says by which budget one has ended."""
+
+    def at_rest(crawl_id: CrawlId, counters: Counters) -> str | None:
+        """Why nothing is out and nothing more would be sent out."""
+        if counters.leased:
             return None
-    after = await store.counters(crawl.crawl_id)
-    if after.version != before.version or not at_rest(crawl, after):
-        return None
-    return "complete" if after.queued == 0 else ended_by(crawl)
+        return "complete" if counters.queued == 0 else ended[crawl_id](counters)
+
+    before = {crawl_id: await store.counters(crawl_id) for crawl_id in ended}
+    resting = [crawl_id for crawl_id, counters in before.items() if at_rest(crawl_id, counters) is not None]
+    if not resting or not await _all_applied(partitions, applied, broker):
+        return {}
+    found = {}
+    for crawl_id in resting:
+        after = await store.counters(crawl_id)
+        reason = at_rest(crawl_id, after)
+        if reason is not None and after.version == before[crawl_id].version:
+            found[crawl_id] = Finished(reason, after.version)
+    return found
+
+
+async def _all_applied(partitions: Iterable[Partition], applied: Applied, broker: Broker) -> bool:
+    """Whether all that was published up to now is applied: by positions that are of the stream as it is."""
+    created_ns = (await broker.reports_state()).created_ns
+    last = {
+        partition: Subjects(
+            await broker.last_report(partition, "outcome"), await broker.last_report(partition, "discovery")
+        )
+        for partition in partitions
+    }
+    positions = await applied()
+    return all(
+        (position := positions.get(partition)) is not None
+        and position.stream_created_ns == created_ns
+        and subjects.applied(position)
+        for partition, subjects in last.items()
+    )

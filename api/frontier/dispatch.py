@@ -15,7 +15,7 @@ from api.frontier.leases import Held
 from api.frontier.ownership import Ownership
 from shared.domain.errors import Transient
 from shared.domain.frontier import UrlState
-from shared.domain.ids import LeaseId
+from shared.domain.ids import LeaseId, Partition
 from shared.domain.ledger import Changes, LeaseRequest
 from shared.domain.politeness import shard_size
 from shared.wire.messages import Shard, ShardUrl, encode
@@ -140,7 +140,11 @@ class Dispatch:
         rooms = {pool: own.room.for_pool(pool, now) for pool in {crawl.spec.pool for crawl in own.crawls}}
         while len(requests) < own.settings.shards_at_once:
             # A pool without room, or a crawl that may not go on, holds nobody else up.
-            closed = {crawl.crawl_id for crawl in own.crawls if not (rooms.get(crawl.spec.pool) and _may_go_on(crawl))}
+            closed = {
+                crawl.crawl_id
+                for crawl in own.crawls
+                if not (rooms.get(crawl.spec.pool) and _may_go_on(crawl, own.partition))
+            }
             taken = own.front.take(now, closed)
             if taken is None:
                 break
@@ -150,7 +154,7 @@ class Dispatch:
                 continue
             if queue.waiting and queue.next_due <= now:
                 await self._promote(host, queue)
-            most = crawl.allowance.room(min(self._most(host, queue), queue.queued))
+            most = crawl.allowance.room(min(self._most(host, queue), queue.queued), own.partition)
             limit = crawl.spec.budget.max_pages_per_host
             if limit is not None:
                 if queue.pages >= limit and queue.leased == 0:
@@ -216,5 +220,5 @@ class Dispatch:
         own.front.rearm(host, queue)
 
 
-def _may_go_on(crawl: ActiveCrawl) -> bool:
-    return crawl.dispatching and crawl.allowance.room(1) > 0
+def _may_go_on(crawl: ActiveCrawl, partition: Partition) -> bool:
+    return crawl.dispatching and crawl.allowance.room(1, partition) > 0

@@ -39,7 +39,9 @@ class Owner:
         room: PoolRoom,
         settings: FrontierSettings,
         alone: bool = False,
+        again: bool = False,
     ) -> None:
+        """`again`: an owner of this process, which has ended, may have claimed the partition under this very term."""
         self.partition = partition
         self.term = term
         self.ownership: Ownership | None = None
@@ -51,6 +53,7 @@ class Owner:
         self._room = room
         self._settings = settings
         self._alone = alone
+        self._again = again
 
     def __repr__(self) -> str:
         return f"<Owner p={self.partition} term={self.term} {self.ownership!r}>"
@@ -77,6 +80,9 @@ class Owner:
     async def _claimed(self) -> Claimed:
         """Claim the partition. A claim whose answer was lost may be in: it would refuse a second one of the same
         term."""
+        if self._again:
+            with suppress(OwnershipLost):
+                return await until_answered(lambda: self._store.reload(self.partition, self.term))
         while True:
             try:
                 return await self._store.claim(self.partition, self.term)

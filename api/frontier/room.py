@@ -66,16 +66,30 @@ class Spent:
     leased: int = 0
 
 
+def share_of(total: int | None, partition: Partition, shares: int) -> int | None:
+    """A partition's part of what is divided evenly; the parts add up to `total`."""
+    return None if total is None else total // shares + (partition < total % shares)
+
+
 class Allowance:
     """A crawl's page and byte budget, taken before dispatch and given back by outcomes that are no new page.
 
     The page budget is never exceeded; the byte budget by at most what is out. All partitions of this master share one;
-    `spent` is what each had used when it was last read.
+    `spent` is what each had used when it was last read. With `shares`, the budget is divided evenly among so many
+    partitions, and each keeps to its own: so it holds, too, where other masters own some of them.
     """
 
-    def __init__(self, max_pages: int | None, max_bytes: int | None, spent: Mapping[Partition, Spent]) -> None:
+    def __init__(
+        self,
+        max_pages: int | None,
+        max_bytes: int | None,
+        spent: Mapping[Partition, Spent],
+        *,
+        shares: int | None = None,
+    ) -> None:
         self.max_pages = max_pages
         self.max_bytes = max_bytes
+        self._shares = shares
         self._spent: dict[Partition, Spent] = {}
         self._total = Spent()
         for partition, part in spent.items():
@@ -92,13 +106,18 @@ class Allowance:
         self._total.bytes += spent.bytes - old.bytes
         self._total.leased += spent.leased - old.leased
 
-    def room(self, most: int) -> int:
-        """How many of `most` URLs may be leased now."""
-        if self.max_bytes is not None and self._total.bytes >= self.max_bytes:
+    def room(self, most: int, partition: Partition) -> int:
+        """How many of `most` URLs of the partition may be leased now."""
+        spent, max_pages, max_bytes = self._total, self.max_pages, self.max_bytes
+        if self._shares is not None:
+            spent = self._spent.get(partition, Spent())
+            max_pages = share_of(max_pages, partition, self._shares)
+            max_bytes = share_of(max_bytes, partition, self._shares)
+        if max_bytes is not None and spent.bytes >= max_bytes:
             return 0
-        if self.max_pages is None:
+        if max_pages is None:
             return most
-        return max(0, min(most, self.max_pages - self._total.pages - self._total.leased))
+        return max(0, min(most, max_pages - spent.pages - spent.leased))
 
     def take(self, partition: Partition, n: int) -> None:
         """`n` URLs are about to be leased."""

@@ -121,10 +121,12 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who owns a partition. The owner's term is (epoch, revision of this record): whenever it is written, a new term
-    begins, so it is written only to name an owner anew."""
+    begins, so it is written only to name an owner anew. `started_at_ms` is the owner's own: a process started anew
+    under the same id is another owner, since a term is claimed once."""
 
     owner: str
     epoch: int
+    started_at_ms: int = 0
 
     def term(self, revision: int) -> Term:
         """The owner's term; `revision` is the entry's own."""

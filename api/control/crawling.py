@@ -1,0 +1,146 @@
+"""The crawls of this master, kept equal to SQL: what operators declared, whichever replica they asked.
+
+Level-triggered: every pass compares all that is declared with all that is worked on, so that a pass that was missed is
+made up for by the next.
+
+Limit of budgets: who owns every partition keeps the whole of a crawl's page and byte budget, and dispatches a crawl
+that has one only while that is so, since only then does it know all that was spent. Where several masters own
+partitions, each partition has an equal share of the budget for itself: it is never exceeded, but a crawl of few hosts
+may end before it is used up.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from api.control.fleet import Fleet
+from api.frontier.crawls import ActiveCrawl, Crawls
+from api.frontier.room import Allowance, Spent
+from shared.domain.crawl import Budget, CrawlSpec, decode_spec
+from shared.domain.errors import Transient
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import CrawlId
+from shared.domain.ledger import CrawlRow
+from shared.ports.store import Store
+
+log = structlog.get_logger("orb.control")
+
+_TICK_S = 1.0
+WORKED_ON = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
+"""States in which a crawl has something in the frontier that may move."""
+
+
+class Crawling:
+    """Keeps `Crawls` as SQL says, for the owners of `fleet`."""
+
+    def __init__(self, crawls: Crawls, fleet: Fleet, store: Store, *, shares: int | None) -> None:
+        """`shares`: budgets are divided among so many partitions; None where one master owns all."""
+        self._crawls = crawls
+        self._fleet = fleet
+        self._store = store
+        self._shares = shares
+        self._poked = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._poked.clear()
+            try:
+                await self.once()
+            except Transient as error:
+                log.warning("crawling.waits", error=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._poked.wait()
+
+    async def once(self) -> None:
+        """One pass."""
+        rows = {row.crawl_id: row for row in await self._store.crawls() if row.state in WORKED_ON}
+        moved = False
+        for crawl in self._crawls:
+            if crawl.crawl_id not in rows:
+                self._crawls.remove(crawl.crawl_id)
+                log.info("crawl.left", crawl=crawl.crawl_id, name=crawl.name)
+        for row in rows.values():
+            moved |= await self._keep(row)
+        if moved:
+            self._fleet.wake()
+
+    async def _keep(self, row: CrawlRow) -> bool:
+        """Make one crawl be as its row says; whether it may now be dispatched and was not before."""
+        crawl = self._crawls.get(row.crawl_id)
+        if crawl is None or crawl.revision != row.revision:
+            spec = spec_of(row)
+            if spec is None:
+                return False
+            if crawl is None:
+                crawl = await self._taken_up(row, spec)
+            else:
+                _renew(crawl, row, spec)
+                log.info("crawl.renewed", crawl=row.crawl_id, revision=row.revision)
+        crawl.state = row.state
+        before, crawl.dispatching = crawl.dispatching, self._may_dispatch(crawl, row)
+        return crawl.dispatching and not before
+
+    async def _taken_up(self, row: CrawlRow, spec: CrawlSpec) -> ActiveCrawl:
+        """A crawl that this master did not know. Owners that claim a partition from now on read themselves what was
+        spent in it; for those that have, it is read here."""
+        budget = spec.budget
+        crawl = ActiveCrawl(
+            crawl_id=row.crawl_id,
+            name=row.name,
+            revision=row.revision,
+            spec=spec,
+            state=row.state,
+            allowance=Allowance(budget.max_pages, budget.max_bytes, {}, shares=self._shares),
+            dispatching=False,
+        )
+        self._crawls.put(crawl)
+        for partition, part in (await self._store.counters_by_partition(row.crawl_id)).items():
+            crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
+        for owner in self._fleet:
+            if owner.ownership is not None:
+                owner.ownership.front.mark_incomplete(row.crawl_id)
+        log.info("crawl.taken_up", crawl=row.crawl_id, name=row.name, revision=row.revision, state=row.state)
+        return crawl
+
+    def _may_dispatch(self, crawl: ActiveCrawl, row: CrawlRow) -> bool:
+        if row.state is CrawlState.PAUSED or time_is_up(crawl.spec.budget, row.active_ms):
+            return False
+        return self._shares is not None or not bounded(crawl.spec.budget) or self._fleet.owns_all()
+
+
+def spec_of(row: CrawlRow) -> CrawlSpec | None:
+    """The row's spec; None, and a word in the log, for one that this version cannot read."""
+    try:
+        return decode_spec(row.spec)
+    except msgspec.MsgspecError as error:
+        log.error("crawl.unreadable", crawl=row.crawl_id, revision=row.revision, error=str(error))
+        return None
+
+
+def time_is_up(budget: Budget, active_ms: int) -> bool:
+    """Whether the crawl was worked on for as long as it may be."""
+    return budget.max_seconds is not None and active_ms >= budget.max_seconds * 1000
+
+
+def running(rows: Sequence[CrawlRow]) -> list[CrawlId]:
+    """The crawls that are worked on and not paused."""
+    return [row.crawl_id for row in rows if row.state in WORKED_ON and row.state is not CrawlState.PAUSED]
+
+
+def bounded(budget: Budget) -> bool:
+    """Whether the crawl may take only so much."""
+    return budget.max_pages is not None or budget.max_bytes is not None
+
+
+def _renew(crawl: ActiveCrawl, row: CrawlRow, spec: CrawlSpec) -> None:
+    crawl.name, crawl.revision, crawl.spec = row.name, row.revision, spec
+    crawl.allowance.max_pages, crawl.allowance.max_bytes = spec.budget.max_pages, spec.budget.max_bytes

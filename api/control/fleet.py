@@ -1,0 +1,156 @@
+"""The owners of this master: one for each partition that is assigned to it, under the term that the assignment gives.
+
+An entry counts only if its term is newer than the one in hand: what a coordinator that was wiped or restored shows
+stops nobody. So owners go on through an outage of the coordinator for as long as SQL accepts their terms, and an owner
+that nobody needs any more is at worst refused by the fence.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from api.control.membership import assignments_in
+from api.frontier.owner import Owner
+from shared.domain.errors import Unusable
+from shared.domain.ids import Partition, Term
+from shared.ports.coordinator import Entry, Snapshot, View
+from shared.supervise import Tasks
+from shared.wire.keys import Keys, MemberRecord, PartitionRecord
+
+log = structlog.get_logger("orb.control")
+
+_RESYNC_S = 5.0
+_AGAIN_S = 1.0
+_LONGEST_REST_S = 30.0
+
+MakeOwner = Callable[[Partition, Term, bool], Owner]
+"""Partition, term, and whether this process has claimed the partition under that term before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Own the partition under this term, instead of what is owned of it now."""
+
+    partition: Partition
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The partition is another's, since `term`."""
+
+    partition: Partition
+    term: Term
+
+
+def decided(
+    assigned: Mapping[Partition, tuple[PartitionRecord, Entry]],
+    seen: Mapping[Partition, Term],
+    member: MemberRecord,
+    partitions: int,
+) -> Iterator[Start | Stop]:
+    """What the entries ask of `member`. `seen`: the newest term known of each partition, whoever's it is."""
+    for partition, (record, entry) in sorted(assigned.items()):
+        term = record.term(entry.revision)
+        if partition >= partitions or term <= seen.get(partition, Term(0)):
+            continue
+        if (record.owner, record.started_at_ms) == (member.id, member.started_at_ms):
+            yield Start(partition, term)
+        else:
+            yield Stop(partition, term)
+
+
+class Fleet:
+    """Starts and stops owners until cancelled; then none is left running."""
+
+    def __init__(self, view: View, keys: Keys, member: MemberRecord, partitions: int, make_owner: MakeOwner) -> None:
+        self._view = view
+        self._keys = keys
+        self._member = member
+        self._partitions = partitions
+        self._make_owner = make_owner
+        self._seen: dict[Partition, Term] = {}
+        self._owners: dict[Partition, Owner] = {}
+        self._running: dict[Partition, asyncio.Task[None]] = {}
+
+    def __iter__(self) -> Iterator[Owner]:
+        return iter(list(self._owners.values()))
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def __repr__(self) -> str:
+        return f"<Fleet {self._member.id} owns {len(self._owners)} of {self._partitions}>"
+
+    def owns_all(self) -> bool:
+        """Whether every partition is owned by this master and has loaded what was stored of it."""
+        return len(self._owners) == self._partitions and all(owner.ownership is not None for owner in self)
+
+    def wake(self) -> None:
+        """Let every owner look for work."""
+        for owner in self:
+            if owner.ownership is not None:
+                owner.ownership.work.set()
+
+    async def run(self) -> None:
+        """Follow the assignments. Unusable from an owner ends it."""
+        async with Tasks() as tasks:
+            snapshot = self._view.snapshot
+            while True:
+                await self._follow(snapshot, tasks)
+                snapshot = await self._view.changed(snapshot, _RESYNC_S)
+
+    async def _follow(self, snapshot: Snapshot, tasks: Tasks) -> None:
+        wanted = list(decided(assignments_in(snapshot, self._keys), self._seen, self._member, self._partitions))
+        stopping = []
+        for change in wanted:
+            self._seen[change.partition] = change.term
+            if (task := self._running.pop(change.partition, None)) is not None:
+                task.cancel()
+                stopping.append(task)
+            self._owners.pop(change.partition, None)
+        if stopping:
+            await asyncio.wait(stopping)
+        begun = [change for change in wanted if isinstance(change, Start)]
+        for change in begun:
+            owning = self._own(change.partition, change.term)
+            self._running[change.partition] = tasks.start(f"owner.{change.partition}", owning)
+        if wanted:
+            log.info(
+                "fleet.changed",
+                master=self._member.id,
+                begun=len(begun),
+                ended=len(stopping),
+                owned=len(self._running),
+                term=max(change.term for change in wanted),
+            )
+
+    async def _own(self, partition: Partition, term: Term) -> None:
+        """Own the partition until it is another's. An owner that fails is replaced under the same term."""
+        again = False
+        rest_s = _AGAIN_S
+        while True:
+            owner = self._owners[partition] = self._make_owner(partition, term, again)
+            try:
+                await owner.run()
+            except Exception as error:
+                if _unusable(error):
+                    raise
+                log.exception("owner.failed", partition=partition, term=term)
+            else:
+                break
+            finally:
+                if self._owners.get(partition) is owner:
+                    del self._owners[partition]
+            again = True
+            await asyncio.sleep(rest_s)
+            rest_s = min(_LONGEST_REST_S, rest_s * 2)
+        log.info("owner.over", partition=partition, term=term)
+
+
+def _unusable(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(_unusable(inner) for inner in error.exceptions)
+    return isinstance(error, Unusable)

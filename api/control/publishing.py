@@ -1,0 +1,85 @@
+"""The specs that workers need, published level-triggered from SQL: what a crash left undone the next pass does."""
+
+from typing import Final
+
+import msgspec
+import structlog
+
+from api.control.crawling import WORKED_ON, spec_of
+from api.control.membership import read_record
+from shared.domain.crawl import decode_spec
+from shared.domain.ids import CrawlId, Revision
+from shared.ports.clock import Clock
+from shared.ports.coordinator import Coordinator, Leadership
+from shared.ports.specs import PublishedSpec, SpecPublisher
+from shared.ports.store import Store
+from shared.wire.keys import CrawlRecord, Keys
+
+log = structlog.get_logger("orb.control")
+
+_GONE_FOR_S: Final = 600.0
+"""So long a record says that its crawl is gone, before it goes as well: visits of it are over by then."""
+
+
+class Publishing:
+    """Under one leadership."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        leadership: Leadership,
+        publisher: SpecPublisher,
+        keys: Keys,
+        store: Store,
+        clock: Clock,
+        partitions: int,
+    ) -> None:
+        self._coordinator = coordinator
+        self._leadership = leadership
+        self._publisher = publisher
+        self._keys = keys
+        self._store = store
+        self._clock = clock
+        self._partitions = partitions
+        self._gone_since: dict[CrawlId, float] = {}
+
+    async def once(self) -> None:
+        """One pass over all crawls and all records."""
+        listed = await self._coordinator.list(self._keys.crawls)
+        records: dict[CrawlId, CrawlRecord | None] = {}
+        for key, entry in listed.entries.items():
+            if (crawl_id := self._keys.crawl_of(key)) is not None:
+                records[crawl_id] = read_record(entry, CrawlRecord)
+        rows = {row.crawl_id: row for row in await self._store.crawls()}
+        for row in rows.values():
+            record = records.get(row.crawl_id)
+            current = record is not None and (record.revision, record.gone) == (row.revision, False)
+            if row.state in WORKED_ON and not current and (spec := spec_of(row)) is not None:
+                await self._publisher.publish(PublishedSpec(row.crawl_id, row.revision, spec, self._partitions))
+                log.info("spec.published", crawl=row.crawl_id, revision=row.revision)
+        for crawl_id, record in records.items():
+            row_left = rows.get(crawl_id)
+            if row_left is not None and row_left.state in WORKED_ON:
+                self._gone_since.pop(crawl_id, None)
+            else:
+                await self._end(crawl_id, record, deleted=row_left is None)
+
+    async def _end(self, crawl_id: CrawlId, record: CrawlRecord | None, *, deleted: bool) -> None:
+        """Of a crawl that is deleted say so, for a while; the record of one that is not worked on goes in the end."""
+        since = self._gone_since.setdefault(crawl_id, self._clock.elapsed())
+        if deleted and record is not None and not record.gone:
+            await self._say_gone(crawl_id, record)
+        elif self._clock.elapsed() - since >= _GONE_FOR_S:
+            await self._leadership.write({}, [self._keys.crawl(crawl_id)])
+            self._gone_since.pop(crawl_id, None)
+
+    async def _say_gone(self, crawl_id: CrawlId, record: CrawlRecord) -> None:
+        try:
+            spec = decode_spec(bytes(record.spec))
+        except msgspec.MsgspecError as error:
+            log.error("spec.unreadable", crawl=crawl_id, error=str(error))
+            return
+        await self._publisher.publish(
+            PublishedSpec(crawl_id, Revision(record.revision), spec, record.partitions, gone=True)
+        )
+        log.info("spec.gone", crawl=crawl_id)

@@ -1,0 +1,155 @@
+"""What the leader does for crawls: publishes their seeds, counts the time they are worked on, and ends them.
+
+Nothing here needs to be done by one alone for the frontier to stay right: seeds published twice are merged, and a crawl
+is ended only if it still is as it was when it was looked at. That the leader does it saves the others the work.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from api.control.crawling import bounded, running, spec_of, time_is_up
+from api.control.finishing import all_finished, budget_of, spent_of
+from api.control.seeding import publish_seeds
+from shared.domain.crawl import Budget
+from shared.domain.errors import Permanent, Transient
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import CrawlId, Partition, Revision
+from shared.domain.ledger import Counters, CrawlRow
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.store import Store
+from shared.supervise import Tasks
+
+log = structlog.get_logger("orb.control")
+
+_TICK_S = 0.5
+_ACTIVE_TIME_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharesSpent:
+    """Every partition that has something queued has spent its share, at this version of the counters."""
+
+    reason: str
+    counted: int
+
+
+class Tending:
+    """Tends all crawls. `divided`: budgets are, among partitions. `told` hears that one has changed its state."""
+
+    def __init__(
+        self, *, store: Store, broker: Broker, clock: Clock, partitions: int, divided: bool, told: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._broker = broker
+        self._clock = clock
+        self._partitions = partitions
+        self._divided = divided
+        self._told = told
+        self._budgets: dict[tuple[CrawlId, Revision], Budget] = {}
+        self._seeding: set[tuple[CrawlId, Revision]] = set()
+        self._poked = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._poked.set()
+
+    async def run(self, acting: Callable[[], bool]) -> None:
+        """Until cancelled. Nothing is decided while not `acting`."""
+        since = self._clock.elapsed()
+        self._seeding.clear()
+        async with Tasks() as tasks:
+            while True:
+                self._poked.clear()
+                if acting():
+                    try:
+                        rows = await self._store.crawls()
+                        since = await self._count_time(rows, since)
+                        self._seed(rows, tasks)
+                        await self._finish(rows, acting)
+                    except Transient as error:
+                        log.warning("tending.waits", error=str(error))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_TICK_S):
+                        await self._poked.wait()
+
+    async def _count_time(self, rows: Sequence[CrawlRow], since: float) -> float:
+        now = self._clock.elapsed()
+        if now - since < _ACTIVE_TIME_S:
+            return since
+        for crawl_id in running(rows):
+            await self._store.add_active_time(crawl_id, int(min(now - since, 2 * _ACTIVE_TIME_S) * 1000))
+        return now
+
+    def _seed(self, rows: Sequence[CrawlRow], tasks: Tasks) -> None:
+        for row in rows:
+            if row.state is CrawlState.SEEDING and (row.crawl_id, row.revision) not in self._seeding:
+                self._seeding.add((row.crawl_id, row.revision))
+                tasks.start(f"seed.{row.crawl_id}", self._seeded(row))
+
+    async def _seeded(self, row: CrawlRow) -> None:
+        try:
+            spec = spec_of(row)
+            if spec is None:
+                return
+            seeds = await publish_seeds(self._broker, row.crawl_id, row.revision, spec.seeds, self._partitions)
+            log.info("crawl.seeded", crawl=row.crawl_id, revision=row.revision, seeds=seeds)
+            await self._advance(row, CrawlState.RUNNING, None)
+        except (Transient, Permanent) as error:
+            log.warning("seeding.waits", crawl=row.crawl_id, error=str(error))
+            await asyncio.sleep(_ACTIVE_TIME_S)
+        finally:
+            self._seeding.discard((row.crawl_id, row.revision))
+
+    async def _finish(self, rows: Sequence[CrawlRow], acting: Callable[[], bool]) -> None:
+        rows = [row for row in rows if row.state is CrawlState.RUNNING]
+        budgets: dict[tuple[CrawlId, Revision], Budget] = {}
+        ended: dict[CrawlId, Callable[[Counters], str | None]] = {}
+        for row in rows:
+            budget = self._budgets.get((row.crawl_id, row.revision))
+            if budget is None and (spec := spec_of(row)) is not None:
+                budget = spec.budget
+            if budget is not None:
+                budgets[row.crawl_id, row.revision] = budget
+                shares = await self._shares_spent(row.crawl_id, budget)
+                ended[row.crawl_id] = partial(_ended_by, budget, row.active_ms, shares)
+        self._budgets = budgets
+        found = await all_finished(
+            ended, map(Partition, range(self._partitions)), self._store.positions, self._store, self._broker
+        )
+        for row in rows:
+            end = found.get(row.crawl_id)
+            if end is not None and acting():
+                await self._advance(row, CrawlState.FINISHED, end.reason, end.counted)
+
+    async def _shares_spent(self, crawl_id: CrawlId, budget: Budget) -> SharesSpent | None:
+        """Whether a budget that is divided among the partitions is spent wherever something is queued."""
+        if not (self._divided and bounded(budget)):
+            return None
+        parts = await self._store.counters_by_partition(crawl_id)
+        reasons = {
+            spent_of(budget_of(budget, partition, self._partitions), part)
+            for partition, part in parts.items()
+            if part.queued
+        }
+        reason = None if None in reasons else min(filter(None, reasons), default=None)
+        return None if reason is None else SharesSpent(reason, sum(part.version for part in parts.values()))
+
+    async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
+        moved = await self._store.advance_crawl(
+            row.crawl_id, row.revision, row.state, state, reason, self._clock.unix_ms(), counted
+        )
+        if moved:
+            log.info("crawl.state", crawl=row.crawl_id, state=state, reason=reason)
+            self._told()
+
+
+def _ended_by(budget: Budget, active_ms: int, shares: SharesSpent | None, counters: Counters) -> str | None:
+    if shares is not None and shares.counted == counters.version:
+        return shares.reason
+    return spent_of(budget, counters) or ("max_seconds" if time_is_up(budget, active_ms) else None)

@@ -1,0 +1,113 @@
+"""Published specs under `crawls/`: written by the leader, watched by the workers."""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from shared.domain.crawl import decode_spec, encode_spec
+from shared.domain.errors import Transient
+from shared.domain.ids import CrawlId, Revision
+from shared.ports.coordinator import Conflict, Coordinator, Entry, Leadership, View
+from shared.ports.specs import PublishedSpec
+from shared.wire.keys import CrawlRecord, Keys, decode_record, encode_record
+from shared.wire.messages import Malformed
+
+_TRIES: Final = 5
+
+
+class EtcdSpecs:
+    """A `SpecSource` over a view of the cluster's crawls.
+
+    What is absent may not have reached the view yet, or may have been swept up long after it was gone: it is never
+    taken for deleted. Deleted is what a record says is gone.
+    """
+
+    def __init__(self, view: View, keys: Keys, *, wait_s: float = 2.0) -> None:
+        self._view = view
+        self._keys = keys
+        self._wait_s = wait_s
+        self._seen: dict[CrawlId, tuple[Entry, PublishedSpec]] = {}
+
+    async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
+        """See `SpecSource`. Waits for up to `wait_s`; Transient, too, when the record cannot be read."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._wait_s
+        while True:
+            snapshot = self._view.snapshot
+            published = self._read(crawl_id, snapshot.entries.get(self._keys.crawl(crawl_id)))
+            if published is not None and (published.revision >= revision or published.gone):
+                return published
+            left_s = until - loop.time()
+            if left_s <= 0:
+                seen = "not published" if published is None else f"published at revision {published.revision}"
+                raise Transient(f"crawl {crawl_id} is {seen}, revision {revision} is wanted")
+            await self._view.changed(snapshot, left_s)
+
+    def _read(self, crawl_id: CrawlId, entry: Entry | None) -> PublishedSpec | None:
+        if entry is None:
+            self._seen.pop(crawl_id, None)
+            return None
+        seen = self._seen.get(crawl_id)
+        if seen is not None and seen[0] == entry:
+            return seen[1]
+        published = _published(crawl_id, entry)
+        self._seen[crawl_id] = (entry, published)
+        return published
+
+    def __repr__(self) -> str:
+        return f"<EtcdSpecs crawls={len(self._seen)}>"
+
+
+class EtcdSpecPublisher:
+    """A `SpecPublisher` for as long as a leadership lasts. OwnershipLost once it does not."""
+
+    def __init__(self, coordinator: Coordinator, leadership: Leadership, keys: Keys) -> None:
+        self._coordinator = coordinator
+        self._leadership = leadership
+        self._keys = keys
+
+    async def publish(self, spec: PublishedSpec) -> None:
+        """See `SpecPublisher`. A revision below the published one is not written, nor anything over one that is gone.
+
+        Transient when nobody knows whether it was written: publish again.
+        """
+        key = self._keys.crawl(spec.crawl_id)
+        value = record_of(spec)
+        for _ in range(_TRIES):
+            entry = await self._coordinator.get(key)
+            if entry is not None and (entry.value == value or _is_newer(entry, spec)):
+                return
+            try:
+                await self._leadership.write({key: value}, expect={key: 0 if entry is None else entry.revision})
+            except Conflict:
+                continue
+            return
+        raise Transient(f"the spec of crawl {spec.crawl_id} is written by somebody else all the time")
+
+    def __repr__(self) -> str:
+        return f"<EtcdSpecPublisher {self._leadership!r}>"
+
+
+def record_of(spec: PublishedSpec) -> bytes:
+    """The value under a crawl's key."""
+    return encode_record(
+        CrawlRecord(spec.revision, spec.partitions, msgspec.Raw(encode_spec(spec.spec)), gone=spec.gone)
+    )
+
+
+def _published(crawl_id: CrawlId, entry: Entry) -> PublishedSpec:
+    try:
+        record = decode_record(CrawlRecord, entry.value)
+        spec = decode_spec(bytes(record.spec))
+    except (Malformed, msgspec.MsgspecError) as error:
+        raise Transient(f"the record of crawl {crawl_id} cannot be read: {error}") from error
+    return PublishedSpec(crawl_id, Revision(record.revision), spec, record.partitions, record.gone)
+
+
+def _is_newer(entry: Entry, spec: PublishedSpec) -> bool:
+    try:
+        record = decode_record(CrawlRecord, entry.value)
+    except Malformed:
+        return False  # it is of use to nobody
+    return record.revision > spec.revision or (record.gone and not spec.gone)

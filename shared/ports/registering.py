@@ -1,0 +1,76 @@
+"""Staying registered: a member's key under a session, and under a new one whenever that is lost."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from shared.domain.errors import OwnershipLost, Transient
+from shared.ports.coordinator import Coordinator, Session
+
+_AGAIN_S = 0.2
+
+
+class Registration:
+    """Keeps a key for as long as the process lives. `told` hears, in a sentence, of each session that is lost or cannot
+    be had."""
+
+    def __init__(
+        self, coordinator: Coordinator, key: str, value: bytes, *, ttl_s: float, told: Callable[[str], None]
+    ) -> None:
+        self._coordinator = coordinator
+        self._key = key
+        self._value = value
+        self._ttl_s = ttl_s
+        self._told = told
+        self._changed = asyncio.Event()
+
+    def change(self, value: bytes) -> None:
+        """The key has this value from now on, on this session and those to come."""
+        self._value = value
+        self._changed.set()
+
+    async def run(self, attached: Callable[[Session], Awaitable[None]] | None = None) -> None:
+        """Until cancelled. `attached` runs once on each session, after the key is registered; when the session is lost
+        it is cancelled, and has ended before the next session is opened. Unusable as the coordinator says it."""
+        while True:
+            try:
+                async with self._coordinator.session(self._ttl_s) as session:
+                    await self._live(session, attached)
+                self._told("the session was lost")
+            except Transient as error:
+                self._told(str(error))
+                await asyncio.sleep(error.retry_in)
+            except OwnershipLost as error:
+                self._told(str(error))
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _live(self, session: Session, attached: Callable[[Session], Awaitable[None]] | None) -> None:
+        self._changed.clear()
+        await session.register(self._key, self._value)
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(self._follow(session), name="session.register")]
+            if attached is not None:
+                running.append(group.create_task(_attach(session, attached), name="session.attached"))
+            await session.lost()
+            for task in running:
+                task.cancel()
+
+    async def _follow(self, session: Session) -> None:
+        """Register each new value."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await session.register(self._key, self._value)
+            except Transient as error:
+                self._told(str(error))
+                await asyncio.sleep(error.retry_in)
+                self._changed.set()
+            except OwnershipLost:
+                return  # the next session registers it
+
+
+async def _attach(session: Session, attached: Callable[[Session], Awaitable[None]]) -> None:
+    """What hangs on the session; when it ends because the session did, that is no failure."""
+    with contextlib.suppress(OwnershipLost):
+        await attached(session)
