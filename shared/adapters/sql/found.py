@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, text
 
+from shared.adapters.sql import schema
 from shared.adapters.sql.apply import add_counters, bury
-from shared.adapters.sql.bulk import Bulk, Row
+from shared.adapters.sql.bulk import Arrays, Bulk, Row
 from shared.adapters.sql.fence import pass_fence
 from shared.domain.frontier import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
@@ -43,18 +45,21 @@ _KNOWN_SQLITE = text(
     "SELECT k.i, u.state, u.depth, u.lease_id FROM found_keys k"
     " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
 )
-_KNOWN_POSTGRESQL = text(
-    "SELECT k.i - 1, u.state, u.depth, u.lease_id FROM unnest("
-    "CAST(:crawl_ids AS BIGINT[]), CAST(:host_ids AS BIGINT[]), CAST(:fingerprints AS BYTEA[])"
-    ") WITH ORDINALITY AS k (crawl_id, host_id, fingerprint, i)"
-    " JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
+_KNOWN_POSTGRESQL = Arrays(
+    "SELECT v.i - 1, u.state, u.depth, u.lease_id FROM {rows}"
+    " JOIN urls u ON u.crawl_id = v.crawl_id AND u.host_id = v.host_id AND u.fingerprint = v.fingerprint",
+    schema.urls,
+    ("crawl_id", "host_id", "fingerprint"),
 )
-_INSERT_URL = Bulk(
-    "INSERT INTO urls (crawl_id, host_id, fingerprint, url, state, depth, hops, priority, attempts, flags, rank,"
-    " reason, via_host, via)"
-    " VALUES (:crawl_id, :host_id, :fingerprint, :url, 0, :depth, :hops, :priority, 0, 0, :rank,"
-    " NULL, :via_host, :via)",
-    ("crawl_id", "host_id", "fingerprint", "url", "depth", "hops", "priority", "rank", "via_host", "via"),
+_URL_COLUMNS = ("crawl_id", "host_id", "fingerprint", "url", "depth", "hops", "priority", "rank", "via_host", "via")
+_INSERT_URL = f"INSERT INTO urls ({', '.join(_URL_COLUMNS)}, state, attempts, flags)"
+_INSERT_URL_SQLITE = Bulk(
+    f"{_INSERT_URL} VALUES ({', '.join(':' + name for name in _URL_COLUMNS)}, 0, 0, 0)", _URL_COLUMNS
+)
+_INSERT_URL_POSTGRESQL = Arrays(
+    f"{_INSERT_URL} SELECT {', '.join('v.' + name for name in _URL_COLUMNS)}, 0, 0, 0 FROM {{rows}} ORDER BY v.i",
+    schema.urls,
+    _URL_COLUMNS,
 )
 _NEARER = ("depth", "hops", "via_host", "via", "crawl_id", "host_id", "fingerprint")
 _LOWER = Bulk(
@@ -236,8 +241,11 @@ def _merge(
                 deltas["queued"] += 1
                 queued[crawl_id, host_id] += 1
                 again.append((rank, *nearer))
-    for statement, rows in ((_INSERT_URL, new), (_LOWER, lower), (_AGAIN, again)):
-        statement.run(connection, rows)
+    if new:
+        insert = _INSERT_URL_POSTGRESQL if connection.dialect.name == "postgresql" else _INSERT_URL_SQLITE
+        insert.run(connection, new)
+    _LOWER.run(connection, lower)
+    _AGAIN.run(connection, again)
     if queued:
         connection.execute(
             _QUEUE,
@@ -256,14 +264,12 @@ def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlS
     """
     if not keys:
         return {}
+    rows: Iterable[Any]
     if connection.dialect.name == "postgresql":
-        crawl_ids, host_ids, fingerprints = (list(column) for column in zip(*keys, strict=True))
-        rows = connection.execute(
-            _KNOWN_POSTGRESQL, {"crawl_ids": crawl_ids, "host_ids": host_ids, "fingerprints": fingerprints}
-        ).all()
+        rows = _KNOWN_POSTGRESQL.run(connection, keys)
     else:
         connection.execute(_MAKE_KEYS)
         connection.execute(_CLEAR_KEYS)
         _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
-        rows = connection.execute(_KNOWN_SQLITE).all()
+        rows = connection.execute(_KNOWN_SQLITE)
     return {i: (UrlState(state), depth, lease_id) for i, state, depth, lease_id in rows}

@@ -1,5 +1,6 @@
 """Transactions that claim a partition, lease URLs, grant leases and read queues."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,34 +97,19 @@ def dispatch(
         text("UPDATE partitions SET next_lease = :next_lease WHERE partition = :partition"),
         {"next_lease": next_lease, "partition": fence.partition},
     )
-    return [row for request in requests if (row := _lease(connection, fence, request, now_ms)) is not None]
+    rows = [row for request in requests if (row := _take(connection, request, now_ms)) is not None]
+    if rows:
+        _record(connection, fence, rows, now_ms)
+    return rows
 
 
-def _lease(connection: Connection, fence: Fence, request: LeaseRequest, now_ms: int) -> LeaseRow | None:
+def _take(connection: Connection, request: LeaseRequest, now_ms: int) -> LeaseRow | None:
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id}
     rows = connection.execute(_TAKE, keys | {"lease_id": request.lease_id, "most": request.most})
     taken = sorted(rows, key=lambda row: int(row.rank))
     if not taken:
         return None
     order = tuple(Fingerprint(row.fingerprint) for row in taken)
-    connection.execute(
-        _INSERT_LEASE,
-        keys
-        | {
-            "lease_id": request.lease_id,
-            "partition": fence.partition,
-            "term": fence.term,
-            "spec": request.spec,
-            "slot": request.slot,
-            "pool": request.pool,
-            "delay_ms": request.delay_ms,
-            "fingerprints": b"".join(order),
-            "issued_at_ms": now_ms,
-        },
-    )
-    counts = keys | {"n": len(order), "now_ms": now_ms, "partition": fence.partition}
-    connection.execute(_LEASE_QUEUE, counts)
-    connection.execute(_LEASE_COUNTERS, counts)
     return LeaseRow(
         lease_id=request.lease_id,
         crawl_id=request.crawl_id,
@@ -136,6 +122,40 @@ def _lease(connection: Connection, fence: Fence, request: LeaseRequest, now_ms: 
         order=order,
         urls={fingerprint: _leased_url(row) for fingerprint, row in zip(order, taken, strict=True)},
         issued_at_ms=now_ms,
+    )
+
+
+def _record(connection: Connection, fence: Fence, rows: Sequence[LeaseRow], now_ms: int) -> None:
+    """The leases themselves, and what they take from their queues and crawls."""
+    connection.execute(
+        _INSERT_LEASE,
+        [
+            {
+                "lease_id": row.lease_id,
+                "partition": fence.partition,
+                "term": fence.term,
+                "crawl_id": row.crawl_id,
+                "spec": row.spec,
+                "host_id": row.host_id,
+                "slot": row.slot,
+                "pool": row.pool,
+                "delay_ms": row.delay_ms,
+                "fingerprints": b"".join(row.order),
+                "issued_at_ms": now_ms,
+            }
+            for row in rows
+        ],
+    )
+    connection.execute(
+        _LEASE_QUEUE,
+        [{"crawl_id": row.crawl_id, "host_id": row.host_id, "n": len(row.order), "now_ms": now_ms} for row in rows],
+    )
+    leased = Counter[CrawlId]()
+    for row in rows:
+        leased[row.crawl_id] += len(row.order)
+    connection.execute(
+        _LEASE_COUNTERS,
+        [{"crawl_id": crawl_id, "partition": fence.partition, "n": n} for crawl_id, n in leased.items()],
     )
 
 
