@@ -265,6 +265,39 @@ def test_a_commit_whose_answer_is_lost_is_transient_and_not_done_twice(
     asyncio.run(story())
 
 
+def test_a_server_that_falls_silent_is_transient(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    """Nothing is cut, nothing answers: neither the statement, nor the rollback, nor the end of the session."""
+
+    async def story() -> None:
+        async with (
+            postgres_tables(postgres_server) as t,
+            cut_wire(tmp_path, f"unix:{postgres_server.socket}") as wire,
+        ):
+            (tmp_path / postgres_server.socket.name).symlink_to("wire")
+            assert isinstance(t.at, PostgresLook)
+            settings = PostgresSettings(
+                idle_in_transaction_s=0.2, lock_s=0.3, statement_s=0.4, answer_s=0.1, connect_s=0.5
+            )
+            pool = PostgresPool(t.at.url.replace(str(postgres_server.folder), str(tmp_path)), settings)
+
+            def transaction(connection: Connection) -> None:
+                pass_fence(connection, t.fence)
+                wire.withhold()
+                buries(connection)
+
+            with pytest.raises(Transient):
+                await pool.write(transaction)
+            with pytest.raises(Transient):
+                await pool.read(lambda c: c.execute(text("SELECT 1")).close())
+            wire.cut()
+            await pool.read(lambda c: c.execute(text("SELECT 1")).close())
+            await pool.close()
+            assert letters(t) == 0
+            await t.store.reload(PARTITION, Term(1))
+
+    asyncio.run(story())
+
+
 def raises(code: str) -> str:
     return f"DO $$ BEGIN RAISE EXCEPTION 'planted' USING ERRCODE = '{code}'; END $$"
 

@@ -264,12 +264,13 @@ def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlS
     """
     if not keys:
         return {}
-    rows: Iterable[Any]
+    return {i: (UrlState(state), depth, lease_id) for i, state, depth, lease_id in _known_rows(connection, keys)}
+
+
+def _known_rows(connection: Connection, keys: Sequence[_Key]) -> Iterable[Any]:
     if connection.dialect.name == "postgresql":
-        rows = _KNOWN_POSTGRESQL.run(connection, keys)
-    else:
-        connection.execute(_MAKE_KEYS)
-        connection.execute(_CLEAR_KEYS)
-        _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
-        rows = connection.execute(_KNOWN_SQLITE)
-    return {i: (UrlState(state), depth, lease_id) for i, state, depth, lease_id in rows}
+        return _KNOWN_POSTGRESQL.run(connection, keys)
+    connection.execute(_MAKE_KEYS)
+    connection.execute(_CLEAR_KEYS)
+    _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
+    return connection.execute(_KNOWN_SQLITE)

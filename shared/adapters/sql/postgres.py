@@ -24,15 +24,15 @@ from shared.domain.errors import Permanent, Transient, Unusable
 
 T = TypeVar("T")
 
-_ANSWER_S: Final = 5.0
-"""What an answer may take beyond the server's own limit before the connection counts as lost."""
-
 _BACK_OFF_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresSettings:
-    """Sizes of the pools, seconds that a session may take, and tries of a transaction that met another."""
+    """Sizes of the pools, seconds that a session may take, and tries of a transaction that met another.
+
+    `answer_s`: what an answer may take beyond the server's own limit before the connection counts as lost.
+    """
 
     writers: int = 8
     readers: int = 4
@@ -40,6 +40,7 @@ class PostgresSettings:
     idle_in_transaction_s: float = 4.0
     lock_s: float = 6.0
     statement_s: float = 10.0
+    answer_s: float = 5.0
     tries: int = 5
 
     def __post_init__(self) -> None:
@@ -108,7 +109,7 @@ def _engine(url: str, settings: PostgresSettings, size: int, **options: Any) -> 
         return await asyncpg.connect(
             url,
             timeout=settings.connect_s,
-            command_timeout=settings.statement_s + _ANSWER_S,
+            command_timeout=settings.statement_s + settings.answer_s,
             server_settings={
                 "application_name": "orbweaver",
                 "idle_in_transaction_session_timeout": _ms(settings.idle_in_transaction_s),
