@@ -37,10 +37,10 @@ ROOMS = {
 """The packages a package may hold; those not named here hold none."""
 
 MODULES = {
-    "api": {"main", "deps", "errors", "forwarding"},
+    "api": {"main", "http", "document", "deps", "errors", "forwarding"},
     "workers": {
         "main", "runtime", "visit", "owners", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive",
-        "report", "discoveries", "outcome",
+        "report", "discoveries", "outcome", "member",
     },
     "shared": {"settings", "telemetry", "supervise"},
     "shared/adapters": set[str](),

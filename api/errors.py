@@ -1,0 +1,182 @@
+"""Every error as problem+json (RFC 9457), by one table and one function.
+
+`type` is stable: programs may rely on it. A problem says what was wrong with which field, and what to do about it where
+that is known.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from http import HTTPStatus
+from math import ceil
+from typing import Any, Final
+
+import msgspec
+import structlog
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from shared.domain.crawl_state import IllegalTransition
+from shared.domain.errors import Permanent, Refused, Transient
+from shared.domain.spec_parse import SpecError
+from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
+
+log = structlog.get_logger("orb.api")
+
+MEDIA_TYPE: Final = "application/problem+json"
+_TYPE: Final = "urn:orbweaver:problem:"
+
+
+class Kind(Enum):
+    """The kinds of problem: the last part of `type`, the status, the title."""
+
+    MALFORMED = ("malformed", 400, "The request cannot be read")
+    UNAUTHENTICATED = ("unauthenticated", 401, "Authentication is needed")
+    FORBIDDEN = ("forbidden", 403, "The key's role does not allow this")
+    NOT_FOUND = ("not-found", 404, "Not found")
+    METHOD = ("method-not-allowed", 405, "This resource does not have that method")
+    EXISTS = ("exists", 409, "It exists already")
+    ILLEGAL_TRANSITION = ("illegal-transition", 409, "The crawl's state does not allow this")
+    LOST_UPDATE = ("lost-update", 412, "It was changed since you saw it")
+    TOO_LARGE = ("too-large", 413, "The request is too large")
+    MEDIA = ("unsupported-media-type", 415, "The request's content type is not understood")
+    INVALID = ("invalid", 422, "The request is not valid")
+    REUSED_KEY = ("idempotency-key-reused", 422, "The idempotency key was used for another request")
+    BUSY = ("busy", 429, "Too much is waiting already")
+    INTERNAL = ("internal", 500, "Something went wrong here")
+    NO_LEADER = ("no-leader", 503, "There is no leader now")
+    UNAVAILABLE = ("unavailable", 503, "Something this needs is away")
+    OTHER = ("http", 400, "The request was refused")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """See schemas.problem.FieldProblem."""
+
+    path: str
+    message: str
+    hint: str = ""
+
+
+class Problem(Exception):
+    """An answer that is an error."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        detail: str,
+        *,
+        hint: str = "",
+        errors: Sequence[FieldError] = (),
+        legal: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind, self.detail, self.hint = kind, detail, hint
+        self.errors, self.legal = tuple(errors), tuple(legal)
+        self.headers = dict(headers or {})
+        self.status = kind.value[1] if status is None else status
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    request_id: str
+    hint: str = ""
+    errors: list[FieldError] = field(default_factory=list)
+    legal: list[str] = field(default_factory=list)
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem that an exception is for whoever asked."""
+    match error:
+        case Problem():
+            return error
+        case RequestValidationError():
+            return _invalid(error)
+        case SpecError():
+            errors = [FieldError(_join("spec", each.path), each.message, each.hint) for each in error.problems]
+            return Problem(Kind.INVALID, "the crawl spec cannot be used", errors=errors)
+        case Missing():
+            return Problem(Kind.NOT_FOUND, str(error))
+        case Exists():
+            return Problem(Kind.EXISTS, str(error))
+        case Stale():
+            hint = "get it again, apply your change to what you find, and send that with its ETag"
+            return Problem(Kind.LOST_UPDATE, str(error), hint=hint, headers={"ETag": f'"{error.current}"'})
+        case ReusedKey():
+            return Problem(Kind.REUSED_KEY, str(error), hint="use a new key for every new request")
+        case IllegalTransition():
+            legal = ", ".join(error.legal) or "nothing"
+            return Problem(Kind.ILLEGAL_TRANSITION, str(error), hint=f"legal now: {legal}", legal=error.legal)
+        case Refused():
+            return Problem(Kind.BUSY, str(error), headers=_retry(error))
+        case Transient():
+            return Problem(Kind.UNAVAILABLE, str(error), headers=_retry(error))
+        case HTTPException():
+            return _http(error)
+        case Permanent():
+            log.error("http.refused_by_engine", error=str(error))
+            return Problem(Kind.INTERNAL, "the request could not be carried out; the log says why")
+        case _:
+            return Problem(Kind.INTERNAL, "something went wrong here; the log has it under the request's id")
+
+
+def answer(problem: Problem, path: str, request_id: str) -> Response:
+    """The response that tells a problem."""
+    name, _, title = problem.kind.value
+    if problem.kind is Kind.OTHER:
+        title = HTTPStatus(problem.status).phrase
+    body = _Body(
+        type=_TYPE + name,
+        title=title,
+        status=problem.status,
+        detail=problem.detail,
+        instance=path,
+        request_id=request_id,
+        hint=problem.hint,
+        errors=list(problem.errors),
+        legal=[str(verb) for verb in problem.legal],
+    )
+    return Response(msgspec.json.encode(body), problem.status, problem.headers, MEDIA_TYPE)
+
+
+async def respond(request: Request, error: Exception) -> Response:
+    """The one exception handler of the application."""
+    return answer(problem_of(error), request.url.path, getattr(request.state, "request_id", ""))
+
+
+def _retry(error: Transient) -> dict[str, str]:
+    return {"Retry-After": str(max(1, ceil(error.retry_in)))}
+
+
+def _http(error: HTTPException) -> Problem:
+    kinds = {kind.value[1]: kind for kind in (Kind.NOT_FOUND, Kind.METHOD, Kind.TOO_LARGE, Kind.MEDIA, Kind.MALFORMED)}
+    kind = kinds.get(error.status_code, Kind.OTHER)
+    return Problem(kind, str(error.detail), headers=error.headers, status=error.status_code)
+
+
+def _invalid(error: RequestValidationError) -> Problem:
+    found = error.errors()
+    if any(each["type"] == "json_invalid" for each in found):
+        return Problem(Kind.MALFORMED, f"the body is not JSON: {found[0].get('ctx', {}).get('error', '')}".rstrip(": "))
+    return Problem(Kind.INVALID, "the request is not valid", errors=[_field(each) for each in found])
+
+
+def _field(found: Mapping[str, Any]) -> FieldError:
+    path = ""
+    for part in found["loc"][1 if found["loc"][:1] == ("body",) else 0 :]:
+        path = f"{path}[{part}]" if isinstance(part, int) else _join(path, str(part))
+    hint = "remove it: there is no such field" if found["type"] == "extra_forbidden" else ""
+    return FieldError(path, str(found["msg"]), hint)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name

@@ -1,0 +1,243 @@
+"""/v1/crawls: declaring crawls."""
+
+import asyncio
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Header, Path, Query, Response
+
+from api.deps import By, Expected, Idempotent, Page, Served, etag, needs, problems
+from api.errors import FieldError, Kind, Problem
+from api.routes.turning import collect
+from api.schemas.crawls import (
+    NAME,
+    Crawl,
+    CrawlInput,
+    CrawlPatch,
+    CrawlReplacement,
+    Plan,
+    Revision,
+    RevisionDiff,
+    changes_body,
+    crawl_body,
+    revision_body,
+)
+from api.schemas.model import Listing
+from shared.domain.access import Role
+from shared.domain.crawl import encode_spec
+from shared.domain.crawl_state import Standing, Verb, after_new_spec
+from shared.domain.declared import CrawlFilter, Declaration, DeclaredCrawl
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import Revision as RevisionNumber
+from shared.domain.spec_diff import Difference, merge_patch, spec_difference
+from shared.domain.spec_parse import parse_spec
+from shared.ports.catalog import Exists, Missing, Stale
+
+router = APIRouter(prefix="/v1/crawls", tags=["crawls"])
+
+Name = Annotated[str, Path(pattern=NAME, description="The crawl's name.", examples=["docs"])]
+_READS: Final = [needs(Role.VIEWER)]
+_WRITES: Final = [needs(Role.OPERATOR)]
+_PATCH_ATTEMPTS: Final = 5
+
+
+@router.get("", summary="List crawls", dependencies=_READS, operation_id="list_crawls")
+async def list_crawls(
+    served: Served,
+    page: Page,
+    response: Response,
+    state: Annotated[CrawlState | None, Query(description="Only those in this state.")] = None,
+    prefix: Annotated[str, Query(max_length=63, description="Only those whose names begin so.")] = "",
+    label: Annotated[
+        list[str], Query(max_length=8, description="Only those with this label, as `team=search`; all of several.")
+    ] = [],  # noqa: B006  the framework copies it
+) -> Listing[Crawl]:
+    """In the order of names."""
+    which = CrawlFilter(state, prefix, dict(_label(each) for each in label))
+    found = await served.catalog.crawls(which, after=page.place(str, ""), most=page.most + 1)
+    shown = found[: page.most]
+    place = shown[-1].name if len(found) > page.most else None
+    return Listing(items=[crawl_body(crawl) for crawl in shown], next=page.next(place, response))
+
+
+@router.post(
+    "", status_code=201, summary="Create a crawl", dependencies=_WRITES, operation_id="create_crawl",
+    responses=problems(409),
+)  # fmt: skip
+async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> Crawl:
+    """It begins at once, unless `start` is false. With an Idempotency-Key, repeating the request creates nothing."""
+    declaration = _declared(wanted.name, wanted.spec, wanted.labels)
+    made = await served.catalog.create(
+        declaration, start=wanted.start, actor=by, now_ms=served.clock.unix_ms(), repeatable=repeatable
+    )
+    served.plane.wake()
+    response.headers.update(etag(made.tag) | {"Location": f"/v1/crawls/{made.name}"})
+    return crawl_body(made)
+
+
+@router.get("/{name}", summary="Get a crawl", dependencies=_READS, responses=problems(404), operation_id="get_crawl")
+async def get_crawl(name: Name, served: Served, response: Response) -> Crawl:
+    """Its spec and state; its numbers are under /stats."""
+    crawl = await served.catalog.crawl(name)
+    response.headers.update(etag(crawl.tag))
+    return crawl_body(crawl)
+
+
+@router.put(
+    "/{name}", summary="Create or replace a crawl", dependencies=_WRITES, operation_id="put_crawl",
+    responses={201: {"model": Crawl, "description": "It was created."}, **problems(404, 412)},
+)  # fmt: skip
+async def put_crawl(
+    name: Name,
+    wanted: CrawlReplacement,
+    served: Served,
+    by: By,
+    expected: Expected,
+    response: Response,
+    if_none_match: Annotated[str | None, Header(description="`*`: only if there is no such crawl.")] = None,
+) -> Crawl:
+    """Make the crawl be as declared; if it is so already, nothing changes. A changed spec is a new revision."""
+    declaration = _declared(name, wanted.spec, wanted.labels)
+    now_ms = served.clock.unix_ms()
+    if if_none_match is not None:
+        try:
+            made, created = await served.catalog.create(declaration, start=wanted.start, actor=by, now_ms=now_ms), True
+        except Exists as error:
+            raise Stale((await served.catalog.crawl(name)).tag) from error
+    else:
+        made, created = await served.catalog.put(
+            declaration, expected=expected, start=wanted.start, actor=by, now_ms=now_ms
+        )
+    served.plane.wake()
+    response.status_code = 201 if created else 200
+    response.headers.update(etag(made.tag))
+    return crawl_body(made)
+
+
+@router.patch(
+    "/{name}", summary="Change parts of a crawl", dependencies=_WRITES, responses=problems(404, 412),
+    operation_id="patch_crawl",
+)  # fmt: skip
+async def patch_crawl(
+    name: Name, patch: CrawlPatch, served: Served, by: By, expected: Expected, response: Response
+) -> Crawl:
+    """A merge patch (RFC 7396). Without If-Match it is applied to whatever is there."""
+    attempts = 0
+    while True:
+        found = await served.catalog.crawl(name)
+        declaration = _declared(
+            name, merge_patch(_spec(found), patch.spec), merge_patch(dict(found.labels), patch.labels)
+        )
+        try:
+            made, _ = await served.catalog.put(
+                declaration, expected=expected or found.tag, start=False, actor=by, now_ms=served.clock.unix_ms()
+            )
+            break
+        except Stale:
+            attempts += 1
+            if expected is not None or attempts == _PATCH_ATTEMPTS:
+                raise
+    served.plane.wake()
+    response.headers.update(etag(made.tag))
+    return crawl_body(made)
+
+
+@router.delete(
+    "/{name}", status_code=204, summary="Delete a crawl", dependencies=_WRITES, responses=problems(404, 412),
+    operation_id="delete_crawl",
+)  # fmt: skip
+async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -> None:
+    """Its name is free at once; its rows are collected in the background. Archived pages stay."""
+    before, _ = await served.catalog.turn(name, Verb.DELETE, expected=expected, actor=by, now_ms=served.clock.unix_ms())
+    served.plane.wake()
+    await collect(served, before.crawl_id, by)
+
+
+@router.post("/{name}/plan", summary="What a put would change", dependencies=_READS, operation_id="plan_crawl")
+async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Plan:
+    """A dry run: the spec is judged as by a put, and nothing is done."""
+    declaration = _declared(name, wanted.spec, wanted.labels)
+    try:
+        found = await served.catalog.crawl(name)
+    except Missing:
+        state = CrawlState.SEEDING if wanted.start else CrawlState.CREATED
+        return Plan(action="create", revision=1, state=state, changes=[])
+    differences = spec_difference(found.spec, declaration.spec)
+    labels = spec_difference(
+        msgspec.json.encode(found.labels).decode(), msgspec.json.encode(declaration.labels).decode()
+    )
+    standing = Standing(found.state, found.resumes_as)
+    return Plan(
+        action="update" if differences or labels else "none",
+        revision=found.revision + bool(differences),
+        state=after_new_spec(standing).state if differences else found.state,
+        changes=[*changes_body(labels, below="labels."), *changes_body(differences)],
+    )
+
+
+@router.get(
+    "/{name}/revisions", summary="List a crawl's revisions", dependencies=_READS, responses=problems(404),
+    operation_id="list_revisions",
+)  # fmt: skip
+async def list_revisions(name: Name, served: Served, page: Page, response: Response) -> Listing[Revision]:
+    """Newest first."""
+    crawl = await served.catalog.crawl(name)
+    before = page.place(int, crawl.revision + 1)
+    found = await served.catalog.revisions(crawl.crawl_id, before=before, most=page.most)
+    last = found[-1].revision if found else 1
+    place = last if last > 1 else None
+    return Listing(items=[revision_body(each) for each in found], next=page.next(place, response))
+
+
+@router.get(
+    "/{name}/revisions/{revision}", summary="Get a revision", dependencies=_READS, responses=problems(404),
+    operation_id="get_revision",
+)  # fmt: skip
+async def get_revision(name: Name, revision: Annotated[int, Path(ge=1, le=2**31 - 1)], served: Served) -> Revision:
+    """The spec as it was declared then."""
+    crawl = await served.catalog.crawl(name)
+    return revision_body(await served.catalog.revision(crawl.crawl_id, RevisionNumber(revision)))
+
+
+@router.get(
+    "/{name}/revisions/{revision}/diff", summary="What a revision changed", dependencies=_READS,
+    responses=problems(404), operation_id="diff_revision",
+)  # fmt: skip
+async def diff_revision(
+    name: Name,
+    revision: Annotated[int, Path(ge=1, le=2**31 - 1)],
+    served: Served,
+    against: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="Another revision; by default the one before.")
+    ] = None,
+) -> RevisionDiff:
+    """Field by field. The first revision's own diff is empty."""
+    crawl = await served.catalog.crawl(name)
+    other = max(1, revision - 1) if against is None else against
+    after, before = await asyncio.gather(
+        served.catalog.revision(crawl.crawl_id, RevisionNumber(revision)),
+        served.catalog.revision(crawl.crawl_id, RevisionNumber(other)),
+    )
+    differences: list[Difference] = spec_difference(before.spec, after.spec)
+    return RevisionDiff(revision=revision, against=other, changes=changes_body(differences))
+
+
+def _declared(name: str, spec: dict[str, Any], labels: dict[str, str]) -> Declaration:
+    """The declaration, its spec judged; a name in the spec must be the crawl's."""
+    if spec.get("name", name) != name:
+        wrong = FieldError("spec.name", f"is not {name!r}", "leave it out: the crawl has its name already")
+        raise Problem(Kind.INVALID, "the crawl spec cannot be used", errors=[wrong])
+    return Declaration(name, encode_spec(parse_spec({**spec, "name": name})).decode(), labels)
+
+
+def _spec(crawl: DeclaredCrawl) -> dict[str, Any]:
+    stored: dict[str, Any] = msgspec.json.decode(crawl.spec)
+    return stored
+
+
+def _label(given: str) -> tuple[str, str]:
+    label, equals, value = given.partition("=")
+    if not equals:
+        wrong = FieldError("label", f"{given!r} is not of the form label=value")
+        raise Problem(Kind.INVALID, "the filter is not valid", errors=[wrong])
+    return label, value

@@ -1,0 +1,41 @@
+"""/v1/api-keys: giving and taking access."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from api.deps import By, Idempotent, Page, Served, needs, problems
+from api.schemas.keys import IssuedKey, KeyInput, KeyView, key_body
+from api.schemas.model import Listing, moment_of
+from shared.domain.access import ApiKey, Role, digest_of, new_key
+
+router = APIRouter(prefix="/v1/api-keys", tags=["api-keys"], dependencies=[needs(Role.ADMIN)])
+
+
+@router.post("", status_code=201, summary="Create a key", responses=problems(409), operation_id="create_key")
+async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> IssuedKey:
+    """The answer shows the key, once: only its hash is kept. So a repeat with the same Idempotency-Key is refused."""
+    key_id, key = new_key()
+    kept = ApiKey(key_id, wanted.name, wanted.role, digest_of(key), served.clock.unix_ms(), str(by))
+    await served.catalog.add_key(kept, actor=by, repeatable=repeatable)
+    response.headers["Location"] = f"/v1/api-keys/{key_id}"
+    created: datetime = moment_of(kept.created_at_ms)
+    return IssuedKey(id=key_id, name=kept.name, role=kept.role, key=key, created_at=created)
+
+
+@router.get("", summary="List keys", operation_id="list_keys")
+async def list_keys(served: Served, page: Page, response: Response) -> Listing[KeyView]:
+    """Revoked ones, too. The keys themselves are nowhere."""
+    found = await served.catalog.keys(after=page.place(str, ""), most=page.most + 1)
+    shown = found[: page.most]
+    place = shown[-1].key_id if len(found) > page.most else None
+    return Listing(items=[key_body(key) for key in shown], next=page.next(place, response))
+
+
+@router.delete("/{key_id}", summary="Revoke a key", responses=problems(404), operation_id="revoke_key")
+async def revoke_key(key_id: Annotated[str, Path(pattern="^[0-9a-f]{16}$")], served: Served, by: By) -> KeyView:
+    """It stops working within a second, everywhere. Again is harmless."""
+    revoked = await served.catalog.revoke_key(key_id, actor=by, now_ms=served.clock.unix_ms())
+    served.keyring.forget(key_id)
+    return key_body(revoked)

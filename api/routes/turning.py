@@ -1,0 +1,120 @@
+"""/v1/crawls/{name}/start and the other verbs, and /v1/commands: what an operator asks of a crawl."""
+
+import asyncio
+import uuid
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Response
+
+from api.control.commanding import publish_command
+from api.deps import By, Expected, Served, Services, etag, needs, problems
+from api.schemas.crawls import NAME, Command, CrawlTurn, command_body, crawl_body
+from shared.domain.access import Role
+from shared.domain.command import CommandKind
+from shared.domain.crawl_state import Standing, Verb, after
+from shared.domain.declared import Actor
+from shared.domain.errors import Transient
+from shared.domain.ids import CrawlId, Partition
+from shared.ports.catalog import Missing, Stale
+
+router = APIRouter(tags=["crawls"])
+
+COMMAND_S: Final = 10.0
+"""How long a request waits for the broker to take its command."""
+
+_VERBS: Final = {
+    Verb.START: ("Start a crawl", "Publish its seeds and run, for the first time or again after it was finished."),
+    Verb.PAUSE: ("Pause a crawl", "No new URL is sent out; what is out is finished and reported."),
+    Verb.RESUME: ("Resume a crawl", "Go on where it was paused."),
+    Verb.CANCEL: ("Cancel a crawl", "It is finished now. What was found stays; `start` takes it up again."),
+    Verb.RESET: (
+        "Begin a crawl anew",
+        "The same spec under a new id, from its seeds. What the old id found is removed.",
+    ),
+    Verb.RETRY_FAILED: ("Retry failed URLs", "Queue every failed URL again, with fresh attempts."),
+}
+
+
+def _route(verb: Verb) -> None:
+    summary, description = _VERBS[verb]
+
+    @router.post(
+        f"/v1/crawls/{{name}}/{verb}",
+        summary=summary,
+        description=description,
+        dependencies=[needs(Role.OPERATOR)],
+        responses=problems(404, 409, 412),
+        operation_id=f"{verb.replace('-', '_')}_crawl",
+    )
+    async def turn(
+        name: Annotated[str, Path(pattern=NAME)], served: Served, by: By, expected: Expected, response: Response
+    ) -> CrawlTurn:
+        command = None
+        if verb is Verb.RETRY_FAILED:
+            # Before the state changes: a crawl that runs again must not be found finished without it.
+            command = await _retry(served, name, expected, by)
+        before, made = await served.catalog.turn(name, verb, expected=expected, actor=by, now_ms=served.clock.unix_ms())
+        served.plane.wake()
+        if verb is Verb.RESET:
+            command = await collect(served, before.crawl_id, by)
+        response.headers.update(etag(made.tag))
+        return CrawlTurn(crawl=crawl_body(made), command=command)
+
+
+for _verb in _VERBS:
+    _route(_verb)
+
+
+@router.get(
+    "/v1/commands/{command_id}", tags=["commands"], summary="How far a command is", operation_id="get_command",
+    dependencies=[needs(Role.VIEWER)], responses=problems(404),
+)  # fmt: skip
+async def get_command(command_id: Annotated[str, Path(max_length=64)], served: Served) -> Command:
+    """Applied by how many of the partitions."""
+    found = await served.catalog.command(command_id)
+    if found is None:
+        raise Missing(f"there is no command {command_id!r}")
+    return command_body(found)
+
+
+async def collect(served: Services, crawl_id: CrawlId, by: Actor) -> str:
+    """Have a deleted crawl's rows removed. Cut short, the same command may be published again by whoever looks."""
+    return await commanded(served, f"delete-{crawl_id}", crawl_id, CommandKind.DELETE, {}, by)
+
+
+async def commanded(
+    served: Services,
+    command_id: str,
+    crawl_id: CrawlId,
+    kind: CommandKind,
+    args: dict[str, object],
+    by: Actor,
+    partition: Partition | None = None,
+) -> str:
+    """Publish a command to one partition or all; its id. Transient when the broker did not take it in time."""
+    partitions = [Partition(p) for p in range(served.partitions)] if partition is None else [partition]
+    try:
+        async with asyncio.timeout(COMMAND_S):
+            await publish_command(
+                served.catalog,
+                served.broker,
+                command_id,
+                crawl_id,
+                kind,
+                args,
+                partitions,
+                actor=by,
+                now_ms=served.clock.unix_ms(),
+            )
+    except TimeoutError as error:
+        raise Transient(f"the broker did not take command {command_id} in time: ask again") from error
+    return command_id
+
+
+async def _retry(served: Services, name: str, expected: str | None, by: Actor) -> str:
+    crawl = await served.catalog.crawl(name)
+    if expected is not None and expected != crawl.tag:
+        raise Stale(crawl.tag)
+    after(Verb.RETRY_FAILED, Standing(crawl.state, crawl.resumes_as))
+    command_id = f"retry-{uuid.uuid4().hex}"
+    return await commanded(served, command_id, crawl.crawl_id, CommandKind.RETRY_FAILED, {}, by)

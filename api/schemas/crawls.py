@@ -1,0 +1,184 @@
+"""Crawls, their revisions, what a change would do, and how far a command is."""
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema
+
+from api.schemas.model import Model, moment_of, when
+from shared.domain.crawl_state import legal
+from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision
+from shared.domain.frontier import CrawlState
+from shared.domain.spec_diff import Difference
+
+NAME: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+CrawlName = Annotated[
+    str, StringConstraints(pattern=NAME), Field(description="Lower-case letters, digits and inner hyphens, at most 63.")
+]
+Labels = Annotated[
+    dict[Annotated[str, StringConstraints(pattern=NAME)], Annotated[str, StringConstraints(max_length=255)]],
+    Field(max_length=64, description="Your own words for finding crawls again."),
+]
+SpecJson = Annotated[
+    dict[str, Any],
+    WithJsonSchema({"x-orb-schema": "CrawlSpec"}),
+    Field(description="What to crawl and how. Every field but `seeds` has a default."),
+]
+"""The spec as plain JSON: shared.domain.spec_parse judges it, and the document takes its schema from the type."""
+
+EXAMPLE: Final[dict[str, Any]] = {
+    "name": "docs",
+    "labels": {"team": "search"},
+    "spec": {
+        "seeds": ["https://example.org/"],
+        "scope": {"mode": "host", "max_depth": 5},
+        "politeness": {"delay_s": 1.0},
+        "budget": {"max_pages": 10000},
+    },
+}
+
+
+class CrawlInput(Model):
+    """A crawl to create."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+
+    name: CrawlName
+    spec: SpecJson
+    labels: Labels = Field(default_factory=dict)
+    start: bool = Field(True, description="Begin at once; else the crawl waits for `start`.")
+
+
+class CrawlReplacement(Model):
+    """A crawl as it shall be. `start` matters only where this creates it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{name: EXAMPLE[name] for name in ("labels", "spec")}]})
+
+    spec: SpecJson
+    labels: Labels = Field(default_factory=dict)
+    start: bool = True
+
+
+class CrawlPatch(Model):
+    """A merge patch (RFC 7396) of `spec` and `labels`: null removes a field, which then has its default."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"spec": {"budget": {"max_pages": 50000}}}]})
+
+    spec: Annotated[dict[str, Any], Field(description="Fields of the spec to change.", default_factory=dict)]
+    labels: dict[str, str | None] = Field(default_factory=dict)
+
+
+class Crawl(Model):
+    """A crawl: what was declared, and what became of it."""
+
+    name: CrawlName
+    id: int = Field(description="Never used again, also where the name is.")
+    revision: int = Field(description="Grows with every change of the spec.")
+    state: CrawlState
+    finished_reason: str | None = Field(description="`complete`, the budget that ended it, or `cancelled`.")
+    legal: list[str] = Field(description="The verbs that are legal now.")
+    labels: dict[str, str]
+    spec: SpecJson
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    active_s: float = Field(description="For how long it was worked on.")
+
+
+class Revision(Model):
+    """The spec as it was declared once."""
+
+    revision: int
+    created_at: datetime
+    spec: SpecJson
+
+
+class Change(Model):
+    """A field that differs. Null: it is not there."""
+
+    path: str = Field(examples=["spec.budget.max_pages"])
+    before: Any = None
+    after: Any = None
+
+
+class RevisionDiff(Model):
+    """What one revision changed against another."""
+
+    revision: int
+    against: int
+    changes: list[Change]
+
+
+class Plan(Model):
+    """What a put would do. Nothing was done."""
+
+    action: str = Field(description="`create`, `update` or `none`.", examples=["update"])
+    revision: int = Field(description="The revision there would be.")
+    state: CrawlState = Field(description="The state there would be.")
+    changes: list[Change]
+
+
+class Command(Model):
+    """A command on its way to the owners of partitions, each of which applies it once and in order."""
+
+    id: str
+    kind: str
+    applied: int = Field(description="Partitions that have applied it.")
+    partitions: int
+    asked_at: datetime
+
+
+class CrawlTurn(Model):
+    """A crawl after a verb, and the command that carries the verb out among its URLs, where one is needed."""
+
+    crawl: Crawl
+    command: str | None = Field(None, description="Id of the command: see /v1/commands/{id}.")
+
+
+def crawl_body(crawl: DeclaredCrawl) -> Crawl:
+    """The crawl as it is shown."""
+    return Crawl(
+        name=crawl.name,
+        id=crawl.crawl_id,
+        revision=crawl.revision,
+        state=crawl.state,
+        finished_reason=crawl.finished_reason,
+        legal=[verb.value for verb in legal(crawl.state)],
+        labels=dict(crawl.labels),
+        spec=spec_body(crawl.spec),
+        created_at=moment_of(crawl.created_at_ms),
+        started_at=when(crawl.started_at_ms),
+        finished_at=when(crawl.finished_at_ms),
+        active_s=crawl.active_ms / 1000,
+    )
+
+
+def spec_body(spec: str) -> dict[str, Any]:
+    """A stored spec as it is shown: the name stands beside it."""
+    shown: dict[str, Any] = msgspec.json.decode(spec)
+    shown.pop("name", None)
+    return shown
+
+
+def revision_body(revision: StoredRevision) -> Revision:
+    """The revision as it is shown."""
+    return Revision(
+        revision=revision.revision, created_at=moment_of(revision.created_at_ms), spec=spec_body(revision.spec)
+    )
+
+
+def changes_body(differences: list[Difference], *, below: str = "spec.") -> list[Change]:
+    """Differences as they are shown."""
+    return [Change(path=below + each.path, before=each.before, after=each.after) for each in differences]
+
+
+def command_body(command: CommandProgress) -> Command:
+    """The command as it is shown."""
+    return Command(
+        id=command.id,
+        kind=command.kind,
+        applied=command.applied,
+        partitions=command.partitions,
+        asked_at=moment_of(command.at_ms),
+    )

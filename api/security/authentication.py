@@ -1,0 +1,89 @@
+"""Bearer keys: who asks. Everything below /v1 needs one; what it may do is said by the routes."""
+
+import time
+from collections import OrderedDict
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.errors import Kind, Problem, answer, problem_of
+from shared.domain.access import ApiKey, Role, digest_of, key_id_of, new_key, opens
+from shared.domain.errors import Transient
+from shared.ports.catalog import Catalog
+
+_CACHED_S: Final = 1.0
+_CACHED: Final = 1024
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="orbweaver"'}
+
+
+class Keyring:
+    """Judges keys. A key that was good a second ago is not looked up again, so a revoked one works for a second more on
+    other replicas than the one that revoked it."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._good: OrderedDict[bytes, tuple[float, ApiKey]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Keyring cached={len(self._good)}>"
+
+    async def holder(self, key: str) -> ApiKey | None:
+        """The key's record; None when it opens nothing."""
+        key_id = key_id_of(key)
+        if key_id is None:
+            return None
+        digest, now = digest_of(key), time.monotonic()
+        known = self._good.get(digest)
+        if known is not None and now - known[0] < _CACHED_S:
+            return known[1]
+        kept = await self._catalog.key(key_id)
+        if kept is None or not opens(key, kept):
+            self._good.pop(digest, None)
+            return None
+        self._good[digest] = (now, kept)
+        if len(self._good) > _CACHED:
+            self._good.popitem(last=False)
+        return kept
+
+    def forget(self, key_id: str) -> None:
+        """Let a revoked key stop working here at once."""
+        self._good = OrderedDict((digest, known) for digest, known in self._good.items() if known[1].key_id != key_id)
+
+
+class Authentication:
+    """Lets requests below `guarded` through with a key that opens, and puts its record into the scope's state."""
+
+    def __init__(self, app: ASGIApp, keyring: Keyring, guarded: str = "/v1") -> None:
+        self._app = app
+        self._keyring = keyring
+        self._guarded = guarded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (scope["path"] + "/").startswith(self._guarded + "/"):
+            problem = await self._judge(scope)
+            if problem is not None:
+                await answer(problem, scope["path"], scope["state"]["request_id"])(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _judge(self, scope: Scope) -> Problem | None:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"").decode("latin-1")
+        scheme, _, key = given.partition(" ")
+        if scheme.lower() != "bearer" or not key:
+            hint = "send the header `Authorization: Bearer <API key>`"
+            return Problem(Kind.UNAUTHENTICATED, "the request has no API key", hint=hint, headers=_CHALLENGE)
+        try:
+            holder = await self._keyring.holder(key.strip())
+        except Transient as error:
+            return problem_of(error)
+        if holder is None:
+            return Problem(Kind.UNAUTHENTICATED, "the API key is not known, or was revoked", headers=_CHALLENGE)
+        scope["state"]["key"] = holder
+        return None
+
+
+async def issue_first_key(catalog: Catalog, now_ms: int) -> str | None:
+    """An admin's key where there is no key at all yet, to be shown once; None where there is one."""
+    key_id, key = new_key()
+    kept = ApiKey(key_id, "first admin", Role.ADMIN, digest_of(key), now_ms, "first start")
+    return key if await catalog.add_first_key(kept) else None

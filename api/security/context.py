@@ -1,0 +1,60 @@
+"""The outermost layer: a request has an id, a log line, and an answer whatever happens."""
+
+import re
+import time
+import uuid
+from typing import Final
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import Kind, Problem, answer
+
+log = structlog.get_logger("orb.api")
+
+HEADER: Final = b"x-request-id"
+_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class RequestContext:
+    """Takes over the caller's X-Request-Id where it is one of ours in form, else makes one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == HEADER), b"")
+        request_id = given.decode() if _ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode()), *_ALWAYS]
+            await send(message)
+
+        began = time.monotonic()
+        with structlog.contextvars.bound_contextvars(request=request_id):
+            try:
+                await self._app(scope, receive, sending)
+            except Exception:
+                log.exception("http.failed", method=scope["method"], path=scope["path"])
+                if status:  # what was begun cannot be taken back: the server cuts the connection
+                    raise
+                problem = Problem(Kind.INTERNAL, "something went wrong here; the log has it under the request's id")
+                await answer(problem, scope["path"], request_id)(scope, receive, sending)
+            log.info(
+                "http.answered",
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                ms=round((time.monotonic() - began) * 1000, 1),
+            )
+
+
+_ALWAYS: Final = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]

@@ -1,0 +1,45 @@
+"""What differs between two specs, field by field."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field that is not the same: `before` is None where there was none, `after` where there is none any more."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+def spec_difference(before: str, after: str) -> list[Difference]:
+    """The fields that differ between two specs in JSON, in the order of their paths. Lists are compared as wholes."""
+    return sorted(_differing("", msgspec.json.decode(before), msgspec.json.decode(after)), key=lambda found: found.path)
+
+
+def _differing(path: str, before: Any, after: Any) -> Iterator[Difference]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in before.keys() | after.keys():
+            place = f"{path}.{name}" if path else str(name)
+            yield from _differing(place, before.get(name, _ABSENT), after.get(name, _ABSENT))
+    elif before != after:
+        yield Difference(path, None if before is _ABSENT else before, None if after is _ABSENT else after)
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """`target` with a JSON merge patch (RFC 7396) applied: null removes, mappings merge, anything else replaces."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged

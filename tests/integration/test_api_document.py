@@ -1,0 +1,80 @@
+"""The OpenAPI document: committed as generated, complete, and shown without anything from elsewhere."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from api.forwarding import needs_leader
+from api.http import application
+from tests.support.api import client_of
+
+COMMITTED = Path(__file__).resolve().parents[2] / "openapi" / "openapi.json"
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in application().openapi()["paths"].items():
+        for method, operation in item.items():
+            yield method.upper(), path, operation
+
+
+def test_the_committed_document_is_the_one_the_code_makes() -> None:
+    made = json.dumps(application().openapi(), indent=2, ensure_ascii=False) + "\n"
+    assert COMMITTED.read_text(encoding="utf-8") == made, "run `orb openapi > openapi/openapi.json`"
+
+
+def test_the_document_is_served_as_it_is_committed() -> None:
+    async def got() -> httpx.Response:
+        async with client_of(application()) as client:
+            return await client.get("/openapi.json")
+
+    assert asyncio.run(got()).json() == json.loads(COMMITTED.read_text(encoding="utf-8"))
+
+
+def test_every_reference_in_the_document_leads_somewhere() -> None:
+    document = application().openapi()
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert set(references(document)) == known, "nothing dangles, nothing is left over"
+
+
+def references(part: Any) -> Iterator[str]:
+    match part:
+        case dict():
+            for name, value in part.items():
+                if name == "$ref":
+                    yield value
+                else:
+                    yield from references(value)
+        case list():
+            for each in part:
+                yield from references(each)
+        case _:
+            return
+
+
+def test_every_operation_is_explained_tagged_and_says_how_it_fails() -> None:
+    names = []
+    for method, path, operation in operations():
+        where = f"{method} {path}"
+        assert operation["summary"], where
+        assert operation["description"], where
+        assert operation["tags"], where
+        names.append(operation["operationId"])
+        if path.startswith("/v1/"):
+            assert operation["security"] == [{"key": []}], where
+            for status in ("401", "403", "422"):
+                assert set(operation["responses"][status]["content"]) == {"application/problem+json"}, where
+    assert len(names) == len(set(names))
+
+
+def test_which_writes_need_the_leader_is_decided_for_every_one() -> None:
+    """A new write is passed on to the leader unless it is listed here: it then must travel through the broker."""
+    anywhere = {
+        (method, path)
+        for method, path, _ in operations()
+        if method != "GET" and not needs_leader(method, path.replace("{", "").replace("}", ""))
+    }
+    assert anywhere == {("POST", "/v1/crawls/{name}/plan")}

@@ -1,0 +1,139 @@
+"""The REST API over a real database, asked in process, as the holders of keys of every role."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+from fastapi import FastAPI
+
+from api.control.plane import Alone, ControlPlane, Members
+from api.deps import Services
+from api.http import application
+from api.security.authentication import Keyring, issue_first_key
+from shared.adapters.local.clock import SystemClock
+from shared.adapters.sql.catalog import SqlCatalog
+from shared.adapters.sql.engine import SqliteThreads
+from shared.adapters.sql.migrate import upgrade_sqlite
+from shared.domain.access import ApiKey, Role, digest_of, new_key
+from shared.domain.declared import Actor
+from shared.domain.ids import Partition, Term
+from shared.ports.broker import Broker
+from shared.wire.keys import MemberRecord
+
+PARTITIONS = 4
+SPEC = {"seeds": ["https://example.org/"], "scope": {"max_depth": 3}}
+SOMEONE = Actor("0" * 16, "test", "r")
+
+
+class Follower:
+    """A control plane that does not lead, and knows who does (or nobody)."""
+
+    def __init__(self, leader: str | None) -> None:
+        self._leader = leader
+
+    def is_leader(self) -> bool:
+        return False
+
+    def leader_address(self) -> str | None:
+        return self._leader
+
+    def term(self) -> Term | None:
+        return None
+
+    def members(self) -> Members:
+        return Members({}, {})
+
+    def assignments(self) -> Mapping[Partition, str]:
+        return {}
+
+    def wake(self) -> None:
+        raise AssertionError("a follower wrote")
+
+
+@dataclass
+class Api:
+    """An application and a client of it for each role."""
+
+    app: FastAPI
+    catalog: SqlCatalog
+    threads: SqliteThreads
+    keys: dict[Role, str]
+    anonymous: httpx.AsyncClient
+    missing: list[str] = field(default_factory=list)
+
+    def as_role(self, role: Role) -> httpx.AsyncClient:
+        return client_of(self.app, self.keys[role])
+
+    async def created(self, name: str, **more: Any) -> httpx.Response:
+        """A crawl, made by an operator."""
+        async with self.as_role(Role.OPERATOR) as client:
+            response = await client.post("/v1/crawls", json={"name": name, "spec": SPEC, **more})
+        assert response.status_code == 201, response.text
+        return response
+
+
+def client_of(app: FastAPI, key: str | None = None) -> httpx.AsyncClient:
+    """A client in this process; exceptions of the application are answers to it, as over a socket."""
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://master", headers=headers)
+
+
+@asynccontextmanager
+async def api(
+    path: Path, broker: Broker | None = None, plane: ControlPlane | None = None, leader: FastAPI | None = None
+) -> AsyncIterator[Api]:
+    """An API over the database `path`. Without a broker nothing may be asked that needs one."""
+    threads = SqliteThreads(path)
+    await threads.migrate(upgrade_sqlite)
+    catalog = SqlCatalog(threads)
+    clock = SystemClock()
+    missing: list[str] = []
+
+    async def ready() -> list[str]:
+        return missing
+
+    member = MemberRecord(id="m1", version="0", started_at_ms=clock.unix_ms(), address="127.0.0.1:1")
+    services = Services(
+        catalog=catalog,
+        broker=cast(Broker, broker),
+        plane=Alone(member, Term(1), PARTITIONS) if plane is None else plane,
+        clock=clock,
+        keyring=Keyring(catalog),
+        partitions=PARTITIONS,
+        member="m1",
+        ready=ready,
+    )
+    transport = None if leader is None else httpx.ASGITransport(leader)
+    try:
+        keys = await issued(catalog)
+        async with httpx.AsyncClient(transport=transport) as client:
+            app = application(services, client)
+            async with client_of(app) as anonymous:
+                yield Api(app, catalog, threads, keys, anonymous, missing)
+    finally:
+        await threads.close()
+
+
+async def issued(catalog: SqlCatalog) -> dict[Role, str]:
+    """A key of every role."""
+    keys = {}
+    await issue_first_key(catalog, 0)
+    for role in Role:
+        key_id, keys[role] = new_key()
+        await catalog.add_key(ApiKey(key_id, role, role, digest_of(keys[role]), 0, "test"), actor=SOMEONE)
+    return keys
+
+
+def problem(response: httpx.Response, status: int, kind: str) -> dict[str, Any]:
+    """The body of an error, which must be of this status and kind."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body["type"] == f"urn:orbweaver:problem:{kind}"
+    assert body["status"] == status
+    assert body["request_id"] == response.headers["x-request-id"]
+    return body
