@@ -1,13 +1,17 @@
 """The master's composition root. The order of the contexts is the order of shutdown, reversed."""
 
 import asyncio
+import re
 import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
 import structlog
 import uvloop
 
+from api.control.cluster import ClusterMaster, ClusterSettings
 from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
 from shared.adapters.local.clock import SystemClock
@@ -15,12 +19,16 @@ from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.settings import StreamSettings
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.store import PostgresStore, SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
 from shared.domain.errors import Unusable
+from shared.domain.placement import StoreKind
+from shared.domain.software import VERSION
 from shared.domain.url import public_suffix_snapshot
-from shared.settings import MasterSettings, from_environment
+from shared.ports.retrying import until_answered
+from shared.settings import ClusterMasterSettings, MasterSettings, from_environment, listed
 from shared.telemetry import configure_logging
+from shared.wire.keys import Keys, MemberRecord
 
 log = structlog.get_logger("orb.master")
 
@@ -31,13 +39,22 @@ SPECS = "specs"
 
 async def run(settings: MasterSettings) -> int:
     """Work on the folder's crawl until SIGTERM; 0, or 4 when the environment does not carry it."""
+    return await _until_signalled(lambda stop: _serve(settings, stop))
+
+
+async def serve_cluster(settings: ClusterMasterSettings) -> int:
+    """Be a master of the cluster until SIGTERM; 0, or 4 when the environment does not carry it."""
+    return await _until_signalled(lambda stop: _serve_cluster(settings, stop))
+
+
+async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     code = 0
     try:
-        await _serve(settings, stop)
+        await work(stop)
     except* Unusable as group:
         log.error("master.unusable", error="; ".join(map(str, _leaves(group))))
         code = 4
@@ -78,6 +95,59 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
     log.info("master.stopped")
 
 
+async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -> None:
+    from shared.adapters.etcd import EtcdCoordinator  # its libraries are loaded where they are needed
+    from shared.adapters.etcd.settings import etcd_of
+    from shared.adapters.etcd.specs import EtcdSpecPublisher
+
+    clock, keys = SystemClock(), Keys(settings.cluster)
+    async with AsyncExitStack() as stack:
+        store, kind = await open_store(settings)
+        stack.push_async_callback(store.close)
+        snapshot = public_suffix_snapshot()
+        partitions, suffixes = await store.open_cluster(settings.partitions, snapshot, clock.unix_ms())
+        if suffixes != snapshot:
+            log.warning("master.public_suffixes", stored=suffixes, here=snapshot)
+        streams = StreamSettings(ack_wait_s=settings.ack_wait_s)
+        broker = await until_answered(
+            lambda: NatsBroker.connect(
+                listed(settings.nats_url), token=settings.nats_token, name=settings.id, settings=streams
+            )
+        )
+        stack.push_async_callback(broker.close)
+        await until_answered(lambda: broker.declare(listed(settings.pools)))
+        coordinator = EtcdCoordinator(etcd_of(settings), clock)
+        stack.push_async_callback(coordinator.close)
+        view = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.root)))
+        member = MemberRecord(
+            settings.id, VERSION, started_at_ms=clock.unix_ms(), address=settings.address or settings.http
+        )
+        master = ClusterMaster(
+            member,
+            coordinator=coordinator,
+            view=view,
+            keys=keys,
+            store=store,
+            kind=kind,
+            broker=broker,
+            publisher=lambda leadership: EtcdSpecPublisher(coordinator, leadership, keys),
+            clock=clock,
+            frontier=FrontierSettings(partitions=partitions, grant_s=settings.grant_s, ack_wait_s=settings.ack_wait_s),
+            settings=ClusterSettings(ttl_s=settings.member_ttl_s),
+        )
+        log.info("master.started", master=settings.id, partitions=partitions, store=kind)
+        await master.run(stop)
+    log.info("master.stopped")
+
+
+async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:
+    """The cluster's database, by its URL or path; waits for a server that is away."""
+    if settings.database.startswith(("postgresql:", "postgres:")):
+        return await until_answered(lambda: PostgresStore.open(settings.database)), StoreKind.POSTGRESQL
+    path = Path(re.sub(r"^sqlite:(//(?=/))?", "", settings.database))
+    return await SqliteStore.open(path, synchronous=settings.synchronous), StoreKind.SQLITE
+
+
 def _read_spec(path: Path) -> CrawlSpec:
     try:
         return decode_spec(path.read_bytes())
@@ -99,3 +169,9 @@ def main() -> int:
     settings = from_environment(MasterSettings)
     configure_logging(settings.log_level, settings.log_format, role="master")
     return uvloop.run(run(settings))
+
+
+def cluster_main(settings: ClusterMasterSettings) -> int:
+    """Run a master of a cluster."""
+    configure_logging(settings.log_level, settings.log_format, role="master", master=settings.id)
+    return uvloop.run(serve_cluster(settings))

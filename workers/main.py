@@ -26,7 +26,8 @@ from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
 from shared.ports.broker import Broker
 from shared.ports.fetcher import Fetcher
-from shared.settings import WorkerSettings, from_environment
+from shared.ports.specs import SpecSource
+from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environment, listed
 from shared.supervise import Tasks, failpoint_of
 from shared.telemetry import configure_logging
 from workers.archive import WarcArchive
@@ -100,7 +101,8 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
 
     async with (
         _archive(settings, clock) as archive,
-        _crawls(Crawls(LocalSpecs(settings.dir / "specs"), KnownLinks(), open_fetcher)) as crawls,
+        _specs(settings, clock) as specs,
+        _crawls(Crawls(specs, KnownLinks(), open_fetcher)) as crawls,
         Tasks() as background,
         Tasks() as visits,
         Tasks() as pulling,
@@ -159,7 +161,7 @@ async def _drain(runtime: Runtime, visits: Tasks, background: Tasks, stop: Stop,
 async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
     streams = StreamSettings(ack_wait_s=settings.ack_wait_s)
     broker = await NatsBroker.connect(
-        [settings.nats_url], token=settings.nats_token, name=settings.id, settings=streams
+        listed(settings.nats_url), token=settings.nats_token, name=settings.id, settings=streams
     )
     try:
         yield broker
@@ -182,6 +184,18 @@ async def _archive(settings: WorkerSettings, clock: SystemClock) -> AsyncIterato
 
 
 @asynccontextmanager
+async def _specs(settings: WorkerSettings, clock: SystemClock) -> AsyncIterator[SpecSource]:
+    """Where the specs are: in the folder of a local crawl, or in the coordinator of a cluster."""
+    if isinstance(settings, ClusterWorkerSettings):
+        from workers.member import joined  # its libraries are loaded where they are needed
+
+        async with joined(settings, clock) as specs:
+            yield specs
+    else:
+        yield LocalSpecs(settings.dir / "specs")
+
+
+@asynccontextmanager
 async def _crawls(crawls: Crawls) -> AsyncIterator[Crawls]:
     try:
         yield crawls
@@ -190,8 +204,12 @@ async def _crawls(crawls: Crawls) -> AsyncIterator[Crawls]:
 
 
 def main() -> int:
-    """Run a worker with the settings of the environment; the exit code."""
-    settings = from_environment(WorkerSettings)
+    """Run a worker of a local crawl with the settings of the environment; the exit code."""
+    return serve(from_environment(WorkerSettings))
+
+
+def serve(settings: WorkerSettings) -> int:
+    """Run a worker; the exit code."""
     configure_logging(settings.log_level, settings.log_format, worker=settings.id)
 
     async def until_signalled() -> int:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shared.settings import ClusterMasterSettings, ClusterWorkerSettings, listed
+
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
@@ -31,3 +33,14 @@ class EtcdSettings:
     answer_s: float = 5.0
     resync_s: float = 30.0
     page: int = 500
+
+
+def etcd_of(settings: ClusterMasterSettings | ClusterWorkerSettings) -> EtcdSettings:
+    """The cluster's etcd, as a process is told of it."""
+    files = (settings.etcd_ca, settings.etcd_cert, settings.etcd_key)
+    return EtcdSettings(
+        listed(settings.etcd),
+        user=settings.etcd_user,
+        password=settings.etcd_password,
+        tls=TlsSettings(*files) if any(files) else None,
+    )
