@@ -123,7 +123,7 @@ class Fleet:
                 master=self._member.id,
                 begun=len(begun),
                 ended=len(stopping),
-                owned=len(self._running),
+                owned=sum(not task.done() for task in self._running.values()),
                 term=max(change.term for change in wanted),
             )
 

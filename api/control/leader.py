@@ -122,7 +122,6 @@ class Leader:
             leadership = await until_answered(lambda: session.campaign(self._keys.leader, record))
             try:
                 await self._lead(leadership)
-                log.warning("leader.lost", master=self._member.id, revision=leadership.revision)
             except asyncio.CancelledError:
                 with suppress(Transient, TimeoutError):
                     async with asyncio.timeout(_AGAIN_S * 5):
@@ -142,6 +141,7 @@ class Leader:
                 await leadership.lost()
         finally:
             self._leadership = None
+            log.info("leader.over", master=self._member.id, revision=leadership.revision)
 
     async def _watch(self) -> None:
         """Let every change be looked at."""

@@ -1,0 +1,143 @@
+"""Uploads of seeds: any number of URLs at constant memory, durable before they count as accepted.
+
+URLs are gathered in windows. A window's links go to their partitions as numbered messages of one producer; what is
+accepted are the windows whose every message was acknowledged. A repeat under the same name gives the same windows the
+same producers, which are named by the name and all that came before, so owners drop what they have applied; anything
+that differs from what was sent before has another producer, and is applied.
+"""
+
+import asyncio
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final
+
+from blake3 import blake3
+
+from shared.domain.crawl import CrawlSpec
+from shared.domain.errors import Refused
+from shared.domain.ids import CrawlId, Partition, Revision
+from shared.domain.url import canonicalize, host_of, partition_of, scheme_of
+from shared.ports.broker import Broker
+from shared.ports.retrying import until_answered
+from shared.wire.messages import Discoveries, Link, Origin, encode
+
+WINDOW: Final = 20_000
+BUSY: Final = 0.5
+"""The share of a partition's bound at which uploads are refused; workers go on up to the whole."""
+
+_LINKS_A_MESSAGE: Final = 500
+_REASONS: Final = 10
+_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A line that was not taken. Lines count from 1."""
+
+    line: int
+    url: str
+    reason: str
+
+
+@dataclass(slots=True)
+class UploadCounts:
+    """What became of the lines. `durable_lines`: all up to this one need not be sent again."""
+
+    lines: int = 0
+    accepted: int = 0
+    duplicate: int = 0
+    rejected: int = 0
+    durable_lines: int = 0
+    first_rejected: list[Rejected] = field(default_factory=list)
+
+
+class SeedUpload:
+    """One upload to one crawl. `take` lines one by one, then `finish`; Refused when owners have too much waiting."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        crawl_id: CrawlId,
+        revision: Revision,
+        spec: CrawlSpec,
+        partitions: int,
+        name: str | None,
+        *,
+        window: int = WINDOW,
+    ) -> None:
+        self.counts = UploadCounts()
+        self._broker = broker
+        self._crawl_id, self._revision = crawl_id, revision
+        self._scope = spec.scope
+        self._partitions = partitions
+        self._sum = blake3((name or uuid.uuid4().hex).encode())
+        self._sum.update(crawl_id.to_bytes(8, "big"))
+        self._window = window
+        self._links: dict[str, Link] = {}
+
+    def __repr__(self) -> str:
+        return f"<SeedUpload crawl={self._crawl_id} lines={self.counts.lines} accepted={self.counts.accepted}>"
+
+    async def take(self, url: str, priority: int = 0) -> None:
+        """One URL, which may not be one."""
+        counts = self.counts
+        counts.lines += 1
+        canonical = canonicalize(url)
+        if canonical is None:
+            self._rejected(url, "it is not an http or https URL that can be fetched")
+        elif scheme_of(canonical) not in self._scope.schemes:
+            self._rejected(url, "its scheme is not among scope.schemes")
+        elif len(canonical) > self._scope.max_url_length:
+            self._rejected(url, f"it is longer than scope.max_url_length, {self._scope.max_url_length}")
+        elif canonical in self._links:
+            counts.duplicate += 1
+        else:
+            self._links[canonical] = Link(canonical, 0, 0, priority)
+            if len(self._links) >= self._window:
+                await self._publish()
+
+    def reject(self, shown: str, reason: str) -> None:
+        """A line that is no URL at all."""
+        self.counts.lines += 1
+        self._rejected(shown, reason)
+
+    async def finish(self) -> UploadCounts:
+        """Publish what is left; the final counts."""
+        await self._publish()
+        return self.counts
+
+    def _rejected(self, url: str, reason: str) -> None:
+        self.counts.rejected += 1
+        if len(self.counts.first_rejected) < _REASONS:
+            self.counts.first_rejected.append(Rejected(self.counts.lines, url[:_SHOWN], reason))
+
+    async def _publish(self) -> None:
+        if self._links:
+            if await self._broker.fullness("discovery") >= BUSY:
+                raise Refused("the owners of partitions have too many discoveries waiting", retry_in=5.0)
+            parts: dict[Partition, list[Link]] = defaultdict(list)
+            for url, link in self._links.items():
+                self._sum.update(f"{link.priority} {url}\n".encode())
+                parts[partition_of(host_of(url), self._partitions)].append(link)
+            producer = f"seeds-{self._sum.hexdigest(length=16)}"
+            async with asyncio.TaskGroup() as tasks:
+                for partition, links in parts.items():
+                    tasks.create_task(self._send(producer, partition, links), name=f"seeds.{partition}")
+            self.counts.accepted += len(self._links)
+            self._links = {}
+        self.counts.durable_lines = self.counts.lines
+
+    async def _send(self, producer: str, partition: Partition, links: list[Link]) -> None:
+        """In order: a message is published once the one before was acknowledged."""
+        total = 0
+        for n, start in enumerate(range(0, len(links), _LINKS_A_MESSAGE), 1):
+            chunk = links[start : start + _LINKS_A_MESSAGE]
+            total += len(chunk)
+            message = Discoveries(self._crawl_id, self._revision, producer, n, total, [Origin(0, b"", chunk)])
+            data, message_id = encode(message), f"{producer}.{partition}.{n}"
+
+            async def publish(data: bytes = data, message_id: str = message_id) -> int:
+                return await self._broker.publish_report(partition, "discovery", data, message_id)
+
+            await until_answered(publish)

@@ -1,0 +1,117 @@
+"""Masters of one cluster, dying, stopped and cut off: the crawl goes on, whole and polite."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import judge
+from tests.support.cluster import PARTITIONS, TTL_S, Cluster
+from tests.support.cluster import cluster as opened
+from tests.support.synthetic import SyntheticSite
+from tests.support.web import Web
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+
+DELAY_S = 0.1
+SLACK_S = 2.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with opened(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def served(web: Callable[..., Web]) -> Web:
+    return web(SyntheticSite(pages=600, hosts=10, missing=20, flaky=20, redirects=20))
+
+
+def spec(served: Web) -> dict[str, object]:
+    return {
+        "seeds": [f"{served.origins[0]}/"],
+        "scope": {"mode": "any"},
+        "politeness": {"delay_s": DELAY_S},
+        "retry": {"base_s": 0.2, "attempts": 5},
+    }
+
+
+def started(cluster: Cluster, masters: int = 2) -> str:
+    """Masters and two workers; the leader's name as soon as it owns everything."""
+    for number in range(1, masters + 1):
+        cluster.master(f"m{number}")
+    for number in (1, 2):
+        cluster.worker(f"w{number}")
+    cluster.wait_until(lambda: cluster.owners() == {cluster.leader()}, "the leader owns all partitions")
+    leader = cluster.leader()
+    assert leader is not None
+    return leader
+
+
+def judged(cluster: Cluster, served: Web) -> None:
+    """The pages are exactly those of the site, each stored once, and no host was asked too soon."""
+    expected = set(served.sites[0].expected_pages(served.origins))  # type: ignore[union-attr]
+    pages = cluster.pages()
+    assert len(pages) == len(set(pages))
+    assert set(pages) == expected
+    log = served.log()
+    too_soon = {host: gap for host in judge.hosts(log) if (gap := judge.smallest_gap(log, host)) < DELAY_S}
+    assert too_soon == {}
+
+
+def test_the_standby_takes_over_from_a_killed_leader_and_the_crawl_is_whole(cluster: Cluster, served: Web) -> None:
+    leader = started(cluster)
+    standby = "m2" if leader == "m1" else "m1"
+    crawl = cluster.declare(spec(served))
+    served.wait_served(100)
+    cluster.members[leader].end()
+    took_s = cluster.wait_until(lambda: cluster.owners() == {standby}, "the standby owns all partitions")
+    assert took_s <= TTL_S + SLACK_S
+    assert cluster.finish(crawl).finished_reason == "complete"
+    judged(cluster, served)
+
+
+def test_a_leader_that_was_stopped_for_longer_than_its_lease_changes_nothing(cluster: Cluster, served: Web) -> None:
+    leader = started(cluster)
+    standby = "m2" if leader == "m1" else "m1"
+    crawl = cluster.declare(spec(served))
+    served.wait_served(50)
+    cluster.members[leader].signal(signal.SIGSTOP)
+    cluster.wait_until(lambda: cluster.owners() == {standby}, "the standby owns all partitions")
+    terms = cluster.terms()
+    cluster.members[leader].signal(signal.SIGCONT)
+    cluster.wait_until(lambda: bool(cluster.said(leader, "leader.over")), "the stopped leader knows that it is deposed")
+    assert cluster.leader() == standby
+    assert cluster.finish(crawl).finished_reason == "complete"
+    assert all(after >= before for before, after in zip(terms, cluster.terms(), strict=True))
+    judged(cluster, served)
+
+
+def test_crawling_goes_on_while_etcd_is_away(cluster: Cluster, served: Web) -> None:
+    started(cluster)
+    crawl = cluster.declare(spec(served))
+    served.wait_served(50)
+    before = cluster.terms()
+    cluster.kill_etcd()
+    served.wait_until(lambda log: len(log) > 300)
+    assert cluster.terms() == before
+    cluster.restart_etcd()
+    assert cluster.finish(crawl).finished_reason == "complete"
+    judged(cluster, served)
+
+
+def test_an_etcd_that_lost_everything_is_another_epoch_and_the_crawl_goes_on(cluster: Cluster, served: Web) -> None:
+    started(cluster)
+    crawl = cluster.declare(spec(served))
+    served.wait_served(50)
+    epoch, terms = cluster.epoch(), cluster.terms()
+    cluster.replace_etcd()
+    cluster.wait_until(lambda: cluster.epoch() > epoch, "the epoch is raised")
+    cluster.wait_until(
+        lambda: all(new > old for old, new in zip(terms, cluster.terms(), strict=True)), "new terms are claimed"
+    )
+    assert len(terms) == PARTITIONS
+    assert cluster.finish(crawl).finished_reason == "complete"
+    judged(cluster, served)

@@ -1,0 +1,233 @@
+"""A cluster of real processes: etcd, a broker, masters and workers, each of which a test can stop and kill."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from shared.adapters.sql.store import SqliteStore
+from shared.domain.crawl import encode_spec
+from shared.domain.ids import CrawlId
+from shared.domain.ledger import CrawlRow
+from shared.domain.spec_parse import parse_spec
+from shared.domain.url import public_suffix_snapshot
+from shared.wire.keys import Keys, LeaderRecord, PartitionRecord, decode_record
+from tests.support.broker import BrokerServer
+from tests.support.etcd import EtcdServer, coordinator
+from tests.support.orb_command import ROOT, command_line
+
+TTL_S: Final = 2.0
+PARTITIONS: Final = 8
+KEYS: Final = Keys("test")
+LOOK_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Member:
+    """A master or a worker."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        """SIGKILL, also when it is stopped."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+
+
+class Cluster:
+    """Members over one etcd, one broker and one SQLite file."""
+
+    def __init__(self, folder: Path, etcd: EtcdServer, broker: BrokerServer) -> None:
+        self.folder = folder
+        self.etcd = etcd
+        self.broker = broker
+        self.database = folder / "cluster.db"
+        self.members: dict[str, Member] = {}
+
+    def master(self, name: str) -> Member:
+        """Start one."""
+        return self._start("master", name, {"ORB_DATABASE": str(self.database), "ORB_PARTITIONS": str(PARTITIONS)})
+
+    def worker(self, name: str) -> Member:
+        """Start one."""
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        return self._start("worker", name, {"ORB_DIR": str(home), "ORB_REPORT_S": "0.2"})
+
+    def _start(self, role: str, name: str, settings: Mapping[str, str]) -> Member:
+        log = self.folder / f"{name}.log"
+        shared = {
+            "ORB_ID": name,
+            "ORB_CLUSTER": KEYS.cluster,
+            "ORB_ETCD": self.etcd.endpoint,
+            "ORB_NATS_URL": self.broker.endpoint.url,
+            "ORB_NATS_TOKEN": self.broker.endpoint.token,
+            "ORB_MEMBER_TTL_S": str(TTL_S),
+            "ORB_GRANT_S": "3",
+            "ORB_ACK_WAIT_S": "3",
+        }
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                command_line(role),
+                cwd=ROOT,
+                env={**os.environ, **shared, **settings},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        member = self.members[name] = Member(name, process, log)
+        return member
+
+    # --- what operators do --------------------------------------------------------------------------------------------
+
+    def declare(self, spec: Mapping[str, Any]) -> CrawlId:
+        """Store a crawl, with loopback opened; the masters find it."""
+        parsed = parse_spec({"egress": {"allow": ["127.0.0.0/8"]}, **spec})
+
+        async def put() -> CrawlId:
+            store = await SqliteStore.open(self.database)
+            try:
+                await store.open_cluster(PARTITIONS, public_suffix_snapshot(), 0)
+                row, _ = await store.put_crawl(parsed.name, encode_spec(parsed).decode(), 0)
+                return row.crawl_id
+            finally:
+                await store.close()
+
+        return asyncio.run(put())
+
+    # --- what can be seen ---------------------------------------------------------------------------------------------
+
+    def row(self, crawl_id: CrawlId) -> CrawlRow:
+        """The crawl as stored."""
+
+        async def read() -> CrawlRow | None:
+            store = await SqliteStore.open(self.database)
+            try:
+                return await store.crawl(crawl_id)
+            finally:
+                await store.close()
+
+        row = asyncio.run(read())
+        assert row is not None
+        return row
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Rows of the database."""
+        with sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=10) as connection:
+            return connection.execute(statement).fetchall()
+
+    def pages(self) -> list[str]:
+        """The URLs of the stored pages."""
+        return [
+            url
+            for (url,) in self.query(
+                "SELECT u.url FROM urls u JOIN fetches f USING (crawl_id, host_id, fingerprint)"
+                " WHERE f.page AND f.status = 200"
+            )
+        ]
+
+    def terms(self) -> list[int]:
+        """The owner terms of the partitions."""
+        return [term for (term,) in self.query("SELECT owner_term FROM partitions ORDER BY partition")]
+
+    def epoch(self) -> int:
+        """The cluster's epoch."""
+        return int(self.query("SELECT epoch FROM cluster")[0][0])
+
+    def leader(self) -> str | None:
+        """Who leads, by etcd."""
+        entry = self._get(KEYS.leader)
+        return None if entry is None else decode_record(LeaderRecord, entry).id
+
+    def owners(self) -> set[str]:
+        """Who owns the partitions, by etcd, and "" if somebody lacks an owner."""
+
+        async def read() -> set[str]:
+            async with coordinator(self.etcd.endpoint) as opened:
+                found = (await opened.list(KEYS.partitions)).entries.values()
+                owners = {decode_record(PartitionRecord, entry.value).owner for entry in found}
+                return owners if len(found) == PARTITIONS else owners | {""}
+
+        return asyncio.run(read())
+
+    def _get(self, key: str) -> bytes | None:
+        async def read() -> bytes | None:
+            async with coordinator(self.etcd.endpoint) as opened:
+                entry = await opened.get(key)
+                return None if entry is None else entry.value
+
+        return asyncio.run(read())
+
+    def wait_until(self, true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> float:
+        """Wait for it; how long it took. AssertionError with the members' last words when it does not come."""
+        begun = time.monotonic()
+        while not true():
+            if time.monotonic() - begun > timeout_s:
+                raise AssertionError(f"waited {timeout_s} s until {what}:\n{self.last_words()}")
+            time.sleep(LOOK_S)
+        return time.monotonic() - begun
+
+    def finish(self, crawl_id: CrawlId, timeout_s: float = 90.0) -> CrawlRow:
+        """The crawl as soon as it is finished."""
+        self.wait_until(lambda: self.row(crawl_id).state == "finished", "the crawl is finished", timeout_s)
+        return self.row(crawl_id)
+
+    def last_words(self) -> str:
+        """The end of what each member said."""
+        return "\n".join(
+            f"--- {member.name}\n{member.log.read_bytes()[-4000:].decode(errors='replace')}"
+            for member in self.members.values()
+        )
+
+    def said(self, name: str, event: str) -> list[dict[str, Any]]:
+        """The events of that name in a member's log."""
+        lines = [line for line in self.members[name].log.read_bytes().splitlines() if line.startswith(b"{")]
+        return [found for line in lines if (found := msgspec.json.decode(line)).get("event") == event]
+
+    # --- what happens to etcd -----------------------------------------------------------------------------------------
+
+    def kill_etcd(self) -> None:
+        self.etcd.kill()
+
+    def restart_etcd(self) -> None:
+        asyncio.run(self.etcd.restart())
+
+    def replace_etcd(self) -> None:
+        """SIGKILL, and an empty one in its place."""
+        self.etcd.kill()
+        shutil.rmtree(self.etcd.embedded.folder / "data")
+        asyncio.run(self.etcd.restart())
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """etcd and a broker, and whatever members the test starts."""
+    etcd = EtcdServer(folder / "etcd")
+    broker = BrokerServer(folder / "broker")
+    made = Cluster(folder, etcd, broker)
+    try:
+        asyncio.run(etcd.start())
+        yield made
+    finally:
+        for member in made.members.values():
+            member.signal(signal.SIGKILL)
+            member.end()
+        asyncio.run(etcd.embedded.stop())
+        asyncio.run(broker.embedded.stop())
