@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import PostgresServer, postgres_tables
+from shared.adapters.sql.postgres import PostgresSettings
+from tests.support.postgres import PostgresLook, PostgresServer, postgres_tables
 from tests.support.tables import Tables, books, sqlite_tables
 
 Story = Callable[[Tables], Awaitable[None]]
@@ -33,6 +34,22 @@ def on_store(new_tables: Callable[[], AbstractAsyncContextManager[Tables]]) -> C
             async with new_tables() as tables:
                 await story(tables)
                 assert books(tables.at) == list(wrong)
+
+        asyncio.run(whole())
+
+    return run
+
+
+@pytest.fixture
+def on_postgres(postgres_server: PostgresServer) -> Callable[..., None]:
+    """`on_postgres(story)` runs it on a new database; the story is also given the database's URL."""
+
+    def run(story: Callable[[Tables, str], Awaitable[None]], settings: PostgresSettings | None = None) -> None:
+        async def whole() -> None:
+            async with postgres_tables(postgres_server, settings=settings) as tables:
+                assert isinstance(tables.at, PostgresLook)
+                await story(tables, tables.at.url)
+                assert books(tables.at) == []
 
         asyncio.run(whole())
 

@@ -1,198 +1,22 @@
-"""What happens on PostgreSQL alone: owners that stop inside a transaction or write at once, a server that dies."""
+"""What a PostgreSQL server does to transactions: it dies, falls silent, refuses; and what its clients make of it."""
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql.apply import bury
-from shared.adapters.sql.fence import pass_fence, take_over
+from shared.adapters.sql.fence import pass_fence
 from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
 from shared.adapters.sql.store import PostgresStore
-from shared.domain.errors import OwnershipLost, Permanent, Transient, Unusable
+from shared.domain.errors import Permanent, Transient, Unusable
 from shared.domain.ids import Term
-from shared.domain.ledger import Changes, DeadLetter
+from shared.domain.ledger import DeadLetter
 from tests.support.cut_wire import cut_wire
 from tests.support.postgres import PostgresLook, PostgresServer, postgres, postgres_tables
-from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, books, links
-
-LETTER = DeadLetter(None, "url", NOW_MS, "kept by whoever owns the partition")
-QUICK = PostgresSettings(idle_in_transaction_s=0.5, lock_s=20, statement_s=20)
-
-
-class Stopped:
-    """A process that stops in the middle of a transaction: a loop on a thread, blocked until `go_on`."""
-
-    def __init__(
-        self,
-        url: str,
-        before: Callable[[Connection], object],
-        after: Callable[[Connection], object],
-        settings: PostgresSettings | None,
-    ) -> None:
-        self._pool = PostgresPool(url, settings)
-        self._before, self._after = before, after
-        self._there, self._on = threading.Event(), threading.Event()
-        self.outcome: BaseException | str = "under way"
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-        self._thread.start()
-
-    async def there(self) -> None:
-        """Wait until it has done what it does before it stops."""
-        assert await asyncio.to_thread(self._there.wait, 60)
-
-    async def go_on(self) -> BaseException | str:
-        """Let it go on; how its transaction ended."""
-        self._on.set()
-        await asyncio.to_thread(self._thread.join)
-        return self.outcome
-
-    def close(self) -> None:
-        self._on.set()
-        self._thread.join()
-
-    async def _run(self) -> None:
-        try:
-            await self._pool.write(self._transaction)
-            self.outcome = "committed"
-        except Exception as error:
-            self.outcome = error
-        finally:
-            await self._pool.close()
-
-    def _transaction(self, connection: Connection) -> None:
-        self._before(connection)
-        self._there.set()
-        assert self._on.wait(60)
-        self._after(connection)
-
-
-@contextmanager
-def stopped(
-    url: str,
-    before: Callable[[Connection], object],
-    after: Callable[[Connection], object],
-    settings: PostgresSettings | None = None,
-) -> Iterator[Stopped]:
-    process = Stopped(url, before, after, settings)
-    try:
-        yield process
-    finally:
-        process.close()
-
-
-@pytest.fixture
-def on_postgres(postgres_server: PostgresServer) -> Callable[..., None]:
-    """`on_postgres(story)` runs it on a new database; the story is also given the database's URL."""
-
-    def run(story: Callable[[Tables, str], Awaitable[None]], settings: PostgresSettings | None = None) -> None:
-        async def whole() -> None:
-            async with postgres_tables(postgres_server, settings=settings) as tables:
-                assert isinstance(tables.at, PostgresLook)
-                await story(tables, tables.at.url)
-                assert books(tables.at) == []
-
-        asyncio.run(whole())
-
-    return run
-
-
-def letters(t: Tables) -> int:
-    count = t.value("SELECT count(*) FROM dead_letters")
-    assert isinstance(count, int)
-    return count
-
-
-def buries(connection: Connection) -> None:
-    bury(connection, PARTITION, LETTER)
-
-
-# Owners ---------------------------------------------------------------------------------------------------------------
-
-
-def test_an_owner_stopped_inside_a_transaction_holds_no_takeover_up_and_writes_nothing(
-    on_postgres: Callable[..., None],
-) -> None:
-    async def story(t: Tables, url: str) -> None:
-        await t.found(*links("a.example.com", range(3)))
-        old = t.fence
-
-        def begin(connection: Connection) -> None:
-            pass_fence(connection, old)
-            buries(connection)
-
-        with stopped(url, begin, buries, QUICK) as owner:
-            await owner.there()
-            claimed = await t.claim(2)
-            assert owner.outcome == "under way", "the takeover did not wait for it"
-            assert claimed.fence.version == old.version + 1, "its transaction left nothing"
-            await t.bury(LETTER)
-            assert isinstance(await owner.go_on(), Transient)
-        assert letters(t) == 1
-        with pytest.raises(OwnershipLost):
-            await t.store.apply(old, t.position, Changes(dead_letters=[LETTER]))
-        with pytest.raises(OwnershipLost):
-            await t.store.reload(PARTITION, Term(1))
-        assert letters(t) == 1
-
-    on_postgres(story, QUICK)
-
-
-def test_a_write_that_waits_behind_a_claim_is_refused_when_the_claim_commits(on_postgres: Callable[..., None]) -> None:
-    async def story(t: Tables, url: str) -> None:
-        with stopped(url, lambda c: take_over(c, PARTITION, Term(2)), lambda c: None) as heir:
-            await heir.there()
-            late = asyncio.create_task(t.bury(LETTER))
-            await waiting_for_a_lock(t)
-            assert await heir.go_on() == "committed"
-            with pytest.raises(OwnershipLost):
-                await late
-        assert letters(t) == 0
-
-    on_postgres(story)
-
-
-def test_a_claim_waits_for_a_write_that_passed_the_fence_before_and_loads_it(on_postgres: Callable[..., None]) -> None:
-    async def story(t: Tables, url: str) -> None:
-        with stopped(url, lambda c: pass_fence(c, t.fence), buries) as owner:
-            await owner.there()
-            claim = asyncio.create_task(t.claim(2))
-            await waiting_for_a_lock(t)
-            assert await owner.go_on() == "committed"
-            assert (await claim).fence.version == 3
-        assert letters(t) == 1
-
-    on_postgres(story)
-
-
-async def waiting_for_a_lock(t: Tables) -> None:
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    while not t.rows(waiting):  # noqa: ASYNC110  the server has no event for it
-        await asyncio.sleep(0)
-
-
-def test_owners_of_different_partitions_write_at_once(on_postgres: Callable[..., None]) -> None:
-    async def story(t: Tables, url: str) -> None:
-        there = await t.store.claim(OTHER, Term(1))
-        other = Tables(t.store, t.at, t.crawl_id, there.fence)
-        with stopped(url, lambda c: pass_fence(c, t.fence), buries) as owner:
-            await owner.there()
-            await other.found(*links("b.example.org", range(4)), producer="w2")
-            row = await other.lease("b.example.org")
-            assert row is not None
-            assert len(row.order) == 4
-            assert await owner.go_on() == "committed"
-        assert letters(t) == 1
-        assert (await t.store.counters(t.crawl_id)).leased == 4
-
-    on_postgres(story)
-
-
-# What the server does -------------------------------------------------------------------------------------------------
+from tests.support.stopped import LETTER, buries, letters, stopped
+from tests.support.tables import NOW_MS, PARTITION, Tables
 
 
 def test_a_server_killed_inside_a_transaction_is_transient_and_the_owner_goes_on_when_it_is_back(
@@ -328,41 +152,6 @@ def test_a_transaction_that_met_another_runs_again_as_a_whole(on_postgres: Calla
         await pool.close()
 
     on_postgres(story)
-
-
-def test_two_who_lock_rows_crosswise_both_commit(on_postgres: Callable[..., None]) -> None:
-    async def story(t: Tables, url: str) -> None:
-        row = text("UPDATE partitions SET next_lease = next_lease + 1 WHERE partition = :p")
-        pool = PostgresPool(url, PostgresSettings(lock_s=20, statement_s=20))
-        with stopped(url, lambda c: c.execute(row, {"p": 0}), lambda c: c.execute(row, {"p": 1}), QUICK) as one:
-            await one.there()
-
-            def crosswise(connection: Connection) -> None:
-                connection.execute(row, {"p": 1})
-                connection.execute(row, {"p": 0})
-
-            other = asyncio.create_task(pool.write(crosswise))
-            await waiting_for_a_lock(t)
-            assert await one.go_on() == "committed"
-            await other
-        assert t.rows("SELECT next_lease FROM partitions WHERE partition < 2") == [(3,), (3,)]
-        await pool.close()
-
-    on_postgres(story)
-
-
-def test_crawls_declared_at_once_are_one_crawl_with_every_revision(on_postgres: Callable[..., None]) -> None:
-    async def story(t: Tables, url: str) -> None:
-        declared = await asyncio.gather(*(t.store.put_crawl("new", f'{{"n":{n}}}', NOW_MS) for n in range(4)))
-        assert len({crawl.crawl_id for crawl, _ in declared}) == 1
-        assert sorted(crawl.revision for crawl, _ in declared) == [1, 2, 3, 4]
-        opened = await asyncio.gather(*(t.store.open_cluster(n, "", NOW_MS) for n in (2, 4)))
-        assert {partitions for partitions, _ in opened} == {8}
-
-    on_postgres(story)
-
-
-# Errors by what the caller must do ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,92 @@
+"""An owner that stops in the middle of a transaction on PostgreSQL, as a process does that the kernel stops."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from shared.adapters.sql.apply import bury
+from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
+from shared.domain.ledger import DeadLetter
+from tests.support.tables import NOW_MS, PARTITION, Tables
+
+LETTER = DeadLetter(None, "url", NOW_MS, "kept by whoever owns the partition")
+
+
+class Stopped:
+    """A process that stops in the middle of a transaction: a loop on a thread, blocked until `go_on`."""
+
+    def __init__(
+        self,
+        url: str,
+        before: Callable[[Connection], object],
+        after: Callable[[Connection], object],
+        settings: PostgresSettings | None,
+    ) -> None:
+        self._pool = PostgresPool(url, settings)
+        self._before, self._after = before, after
+        self._there, self._on = threading.Event(), threading.Event()
+        self.outcome: BaseException | str = "under way"
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+
+    async def there(self) -> None:
+        """Wait until it has done what it does before it stops."""
+        assert await asyncio.to_thread(self._there.wait, 60)
+
+    async def go_on(self) -> BaseException | str:
+        """Let it go on; how its transaction ended."""
+        self._on.set()
+        await asyncio.to_thread(self._thread.join)
+        return self.outcome
+
+    def close(self) -> None:
+        self._on.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        try:
+            await self._pool.write(self._transaction)
+            self.outcome = "committed"
+        except Exception as error:
+            self.outcome = error
+        finally:
+            await self._pool.close()
+
+    def _transaction(self, connection: Connection) -> None:
+        self._before(connection)
+        self._there.set()
+        assert self._on.wait(60)
+        self._after(connection)
+
+
+@contextmanager
+def stopped(
+    url: str,
+    before: Callable[[Connection], object],
+    after: Callable[[Connection], object],
+    settings: PostgresSettings | None = None,
+) -> Iterator[Stopped]:
+    process = Stopped(url, before, after, settings)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def letters(t: Tables) -> int:
+    count = t.value("SELECT count(*) FROM dead_letters")
+    assert isinstance(count, int)
+    return count
+
+
+def buries(connection: Connection) -> None:
+    bury(connection, PARTITION, LETTER)
+
+
+async def waiting_for_a_lock(t: Tables) -> None:
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    while not t.rows(waiting):  # noqa: ASYNC110  the server has no event for it
+        await asyncio.sleep(0)
