@@ -1,0 +1,147 @@
+"""Specs that a leader publishes reach workers whole and in order, over every coordinator; absent is never deleted."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from shared.adapters.etcd.specs import EtcdSpecPublisher, EtcdSpecs
+from shared.adapters.local.coordinator import LocalCoordinator
+from shared.domain.crawl import CrawlSpec, Seed
+from shared.domain.errors import OwnershipLost, Transient
+from shared.domain.ids import CrawlId, Revision
+from shared.ports.coordinator import Coordinator, Leadership
+from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
+from shared.wire.keys import Keys
+from tests.support.etcd import CLOCK, coordinator, etcd
+
+CRAWL = CrawlId(7)
+KEYS = Keys("test")
+PATIENCE_S = 30.0
+
+Story = Callable[[Coordinator], Awaitable[None]]
+
+
+@asynccontextmanager
+async def over_etcd(folder: Path) -> AsyncIterator[Coordinator]:
+    async with etcd(folder / "etcd") as server, coordinator(server.endpoint) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def in_process(_: Path) -> AsyncIterator[Coordinator]:
+    yield LocalCoordinator(CLOCK)
+
+
+@pytest.fixture(params=[over_etcd, in_process], ids=["etcd", "local"])
+def on_coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
+    """`on_coordinator(story)` runs the story on a new coordinator."""
+
+    def run(story: Story) -> None:
+        async def whole() -> None:
+            async with asyncio.timeout(PATIENCE_S), request.param(tmp_path) as opened:
+                await story(opened)
+
+        asyncio.run(whole())
+
+    return run
+
+
+@asynccontextmanager
+async def leading(c: Coordinator) -> AsyncIterator[Leadership]:
+    async with c.session(30.0) as session:
+        yield await session.campaign(KEYS.leader, b"me")
+
+
+@asynccontextmanager
+async def watching(c: Coordinator, wait_s: float = 10.0) -> AsyncIterator[SpecSource]:
+    async with c.watch(KEYS.crawls) as view:
+        yield EtcdSpecs(view, KEYS, wait_s=wait_s)
+
+
+def published(revision: int, *, gone: bool = False) -> PublishedSpec:
+    spec = CrawlSpec(seeds=(Seed(url=f"http://example.org/{revision}"),))
+    return PublishedSpec(CRAWL, Revision(revision), spec, 8, gone)
+
+
+def test_what_is_published_is_what_workers_see(on_coordinator: Callable[[Story], None]) -> None:
+    async def story(c: Coordinator) -> None:
+        async with leading(c) as leadership, watching(c) as source:
+            publisher: SpecPublisher = EtcdSpecPublisher(c, leadership, KEYS)
+            for spec in (published(1), published(2), published(5)):
+                await publisher.publish(spec)
+                assert await source.spec(CRAWL, spec.revision) == spec
+            assert await source.spec(CRAWL, Revision(3)) == published(5), "a later revision will do"
+
+    on_coordinator(story)
+
+
+def test_absent_or_older_is_not_deleted_but_not_known_yet(on_coordinator: Callable[[Story], None]) -> None:
+    async def story(c: Coordinator) -> None:
+        async with leading(c) as leadership, watching(c, wait_s=0.05) as source:
+            with pytest.raises(Transient, match="not published"):
+                await source.spec(CRAWL, Revision(1))
+            await EtcdSpecPublisher(c, leadership, KEYS).publish(published(1))
+            with pytest.raises(Transient, match=r"revision 2 is wanted"):
+                await source.spec(CRAWL, Revision(2))
+
+    on_coordinator(story)
+
+
+def test_a_deleted_crawl_is_gone_whatever_revision_is_wanted_and_does_not_come_back(
+    on_coordinator: Callable[[Story], None],
+) -> None:
+    async def story(c: Coordinator) -> None:
+        async with leading(c) as leadership, watching(c) as source:
+            publisher = EtcdSpecPublisher(c, leadership, KEYS)
+            await publisher.publish(published(1))
+            await publisher.publish(published(1, gone=True))
+            await publisher.publish(published(2))
+            waited = await source.spec(CRAWL, Revision(1))
+            while waited is not None and not waited.gone:
+                waited = await source.spec(CRAWL, Revision(2))
+            assert waited == published(1, gone=True)
+            assert await source.spec(CRAWL, Revision(2)) == published(1, gone=True)
+
+    on_coordinator(story)
+
+
+def test_a_reader_waits_for_the_revision_it_needs(on_coordinator: Callable[[Story], None]) -> None:
+    async def story(c: Coordinator) -> None:
+        async with leading(c) as leadership, watching(c) as source:
+            publisher = EtcdSpecPublisher(c, leadership, KEYS)
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(source.spec(CRAWL, Revision(2)))
+                await publisher.publish(published(1))
+                await publisher.publish(published(2))
+            assert waiting.result() == published(2)
+
+    on_coordinator(story)
+
+
+def test_the_same_again_writes_nothing_and_an_older_one_never_replaces_a_newer(
+    on_coordinator: Callable[[Story], None],
+) -> None:
+    async def story(c: Coordinator) -> None:
+        async with leading(c) as leadership:
+            publisher = EtcdSpecPublisher(c, leadership, KEYS)
+            await publisher.publish(published(2))
+            before = await c.get(KEYS.crawl(CRAWL))
+            await publisher.publish(published(2))
+            await publisher.publish(published(1))
+            assert await c.get(KEYS.crawl(CRAWL)) == before
+
+    on_coordinator(story)
+
+
+def test_a_deposed_leader_publishes_nothing(on_coordinator: Callable[[Story], None]) -> None:
+    async def story(c: Coordinator) -> None:
+        async with leading(c) as leadership:
+            await leadership.resign()
+            with pytest.raises(OwnershipLost):
+                await EtcdSpecPublisher(c, leadership, KEYS).publish(published(1))
+            assert await c.get(KEYS.crawl(CRAWL)) is None
+
+    on_coordinator(story)

@@ -1,0 +1,60 @@
+"""The store's promises to those who control the cluster: epochs never fall, and nobody ends what has moved."""
+
+from collections.abc import Callable
+
+from shared.domain.frontier import CrawlState, Position
+from shared.domain.ids import Partition, Revision
+from tests.support.tables import NOW_MS, PARTITION, Tables, link
+
+OnStore = Callable[..., None]
+
+
+def test_the_epoch_only_rises(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        assert await t.store.epoch() == 1
+        assert await t.store.raise_epoch(5) == 5
+        assert await t.store.raise_epoch(3) == 5
+        assert await t.store.epoch() == 5
+
+    on_store(story)
+
+
+def test_every_partition_has_a_position_from_the_start_and_owners_move_theirs(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        assert await t.store.positions() == {Partition(p): Position() for p in range(8)}
+        await t.found(link("http://a.test/"))
+        positions = await t.store.positions()
+        assert positions.pop(PARTITION) == t.position != Position()
+        assert set(positions.values()) == {Position()}
+
+    on_store(story)
+
+
+def test_a_crawl_advances_only_from_the_state_and_revision_that_were_seen(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        first, seeding, running = Revision(1), CrawlState.SEEDING, CrawlState.RUNNING
+        assert not await t.store.advance_crawl(t.crawl_id, Revision(2), seeding, running, None, NOW_MS)
+        assert not await t.store.advance_crawl(t.crawl_id, first, CrawlState.PAUSED, running, None, NOW_MS)
+        assert await t.store.advance_crawl(t.crawl_id, first, seeding, running, None, NOW_MS + 1)
+        assert not await t.store.advance_crawl(t.crawl_id, first, seeding, running, None, NOW_MS + 2)
+        row = await t.store.crawl(t.crawl_id)
+        assert row is not None
+        assert (row.state, row.started_at_ms, row.finished_at_ms) == (running, NOW_MS + 1, None)
+
+    on_store(story)
+
+
+def test_a_leader_that_looked_before_the_counters_moved_does_not_end_the_crawl(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        running, finished = CrawlState.RUNNING, CrawlState.FINISHED
+        await t.store.set_state(t.crawl_id, running, None, NOW_MS)
+        seen = (await t.store.counters(t.crawl_id)).version
+        await t.found(link("http://a.test/"))
+        end = (t.crawl_id, Revision(1), running, finished, "complete", NOW_MS + 9)
+        assert not await t.store.advance_crawl(*end, counted=seen)
+        assert await t.store.advance_crawl(*end, counted=(await t.store.counters(t.crawl_id)).version)
+        row = await t.store.crawl(t.crawl_id)
+        assert row is not None
+        assert (row.state, row.finished_reason, row.finished_at_ms) == (finished, "complete", NOW_MS + 9)
+
+    on_store(story)
