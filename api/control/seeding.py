@@ -7,16 +7,26 @@ from functools import partial
 
 import structlog
 
+from shared.domain.command import CommandKind
 from shared.domain.crawl import Seed
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.domain.url import canonicalize, host_of, partition_of
 from shared.ports.broker import Broker
 from shared.ports.retrying import until_answered
-from shared.wire.messages import Discoveries, Link, Origin, encode
+from shared.wire.messages import Command, Discoveries, Link, Origin, encode
 
 log = structlog.get_logger("orb.control")
 
 _LINKS_A_MESSAGE = 500
+
+
+async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
+    """Have what failed without an answer tried again under a changed spec: the change may be what it was waiting for
+    (an opened network, a proxy, longer limits). Returns when every partition's command is acknowledged."""
+    command_id = f"revision-{crawl_id}-{revision}"
+    data = encode(Command(command_id, crawl_id, CommandKind.RETRY_UNANSWERED))
+    for partition in map(Partition, range(partitions)):
+        await until_answered(partial(broker.publish_report, partition, "outcome", data, f"{command_id}.{partition}"))
 
 
 async def publish_seeds(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import structlog
 
 from api.control.finishing import finished
-from api.control.seeding import publish_seeds
+from api.control.seeding import publish_seeds, retry_unanswered
 from api.frontier.crawls import ActiveCrawl, Crawls
 from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings
@@ -125,6 +125,8 @@ class Standalone:
     async def _finish(self, crawl: ActiveCrawl) -> None:
         """Seed, run, and end the crawl when it is finished."""
         if crawl.state is CrawlState.SEEDING:
+            if crawl.revision > 1:
+                await retry_unanswered(self._broker, crawl.crawl_id, crawl.revision, self._settings.partitions)
             n = await publish_seeds(
                 self._broker, crawl.crawl_id, crawl.revision, self._spec.seeds, self._settings.partitions
             )

@@ -35,6 +35,24 @@ def test_failed_urls_are_queued_again_with_fresh_attempts(on_store: OnStore) -> 
     on_store(story)
 
 
+def test_what_no_server_answered_is_queued_again_alone_and_the_tallies_follow(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(3)))
+        for reason in ("egress_denied", "http_404", "httpd_is_no_status"):
+            row = await t.lease(HOST, 1)
+            assert row is not None
+            await t.settle(row, UrlState.FAILED, reason=reason)
+            changes = Changes()
+            changes.tallies[t.crawl_id, "failed", reason] += 1
+            await t.apply(changes)
+        await t.command("retry_unanswered")
+        assert t.rows("SELECT reason FROM urls WHERE state = 4") == [("http_404",)]
+        assert (await t.queue(HOST)).queued == 2
+        assert await t.store.tallies(t.crawl_id) == {"failed": {"http_404": 1}}
+
+    on_store(story)
+
+
 def test_a_retry_gives_dead_hosts_a_new_chance_and_leaves_the_others_blocks(on_store: OnStore) -> None:
     """A host that asked to be left alone stays so: its block is politeness, not failure."""
 

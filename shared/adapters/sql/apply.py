@@ -1,5 +1,6 @@
 """The transaction that writes an owner's decisions (shared.domain.ledger.Changes)."""
 
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -147,6 +148,13 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
         connection.execute(_EXPIRED, [{"lease_id": k, "expired": n} for k, n in changes.expired.items()])
     for crawl_id, deltas in counters.items():
         add_counters(connection, crawl_id, partition, deltas)
+    add_tallies(connection, partition, tallies)
+    for letter in changes.dead_letters:
+        bury(connection, partition, letter)
+
+
+def add_tallies(connection: Connection, partition: Partition, tallies: Mapping[tuple[CrawlId, str, str], int]) -> None:
+    """Add to tallies (crawl, kind, key) of this partition."""
     if tallies:
         connection.execute(
             _TALLY,
@@ -155,8 +163,6 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
                 for (crawl_id, kind, key), n in tallies.items()
             ],
         )
-    for letter in changes.dead_letters:
-        bury(connection, partition, letter)
 
 
 def add_counters(connection: Connection, crawl_id: CrawlId, partition: Partition, deltas: dict[str, int]) -> None:

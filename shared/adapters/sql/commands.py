@@ -4,9 +4,11 @@ A chunk covers a bounded number of hosts, and each host's rows by whole statemen
 before the last chunk starts the command over), so every statement names the state it changes.
 """
 
+from collections import defaultdict
+
 from sqlalchemy import Connection, bindparam, text
 
-from shared.adapters.sql.apply import add_counters
+from shared.adapters.sql.apply import add_counters, add_tallies
 from shared.adapters.sql.fence import move_position, pass_fence
 from shared.domain.command import CommandKind, check_command
 from shared.domain.frontier import LEVEL_MS, Fence, Position
@@ -23,11 +25,20 @@ _RECORD = text(
     "INSERT INTO commands (id, partition, crawl_id, kind, applied_at_ms)"
     " VALUES (:id, :partition, :crawl_id, :kind, :now_ms) ON CONFLICT (id, partition) DO NOTHING"
 )
-_RETRY = text(
-    "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
-    f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS}"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 4"
-)
+_FAILED = "crawl_id = :crawl_id AND host_id = :host_id AND state = 4"
+_UNANSWERED = f"{_FAILED} AND coalesce(reason, '') NOT LIKE 'http!_%' ESCAPE '!'"
+_RETRIED = {CommandKind.RETRY_FAILED: _FAILED, CommandKind.RETRY_UNANSWERED: _UNANSWERED}
+_REASONS = {
+    kind: text(f"SELECT coalesce(reason, '') AS reason, count(*) AS n FROM urls WHERE {which} GROUP BY reason")
+    for kind, which in _RETRIED.items()
+}
+_RETRY = {
+    kind: text(
+        "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
+        f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS} WHERE {which}"
+    )
+    for kind, which in _RETRIED.items()
+}
 _RETRY_QUEUE = text("UPDATE queues SET queued = queued + :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
 # A dead host gets its chances anew. Its block stays: it is what the host, or an operator, asked for.
 _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0 WHERE host_id IN :ids").bindparams(
@@ -58,14 +69,14 @@ def run_chunk(
     rest: int | None = None
     if not repeated:
         match kind:
-            case CommandKind.RETRY_FAILED | CommandKind.DELETE:
+            case CommandKind.RETRY_FAILED | CommandKind.RETRY_UNANSWERED | CommandKind.DELETE:
                 chunk = keys | {"after": after_host, "most": _HOSTS_A_CHUNK}
                 hosts = [row.host_id for row in connection.execute(_HOSTS, chunk)]
                 rest = hosts[-1] if len(hosts) == _HOSTS_A_CHUNK else None
                 if kind is CommandKind.DELETE:
                     _delete(connection, keys, hosts, last=rest is None)
                 else:
-                    _retry(connection, command, fence, hosts, now_ms)
+                    _retry(connection, kind, command, fence, hosts, now_ms)
             case CommandKind.BLOCK_HOST:
                 connection.execute(_BLOCK, keys | _only(command, "host", "until_ms"))
             case CommandKind.HOST_DELAY:
@@ -81,18 +92,26 @@ def _only(command: CommandRun, *names: str) -> dict[str, object]:
     return {name: command.args[name] for name in names}
 
 
-def _retry(connection: Connection, command: CommandRun, fence: Fence, hosts: list[int], now_ms: int) -> None:
+def _retry(
+    connection: Connection, kind: CommandKind, command: CommandRun, fence: Fence, hosts: list[int], now_ms: int
+) -> None:
     total = 0
     retried: list[int] = []
+    reasons: dict[str, int] = defaultdict(int)
     for host_id in hosts:
         keys = {"crawl_id": command.crawl_id, "host_id": host_id}
-        n = connection.execute(_RETRY, keys | {"now_ms": now_ms}).rowcount
+        for row in connection.execute(_REASONS[kind], keys):
+            reasons[row.reason] += row.n
+        n = connection.execute(_RETRY[kind], keys | {"now_ms": now_ms}).rowcount
         if n:
             connection.execute(_RETRY_QUEUE, keys | {"n": n})
             total += n
             retried.append(host_id)
     if retried:
         connection.execute(_FRESH_HOST, {"ids": retried})
+        add_tallies(
+            connection, fence.partition, {(command.crawl_id, "failed", reason): -n for reason, n in reasons.items()}
+        )
         add_counters(connection, command.crawl_id, fence.partition, {"queued": total, "failed": -total})
 
 

@@ -114,7 +114,7 @@ def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, in
     rows = connection.execute(
         text(
             "SELECT kind, key, sum(n) FROM crawl_tallies WHERE crawl_id = :crawl_id"
-            " GROUP BY kind, key ORDER BY kind, key"
+            " GROUP BY kind, key HAVING sum(n) <> 0 ORDER BY kind, key"
         ),
         {"crawl_id": crawl_id},
     )
