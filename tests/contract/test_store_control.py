@@ -23,7 +23,7 @@ def test_every_partition_has_a_position_from_the_start_and_owners_move_theirs(on
     async def story(t: Tables) -> None:
         assert await t.store.positions() == {Partition(p): Position() for p in range(8)}
         await t.found(link("http://a.test/"))
-        positions = await t.store.positions()
+        positions = dict(await t.store.positions())
         assert positions.pop(PARTITION) == t.position != Position()
         assert set(positions.values()) == {Position()}
 
