@@ -73,11 +73,14 @@ class Problem(Exception):
         legal: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         status: int | None = None,
+        accepted: int | None = None,
+        durable_lines: int | None = None,
     ) -> None:
         super().__init__(detail)
         self.kind, self.detail, self.hint = kind, detail, hint
         self.errors, self.legal = tuple(errors), tuple(legal)
         self.headers = dict(headers or {})
+        self.accepted, self.durable_lines = accepted, durable_lines
         self.status = kind.value[1] if status is None else status
 
 
@@ -92,6 +95,8 @@ class _Body:
     hint: str = ""
     errors: list[FieldError] = field(default_factory=list)
     legal: list[str] = field(default_factory=list)
+    accepted: int | None = None
+    durable_lines: int | None = None
 
 
 def problem_of(error: Exception) -> Problem:
@@ -144,6 +149,8 @@ def answer(problem: Problem, path: str, request_id: str) -> Response:
         hint=problem.hint,
         errors=list(problem.errors),
         legal=[str(verb) for verb in problem.legal],
+        accepted=problem.accepted,
+        durable_lines=problem.durable_lines,
     )
     return Response(msgspec.json.encode(body), problem.status, problem.headers, MEDIA_TYPE)
 

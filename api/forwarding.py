@@ -47,11 +47,14 @@ def needs_leader(method: str, path: str) -> bool:
 class Forwarding:
     """Passes on what needs the leader, where this replica is not it."""
 
-    def __init__(self, app: ASGIApp, plane: ControlPlane, client: httpx.AsyncClient, member: str) -> None:
+    def __init__(
+        self, app: ASGIApp, plane: ControlPlane, client: httpx.AsyncClient, member: str, answer_s: float
+    ) -> None:
         self._app = app
         self._plane = plane
         self._client = client
         self._member = member
+        self._answer_s = answer_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not needs_leader(scope["method"], scope["path"]) or self._plane.is_leader():
@@ -77,7 +80,7 @@ class Forwarding:
             target += "?" + scope["query_string"].decode("ascii")
         try:
             said = await self._client.request(
-                scope["method"], target, content=body, headers=headers, timeout=ANSWER_S, follow_redirects=False
+                scope["method"], target, content=body, headers=headers, timeout=self._answer_s, follow_redirects=False
             )
         except httpx.ConnectError as error:
             log.warning("http.leader_unreachable", leader=leader, error=str(error))

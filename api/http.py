@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 from api.deps import Services
 from api.document import document
 from api.errors import Problem, respond
-from api.forwarding import Forwarding
-from api.routes import crawls, health, keys, turning
+from api.forwarding import ANSWER_S, Forwarding
+from api.routes import crawls, health, keys, seeds, turning
 from api.security.authentication import Authentication
 from api.security.context import RequestContext
 from api.security.limits import BodyLimit
@@ -20,7 +20,7 @@ from shared.domain.errors import Permanent, Transient
 from shared.domain.spec_parse import SpecError
 from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
 
-ROUTERS: Final = (health.router, crawls.router, turning.router, keys.router)
+ROUTERS: Final = (health.router, crawls.router, turning.router, seeds.router, keys.router)
 _OURS: Final = (
     Problem,
     HTTPException,
@@ -43,10 +43,12 @@ class _Application(FastAPI):
         return document(self)
 
 
-def application(services: Services | None = None, client: httpx.AsyncClient | None = None) -> FastAPI:
+def application(
+    services: Services | None = None, client: httpx.AsyncClient | None = None, *, answer_s: float = ANSWER_S
+) -> FastAPI:
     """The application; without services only its document can be asked for.
 
-    `client` carries what is passed on to the leader; whoever gives it closes it.
+    `client` carries what is passed on to the leader; whoever gives it closes it. `answer_s`: for how long the leader may think.
     """
     app = _Application(docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False)
     for router in ROUTERS:
@@ -56,7 +58,7 @@ def application(services: Services | None = None, client: httpx.AsyncClient | No
     if services is not None and client is not None:
         app.state.services = services
         # Added from inside out: a request passes the last one first.
-        app.add_middleware(Forwarding, plane=services.plane, client=client, member=services.member)
+        app.add_middleware(Forwarding, plane=services.plane, client=client, member=services.member, answer_s=answer_s)
         app.add_middleware(Authentication, keyring=services.keyring)
         app.add_middleware(BodyLimit)
         app.add_middleware(RequestContext)

@@ -15,16 +15,18 @@ from typing import Final
 from blake3 import blake3
 
 from shared.domain.crawl import CrawlSpec
-from shared.domain.errors import Refused
+from shared.domain.errors import Refused, Transient
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.domain.url import canonicalize, host_of, partition_of, scheme_of
 from shared.ports.broker import Broker
-from shared.ports.retrying import until_answered
 from shared.wire.messages import Discoveries, Link, Origin, encode
 
 WINDOW: Final = 20_000
 BUSY: Final = 0.5
 """The share of a partition's bound at which uploads are refused; workers go on up to the whole."""
+
+PATIENCE_S: Final = 10.0
+"""How long a message is offered to a broker that is away, before the upload is broken off."""
 
 _LINKS_A_MESSAGE: Final = 500
 _REASONS: Final = 10
@@ -121,9 +123,12 @@ class SeedUpload:
                 self._sum.update(f"{link.priority} {url}\n".encode())
                 parts[partition_of(host_of(url), self._partitions)].append(link)
             producer = f"seeds-{self._sum.hexdigest(length=16)}"
-            async with asyncio.TaskGroup() as tasks:
-                for partition, links in parts.items():
-                    tasks.create_task(self._send(producer, partition, links), name=f"seeds.{partition}")
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for partition, links in parts.items():
+                        tasks.create_task(self._send(producer, partition, links), name=f"seeds.{partition}")
+            except ExceptionGroup as group:
+                raise group.exceptions[0] from group
             self.counts.accepted += len(self._links)
             self._links = {}
         self.counts.durable_lines = self.counts.lines
@@ -135,9 +140,17 @@ class SeedUpload:
             chunk = links[start : start + _LINKS_A_MESSAGE]
             total += len(chunk)
             message = Discoveries(self._crawl_id, self._revision, producer, n, total, [Origin(0, b"", chunk)])
-            data, message_id = encode(message), f"{producer}.{partition}.{n}"
+            await self._stored(partition, encode(message), f"{producer}.{partition}.{n}")
 
-            async def publish(data: bytes = data, message_id: str = message_id) -> int:
-                return await self._broker.publish_report(partition, "discovery", data, message_id)
-
-            await until_answered(publish)
+    async def _stored(self, partition: Partition, data: bytes, message_id: str) -> None:
+        until = asyncio.get_running_loop().time() + PATIENCE_S
+        while True:
+            try:
+                await self._broker.publish_report(partition, "discovery", data, message_id)
+                return
+            except Refused:
+                raise
+            except Transient as error:
+                if asyncio.get_running_loop().time() + error.retry_in > until:
+                    raise
+                await asyncio.sleep(error.retry_in)

@@ -27,3 +27,7 @@ class ProblemBody(Model):
     hint: str = Field("", description="What to do about it.")
     errors: list[FieldProblem] = Field([], description="All that is wrong with the request's fields.")
     legal: list[str] = Field([], description="The verbs that are legal now, where one was not.")
+    accepted: int | None = Field(None, description="Of an upload that broke off: what is durable already.")
+    durable_lines: int | None = Field(
+        None, description="Of an upload that broke off: its lines that need not come again."
+    )

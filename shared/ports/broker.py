@@ -118,6 +118,10 @@ class Broker(Protocol):
         """Reports stored and not yet purged, all partitions."""
         ...
 
+    async def fullness(self, kind: ReportKind) -> float:
+        """How full the fullest partition's subject of this kind is: 0 empty, 1 when it refuses."""
+        ...
+
     async def ask(self, partition: Partition, data: bytes, wait_s: float) -> bytes:
         """Ask the partition's owner. Transient when nobody answered in time."""
         ...

@@ -77,4 +77,4 @@ def test_which_writes_need_the_leader_is_decided_for_every_one() -> None:
         for method, path, _ in operations()
         if method != "GET" and not needs_leader(method, path.replace("{", "").replace("}", ""))
     }
-    assert anywhere == {("POST", "/v1/crawls/{name}/plan")}
+    assert anywhere == {("POST", "/v1/crawls/{name}/plan"), ("POST", "/v1/crawls/{name}/seeds")}

@@ -84,7 +84,11 @@ def client_of(app: FastAPI, key: str | None = None) -> httpx.AsyncClient:
 
 @asynccontextmanager
 async def api(
-    path: Path, broker: Broker | None = None, plane: ControlPlane | None = None, leader: FastAPI | None = None
+    path: Path,
+    broker: Broker | None = None,
+    plane: ControlPlane | None = None,
+    leader: FastAPI | None = None,
+    answer_s: float = 10.0,
 ) -> AsyncIterator[Api]:
     """An API over the database `path`. Without a broker nothing may be asked that needs one."""
     threads = SqliteThreads(path)
@@ -111,7 +115,7 @@ async def api(
     try:
         keys = await issued(catalog)
         async with httpx.AsyncClient(transport=transport) as client:
-            app = application(services, client)
+            app = application(services, client, answer_s=answer_s)
             async with client_of(app) as anonymous:
                 yield Api(app, catalog, threads, keys, anonymous, missing)
     finally:

@@ -93,6 +93,12 @@ class NatsBroker:
         info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", None, self._settings.answer_s)
         return int(info["state"]["messages"])
 
+    async def fullness(self, kind: ReportKind) -> float:
+        every = {"subjects_filter": f"reports.*.{kind}"}
+        info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", every, self._settings.answer_s)
+        waiting: dict[str, int] = info["state"].get("subjects") or {}
+        return max(waiting.values(), default=0) / self._settings.reports_per_subject
+
     async def _report(self, which: dict[str, Any]) -> dict[str, Any] | None:
         """Read by the stream's leader: a direct get may be answered by a replica that has not the newest yet."""
         verb = f"STREAM.MSG.GET.{subjects.REPORTS}"

@@ -1,0 +1,194 @@
+"""/v1/crawls/{name}/seeds: URLs to start from, a few as JSON or millions as a stream."""
+
+import zlib
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Header, Path, Request
+from starlette.requests import ClientDisconnect
+
+from api.control.uploading import SeedUpload
+from api.deps import PROBLEM_CONTENT, By, Served, needs, problems
+from api.errors import FieldError, Kind, Problem, problem_of
+from api.schemas.crawls import NAME
+from api.schemas.seeds import SeedReport, report_body
+from api.security.limits import BODY_BYTES
+from shared.domain.access import Role
+from shared.domain.crawl import Priority, decode_spec
+from shared.domain.errors import Transient
+from shared.domain.frontier import CrawlState
+from shared.domain.url import MAX_URL_CHARS
+
+router = APIRouter(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
+
+LINE_BYTES: Final = 4 * MAX_URL_CHARS
+_PIECE: Final = 1 << 18
+_LINES: Final = ("text/plain", "application/x-ndjson", "application/jsonl")
+
+
+class _Seed(msgspec.Struct, forbid_unknown_fields=True):
+    url: str
+    priority: Priority = 0
+
+
+class _Seeds(msgspec.Struct, forbid_unknown_fields=True):
+    seeds: list[_Seed | str]
+
+
+_line: Final = msgspec.json.Decoder(_Seed | str)
+_whole: Final = msgspec.json.Decoder(_Seeds)
+_SEED_SCHEMA: Final[dict[str, Any]] = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Seed"}]}
+_BODY: Final[dict[str, Any]] = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["seeds"],
+                "additionalProperties": False,
+                "properties": {"seeds": {"type": "array", "items": _SEED_SCHEMA}},
+            },
+            "example": {"seeds": ["https://example.org/", {"url": "https://example.org/news", "priority": 5}]},
+        },
+        "application/x-ndjson": {
+            "schema": {"type": "string", "description": "A URL as a JSON string, or an object with `url`, a line."},
+            "example": '"https://example.org/"\n{"url": "https://example.org/news", "priority": 5}\n',
+        },
+        "text/plain": {"schema": {"type": "string", "description": "A URL a line; blank lines and # are skipped."}},
+    },
+}
+
+
+@router.post(
+    "",
+    summary="Add seeds",
+    dependencies=[needs(Role.OPERATOR)],
+    operation_id="add_seeds",
+    openapi_extra={"requestBody": _BODY},
+    responses={
+        **problems(404, 409, 413, 415),
+        429: {"description": "Owners have too much waiting; `accepted` and `durable_lines` say what is kept already.",
+              "content": PROBLEM_CONTENT},
+    },
+)  # fmt: skip
+async def add_seeds(
+    name: Annotated[str, Path(pattern=NAME)],
+    request: Request,
+    served: Served,
+    by: By,
+    content_type: Annotated[str, Header(include_in_schema=False)] = "application/json",
+    content_encoding: Annotated[str, Header(description="`gzip` or none.")] = "identity",
+    idempotency_key: Annotated[
+        str | None,
+        Header(max_length=255, description="The whole upload repeated under the same name changes nothing."),
+    ] = None,
+) -> SeedReport:
+    """Accepted means durable: what is counted so is never lost. Any master takes seeds; no leader is needed.
+
+    An upload that broke off is repeated as a whole under its Idempotency-Key, or from the line after `durable_lines`.
+    """
+    crawl = await served.catalog.crawl(name)
+    if crawl.state is CrawlState.FINISHED:
+        raise Problem(Kind.ILLEGAL_TRANSITION, "the crawl is finished", hint="start it again first", legal=["start"])
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind != "application/json" and kind not in _LINES:
+        raise Problem(Kind.MEDIA, f"{kind} is not understood", hint=f"send application/json or {', '.join(_LINES)}")
+    stored = None if idempotency_key is None else f"{by.key_id} {idempotency_key}"
+    upload = SeedUpload(
+        served.broker, crawl.crawl_id, crawl.revision, decode_spec(crawl.spec), served.partitions, stored
+    )
+    pieces = _plain(request, content_encoding.strip().lower())
+    try:
+        if kind == "application/json":
+            await _take_whole(upload, pieces)
+        else:
+            async for line in _lines(pieces):
+                await _take_line(upload, line, plain=kind == "text/plain")
+        return report_body(await upload.finish())
+    except (Transient, Problem) as error:
+        raise _broken_off(upload, problem_of(error)) from error
+
+
+def _broken_off(upload: SeedUpload, problem: Problem) -> Problem:
+    """The problem with what is durable in spite of it."""
+    counts = upload.counts
+    problem.accepted, problem.durable_lines = counts.accepted, counts.durable_lines
+    if counts.durable_lines:
+        problem.hint = problem.hint or f"send what follows line {counts.durable_lines} again"
+    return problem
+
+
+async def _take_whole(upload: SeedUpload, pieces: AsyncIterator[bytes]) -> None:
+    parts: list[bytes] = []
+    size = 0
+    async for piece in pieces:
+        size += len(piece)
+        if size > BODY_BYTES:
+            raise Problem(Kind.TOO_LARGE, f"a JSON body may have {BODY_BYTES} bytes", hint="send them line by line")
+        parts.append(piece)
+    try:
+        seeds = _whole.decode(b"".join(parts)).seeds
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$")
+        wrong = FieldError(place.strip("`.") or "", said)
+        raise Problem(Kind.INVALID, "the seeds are not valid", errors=[wrong]) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem(Kind.MALFORMED, f"the body is not JSON: {error}") from error
+    for seed in seeds:
+        await upload.take(*((seed,) if isinstance(seed, str) else (seed.url, seed.priority)))
+
+
+async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
+    text = line.strip()
+    if not text or (plain and text.startswith(b"#")):
+        upload.counts.lines += 1
+        return
+    if len(text) > LINE_BYTES:
+        upload.reject("", f"the line is longer than {LINE_BYTES} bytes")
+        return
+    try:
+        seed = text.decode() if plain else _line.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        upload.reject(text.decode(errors="replace"), f"the line cannot be read: {error}")
+        return
+    await upload.take(*((seed,) if isinstance(seed, str) else (seed.url, seed.priority)))
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines; of one that is too long no more than that is kept."""
+    rest = b""
+    async for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line
+        if len(rest) > LINE_BYTES:
+            rest = rest[: LINE_BYTES + 1]
+    if rest:
+        yield rest
+
+
+async def _plain(request: Request, coding: str) -> AsyncIterator[bytes]:
+    """The body without content coding, in pieces of bounded size: nothing in it can make us hold more."""
+    if coding not in ("identity", "gzip"):
+        raise Problem(Kind.MEDIA, f"content coding {coding} is not understood", hint="send gzip or none")
+    gunzip, within = zlib.decompressobj(31), False
+    try:
+        async for piece in request.stream():
+            if coding == "identity":
+                yield piece
+                continue
+            while piece:
+                yield gunzip.decompress(piece, _PIECE)
+                piece, within = gunzip.unconsumed_tail, True
+                if gunzip.eof:  # another member follows, or nothing
+                    piece = gunzip.unused_data
+                    gunzip, within = zlib.decompressobj(31), False
+        if within:
+            yield gunzip.flush()
+            if not gunzip.eof:
+                raise Problem(Kind.MALFORMED, "the gzip stream is cut short")
+    except zlib.error as error:
+        raise Problem(Kind.MALFORMED, f"the body is not gzip: {error}") from error
+    except ClientDisconnect as error:
+        raise Problem(Kind.MALFORMED, "the connection was closed before the end of the body") from error

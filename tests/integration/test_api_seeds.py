@@ -1,0 +1,167 @@
+"""Seeds over REST: what is said to be accepted is in the stream, whatever form it came in and however it ended."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import httpx
+
+from api.control import uploading
+from shared.adapters.nats import NatsBroker
+from shared.domain.access import Role
+from shared.domain.ids import Partition
+from shared.wire.messages import Discoveries, decode_discoveries
+from tests.support.api import PARTITIONS, api, problem
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+
+SEEDS = "/v1/crawls/docs/seeds"
+TEXT = {"Content-Type": "text/plain"}
+
+
+async def stored(broker: NatsBroker) -> list[Discoveries]:
+    """Every message of discoveries in the stream."""
+    found: list[Discoveries] = []
+    for partition in range(PARTITIONS):
+        reader = await broker.read_reports(Partition(partition), "discovery", 0)
+        while reports := await reader.read(1000, 0.05):
+            found += [decode_discoveries(report.data) for report in reports]
+        await reader.close()
+    return found
+
+
+def urls(messages: Sequence[Discoveries]) -> list[str]:
+    return sorted(link.url for message in messages for origin in message.origins for link in origin.links)
+
+
+def test_seeds_arrive_in_every_form(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+                answers = [
+                    await client.post(
+                        SEEDS, json={"seeds": ["http://a.test/", {"url": "http://b.test/", "priority": 3}]}
+                    ),
+                    await client.post(
+                        SEEDS, content=b"http://c.test/\n\n# no\nhttp://c.test/#x\nnonsense", headers=TEXT
+                    ),
+                    await client.post(
+                        SEEDS,
+                        content=gzip.compress(b'"http://d.test/"\n')
+                        + gzip.compress(b'{"url": "http://e.test/"}\n{"u": 1}'),
+                        headers={"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"},
+                    ),
+                ]
+            said = [{name: answer.json()[name] for name in ("accepted", "duplicate", "rejected")} for answer in answers]
+            assert said == [
+                {"accepted": 2, "duplicate": 0, "rejected": 0},
+                {"accepted": 1, "duplicate": 1, "rejected": 1},
+                {"accepted": 2, "duplicate": 0, "rejected": 1},
+            ]
+            assert answers[1].json()["first_rejected"][0]["line"] == 5
+            assert urls(await stored(broker)) == [f"http://{name}.test/" for name in "abcde"]
+
+    asyncio.run(story())
+
+
+def test_an_upload_that_is_repeated_under_its_key_is_stored_once_and_another_one_is_not_taken_for_it(
+    tmp_path: Path, server: BrokerServer
+) -> None:
+    async def story() -> None:
+        lines = [f"http://h{n % 7}.test/{n}" for n in range(2_500)]
+        again = {**TEXT, "Idempotency-Key": "nightly"}
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+                for _ in range(2):
+                    answer = (await client.post(SEEDS, content="\n".join(lines), headers=again)).json()
+                    assert (answer["accepted"], answer["durable_lines"]) == (2_500, 2_500)
+                once = await stored(broker)
+                assert urls(once) == sorted(lines)
+                await client.post(SEEDS, content="http://other.test/", headers=again)
+                assert urls(await stored(broker)) == sorted([*lines, "http://other.test/"])
+
+    asyncio.run(story())
+
+
+def test_an_upload_that_breaks_off_says_what_is_durable(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        lines = b"".join(b"http://h%d.test/%d\n" % (n % 5, n) for n in range(uploading.WINDOW + 100))
+        cut = gzip.compress(lines)[:-50]
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+                response = await client.post(SEEDS, content=cut, headers={**TEXT, "Content-Encoding": "gzip"})
+                said = problem(response, 400, "malformed")
+                assert said["accepted"] == said["durable_lines"] == uploading.WINDOW
+                assert len(urls(await stored(broker))) == uploading.WINDOW
+
+    asyncio.run(story())
+
+
+def test_seeds_are_refused_while_an_owner_has_half_of_its_bound_waiting(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with server.broker(reports_per_subject=4) as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+
+                async def add(n: int) -> httpx.Response:
+                    return await client.post(SEEDS, content=f"http://same.test/{n}", headers=TEXT)
+
+                assert [(await add(n)).status_code for n in range(2)] == [200, 200]
+                refused = await add(2)
+                assert problem(refused, 429, "busy")["accepted"] == 0
+                assert int(refused.headers["retry-after"]) > 0
+                [partition] = [p for p in range(PARTITIONS) if await broker.last_report(Partition(p), "discovery")]
+                last = await broker.last_report(Partition(partition), "discovery")
+                await broker.purge_reports(Partition(partition), "discovery", last)
+                assert (await add(2)).status_code == 200
+
+    asyncio.run(story())
+
+
+def test_what_is_no_upload_is_refused_before_anything_is_stored(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+                problem(await client.post("/v1/crawls/none/seeds", json={"seeds": []}), 404, "not-found")
+                for headers in ({"Content-Type": "text/csv"}, {**TEXT, "Content-Encoding": "br"}):
+                    refused = await client.post(SEEDS, content=b"x", headers=headers)
+                    problem(refused, 415, "unsupported-media-type")
+                broken = await client.post(SEEDS, content=b"{", headers={"Content-Type": "application/json"})
+                problem(broken, 400, "malformed")
+                unknown = await client.post(SEEDS, json={"seeds": [{"url": "http://a.test/", "prio": 1}]})
+                assert "prio" in json.dumps(problem(unknown, 422, "invalid")["errors"])
+                lines = b"http://a.test/" + b"x" * 200_000 + b"\nhttp://b.test/"
+                long = await client.post(SEEDS, content=lines, headers=TEXT)
+                assert (long.json()["accepted"], long.json()["rejected"]) == (1, 1)
+                await client.post("/v1/crawls/docs/cancel")
+                problem(await client.post(SEEDS, json={"seeds": ["http://a.test/"]}), 409, "illegal-transition")
+            assert urls(await stored(broker)) == ["http://b.test/"]
+
+    asyncio.run(story())
+
+
+def test_a_stream_is_read_as_it_comes(tmp_path: Path, server: BrokerServer) -> None:
+    """What was sent is durable before the sender has sent all."""
+
+    async def story() -> None:
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            seen: list[int] = []
+
+            async def body() -> AsyncIterator[bytes]:
+                for start in range(0, 3 * uploading.WINDOW, 1_000):
+                    yield b"".join(b"http://h%d.test/%d\n" % (n % 5, n) for n in range(start, start + 1_000))
+                    seen.append(await broker.pending_reports())
+
+            async with served.as_role(Role.OPERATOR) as client:
+                answer = (await client.post(SEEDS, content=body(), headers=TEXT)).json()
+            assert answer["accepted"] == 3 * uploading.WINDOW
+            assert len({n for n in seen if n}) >= 2, "windows were published on the way"
+
+    asyncio.run(story())
