@@ -6,11 +6,12 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Connection, text
 
+from shared.adapters.sql import leasing
 from shared.adapters.sql.fence import pass_fence, take_over
 from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
 from shared.domain.errors import OwnershipLost, Transient
-from shared.domain.ids import Term
-from shared.domain.ledger import Changes
+from shared.domain.ids import LeaseId, Revision, Term
+from shared.domain.ledger import Changes, LeaseRequest
 from tests.support.stopped import LETTER, buries, letters, stopped, waiting_for_a_lock
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, links
 
@@ -117,5 +118,32 @@ def test_crawls_declared_at_once_are_one_crawl_with_every_revision(on_postgres: 
         assert sorted(crawl.revision for crawl, _ in declared) == [1, 2, 3, 4]
         opened = await asyncio.gather(*(t.store.open_cluster(n, "", NOW_MS) for n in (2, 4)))
         assert {partitions for partitions, _ in opened} == {8}
+
+    on_postgres(story)
+
+
+def test_leasing_reads_what_it_takes_however_little_the_server_knows_of_a_host(
+    on_postgres: Callable[..., None],
+) -> None:
+    """Statistics are as old as the last ANALYZE, and a host may have grown to any size since."""
+
+    async def story(t: Tables, url: str) -> None:
+        pool = PostgresPool(url)
+        unknown = text("ALTER TABLE urls SET (autovacuum_enabled = off)")
+        await pool.write(lambda c: c.execute(unknown).close())
+        await t.found(*links("a.example.com", range(5_000)))
+        request = LeaseRequest(
+            LeaseId(1), t.crawl_id, Revision(1), t.host_id("a.example.com"), "a.example.com", 0, "default", 0, 50
+        )
+
+        def lease(connection: Connection) -> tuple[int, int]:
+            (row,) = leasing.dispatch(connection, t.fence, 2, [request], NOW_MS)
+            read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'urls'"
+            return len(row.order), connection.execute(text(read)).scalar_one()
+
+        taken, read = await pool.write(lease)
+        await pool.close()
+        assert taken == 50
+        assert taken <= read <= 3 * taken
 
     on_postgres(story)

@@ -19,12 +19,20 @@ _LEASED_URLS = text(
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND lease_id = :lease_id AND fingerprint IN :fingerprints"
 ).bindparams(bindparam("fingerprints", expanding=True))
 
-_TAKE = text(
+_BEST = (
+    "SELECT fingerprint FROM urls WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0"
+    " ORDER BY rank LIMIT :most"
+)
+_TAKEN = "RETURNING fingerprint, url, depth, attempts, hops, priority, flags, rank"
+_TAKE_SQLITE = text(
     "UPDATE urls SET state = 2, lease_id = :lease_id"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0 AND fingerprint IN"
-    " (SELECT fingerprint FROM urls WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0"
-    "  ORDER BY rank LIMIT :most)"
-    " RETURNING fingerprint, url, depth, attempts, hops, priority, flags, rank"
+    f" WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0 AND fingerprint IN ({_BEST}) {_TAKEN}"
+)
+# An array, and no state: whatever PostgreSQL believes of a host's size, only the primary key can find these rows. With
+# IN it walks all that is queued, once for every row, until it has analysed a table that grows.
+_TAKE_POSTGRESQL = text(
+    "UPDATE urls SET state = 2, lease_id = :lease_id"
+    f" WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = ANY(ARRAY({_BEST})) {_TAKEN}"
 )
 _INSERT_LEASE = text(
     "INSERT INTO leases (lease_id, partition, term, crawl_id, spec, host_id, slot, pool, delay_ms, grants, expired,"
@@ -105,7 +113,8 @@ def dispatch(
 
 def _take(connection: Connection, request: LeaseRequest, now_ms: int) -> LeaseRow | None:
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id}
-    rows = connection.execute(_TAKE, keys | {"lease_id": request.lease_id, "most": request.most})
+    take = _TAKE_POSTGRESQL if connection.dialect.name == "postgresql" else _TAKE_SQLITE
+    rows = connection.execute(take, keys | {"lease_id": request.lease_id, "most": request.most})
     taken = sorted(rows, key=lambda row: int(row.rank))
     if not taken:
         return None

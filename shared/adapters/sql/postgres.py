@@ -26,6 +26,9 @@ T = TypeVar("T")
 
 _BACK_OFF_S: Final = 0.02
 
+_PLANNING: Final = {"random_page_cost": "1.1", "jit": "off"}
+"""All that is hot goes by an index and is short."""
+
 
 @dataclass(frozen=True, slots=True)
 class PostgresSettings:
@@ -115,6 +118,7 @@ def _engine(url: str, settings: PostgresSettings, size: int, **options: Any) -> 
                 "idle_in_transaction_session_timeout": _ms(settings.idle_in_transaction_s),
                 "lock_timeout": _ms(settings.lock_s),
                 "statement_timeout": _ms(settings.statement_s),
+                **_PLANNING,
             },
         )
 
