@@ -1,14 +1,18 @@
 """Masters of one cluster, dying, stopped and cut off: the crawl goes on, whole and polite."""
 
+import asyncio
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from shared.domain.frontier import CrawlState
 from tests.support import judge
 from tests.support.cluster import PARTITIONS, TTL_S, Cluster
 from tests.support.cluster import cluster as opened
+from tests.support.postgres import PostgresServer
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
 
@@ -44,7 +48,7 @@ def started(cluster: Cluster, masters: int = 2) -> str:
         cluster.master(f"m{number}")
     for number in (1, 2):
         cluster.worker(f"w{number}")
-    cluster.wait_until(lambda: cluster.owners() == {cluster.leader()}, "the leader owns all partitions")
+    cluster.wait_until(lambda: set(cluster.owners()) == {cluster.leader()}, "the leader owns all partitions")
     leader = cluster.leader()
     assert leader is not None
     return leader
@@ -67,7 +71,7 @@ def test_the_standby_takes_over_from_a_killed_leader_and_the_crawl_is_whole(clus
     crawl = cluster.declare(spec(served))
     served.wait_served(100)
     cluster.members[leader].end()
-    took_s = cluster.wait_until(lambda: cluster.owners() == {standby}, "the standby owns all partitions")
+    took_s = cluster.wait_until(lambda: set(cluster.owners()) == {standby}, "the standby owns all partitions")
     assert took_s <= TTL_S + SLACK_S
     assert cluster.finish(crawl).finished_reason == "complete"
     judged(cluster, served)
@@ -79,7 +83,7 @@ def test_a_leader_that_was_stopped_for_longer_than_its_lease_changes_nothing(clu
     crawl = cluster.declare(spec(served))
     served.wait_served(50)
     cluster.members[leader].signal(signal.SIGSTOP)
-    cluster.wait_until(lambda: cluster.owners() == {standby}, "the standby owns all partitions")
+    cluster.wait_until(lambda: set(cluster.owners()) == {standby}, "the standby owns all partitions")
     terms = cluster.terms()
     cluster.members[leader].signal(signal.SIGCONT)
     cluster.wait_until(lambda: bool(cluster.said(leader, "leader.over")), "the stopped leader knows that it is deposed")
@@ -87,6 +91,32 @@ def test_a_leader_that_was_stopped_for_longer_than_its_lease_changes_nothing(clu
     assert cluster.finish(crawl).finished_reason == "complete"
     assert all(after >= before for before, after in zip(terms, cluster.terms(), strict=True))
     judged(cluster, served)
+
+
+def test_a_page_budget_is_used_up_and_not_exceeded_across_a_takeover(cluster: Cluster, served: Web) -> None:
+    leader = started(cluster)
+    crawl = cluster.declare({**spec(served), "budget": {"max_pages": 200}})
+    served.wait_served(60)
+    cluster.members[leader].end()
+    assert cluster.finish(crawl).finished_reason == "max_pages"
+    pages = cluster.pages()
+    assert len(pages) == len(set(pages)) == 200
+
+
+def test_a_paused_crawl_rests_and_a_deleted_one_is_gone_everywhere(cluster: Cluster, served: Web) -> None:
+    started(cluster)
+    crawl = cluster.declare(spec(served))
+    served.wait_served(30)
+    cluster.turn(crawl, CrawlState.PAUSED)
+    cluster.wait_until(lambda: cluster.leased(crawl) == 0, "what was out has come back")
+    asked = len(served.log())
+    other = cluster.declare({**spec(served), "name": "other", "budget": {"max_pages": 5}})
+    cluster.finish(other)
+    assert len(served.log()) <= asked + 20, "only the other crawl asks, its few pages and a robots.txt for each host"
+    cluster.turn(crawl, CrawlState.RUNNING)
+    served.wait_served(80)
+    cluster.turn(crawl, CrawlState.DELETED)
+    cluster.wait_until(lambda: cluster.record(crawl).gone, "the workers are told that it is gone")
 
 
 def test_crawling_goes_on_while_etcd_is_away(cluster: Cluster, served: Web) -> None:
@@ -115,3 +145,22 @@ def test_an_etcd_that_lost_everything_is_another_epoch_and_the_crawl_goes_on(clu
     assert len(terms) == PARTITIONS
     assert cluster.finish(crawl).finished_reason == "complete"
     judged(cluster, served)
+
+
+def test_on_postgresql_masters_share_the_partitions_and_one_takes_over_from_the_other(
+    web: Callable[..., Web], tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    served = web(SyntheticSite(pages=3000, hosts=10, missing=20, flaky=20, redirects=20))
+    with opened(tmp_path, asyncio.run(postgres_server.database())) as cluster:
+        for number in (1, 2):
+            cluster.master(f"m{number}")
+            cluster.worker(f"w{number}")
+        half = Counter({"m1": PARTITIONS // 2, "m2": PARTITIONS // 2})
+        cluster.wait_until(lambda: cluster.owners() == half, "each master owns half")
+        crawl = cluster.declare(spec(served))
+        served.wait_served(300)
+        cluster.members["m1"].end()
+        took_s = cluster.wait_until(lambda: set(cluster.owners()) == {"m2"}, "the other one owns all partitions")
+        assert took_s <= TTL_S + SLACK_S
+        assert cluster.finish(crawl).finished_reason == "complete"
+        judged(cluster, served)

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,16 +16,18 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.store import PostgresStore, SqliteStore, SqlStore
 from shared.domain.crawl import encode_spec
+from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import CrawlRow
 from shared.domain.spec_parse import parse_spec
 from shared.domain.url import public_suffix_snapshot
-from shared.wire.keys import Keys, LeaderRecord, PartitionRecord, decode_record
+from shared.wire.keys import CrawlRecord, Keys, LeaderRecord, PartitionRecord, decode_record
 from tests.support.broker import BrokerServer
 from tests.support.etcd import EtcdServer, coordinator
 from tests.support.orb_command import ROOT, command_line
+from tests.support.postgres import PostgresLook
 
 TTL_S: Final = 2.0
 PARTITIONS: Final = 8
@@ -51,18 +54,21 @@ class Member:
 
 
 class Cluster:
-    """Members over one etcd, one broker and one SQLite file."""
+    """Members over one etcd, one broker and one database: a SQLite file, or the PostgreSQL at `url`."""
 
-    def __init__(self, folder: Path, etcd: EtcdServer, broker: BrokerServer) -> None:
+    def __init__(self, folder: Path, etcd: EtcdServer, broker: BrokerServer, url: str | None = None) -> None:
         self.folder = folder
         self.etcd = etcd
         self.broker = broker
+        self.url = url
         self.database = folder / "cluster.db"
         self.members: dict[str, Member] = {}
 
     def master(self, name: str) -> Member:
         """Start one."""
-        return self._start("master", name, {"ORB_DATABASE": str(self.database), "ORB_PARTITIONS": str(PARTITIONS)})
+        return self._start(
+            "master", name, {"ORB_DATABASE": self.url or str(self.database), "ORB_PARTITIONS": str(PARTITIONS)}
+        )
 
     def worker(self, name: str) -> Member:
         """Start one."""
@@ -102,7 +108,7 @@ class Cluster:
         parsed = parse_spec({"egress": {"allow": ["127.0.0.0/8"]}, **spec})
 
         async def put() -> CrawlId:
-            store = await SqliteStore.open(self.database)
+            store = await self._opened()
             try:
                 await store.open_cluster(PARTITIONS, public_suffix_snapshot(), 0)
                 row, _ = await store.put_crawl(parsed.name, encode_spec(parsed).decode(), 0)
@@ -118,7 +124,7 @@ class Cluster:
         """The crawl as stored."""
 
         async def read() -> CrawlRow | None:
-            store = await SqliteStore.open(self.database)
+            store = await self._opened()
             try:
                 return await store.crawl(crawl_id)
             finally:
@@ -130,8 +136,29 @@ class Cluster:
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Rows of the database."""
+        if self.url is not None:
+            look = PostgresLook(self.url)
+            try:
+                return look(statement)
+            finally:
+                look.close()
         with sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=10) as connection:
             return connection.execute(statement).fetchall()
+
+    async def _opened(self) -> SqlStore:
+        return await (SqliteStore.open(self.database) if self.url is None else PostgresStore.open(self.url))
+
+    def turn(self, crawl_id: CrawlId, state: CrawlState) -> None:
+        """Put the crawl into a state, as an operator's verb does."""
+
+        async def put() -> None:
+            store = await self._opened()
+            try:
+                await store.set_state(crawl_id, state, None, 0)
+            finally:
+                await store.close()
+
+        asyncio.run(put())
 
     def pages(self) -> list[str]:
         """The URLs of the stored pages."""
@@ -142,6 +169,16 @@ class Cluster:
                 " WHERE f.page AND f.status = 200"
             )
         ]
+
+    def leased(self, crawl_id: CrawlId) -> int:
+        """URLs of the crawl that are out."""
+        return int(self.query(f"SELECT coalesce(sum(leased), 0) FROM crawl_counters WHERE crawl_id = {crawl_id}")[0][0])
+
+    def record(self, crawl_id: CrawlId) -> CrawlRecord:
+        """What the workers are told of the crawl."""
+        found = self._get(KEYS.crawl(crawl_id))
+        assert found is not None
+        return decode_record(CrawlRecord, found)
 
     def terms(self) -> list[int]:
         """The owner terms of the partitions."""
@@ -156,14 +193,14 @@ class Cluster:
         entry = self._get(KEYS.leader)
         return None if entry is None else decode_record(LeaderRecord, entry).id
 
-    def owners(self) -> set[str]:
-        """Who owns the partitions, by etcd, and "" if somebody lacks an owner."""
+    def owners(self) -> Counter[str]:
+        """How many partitions each master owns, by etcd; those that nobody owns count under ""."""
 
-        async def read() -> set[str]:
+        async def read() -> Counter[str]:
             async with coordinator(self.etcd.endpoint) as opened:
                 found = (await opened.list(KEYS.partitions)).entries.values()
-                owners = {decode_record(PartitionRecord, entry.value).owner for entry in found}
-                return owners if len(found) == PARTITIONS else owners | {""}
+                owned = Counter(decode_record(PartitionRecord, entry.value).owner for entry in found)
+                return +(owned + Counter({"": PARTITIONS - len(found)}))
 
         return asyncio.run(read())
 
@@ -217,11 +254,11 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
+def cluster(folder: Path, url: str | None = None) -> Iterator[Cluster]:
     """etcd and a broker, and whatever members the test starts."""
     etcd = EtcdServer(folder / "etcd")
     broker = BrokerServer(folder / "broker")
-    made = Cluster(folder, etcd, broker)
+    made = Cluster(folder, etcd, broker, url)
     try:
         asyncio.run(etcd.start())
         yield made
