@@ -11,7 +11,7 @@ from api.deps import Services
 from api.document import document
 from api.errors import Problem, respond
 from api.forwarding import ANSWER_S, Forwarding
-from api.routes import crawls, health, keys, seeds, turning
+from api.routes import cluster, crawls, health, hosts, keys, letters, progress, seeds, turning, urls
 from api.security.authentication import Authentication
 from api.security.context import RequestContext
 from api.security.limits import BodyLimit
@@ -20,7 +20,18 @@ from shared.domain.errors import Permanent, Transient
 from shared.domain.spec_parse import SpecError
 from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
 
-ROUTERS: Final = (health.router, crawls.router, turning.router, seeds.router, keys.router)
+ROUTERS: Final = (
+    health.router,
+    crawls.router,
+    turning.router,
+    seeds.router,
+    progress.router,
+    urls.router,
+    hosts.router,
+    letters.router,
+    cluster.router,
+    keys.router,
+)
 _OURS: Final = (
     Problem,
     HTTPException,
@@ -48,7 +59,8 @@ def application(
 ) -> FastAPI:
     """The application; without services only its document can be asked for.
 
-    `client` carries what is passed on to the leader; whoever gives it closes it. `answer_s`: for how long the leader may think.
+    `client` carries what is passed on to the leader; whoever gives it closes it.
+    `answer_s`: for how long the leader may think.
     """
     app = _Application(docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False)
     for router in ROUTERS:

@@ -77,4 +77,10 @@ def test_which_writes_need_the_leader_is_decided_for_every_one() -> None:
         for method, path, _ in operations()
         if method != "GET" and not needs_leader(method, path.replace("{", "").replace("}", ""))
     }
-    assert anywhere == {("POST", "/v1/crawls/{name}/plan"), ("POST", "/v1/crawls/{name}/seeds")}
+    assert anywhere == {
+        ("POST", "/v1/crawls/{name}/plan"),
+        ("POST", "/v1/crawls/{name}/seeds"),
+        ("PUT", "/v1/hosts/{host}/block"),
+        ("DELETE", "/v1/hosts/{host}/block"),
+        ("PUT", "/v1/hosts/{host}/delay"),
+    }

@@ -1,0 +1,25 @@
+"""What an operator asks of a host."""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from api.schemas.model import Model
+
+
+class Block(Model):
+    """Until when a host is left alone."""
+
+    until: datetime = Field(description="With a time zone.", examples=["2030-01-01T00:00:00Z"])
+
+
+class Delay(Model):
+    """How a host is spared."""
+
+    delay_s: float = Field(ge=0, le=86_400, description="From the end of a response to the start of the next request.")
+
+
+class Asked(Model):
+    """A command on its way to the host's owner."""
+
+    command: str = Field(description="See /v1/commands/{id}.")

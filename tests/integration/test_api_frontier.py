@@ -1,0 +1,178 @@
+"""What the frontier knows, over REST: bounded reads of rows that an owner wrote, and verbs that travel to it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.adapters.sql import listing
+from shared.domain.access import Role
+from shared.domain.frontier import UrlState
+from shared.domain.ids import Partition
+from shared.domain.ledger import DeadLetter
+from shared.domain.url import partition_of
+from shared.wire.messages import Command, decode_report
+from tests.support.api import PARTITIONS, SPEC, api, problem
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+from tests.support.tables import NOW_MS, Tables, link, links, sqlite_tables
+
+DOCS = "/v1/crawls/docs"
+
+
+@asynccontextmanager
+async def crawled(folder: Path) -> AsyncIterator[tuple[Tables, httpx.AsyncClient]]:
+    """A crawl with rows, and an operator who looks at it."""
+    async with (
+        sqlite_tables(folder) as tables,
+        api(tables.path) as served,
+        served.as_role(Role.OPERATOR) as client,
+    ):
+        assert (await client.put(DOCS, json={"spec": SPEC})).status_code == 200
+        yield tables, client
+
+
+async def walked(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
+    """Every entry of a list, page by page."""
+    items: list[dict[str, Any]] = []
+    while True:
+        response = await client.get(url)
+        assert response.status_code == 200, response.text
+        items += response.json()["items"]
+        if "next" not in response.links:
+            return items
+        url = response.links["next"]["url"]
+
+
+def test_urls_are_walked_by_pages_of_bounded_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "SCANNED", 7)
+
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            wanted = [*links("a.test", range(20)), *links("b.test", range(20))]
+            await tables.found(*wanted)
+            row = await tables.lease("b.test", 3)
+            assert row is not None
+            await tables.settle(row, UrlState.FAILED, reason="http_500")
+            every = await walked(client, f"{DOCS}/urls?limit=6")
+            assert sorted(url["url"] for url in every) == sorted(each.url for each in wanted)
+            failed = await walked(client, f"{DOCS}/urls?limit=2&state=failed")
+            assert {url["url"] for url in failed} == {url.url for url in row.urls.values()}
+            assert {url["reason"] for url in failed} == {"http_500"}
+            ours = await walked(client, f"{DOCS}/urls?limit=6&host=a.test")
+            assert ([url["host"] for url in ours]) == ["a.test"] * 20
+            assert await walked(client, f"{DOCS}/urls?host=nowhere.test") == []
+            problem(await client.get(f"{DOCS}/urls?state=asleep"), 422, "invalid")
+
+    asyncio.run(story())
+
+
+def test_stats_are_the_counters_and_keep_their_identities(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            await tables.found(*links("a.test", range(10)))
+            row = await tables.lease("a.test", 4)
+            assert row is not None
+            await tables.settle(row, UrlState.DONE)
+            stats = (await client.get(f"{DOCS}/stats")).json()
+            assert stats["identity"] == {"url_drift": 0, "link_drift": 0}
+            assert {name: stats["counters"][name] for name in ("discovered", "queued", "done", "accepted")} == {
+                "discovered": 10, "queued": 6, "done": 4, "accepted": 10,
+            }  # fmt: skip
+            assert [host["host"] for host in stats["top_hosts"]] == ["a.test"]
+            progress = (await client.get(f"{DOCS}/progress")).json()
+            assert (progress["known"], progress["settled"], progress["share"]) == (10, 4, 0.4)
+
+    asyncio.run(story())
+
+
+def test_a_url_is_looked_up_and_explained_whether_it_was_seen_or_not(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            await tables.found(link("http://example.org/a"))
+            seen = (await client.get(f"{DOCS}/urls/lookup", params={"url": "HTTP://example.org:80/a#x"})).json()
+            assert (seen["url"], seen["state"], seen["host"]["queued"]) == ("http://example.org/a", "queued", 1)
+            unseen = await client.get(f"{DOCS}/urls/lookup", params={"url": "http://example.org/b"})
+            problem(unseen, 404, "not-found")
+            why = (await client.get(f"{DOCS}/urls/explain", params={"url": "http://example.org/a"})).json()
+            assert why["known"]
+            assert any("seeding" in said for said in why["why"]), "the crawl's own state is among the reasons"
+            far = (await client.get(f"{DOCS}/urls/explain", params={"url": "http://elsewhere.test/"})).json()
+            assert (far["known"], far["in_scope"]) == (False, False)
+            assert [rule["rule"] for rule in far["rules"] if not rule["allowed"]]
+            problem(await client.get(f"{DOCS}/urls/explain", params={"url": "mailto:x"}), 422, "invalid")
+
+    asyncio.run(story())
+
+
+def test_hosts_are_listed_with_what_crawls_have_to_do_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            await tables.found(*(link(f"http://h{n}.test/") for n in range(5)))
+            every = await walked(client, "/v1/hosts?limit=2")
+            assert sorted(host["host"] for host in every) == [f"h{n}.test" for n in range(5)]
+            of_crawl = await walked(client, "/v1/hosts?limit=2&crawl=docs")
+            assert [host["queued"] for host in of_crawl] == [1] * 5
+            one = (await client.get("/v1/hosts/h3.test")).json()
+            assert one["queues"] == [{"crawl": "docs", "queued": 1, "waiting": 0, "leased": 0, "pages": 0}]
+            problem(await client.get("/v1/hosts/unheard.test"), 404, "not-found")
+            problem(await client.get("/v1/hosts/a b"), 422, "invalid")
+
+    asyncio.run(story())
+
+
+def test_dead_letters_are_shown_with_their_evidence(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            for n in range(3):
+                await tables.bury(DeadLetter(tables.crawl_id, "url", NOW_MS, f"tried {n} times", f"http://a.test/{n}"))
+            letters = await walked(client, "/v1/dead-letters?limit=2&crawl=docs")
+            assert [letter["evidence"] for letter in letters] == [f"tried {n} times" for n in (2, 1, 0)]
+            one = (await client.get(f"/v1/dead-letters/{letters[0]['id']}")).json()
+            assert one == letters[0]
+            problem(await client.get("/v1/dead-letters/99"), 404, "not-found")
+
+    asyncio.run(story())
+
+
+def test_a_block_travels_to_the_owner_of_the_host(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with (
+            server.broker() as broker,
+            api(tmp_path / "crawl.db", broker) as served,
+            served.as_role(Role.OPERATOR) as client,
+        ):
+            asked = await client.put("/v1/hosts/Example.ORG/block", json={"until": "2030-01-01T00:00:00Z"})
+            assert asked.status_code == 202
+            problem(await client.put("/v1/hosts/a.test/block", json={"until": "2030-01-01T00:00:00"}), 422, "invalid")
+            problem(await client.put("/v1/hosts/a.test/delay", json={"delay_s": -1}), 422, "invalid")
+            reader = await broker.read_reports(partition_of("example.org", PARTITIONS), "outcome", 0)
+            [report] = await reader.read(10, 5.0)
+            await reader.close()
+            message = decode_report(report.data)
+            assert isinstance(message, Command)
+            assert (message.kind, message.args) == (
+                "block_host",
+                {"host": "example.org", "until_ms": 1_893_456_000_000},
+            )
+            progress = (await client.get(f"/v1/commands/{asked.json()['command']}")).json()
+            assert (progress["applied"], progress["partitions"]) == (0, 1)
+
+    asyncio.run(story())
+
+
+def test_the_cluster_is_shown_as_this_master_sees_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.VIEWER) as client:
+            cluster = (await client.get("/v1/cluster")).json()
+            assert (cluster["leading"], cluster["member"]) == (True, "m1")
+            assert cluster["partitions"] == {str(Partition(p)): "m1" for p in range(PARTITIONS)}
+            masters = (await client.get("/v1/masters")).json()["items"]
+            assert [master["partitions"] for master in masters] == [PARTITIONS]
+            assert (await client.get("/v1/workers")).json() == {"items": [], "next": None}
+
+    asyncio.run(story())
