@@ -125,6 +125,10 @@ class ClusterMaster:
         self._leader.wake()
         self._crawling.wake()
 
+    def drain(self, draining: bool) -> None:
+        """Let this master be given nothing more, and what it owns be taken; or again as before."""
+        self._membership.drain(draining)
+
     # --- the process --------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:

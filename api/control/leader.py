@@ -32,6 +32,10 @@ log = structlog.get_logger("orb.control")
 T = TypeVar("T")
 
 TICK_S: Final = 2.0
+SICK_S: Final = 15.0
+"""A leader whose passes have failed for so long lets another one try."""
+
+_RECOVERY_S: Final = 10.0
 _AGAIN_S: Final = 0.2
 _TERM_BITS: Final = 44
 
@@ -79,6 +83,7 @@ class Leader:
         partitions: int,
         rules: PlacementRules | None = None,
         tick_s: float = TICK_S,
+        sick_s: float = SICK_S,
     ) -> None:
         self._member = member
         self._coordinator = coordinator
@@ -92,8 +97,10 @@ class Leader:
         self._partitions = partitions
         self._rules = rules or PlacementRules()
         self._tick_s = tick_s
+        self._sick_s = sick_s
         self._leadership: Leadership | None = None
         self._epoch = 0
+        self._sick = False
         self._seen_since: dict[tuple[str, int], float] = {}
         self._poked = asyncio.Event()
 
@@ -121,16 +128,17 @@ class Leader:
         while True:
             leadership = await until_answered(lambda: session.campaign(self._keys.leader, record))
             try:
-                await self._lead(leadership)
+                if not await self._lead(leadership):
+                    await asyncio.sleep(_RECOVERY_S)
             except asyncio.CancelledError:
                 with suppress(Transient, TimeoutError):
                     async with asyncio.timeout(_AGAIN_S * 5):
                         await leadership.resign()
                 raise
 
-    async def _lead(self, leadership: Leadership) -> None:
-        """Act as the leader until that is lost."""
-        self._leadership, self._epoch = leadership, 0
+    async def _lead(self, leadership: Leadership) -> bool:
+        """Act as the leader until that is lost; False when it was given up, since this master cannot do it."""
+        self._leadership, self._epoch, self._sick = leadership, 0, False
         self._seen_since.clear()
         log.info("leader.won", master=self._member.id, revision=leadership.revision)
         try:
@@ -139,6 +147,7 @@ class Leader:
                 tasks.start("leader.pass", self._passes(leadership))
                 tasks.start("leader.tend", self._tending.run(self.acting))
                 await leadership.lost()
+                return not self._sick
         finally:
             self._leadership = None
             log.info("leader.over", master=self._member.id, revision=leadership.revision)
@@ -160,9 +169,11 @@ class Leader:
             self._clock,
             self._partitions,
         )
+        well_at = self._clock.elapsed()
         while True:
             self._poked.clear()
             again_s = self._tick_s
+            failed = False
             try:
                 if self.acting():
                     await self._pass(leadership, publishing)
@@ -177,11 +188,24 @@ class Leader:
             except Transient as error:
                 log.warning("leader.waits", error=str(error))
                 again_s = min(error.retry_in, self._tick_s)
+                failed = self.acting()
             except Permanent as error:
                 log.error("leader.refused", error=str(error))
+                failed = True
+            now = self._clock.elapsed()
+            well_at = well_at if failed else now
+            if now - well_at >= self._sick_s:
+                await self._give_up(leadership)
             with suppress(TimeoutError):
                 async with asyncio.timeout(again_s):
                     await self._poked.wait()
+
+    async def _give_up(self, leadership: Leadership) -> None:
+        """Resign: the session is well, so that nobody else would be elected, and this master gets nothing done."""
+        log.error("leader.resigns", master=self._member.id)
+        self._sick = True
+        await until_answered(leadership.resign)
+        await leadership.lost()
 
     async def _pass(self, leadership: Leadership, publishing: Publishing) -> None:
         """Look at everything, and put right what differs."""

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
+import msgspec
 import structlog
 
 from api.control.plane import Members
@@ -33,6 +34,11 @@ class Membership:
         self._registration = Registration(
             coordinator, keys.master(member.id), encode_record(member), ttl_s=ttl_s, told=self._told
         )
+
+    def drain(self, draining: bool) -> None:
+        """Say whether this master wants to own nothing more."""
+        self.member = msgspec.structs.replace(self.member, draining=draining)
+        self._registration.change(encode_record(self.member))
 
     async def run(self, attached: Callable[[Session], Awaitable[None]]) -> None:
         """Until cancelled; `attached` runs on each session and ends before the next one begins."""

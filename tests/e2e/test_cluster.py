@@ -93,6 +93,18 @@ def test_a_leader_that_was_stopped_for_longer_than_its_lease_changes_nothing(clu
     judged(cluster, served)
 
 
+def test_a_leader_that_is_told_to_stop_hands_over_without_waiting_for_its_lease(cluster: Cluster, served: Web) -> None:
+    leader = started(cluster)
+    standby = "m2" if leader == "m1" else "m1"
+    crawl = cluster.declare(spec(served))
+    served.wait_served(50)
+    cluster.members[leader].signal(signal.SIGTERM)
+    assert cluster.members[leader].process.wait(30) == 0
+    cluster.wait_until(lambda: set(cluster.owners()) == {standby}, "the standby owns all partitions", SLACK_S)
+    assert cluster.finish(crawl).finished_reason == "complete"
+    judged(cluster, served)
+
+
 def test_a_page_budget_is_used_up_and_not_exceeded_across_a_takeover(cluster: Cluster, served: Web) -> None:
     leader = started(cluster)
     crawl = cluster.declare({**spec(served), "budget": {"max_pages": 200}})
@@ -150,7 +162,7 @@ def test_an_etcd_that_lost_everything_is_another_epoch_and_the_crawl_goes_on(clu
 def test_on_postgresql_masters_share_the_partitions_and_one_takes_over_from_the_other(
     web: Callable[..., Web], tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
-    served = web(SyntheticSite(pages=3000, hosts=10, missing=20, flaky=20, redirects=20))
+    served = web(SyntheticSite(pages=1500, hosts=10, missing=20, flaky=20, redirects=20))
     with opened(tmp_path, asyncio.run(postgres_server.database())) as cluster:
         for number in (1, 2):
             cluster.master(f"m{number}")
@@ -158,7 +170,7 @@ def test_on_postgresql_masters_share_the_partitions_and_one_takes_over_from_the_
         half = Counter({"m1": PARTITIONS // 2, "m2": PARTITIONS // 2})
         cluster.wait_until(lambda: cluster.owners() == half, "each master owns half")
         crawl = cluster.declare(spec(served))
-        served.wait_served(300)
+        served.wait_served(150)
         cluster.members["m1"].end()
         took_s = cluster.wait_until(lambda: set(cluster.owners()) == {"m2"}, "the other one owns all partitions")
         assert took_s <= TTL_S + SLACK_S
