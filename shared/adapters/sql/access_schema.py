@@ -2,7 +2,8 @@
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, String, Table, Text
 
-from shared.adapters.sql.schema import Id, metadata
+from shared.adapters.sql.schema import Id
+from shared.adapters.sql.schema import metadata as metadata
 
 api_keys = Table(
     "api_keys",
