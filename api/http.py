@@ -11,7 +11,7 @@ from api.deps import Services
 from api.document import document
 from api.errors import Problem, respond
 from api.forwarding import ANSWER_S, Forwarding
-from api.routes import cluster, crawls, health, hosts, keys, letters, progress, seeds, turning, urls
+from api.routes import cluster, crawls, health, hosts, keys, letters, progress, reading, seeds, turning, urls
 from api.security.authentication import Authentication
 from api.security.context import RequestContext
 from api.security.limits import BodyLimit
@@ -31,6 +31,7 @@ ROUTERS: Final = (
     letters.router,
     cluster.router,
     keys.router,
+    reading.router,
 )
 _OURS: Final = (
     Problem,

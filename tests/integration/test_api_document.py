@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,3 +85,20 @@ def test_which_writes_need_the_leader_is_decided_for_every_one() -> None:
         ("DELETE", "/v1/hosts/{host}/block"),
         ("PUT", "/v1/hosts/{host}/delay"),
     }
+
+
+def test_the_pages_that_show_it_take_everything_from_here() -> None:
+    async def story() -> None:
+        async with client_of(application()) as client:
+            for page, script in (("/docs", "swagger-ui-bundle.js"), ("/redoc", "redoc.standalone.js")):
+                html = (await client.get(page)).text
+                places = re.findall(r"""(?:src|href|spec-url)=["']([^"']+)["']""", html)
+                assert f"/assets/{script}" in places
+                assert [place for place in places if not place.startswith("/")] == []
+                for place in places:
+                    response = await client.get(place)
+                    assert response.status_code == 200, place
+                    assert len(response.content) > 500, place
+            assert (await client.get("/assets/consts.py")).status_code == 404
+
+    asyncio.run(story())
