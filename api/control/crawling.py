@@ -67,6 +67,7 @@ class Crawling:
         for crawl in self._crawls:
             if crawl.crawl_id not in rows:
                 self._crawls.remove(crawl.crawl_id)
+                self._forget_queues(crawl.crawl_id)
                 log.info("crawl.left", crawl=crawl.crawl_id, name=crawl.name)
         for row in rows.values():
             moved |= await self._keep(row)
@@ -84,6 +85,9 @@ class Crawling:
                 crawl = await self._taken_up(row, spec)
             else:
                 _renew(crawl, row, spec)
+                # The hosts in hand have delays of the revision before.
+                self._forget_queues(row.crawl_id)
+                self._have_queues_read(row.crawl_id)
                 log.info("crawl.renewed", crawl=row.crawl_id, revision=row.revision)
         crawl.state = row.state
         before, crawl.dispatching = crawl.dispatching, self._may_dispatch(crawl, row)
@@ -105,11 +109,19 @@ class Crawling:
         self._crawls.put(crawl)
         for partition, part in (await self._store.counters_by_partition(row.crawl_id)).items():
             crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
-        for owner in self._fleet:
-            if owner.ownership is not None:
-                owner.ownership.front.mark_incomplete(row.crawl_id)
+        self._have_queues_read(row.crawl_id)
         log.info("crawl.taken_up", crawl=row.crawl_id, name=row.name, revision=row.revision, state=row.state)
         return crawl
+
+    def _forget_queues(self, crawl_id: CrawlId) -> None:
+        for owner in self._fleet:
+            if owner.ownership is not None:
+                owner.ownership.front.drop_crawl(crawl_id)
+
+    def _have_queues_read(self, crawl_id: CrawlId) -> None:
+        for owner in self._fleet:
+            if owner.ownership is not None:
+                owner.ownership.front.mark_incomplete(crawl_id)
 
     def _may_dispatch(self, crawl: ActiveCrawl, row: CrawlRow) -> bool:
         if row.state is CrawlState.PAUSED or time_is_up(crawl.spec.budget, row.active_ms):

@@ -131,6 +131,17 @@ def test_a_paused_crawl_rests_and_a_deleted_one_is_gone_everywhere(cluster: Clus
     cluster.wait_until(lambda: cluster.record(crawl).gone, "the workers are told that it is gone")
 
 
+def test_a_new_revision_under_way_reaches_every_page_once(cluster: Cluster, served: Web) -> None:
+    started(cluster)
+    crawl = cluster.declare(spec(served))
+    served.wait_served(100)
+    assert cluster.declare({**spec(served), "weight": 2}) == crawl
+    row = cluster.finish(crawl)
+    assert (row.revision, row.finished_reason) == (2, "complete")
+    assert cluster.record(crawl).revision == 2
+    judged(cluster, served)
+
+
 def test_crawling_goes_on_while_etcd_is_away(cluster: Cluster, served: Web) -> None:
     started(cluster)
     crawl = cluster.declare(spec(served))
