@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
 
 from shared.adapters.sql.access_schema import api_keys, audit_log, command_requests, idempotency
 from shared.adapters.sql.schema import commands
@@ -66,6 +66,8 @@ def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Re
 
 def add_first_key(connection: Connection, key: ApiKey) -> bool:
     """See Catalog.add_first_key."""
+    if connection.dialect.name == "postgresql":  # masters that start together: SQLite has one writer
+        connection.execute(text("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE"))
     if connection.execute(select(func.count()).select_from(api_keys)).scalar_one():
         return False
     _insert(connection, key)
