@@ -180,8 +180,8 @@ def _query() -> Any:
 def _find(connection: Connection, name: str, *, lock: bool = False) -> DeclaredCrawl | None:
     here = (crawls.c.name == name) & (crawls.c.state != CrawlState.DELETED)
     if lock:
-        # SQLite has one writer and no row locks; elsewhere two operators of one crawl take turns on its row. It is locked
-        # by a statement of its own: one that waited joins the new row with the revisions of before, and finds nothing.
+        # SQLite has one writer and no row locks; elsewhere two operators of one crawl take turns on its row, which is
+        # locked by a statement of its own: one that waited joins the new row with the revisions of before, finding none.
         connection.execute(select(crawls.c.crawl_id).where(here).with_for_update())
     rows = connection.execute(_query().where(here)).all()
     found = _crawls(connection, rows)
