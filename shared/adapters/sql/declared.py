@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row, delete, exists, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from shared.adapters.sql import access
 from shared.adapters.sql.schema import crawl_labels, crawl_revisions, crawls
@@ -38,7 +39,10 @@ def create(
             return msgspec.json.decode(answer, type=DeclaredCrawl)
     if _find(connection, wanted.name) is not None:
         raise Exists(f"there is a crawl {wanted.name!r} already")
-    made = _insert(connection, wanted, CrawlState.SEEDING if start else CrawlState.CREATED, now_ms)
+    try:
+        made = _insert(connection, wanted, CrawlState.SEEDING if start else CrawlState.CREATED, now_ms)
+    except IntegrityError as error:  # where writers do not take turns, another has just made one of this name
+        raise Exists(f"there is a crawl {wanted.name!r} already") from error
     access.record(connection, actor, "crawl.create", wanted.name, None, _shown(made), now_ms)
     if repeatable is not None:
         access.answer(connection, actor, repeatable, msgspec.json.encode(made).decode(), now_ms)
@@ -181,7 +185,7 @@ def _find(connection: Connection, name: str, *, lock: bool = False) -> DeclaredC
     here = (crawls.c.name == name) & (crawls.c.state != CrawlState.DELETED)
     if lock:
         # SQLite has one writer and no row locks; elsewhere two operators of one crawl take turns on its row, which is
-        # locked by a statement of its own: one that waited joins the new row with the revisions of before, finding none.
+        # locked by a statement of its own: one that waited joins the new row with revisions of before, finding none.
         connection.execute(select(crawls.c.crawl_id).where(here).with_for_update())
     rows = connection.execute(_query().where(here)).all()
     found = _crawls(connection, rows)
