@@ -3,7 +3,8 @@
 import asyncio
 import re
 import signal
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.settings import StreamSettings
 from shared.adapters.sql.store import PostgresStore, SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
-from shared.domain.errors import Unusable
+from shared.domain.errors import Transient, Unusable
 from shared.domain.placement import StoreKind
 from shared.domain.software import VERSION
 from shared.domain.url import public_suffix_snapshot
@@ -32,6 +33,7 @@ from shared.wire.keys import Keys, MemberRecord
 
 log = structlog.get_logger("orb.master")
 
+_PROBE_S = 2.0
 DATABASE = "crawl.db"
 SPEC = "spec.json"
 SPECS = "specs"
@@ -96,9 +98,16 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
 
 
 async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -> None:
+    import httpx
+
+    from api.deps import Services
+    from api.http import application
+    from api.security.authentication import Keyring, issue_first_key
+    from api.serving import address_of, listening, serving
     from shared.adapters.etcd import EtcdCoordinator  # its libraries are loaded where they are needed
     from shared.adapters.etcd.settings import etcd_of
     from shared.adapters.etcd.specs import EtcdSpecPublisher
+    from shared.adapters.sql.catalog import SqlCatalog
 
     clock, keys = SystemClock(), Keys(settings.cluster)
     async with AsyncExitStack() as stack:
@@ -119,8 +128,10 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
         coordinator = EtcdCoordinator(etcd_of(settings), clock)
         stack.push_async_callback(coordinator.close)
         view = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.root)))
+        listener = listening(settings.http)
+        stack.callback(listener.close)
         member = MemberRecord(
-            settings.id, VERSION, started_at_ms=clock.unix_ms(), address=settings.address or settings.http
+            settings.id, VERSION, started_at_ms=clock.unix_ms(), address=settings.address or address_of(listener)
         )
         master = ClusterMaster(
             member,
@@ -135,9 +146,43 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             frontier=FrontierSettings(partitions=partitions, grant_s=settings.grant_s, ack_wait_s=settings.ack_wait_s),
             settings=ClusterSettings(ttl_s=settings.member_ttl_s),
         )
-        log.info("master.started", master=settings.id, partitions=partitions, store=kind)
-        await master.run(stop)
+        catalog = SqlCatalog(store.executor)
+        if (key := await issue_first_key(catalog, clock.unix_ms())) is not None:
+            print(f"orb: the first admin key, shown this once: {key}", file=sys.stderr, flush=True)
+        services = Services(
+            catalog=catalog,
+            broker=broker,
+            plane=master,
+            clock=clock,
+            keyring=Keyring(catalog),
+            partitions=partitions,
+            member=settings.id,
+            ready=lambda: _missing(
+                {
+                    "database": store.newest_term,
+                    "nats": broker.reports_state,
+                    "etcd": lambda: coordinator.get(keys.leader),
+                }
+            ),
+        )
+        client = await stack.enter_async_context(httpx.AsyncClient(follow_redirects=False))
+        log.info("master.started", master=settings.id, partitions=partitions, store=kind, http=member.address)
+        async with serving(application(services, client), listener):
+            await master.run(stop)
     log.info("master.stopped")
+
+
+async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Sequence[str]:
+    """The engines that do not answer now."""
+    missing = []
+    for name, probe in probes.items():
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                await probe()
+        except (Transient, TimeoutError) as error:
+            log.warning("master.unready", engine=name, error=str(error))
+            missing.append(name)
+    return missing
 
 
 async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:

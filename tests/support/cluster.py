@@ -67,7 +67,13 @@ class Cluster:
     def master(self, name: str) -> Member:
         """Start one."""
         return self._start(
-            "master", name, {"ORB_DATABASE": self.url or str(self.database), "ORB_PARTITIONS": str(PARTITIONS)}
+            "master",
+            name,
+            {
+                "ORB_DATABASE": self.url or str(self.database),
+                "ORB_PARTITIONS": str(PARTITIONS),
+                "ORB_HTTP": "127.0.0.1:0",
+            },
         )
 
     def worker(self, name: str) -> Member:

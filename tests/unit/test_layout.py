@@ -37,7 +37,7 @@ ROOMS = {
 """The packages a package may hold; those not named here hold none."""
 
 MODULES = {
-    "api": {"main", "http", "document", "deps", "errors", "forwarding"},
+    "api": {"main", "serving", "http", "document", "deps", "errors", "forwarding"},
     "workers": {
         "main", "runtime", "visit", "owners", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive",
         "report", "discoveries", "outcome", "member",

@@ -1,0 +1,59 @@
+"""The HTTP server of a master: uvicorn on a socket of ours, inside the master's own loop and signals."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from shared.domain.errors import Unusable
+
+GRACE_S: Final = 5
+"""How long answers under way may take once the master stops."""
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the master, which ends its parts in their order."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listening(address: str) -> socket.socket:
+    """A socket that listens at `host:port` (port 0: any free one). Unusable when that cannot be."""
+    host, _, port = address.rpartition(":")
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), family=_family(host), backlog=1024)
+    except (OSError, ValueError, OverflowError) as error:
+        raise Unusable(f"cannot listen at {address} for the API ({error}): choose another with --http") from error
+
+
+def address_of(listener: socket.socket) -> str:
+    """Where it listens, as `host:port`."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+    """Answers at the socket until the block ends; then lets answers under way end, for `GRACE_S` at most."""
+    server = _Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", server_header=False,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )  # fmt: skip
+    running = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await running
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
