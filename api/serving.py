@@ -10,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from shared.domain.errors import Unusable
+from shared.supervise import Tasks
 
 GRACE_S: Final = 5
 """How long answers under way may take once the master stops."""
@@ -47,12 +48,20 @@ async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
             timeout_graceful_shutdown=GRACE_S,
         )
     )  # fmt: skip
-    running = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await running
+    async with Tasks() as tasks:
+        running = tasks.start("http", _until_asked(server, listener))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await asyncio.wait([running])
+
+
+async def _until_asked(server: uvicorn.Server, listener: socket.socket) -> None:
+    """A server that ends unasked takes the master along: one that nobody can reach helps nobody."""
+    await server.serve(sockets=[listener])
+    if not server.should_exit:
+        raise Unusable("the HTTP server ended by itself: see the log above, and start the master again")
 
 
 def _family(host: str) -> socket.AddressFamily:
