@@ -1,34 +1,59 @@
-"""What routes are given: the services of this master, who asks, preconditions and pages."""
+"""What routes are given: the services of this master, who asks, preconditions and pages.
+
+Dependencies are coroutines even where they await nothing: the framework runs plain functions in threads, which costs
+more than what they do.
+"""
 
 import base64
 import binascii
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from fastapi import Depends, Header, Query, Request, Response
+from fastapi.dependencies.models import Dependant
 
 from api.control.plane import ControlPlane
+from api.control.roster import Roster
+from api.control.telling import Telling
 from api.errors import MEDIA_TYPE, FieldError, Kind, Problem
+from api.feeds import OpenStreams
 from api.security.authentication import Keyring
 from shared.domain.access import ApiKey, Role
+from shared.domain.config import MasterTuning
 from shared.domain.declared import Actor, Repeatable
+from shared.ports.archive import PageArchive
+from shared.ports.backlog import Backlog
 from shared.ports.broker import Broker
 from shared.ports.catalog import Catalog
 from shared.ports.clock import Clock
+from shared.ports.desired import Desired
+from shared.ports.events import Events
+from shared.ports.overview import Overview
+from shared.wire.wanted import NOTHING_SAID, Wanted
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 T = TypeVar("T")
 
+_SHOWN: Final = 10
+
 DEFAULT_PAGE: Final = 50
 LARGEST_PAGE: Final = 500
+EXPORTS: Final = 16
+"""Exports that a master makes at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a master answers with. `member` is its id; `ready` names the dependencies that are missing."""
+    """What a master answers with. `member` is its id; `ready` names the dependencies that are missing; `tuning` has the
+    values that it runs with now, `registry` its metrics. `archive` is None where it was not told where the archive is;
+    `exports` are those under way. `overview` and `backlog` see the whole of what waits, `events` what happened;
+    `telling` takes what happens here."""
 
     catalog: Catalog
     broker: Broker
@@ -38,14 +63,27 @@ class Services:
     partitions: int
     member: str
     ready: Callable[[], Awaitable[Sequence[str]]]
+    desired: Desired
+    events: Events
+    overview: Overview
+    backlog: Backlog
+    telling: Telling
+    streams: OpenStreams = field(default_factory=OpenStreams)
+    roster: Roster = field(default_factory=Roster)
+    tuning: Callable[[], MasterTuning] = MasterTuning
+    wanted: Callable[[], Wanted] = lambda: NOTHING_SAID
+    longest_grant_s: float = 30.0
+    registry: "CollectorRegistry | None" = None
+    archive: PageArchive | None = None
+    exports: OpenStreams = field(default_factory=lambda: OpenStreams(EXPORTS))
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
 
-def _actor(request: Request) -> Actor:
+async def _actor(request: Request) -> Actor:
     key: ApiKey = request.state.key
     return Actor(key.key_id, key.name, request.state.request_id)
 
@@ -55,9 +93,12 @@ By = Annotated[Actor, Depends(_actor)]
 
 
 def needs(role: Role) -> Any:
-    """The dependency of a route for which a key needs `role`."""
+    """The dependency of a route for which a key needs `role`; it refuses parameters that the route does not have, too:
+    a filter that is misspelt would show everything."""
 
-    def allowed(request: Request) -> None:
+    async def allowed(request: Request) -> None:
+        if request.scope["query_string"]:
+            _refuse_unknown(request)
         key: ApiKey = request.state.key
         if not key.role.covers(role):
             detail = f"this needs the role {role}, and the key {key.name!r} has {key.role}"
@@ -66,7 +107,25 @@ def needs(role: Role) -> Any:
     return Depends(allowed)
 
 
+def _refuse_unknown(request: Request) -> None:
+    known = set(_parameters(request.scope["route"].dependant))
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        hint = f"known: {', '.join(sorted(known))}" if known else "there are none here"
+        errors = [FieldError(f"query.{name}", "there is no such parameter", hint) for name in unknown[:_SHOWN]]
+        raise Problem(Kind.INVALID, "the request is not valid", errors=errors)
+
+
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for part in dependant.dependencies:
+        yield from _parameters(part)
+
+
 # --- preconditions ----------------------------------------------------------------------------------------------------
+
+
+_ETAG: Final = r'^(\*|"[^"]*")$'
 
 
 def etag(tag: str) -> dict[str, str]:
@@ -74,10 +133,14 @@ def etag(tag: str) -> dict[str, str]:
     return {"ETag": f'"{tag}"'}
 
 
-def _expected(
+async def _expected(
     if_match: Annotated[
         str | None,
-        Header(description='The ETag you saw: `"7-3"`. The change is refused with 412 where it is no longer that.'),
+        Header(
+            json_schema_extra={"pattern": _ETAG},
+            description='The ETag you saw: `"7-3"`. The change is refused with 412 where it is no longer that. Of a '
+            "crawl, what stands behind a dot changes while it runs, and does not matter here.",
+        ),
     ] = None,
 ) -> str | None:
     if if_match is None or if_match.strip() == "*":
@@ -86,10 +149,25 @@ def _expected(
     if len(tag) < 2 or tag[0] != '"' or tag[-1] != '"' or '"' in tag[1:-1]:
         error = FieldError("If-Match", "expected one strong ETag in quotes, or *")
         raise Problem(Kind.INVALID, "a header is not valid", errors=[error])
-    return tag[1:-1]
+    return tag[1:-1].partition(".")[0]
 
 
 Expected = Annotated[str | None, Depends(_expected)]
+
+
+async def _known(
+    if_none_match: Annotated[
+        str | None, Header(description="ETags that you have: where one still holds, the answer is 304 and empty.")
+    ] = None,
+) -> None:
+    """Documents what api.conditional does."""
+
+
+CONDITIONAL: Final = Depends(_known)
+"""The dependency of a read that shows an ETag."""
+
+UNCHANGED: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "You have it already."}}
+"""The further answer of such a read, for the OpenAPI document."""
 
 
 async def _repeatable(
@@ -114,6 +192,21 @@ Idempotent = Annotated[Repeatable | None, Depends(_repeatable)]
 
 # --- pages ------------------------------------------------------------------------------------------------------------
 
+GREATEST: Final = 2**63 - 1
+"""The greatest number that a database's column holds."""
+
+
+def _storable(place: object, greatest: int) -> bool:
+    """Whether a database can compare with it."""
+    match place:
+        case int():
+            return -1 <= place <= greatest
+        case str():
+            return "\0" not in place
+        case tuple():
+            return all(_storable(part, greatest) for part in place)
+    return True
+
 
 @dataclass(frozen=True, slots=True)
 class Paging:
@@ -123,13 +216,16 @@ class Paging:
     cursor: str | None
     request: Request
 
-    def place(self, kind: type[T], start: T) -> T:
-        """The place the page begins behind; `start` for the first."""
+    def place(self, kind: type[T], start: T, *, greatest: int = GREATEST) -> T:
+        """The place the page begins behind; `start` for the first. No number in it is beyond `greatest`."""
         if self.cursor is None:
             return start
         try:
             padded = self.cursor + "=" * (-len(self.cursor) % 4)
-            return msgspec.json.decode(base64.b64decode(padded, b"-_", validate=True), type=kind)
+            place = msgspec.json.decode(base64.b64decode(padded, b"-_", validate=True), type=kind)
+            if not _storable(place, greatest):
+                raise ValueError("no database has such a place")
+            return place
         except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
             wrong = FieldError("cursor", "is not one that a list gave", "take `next` of the page before, as it is")
             raise Problem(Kind.INVALID, "the cursor is not valid", errors=[wrong]) from error
@@ -144,7 +240,7 @@ class Paging:
         return cursor
 
 
-def _paging(
+async def _paging(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="Entries a page.")] = DEFAULT_PAGE,
     cursor: Annotated[str | None, Query(max_length=1024, description="`next` of the page before.")] = None,

@@ -12,6 +12,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api.deps import PROBLEM_CONTENT
+from api.schemas.events import EventBody
+from api.schemas.model import Model
 from api.schemas.problem import ProblemBody
 from shared.domain.crawl import CrawlSpec
 from shared.domain.software import NAME, VERSION
@@ -22,20 +24,32 @@ lists are paged by `cursor` (also in the `Link` header); unknown fields are refu
 updates; `Idempotency-Key` makes creates safe to repeat. Any master answers; what only the leader may do is passed \
 on to it.
 
-Send `Authorization: Bearer <API key>`. The first key is shown when the cluster is first started.
+Send `Authorization: Bearer <API key>`. The first key is shown when the cluster is first started; `orb key \
+create` makes another on the database itself.
 """
 TAGS: Final = [
     {"name": "crawls", "description": "What to crawl, and how: declared, versioned, started and stopped."},
     {"name": "seeds", "description": "URLs to start from, a few or many millions."},
     {"name": "progress", "description": "Numbers of a crawl: maintained counters, never a scan."},
+    {"name": "events", "description": "What happens, as it happens: Server-Sent Events that resume where you were."},
     {"name": "urls", "description": "What is known of URLs, and why they are in the state they are in."},
+    {"name": "pages", "description": "What was stored: records of fetches, bodies from the archive, exports."},
     {"name": "hosts", "description": "What is known of hosts, and how they are spared."},
     {"name": "cluster", "description": "Masters, workers, the leader and who owns what."},
+    {"name": "config", "description": "What may be turned while everything runs."},
     {"name": "commands", "description": "Verbs on their way to the owners of partitions."},
     {"name": "dead-letters", "description": "What was given up, with the evidence."},
     {"name": "api-keys", "description": "Who may do what."},
+    {"name": "audit", "description": "Who did what, and when."},
     {"name": "health", "description": "For those who start and stop masters."},
 ]
+_PLACES: Final[dict[str, tuple[str, Any]]] = {
+    "name": ("The crawl's name.", "docs"),
+    "revision": ("The revision's number.", 1),
+    "command_id": ("The command's id, as the verb that made it told it.", None),
+}
+"""What paths are made of, where a route says no more; the example is what Swagger UI fills in."""
+
 _EVERYWHERE: Final = {
     "400": "The request cannot be read",
     "401": "Authentication is needed",
@@ -43,6 +57,7 @@ _EVERYWHERE: Final = {
     "422": "The request is not valid",
     "503": "Something this needs is away",
 }
+_OF_BODIES: Final = {"413": "The request is too large", "415": "The request's content type is not understood"}
 _COMPONENTS: Final = "#/components/schemas/"
 
 
@@ -63,7 +78,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas = components.setdefault("schemas", {})
     for leftover in ("HTTPValidationError", "ValidationError"):
         schemas.pop(leftover, None)
-    schemas |= _spec_schemas() | _own(ProblemBody)
+    schemas |= _spec_schemas() | _own(ProblemBody) | _own(EventBody)
     components["schemas"] = dict(sorted(schemas.items()))
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
     for path, item in made["paths"].items():
@@ -75,13 +90,31 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _complete(operation: dict[str, Any], *, guarded: bool) -> None:
+    for parameter in operation.get("parameters", ()):
+        _as_sent(parameter)
     responses = operation["responses"]
     responses.pop("422", None)
     if guarded:
         operation["security"] = [{"key": []}]
-        for status, said in _EVERYWHERE.items():
+        common = _EVERYWHERE | _OF_BODIES if "requestBody" in operation else _EVERYWHERE
+        for status, said in common.items():
             responses.setdefault(status, {"description": said, "content": copy.deepcopy(PROBLEM_CONTENT)})
     operation["responses"] = dict(sorted(responses.items()))
+
+
+def _as_sent(parameter: dict[str, Any]) -> None:
+    """One that may be left out is not null when it is there; headers have the case in which people know them."""
+    if parameter["in"] == "header":
+        parameter["name"] = parameter["name"].title()
+    if parameter["in"] == "path" and parameter["name"] in _PLACES:
+        description, example = _PLACES[parameter["name"]]
+        parameter.setdefault("description", description)
+        if example is not None:
+            parameter["example"] = example
+    match parameter["schema"]:
+        case {"anyOf": [{**given}, {"type": "null"}]}:
+            rest = {name: value for name, value in parameter["schema"].items() if name != "anyOf"}
+            parameter["schema"] = {**rest, **given}
 
 
 def _spec_schemas() -> dict[str, Any]:
@@ -95,15 +128,21 @@ def _spec_schemas() -> dict[str, Any]:
     return schemas
 
 
-def _own(model: type[ProblemBody]) -> dict[str, Any]:
+def _own(model: type[Model]) -> dict[str, Any]:
     schema = model.model_json_schema(ref_template=_COMPONENTS + "{model}")
-    parts: dict[str, Any] = schema.pop("$defs")
+    parts: dict[str, Any] = schema.pop("$defs", {})
     return {**parts, model.__name__: schema}
 
 
 def _resolved(part: Any) -> Any:
-    """Places where a schema of ours was named take its reference."""
+    """Places where a schema of ours was named take its reference. Mappings whose keys have a pattern are said to be
+    such: as properties of a pattern, others would be welcome, and generators of clients see no mapping."""
     if isinstance(part, dict):
+        match part.get("patternProperties"):
+            case dict() as patterns if len(patterns) == 1:
+                ((pattern, value),) = patterns.items()
+                rest = {name: each for name, each in part.items() if name != "patternProperties"}
+                return _resolved({**rest, "propertyNames": {"pattern": pattern}, "additionalProperties": value})
         if "x-orb-schema" in part:
             rest = {name: _resolved(value) for name, value in part.items() if name not in ("x-orb-schema", "title")}
             return {"$ref": _COMPONENTS + part["x-orb-schema"], **rest}

@@ -38,6 +38,7 @@ class Kind(Enum):
     NOT_FOUND = ("not-found", 404, "Not found")
     METHOD = ("method-not-allowed", 405, "This resource does not have that method")
     EXISTS = ("exists", 409, "It exists already")
+    NO_ARCHIVE = ("no-archive", 409, "This master cannot read it in the archive")
     ILLEGAL_TRANSITION = ("illegal-transition", 409, "The crawl's state does not allow this")
     LOST_UPDATE = ("lost-update", 412, "It was changed since you saw it")
     TOO_LARGE = ("too-large", 413, "The request is too large")
@@ -174,6 +175,9 @@ def _invalid(error: RequestValidationError) -> Problem:
     found = error.errors()
     if any(each["type"] == "json_invalid" for each in found):
         return Problem(Kind.MALFORMED, f"the body is not JSON: {found[0].get('ctx', {}).get('error', '')}".rstrip(": "))
+    if isinstance(error.body, bytes) and any(tuple(each["loc"]) == ("body",) for each in found):
+        hint = "send the header `Content-Type: application/json`"
+        return Problem(Kind.MEDIA, "the body is not said to be JSON", hint=hint)
     return Problem(Kind.INVALID, "the request is not valid", errors=[_field(each) for each in found])
 
 

@@ -24,7 +24,12 @@ ANSWER_S: Final = 10.0
 _RETRY: Final = {"Retry-After": "2"}
 _HINT: Final = "repeat it with the same Idempotency-Key or If-Match: then it cannot happen twice"
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
-_ANYWHERE: Final = re.compile(r"/v1/(crawls/[^/]+/(seeds|plan)|hosts/.*|dead-letters/.*)")
+_API: Final = b"/v1/"
+"""How an address begins, as it was sent. One that only reads so once it is decoded would not end the leader's own
+address but go on with it: what stands behind `http://leader` may make it the name of a user at another host."""
+
+_ANYWHERE: Final = re.compile(r"/v1/(crawls/[^/]+/(seeds|plan)|hosts/.*|dead-letters(/.*)?)")
+_CHANGES_SPEC: Final = re.compile(r"/v1/crawls/[^/]+/seeds")
 _TAKEN_ALONG: Final = frozenset(
     (
         b"authorization",
@@ -36,12 +41,14 @@ _TAKEN_ALONG: Final = frozenset(
         b"idempotency-key",
     )
 )
-_BROUGHT_BACK: Final = ("content-type", "etag", "location", "link", "retry-after", "www-authenticate")
+_BROUGHT_BACK: Final = ("allow", "content-type", "etag", "location", "link", "retry-after", "www-authenticate")
 
 
 def needs_leader(method: str, path: str) -> bool:
     """Whether only the leader carries it out: every write but those that travel to owners through the broker."""
-    return method not in _SAFE and path.startswith("/v1/") and _ANYWHERE.fullmatch(path) is None
+    if method in _SAFE or not path.startswith("/v1/"):
+        return False
+    return _ANYWHERE.fullmatch(path) is None or (method == "DELETE" and _CHANGES_SPEC.fullmatch(path) is not None)
 
 
 class Forwarding:
@@ -71,17 +78,22 @@ class Forwarding:
         leader = self._plane.leader_address()
         if leader is None or any(name == PASSED_ON for name, _ in scope["headers"]):
             raise Problem(Kind.NO_LEADER, "no master leads at the moment; reads go on", headers=_RETRY)
+        address = scope.get("raw_path") or scope["path"].encode()
+        if not address.startswith(_API) or not address.isascii():
+            raise Problem(Kind.NOT_FOUND, "there is no such address")
         body = await _body(receive)
         headers = [(name, value) for name, value in scope["headers"] if name in _TAKEN_ALONG]
         headers += [(b"x-request-id", request_id.encode()), (PASSED_ON, self._member.encode())]
         base = leader if "://" in leader else f"http://{leader}"
-        target = base.rstrip("/") + (scope.get("raw_path") or scope["path"].encode()).decode("ascii")
+        target = base.rstrip("/") + address.decode("ascii")
         if scope["query_string"]:
             target += "?" + scope["query_string"].decode("ascii")
         try:
             said = await self._client.request(
                 scope["method"], target, content=body, headers=headers, timeout=self._answer_s, follow_redirects=False
             )
+        except httpx.InvalidURL as error:
+            raise Problem(Kind.NOT_FOUND, "there is no such address") from error
         except httpx.ConnectError as error:
             log.warning("http.leader_unreachable", leader=leader, error=str(error))
             raise Problem(Kind.NO_LEADER, "the leader cannot be reached; nothing was done", headers=_RETRY) from error

@@ -1,20 +1,47 @@
 """The application: routes, the one exception handler, and the layers around them, in the order they are passed."""
 
+import re
 from typing import Any, Final
 
 import httpx
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, compile_path
 
+from api.conditional import Conditional
 from api.deps import Services
 from api.document import document
-from api.errors import Problem, respond
+from api.errors import Kind, Problem, respond
 from api.forwarding import ANSWER_S, Forwarding
-from api.routes import cluster, crawls, health, hosts, keys, letters, progress, reading, seeds, turning, urls
+from api.routes import (
+    audit,
+    cluster,
+    config,
+    crawls,
+    declared_seeds,
+    events,
+    exports,
+    health,
+    hosts,
+    keys,
+    lag,
+    letters,
+    metrics,
+    pages,
+    progress,
+    reading,
+    seed_deletion,
+    seeds,
+    turning,
+    urls,
+)
 from api.security.authentication import Authentication
 from api.security.context import RequestContext
 from api.security.limits import BodyLimit
+from api.traffic import measure
 from shared.domain.crawl_state import IllegalTransition
 from shared.domain.errors import Permanent, Transient
 from shared.domain.spec_parse import SpecError
@@ -22,15 +49,24 @@ from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
 
 ROUTERS: Final = (
     health.router,
+    metrics.router,
     crawls.router,
     turning.router,
     seeds.router,
+    seed_deletion.router,
+    declared_seeds.router,
     progress.router,
+    lag.router,
+    events.router,
     urls.router,
+    pages.router,
+    exports.router,
     hosts.router,
     letters.router,
     cluster.router,
+    config.router,
     keys.router,
+    audit.router,
     reading.router,
 )
 _OURS: Final = (
@@ -46,6 +82,21 @@ _OURS: Final = (
     Transient,
     Permanent,
 )
+
+
+_METHODS: Final[tuple[tuple[re.Pattern[str], frozenset[str]], ...]] = tuple(
+    (compile_path(route.path)[0], frozenset(route.methods or ()))
+    for router in ROUTERS
+    for route in router.routes
+    if isinstance(route, Route)
+)
+
+
+async def _no_such_method(request: Request, error: Exception) -> Response:
+    """The router names the methods of the first route of that path only; each of ours has one."""
+    allowed = frozenset().union(*(methods for path, methods in _METHODS if path.match(request.url.path)))
+    detail = f"{request.url.path} is for {', '.join(sorted(allowed))}"
+    return await respond(request, Problem(Kind.METHOD, detail, headers={"Allow": ", ".join(sorted(allowed))}))
 
 
 class _Application(FastAPI):
@@ -68,11 +119,15 @@ def application(
         app.include_router(router)
     for kind in _OURS:
         app.add_exception_handler(kind, respond)
+    app.add_exception_handler(405, _no_such_method)
     if services is not None and client is not None:
         app.state.services = services
         # Added from inside out: a request passes the last one first.
+        app.add_middleware(Conditional)
         app.add_middleware(Forwarding, plane=services.plane, client=client, member=services.member, answer_s=answer_s)
         app.add_middleware(Authentication, keyring=services.keyring)
         app.add_middleware(BodyLimit)
         app.add_middleware(RequestContext)
+        if services.registry is not None:
+            measure(app, services.registry)
     return app

@@ -1,12 +1,14 @@
 """The master's composition root. The order of the contexts is the order of shutdown, reversed."""
 
 import asyncio
+import os
 import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -15,25 +17,32 @@ import uvloop
 from api.control.cluster import ClusterMaster, ClusterSettings
 from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
+from api.frontier.tally import FrontierTally
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
-from shared.adapters.local.suffixes import use_snapshot
+from shared.adapters.local.suffixes import installed_list, use_list, use_snapshot
 from shared.adapters.nats.broker import NatsBroker
-from shared.adapters.nats.settings import StreamSettings
-from shared.adapters.sql.store import PostgresStore, SqliteStore, SqlStore
+from shared.adapters.nats.settings import StreamSettings, nats_tls_of
+from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
-from shared.domain.errors import Transient, Unusable
+from shared.domain.errors import Permanent, Transient, Unusable
 from shared.domain.placement import StoreKind
 from shared.domain.software import VERSION
+from shared.domain.tally import CrawlCounts
 from shared.domain.url import public_suffix_snapshot
 from shared.ports.retrying import until_answered
 from shared.settings import ClusterMasterSettings, MasterSettings, from_environment, listed
+from shared.supervise import Tasks, failpoint_of
 from shared.telemetry import configure_logging
+from shared.tls import ClientTls, TlsSettings, following, server_tls
 from shared.wire.keys import Keys, MemberRecord
+
+T = TypeVar("T")
 
 log = structlog.get_logger("orb.master")
 
 _PROBE_S = 2.0
+_LAST_WORDS_S = 1.0
 DATABASE = "crawl.db"
 SPEC = "spec.json"
 SPECS = "specs"
@@ -100,55 +109,95 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
 async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -> None:
     import httpx
 
+    from api.control.chronicle import Chronicle
+    from api.control.metering import Metering
+    from api.control.telling import Telling
     from api.deps import Services
+    from api.feeds import OpenStreams
     from api.http import application
+    from api.metrics import MasterMetrics
     from api.security.authentication import Keyring, issue_first_key
     from api.serving import address_of, listening, serving
     from shared.adapters.etcd import EtcdCoordinator  # its libraries are loaded where they are needed
     from shared.adapters.etcd.settings import etcd_of
     from shared.adapters.etcd.specs import EtcdSpecPublisher
+    from shared.adapters.objects.local import LocalSegments
+    from shared.adapters.objects.served import ServedPages
     from shared.adapters.sql.catalog import SqlCatalog
+    from shared.adapters.sql.desired import SqlDesired
+    from shared.adapters.sql.overview import SqlOverview
 
     clock, keys = SystemClock(), Keys(settings.cluster)
     async with AsyncExitStack() as stack:
         store, kind = await open_store(settings)
         stack.push_async_callback(store.close)
-        snapshot = public_suffix_snapshot()
-        partitions, suffixes = await store.open_cluster(settings.partitions, snapshot, clock.unix_ms())
-        if suffixes != snapshot:
-            log.warning("master.public_suffixes", stored=suffixes, here=snapshot)
-        streams = StreamSettings(ack_wait_s=settings.ack_wait_s)
-        broker = await until_answered(
+        partitions, suffixes = await store.open_cluster(settings.partitions, installed_list(), clock.unix_ms())
+        use_list(suffixes)
+        streams = StreamSettings(
+            replicas=settings.nats_replicas,
+            ack_wait_s=settings.ack_wait_s,
+            events_age_s=settings.events_age_s,
+            events_bytes=settings.events_bytes,
+        )
+        broker = await _waiting(
+            "nats",
             lambda: NatsBroker.connect(
-                listed(settings.nats_url), token=settings.nats_token, name=settings.id, settings=streams
-            )
+                listed(settings.nats_url),
+                token=settings.nats_token,
+                name=settings.id,
+                settings=streams,
+                tls=nats_tls_of(settings),
+            ),
         )
         stack.push_async_callback(broker.close)
-        await until_answered(lambda: broker.declare(listed(settings.pools)))
+        await _declare(broker, listed(settings.pools))
         coordinator = EtcdCoordinator(etcd_of(settings), clock)
         stack.push_async_callback(coordinator.close)
-        view = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.root)))
+        view = await _waiting("etcd", lambda: stack.enter_async_context(coordinator.watch(keys.root)))
+        tls = server_tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+        others = ClientTls(TlsSettings(settings.tls_ca or settings.tls_client_ca, settings.tls_cert, settings.tls_key))
         listener = listening(settings.http)
         stack.callback(listener.close)
-        member = MemberRecord(
-            settings.id, VERSION, started_at_ms=clock.unix_ms(), address=settings.address or address_of(listener)
-        )
+        address = settings.address or ("" if tls is None else "https://") + address_of(listener)
+        member = MemberRecord(settings.id, VERSION, started_at_ms=clock.unix_ms(), address=address)
+        desired = SqlDesired(store.executor)
+        tally = FrontierTally(crawls=CrawlCounts(settings.metrics_crawls))
+        telling = Telling(broker.events, clock, settings.id)
         master = ClusterMaster(
             member,
             coordinator=coordinator,
             view=view,
             keys=keys,
             store=store,
+            desired=desired,
             kind=kind,
             broker=broker,
             publisher=lambda leadership: EtcdSpecPublisher(coordinator, leadership, keys),
             clock=clock,
             frontier=FrontierSettings(partitions=partitions, grant_s=settings.grant_s, ack_wait_s=settings.ack_wait_s),
-            settings=ClusterSettings(ttl_s=settings.member_ttl_s),
+            tally=tally,
+            settings=ClusterSettings(ttl_s=settings.member_ttl_s, log_level=settings.log_level),
+            failpoint=failpoint_of(os.environ),
+            alarm=telling.alarm,
         )
+        overview, streams_open = SqlOverview(store.executor), OpenStreams(settings.event_streams)
+        chronicle = Chronicle(master, overview, broker.events, telling, clock, settings.id)
         catalog = SqlCatalog(store.executor)
         if (key := await issue_first_key(catalog, clock.unix_ms())) is not None:
             print(f"orb: the first admin key, shown this once: {key}", file=sys.stderr, flush=True)
+        metering = Metering(
+            master.crawls,
+            tally.crawls,
+            master.owned,
+            store=store,
+            broker=broker,
+            clock=clock,
+            read_s=settings.metrics_s,
+        )
+        metrics = MasterMetrics(master, metering, tally, clock, member=settings.id, store=kind, partitions=partitions)
+        archive = None if settings.archive is None else ServedPages(LocalSegments(settings.archive))
+        if archive is not None:
+            stack.callback(archive.close)
         services = Services(
             catalog=catalog,
             broker=broker,
@@ -164,12 +213,48 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
                     "etcd": lambda: coordinator.get(keys.leader),
                 }
             ),
+            registry=metrics.registry(),
+            archive=archive,
+            desired=desired,
+            events=broker.events,
+            overview=overview,
+            backlog=broker,
+            telling=telling,
+            streams=streams_open,
+            roster=master.roster,
+            tuning=master.tuning,
+            wanted=master.wanted,
+            longest_grant_s=settings.grant_s,
         )
-        client = await stack.enter_async_context(httpx.AsyncClient(follow_redirects=False))
+        client = await stack.enter_async_context(httpx.AsyncClient(follow_redirects=False, verify=others.context))
         log.info("master.started", master=settings.id, partitions=partitions, store=kind, http=member.address)
-        async with serving(application(services, client), listener):
-            await master.run(stop)
+        async with serving(application(services, client), listener, tls), Tasks() as beside:
+            beside.start("certificates", following(*((others,) if tls is None else (others, tls))))
+            beside.start("metering", metering.run())
+            beside.start("telling", telling.run())
+            beside.start("chronicle", chronicle.run())
+            with streams_open.until_closed():
+                await master.run(stop)
+            await telling.finish(_LAST_WORDS_S)
     log.info("master.stopped")
+
+
+async def _waiting(engine: str, call: Callable[[], Awaitable[T]]) -> T:
+    """The call's result, however long the engine is away; the log says what is waited for, and why."""
+    try:
+        return await call()
+    except Transient as error:
+        log.warning("master.waits", engine=engine, error=str(error))
+    return await until_answered(call)
+
+
+async def _declare(broker: NatsBroker, pools: Sequence[str]) -> None:
+    """The streams as they are to be. Unusable where the broker cannot have them so: waiting would not help."""
+    try:
+        await _waiting("nats", lambda: broker.declare(pools))
+        await _waiting("nats", broker.events.declare)
+    except Permanent as error:
+        raise Unusable(f"the broker cannot keep what it is to keep: {error}") from error
 
 
 async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Sequence[str]:
@@ -179,7 +264,7 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
         try:
             async with asyncio.timeout(_PROBE_S):
                 await probe()
-        except (Transient, TimeoutError) as error:
+        except (Transient, Permanent, Unusable, TimeoutError) as error:
             log.warning("master.unready", engine=name, error=str(error))
             missing.append(name)
     return missing
@@ -188,7 +273,9 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
 async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:
     """The cluster's database, by its URL or path; waits for a server that is away."""
     if settings.database.startswith(("postgresql:", "postgres:")):
-        return await until_answered(lambda: PostgresStore.open(settings.database)), StoreKind.POSTGRESQL
+        from shared.adapters.sql.postgres import PostgresStore  # its libraries are loaded where they are needed
+
+        return await _waiting("database", lambda: PostgresStore.open(settings.database)), StoreKind.POSTGRESQL
     path = Path(re.sub(r"^sqlite:(//(?=/))?", "", settings.database))
     return await SqliteStore.open(path, synchronous=settings.synchronous), StoreKind.SQLITE
 

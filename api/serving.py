@@ -11,9 +11,14 @@ from fastapi import FastAPI
 
 from shared.domain.errors import Unusable
 from shared.supervise import Tasks
+from shared.tls import ServerTls
 
 GRACE_S: Final = 5
 """How long answers under way may take once the master stops."""
+
+HEAD_BYTES: Final = 1 << 18
+"""The longest head of a request. A URL asked about has up to 16,384 characters, each of up to twelve bytes when it is
+written as a parameter: a head that is too long is no request, and gets a reset instead of a problem."""
 
 
 class _Server(uvicorn.Server):
@@ -40,12 +45,13 @@ def address_of(listener: socket.socket) -> str:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+async def serving(app: FastAPI, listener: socket.socket, tls: ServerTls | None = None) -> AsyncIterator[None]:
     """Answers at the socket until the block ends; then lets answers under way end, for `GRACE_S` at most."""
     server = _Server(
         uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", server_header=False,
-            timeout_graceful_shutdown=GRACE_S,
+            timeout_graceful_shutdown=GRACE_S, h11_max_incomplete_event_size=HEAD_BYTES,
+            ssl_context_factory=None if tls is None else lambda config, default: tls.context,
         )
     )  # fmt: skip
     async with Tasks() as tasks:

@@ -9,16 +9,18 @@ import sys
 import sysconfig
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from cli.exits import Exit
 from cli.logs import tail
-from cli.roles import PARENT
-from shared.adapters.nats import EmbeddedServer, Endpoint
 from shared.domain.errors import Transient, Unusable
+from shared.supervise import dying_with
+
+E_co = TypeVar("E_co", covariant=True)
+E = TypeVar("E")
 
 
 @dataclass(slots=True)
@@ -66,24 +68,27 @@ class Child(Protocol):
 
 
 class RoleProcess:
-    """A master or worker: `orb _master` or `orb _worker` in a session of its own, so that a terminal's Ctrl-C reaches
-    the command alone. What it writes goes to `log`, bounded by `bound_log`. `at_first` holds for the first start only.
+    """A master or worker: `orb` with `arguments`, in a session of its own, so that a terminal's Ctrl-C reaches the
+    command alone; it dies with the command. What it writes goes to `log`, bounded by `bound_log`. Its environment is
+    this process's, without the variables `without`, and with `settings`; `at_first` holds for the first start only.
     """
 
     def __init__(
         self,
         name: str,
-        role: str,
+        arguments: Sequence[str],
         log: Path,
         settings: Mapping[str, str],
         *,
         at_first: Mapping[str, str] | None = None,
+        without: Collection[str] = (),
         inherit: tuple[int, ...] = (),
     ) -> None:
         self.name: Final = name
-        self._role = role
+        self._arguments = arguments
         self._log = log
         self._settings = settings
+        self._without = without
         self._at_first = at_first or {}
         self._inherit = inherit
         self._process: asyncio.subprocess.Process | None = None
@@ -101,12 +106,12 @@ class RoleProcess:
         self._at_first = {}
         with open(self._log, "ab") as out:  # noqa: ASYNC230  opens for the child, nothing is written here
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "orb", self._role),
+                *dying_with(os.getpid()),
+                *(sys.executable, "-m", "orb", *self._arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env=environment(settings),
+                env=environment(settings, self._without),
                 pass_fds=self._inherit,
                 start_new_session=True,
             )
@@ -124,14 +129,26 @@ class RoleProcess:
         return "\n".join(tail(self._log))
 
 
-class Broker:
-    """The bundled nats-server as a child."""
+class Bundled(Protocol[E_co]):
+    """A bundled engine: `shared.supervise.BundledServer` with the start of its adapter."""
 
-    name: Final = "broker"
+    @property
+    def pid(self) -> int | None: ...
 
-    def __init__(self, server: EmbeddedServer) -> None:
+    async def start(self) -> E_co: ...
+
+    async def exited(self) -> int: ...
+
+    def log_tail(self) -> str: ...
+
+
+class Engine(Generic[E]):
+    """A bundled engine as a child; `endpoint` is where it was found at its latest start."""
+
+    def __init__(self, name: str, server: Bundled[E]) -> None:
+        self.name: Final = name
+        self.endpoint: E | None = None
         self._server = server
-        self.endpoint: Endpoint | None = None
 
     def __repr__(self) -> str:
         return repr(self._server)
@@ -155,10 +172,11 @@ class Broker:
         return self._server.log_tail()
 
 
-def environment(settings: Mapping[str, str]) -> dict[str, str]:
+def environment(settings: Mapping[str, str], without: Collection[str] = ()) -> dict[str, str]:
     """This process's environment with `settings` and what makes `python -m orb` find this very code, and no other."""
     root = Path(__file__).resolve().parents[1]
-    result = {**os.environ, "PYTHONSAFEPATH": "1", PARENT: str(os.getpid()), **settings}
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    result = {**kept, "PYTHONSAFEPATH": "1", **settings}
     if root != Path(sysconfig.get_path("purelib")).resolve():
         before = os.environ.get("PYTHONPATH", "")
         result["PYTHONPATH"] = str(root) if before in ("", str(root)) else f"{root}{os.pathsep}{before}"
@@ -190,12 +208,18 @@ class GivenUp(Exception):
 
 
 class Keeper:
-    """Keeps one child alive until it is told to stop. `told` hears of each death in one line."""
+    """Keeps one child alive until it is told to stop. `told` hears of each death in one line.
 
-    def __init__(self, child: Child, told: Callable[[str], None], deaths: Deaths | None = None) -> None:
+    `lasting`: it has no end of its own, so that it is started again also where it ended well without being told to.
+    """
+
+    def __init__(
+        self, child: Child, told: Callable[[str], None], deaths: Deaths | None = None, *, lasting: bool = False
+    ) -> None:
         self.child: Final = child
         self.restarts = 0
         self._told = told
+        self._lasting = lasting
         self._deaths = deaths or Deaths()
         self._stopped = asyncio.Event()
 
@@ -221,13 +245,14 @@ class Keeper:
                 return True
 
     async def keep(self) -> None:
-        """Start a started child again whenever it dies; returns when it ended after `stop` or by itself with status 0.
+        """Start a started child again whenever it dies; returns when it ended after `stop`, or by itself with status 0
+        unless it is `lasting`.
 
         GivenUp when it ended with exit code 4, which no restart can help, or died too often.
         """
         while True:
             status = await self.child.exited()
-            if self._stopped.is_set() or status == Exit.OK:
+            if self._stopped.is_set() or (status == Exit.OK and not self._lasting):
                 return
             if status == Exit.ENVIRONMENT and (why := said_by(self.child)):
                 raise GivenUp(why)

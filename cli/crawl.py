@@ -22,7 +22,7 @@ from shared.domain.errors import Unusable
 from shared.domain.frontier import CrawlState
 
 if TYPE_CHECKING:
-    from cli.local import Ending
+    from cli.family import Ending
 
 _EPILOG: Final = """\
 The folder DIR is by default the first seed's host with .crawl behind it, in the current directory. Without URL
@@ -111,8 +111,8 @@ def _crawled(wanted: Wanted, lock: int) -> int:
     from cli.settling import is_finished, repair
 
     folder = wanted.folder
-    log_to(folder)
-    repair(folder)
+    log_to(folder.logs)
+    repair(folder.archive)
     started = time.monotonic()
     watch = _watch(wanted, started)
 
@@ -136,7 +136,7 @@ def _crawled(wanted: Wanted, lock: int) -> int:
 
 def _ended(wanted: Wanted, ending: "Ending", seconds: float) -> int:
     """Put the folder in order, tell how it stands and why, and choose the exit code."""
-    from cli.local import End, Ending
+    from cli.family import End, Ending
     from cli.settling import settle
     from cli.summary import as_json, as_text, summarized
 

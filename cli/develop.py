@@ -13,6 +13,9 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 
 _ALL_CORES: Final = ("-n", "logical", "--dist", "worksteal")
 
+_EXPLORING: Final = ("--seed", "--rounds")
+"""With one of these, `orb faults` strikes a cluster at random instead of running the tests."""
+
 _LINT: Final = (
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
@@ -44,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "test":
             return _python("-m", "pytest", *_ALL_CORES, "-m", "not slow", *rest)
+        case "faults" if any(word.partition("=")[0] in _EXPLORING for word in rest):
+            return _python("-m", "tests.support.faults.explore", *rest)
         case "faults":
             return _python("-m", "pytest", "-m", "faults", *rest)
         case "bench":

@@ -1,4 +1,4 @@
-"""How the command ends: its exit codes, and the two exceptions that carry a sentence for the person who started it."""
+"""How the command ends: its exit codes, and the exceptions that carry a sentence for the person who started it."""
 
 from enum import IntEnum
 
@@ -8,6 +8,7 @@ class Exit(IntEnum):
 
     OK = 0
     NOTHING_FETCHED = 1
+    FAILED = 1
     USAGE = 2
     RESUMABLE = 3
     ENVIRONMENT = 4
@@ -15,6 +16,10 @@ class Exit(IntEnum):
 
 class Usage(Exception):
     """The command or its spec asks for something that makes no sense; the message says what and where. Exit code 2."""
+
+
+class Failed(Exception):
+    """What was asked for is not there, was refused, or did not come about; the message says so. Exit code 1."""
 
 
 class Environment(Exception):

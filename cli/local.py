@@ -7,24 +7,23 @@ broker stops. Whatever is cut short is resumable; a run never has to end well fo
 import asyncio
 import itertools
 import os
-import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
 import structlog
 
-from cli.children import Broker, GivenUp, Keeper, RoleProcess
-from cli.folder import ROOM_BYTES, CrawlFolder
+from cli.children import Child, Engine, RoleProcess
+from cli.family import End, Ending, Family
+from cli.folder import CrawlFolder
+from cli.holding import ROOM_BYTES
 from cli.logs import begin_log, bound_log
 from cli.watch import Watch
 from shared.adapters.nats import EmbeddedServer, Endpoint, NatsBroker, StreamSettings
 from shared.domain.crawl import CrawlSpec
 from shared.domain.errors import Transient, Unusable
 from shared.domain.frontier import CrawlState
+from shared.supervise import Tasks
 from shared.wire.messages import Malformed, decode_progress
 from shared.wire.subjects import PROGRESS
 
@@ -34,28 +33,6 @@ _TICK_S: Final = 0.5
 _LOOK_S: Final = 1.0
 _LOOKS: Final = 5
 """Every so many looks at the disk, also at what changes more slowly."""
-
-_PATIENCE_S: Final = 25.0
-"""How long workers and master may take to end in good order: their own grace and some."""
-
-_CURT_S: Final = 5.0
-"""The same where the run has failed: they may have nobody left to talk to."""
-
-
-class End(StrEnum):
-    """How a run ended."""
-
-    FINISHED = "finished"
-    INTERRUPTED = "interrupted"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The end of a run; `message` is the sentence for people where it FAILED."""
-
-    end: End
-    message: str = ""
 
 
 class LocalRun:
@@ -79,60 +56,33 @@ class LocalRun:
         self._lock = lock
         self._watch = watch
         self._finished = finished
-        self._ending: Ending | None = None
-        self._asked = 0
-        self._over = asyncio.Event()
-        self._work: asyncio.Task[None] | None = None
-        server = EmbeddedServer(folder.nats, inherit=(lock,))
-        self._broker = Broker(server)
-        self._names = ["master", *(f"worker-{number}" for number in range(1, workers + 1))]
-        self._keepers: list[Keeper] = []
-        self._kept: dict[Keeper, asyncio.Task[None]] = {}
+        self._family = Family(watch)
+        self._server = EmbeddedServer(folder.nats, inherit=(lock,))
+        self._broker = Engine("broker", self._server)
+        self._workers = [f"worker-{number}" for number in range(1, workers + 1)]
+        self._names = ["master", *self._workers]
 
     async def run(self) -> Ending:
         """The whole run; every process it started has ended when it returns."""
-        with self._signals():
-            async with asyncio.TaskGroup() as group:
-                self._work = group.create_task(self._run(), name="run")
-            for keeper in self._keepers:
-                keeper.kill()
-                if keeper.child.pid is not None:
-                    await keeper.child.exited()
-        return self._ending or Ending(End.INTERRUPTED)
+        return await self._family.run(self._run)
 
     async def _run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            try:
-                endpoint = await self._start_broker(group)
-                if endpoint is not None:
-                    beside = [
-                        group.create_task(self._follow(endpoint), name="follow progress"),
-                        group.create_task(self._look_after(), name="look after logs and disk"),
-                        group.create_task(self._tick(), name="tick"),
-                    ]
-                    await self._start_roles(group, endpoint)
-                    await self._over.wait()
-                    await self._drain()
-                    for task in beside:
-                        task.cancel()
-            except BaseException:
-                for keeper in self._keepers:
-                    keeper.kill()
-                raise
+        if not await self._family.start(self._broker, ended=self._ended):
+            return
+        endpoint = self._broker.endpoint
+        assert endpoint is not None
+        async with Tasks() as beside:
+            beside.start("follow progress", self._follow(endpoint))
+            beside.start("look after logs and disk", self._look_after())
+            beside.start("tick", self._tick())
+            await self._start_roles(endpoint)
+            await self._family.over.wait()
+            # Workers first, then the master, then the broker: each may still need the next.
+            await self._family.drain(self._workers, ["master"], [self._broker.name])
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
-    async def _start_broker(self, group: asyncio.TaskGroup) -> Endpoint | None:
-        keeper = self._keeper(self._broker)
-        try:
-            await keeper.start()
-        except GivenUp as error:
-            self._end(Ending(End.FAILED, str(error)))
-            return None
-        self._kept[keeper] = group.create_task(self._keep(keeper), name="keep broker")
-        return self._broker.endpoint
-
-    async def _start_roles(self, group: asyncio.TaskGroup, endpoint: Endpoint) -> None:
+    async def _start_roles(self, endpoint: Endpoint) -> None:
         shared = {
             "ORB_DIR": os.fspath(self._folder.path.resolve()),
             "ORB_NATS_URL": endpoint.url,
@@ -144,39 +94,17 @@ class LocalRun:
             begin_log(path)
             if name == "master":
                 child = RoleProcess(
-                    name, "_master", path, shared, at_first={"ORB_ALONE": "true"}, inherit=(self._lock,)
+                    name, ["_master"], path, shared, at_first={"ORB_ALONE": "true"}, inherit=(self._lock,)
                 )
             else:
-                child = RoleProcess(name, "_worker", path, {**shared, "ORB_ID": name}, inherit=(self._lock,))
-            keeper = self._keeper(child)
-            try:
-                await keeper.start()
-            except GivenUp as error:
-                self._end(Ending(End.FAILED, str(error)))
+                child = RoleProcess(name, ["_worker"], path, {**shared, "ORB_ID": name}, inherit=(self._lock,))
+            if not await self._family.start(child, ended=self._ended):
                 return
-            self._kept[keeper] = group.create_task(self._keep(keeper), name=f"keep {name}")
 
-    def _keeper(self, child: Broker | RoleProcess) -> Keeper:
-        keeper = Keeper(child, self._told)
-        self._keepers.append(keeper)
-        return keeper
-
-    async def _keep(self, keeper: Keeper) -> None:
-        try:
-            await keeper.keep()
-        except GivenUp as error:
-            self._end(Ending(End.FAILED, str(error)))
-            return
-        if self._over.is_set():
-            return
+    async def _ended(self, child: Child) -> Ending:
         if await asyncio.to_thread(self._finished):
-            self._end(Ending(End.FINISHED))
-        else:
-            self._end(Ending(End.FAILED, f"{keeper.child.name} ended although the crawl is not finished."))
-
-    def _told(self, line: str) -> None:
-        log.warning("child.died", line=line)
-        self._watch.note(line)
+            return Ending(End.FINISHED)
+        return Ending(End.FAILED, f"{child.name} ended although the crawl is not finished.")
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -188,7 +116,7 @@ class LocalRun:
         try:
             broker = await _patiently(connect)
         except Unusable as error:
-            self._end(Ending(End.FAILED, str(error)))
+            self._family.end(Ending(End.FAILED, str(error)))
             return
         try:
             async with broker.listen(PROGRESS) as told:
@@ -208,81 +136,25 @@ class LocalRun:
         for look in itertools.count(1):
             await asyncio.sleep(_LOOK_S)
             if self._folder.free_bytes() < ROOM_BYTES:
-                self._end(
+                self._family.end(
                     Ending(
                         End.FAILED,
                         f"the disk of {self._folder.path} is full; make room there, and the crawl goes on.",
                     )
                 )
             if look % _LOOKS == 0:
-                for name in self._names:
-                    bound_log(self._folder.logs / f"{name}.log")
+                for path in (*(self._folder.logs / f"{name}.log" for name in self._names), self._server.output):
+                    bound_log(path)
                 await self._look_for_end()
 
     async def _look_for_end(self) -> None:
-        if not self._over.is_set() and await asyncio.to_thread(self._finished):
-            self._end(Ending(End.FINISHED))
+        if not self._family.over.is_set() and await asyncio.to_thread(self._finished):
+            self._family.end(Ending(End.FINISHED))
 
     async def _tick(self) -> None:
         while True:
             self._watch.tick()
             await asyncio.sleep(_TICK_S)
-
-    # --- ending -------------------------------------------------------------------------------------------------------
-
-    def _end(self, ending: Ending) -> None:
-        """The first reason to end is the one that counts."""
-        if self._ending is None:
-            log.info("run.ends", end=ending.end, message=ending.message)
-            self._ending = ending
-            self._over.set()
-
-    async def _drain(self) -> None:
-        """Workers first, then the master, then the broker: each may still need the next."""
-        assert self._ending is not None
-        patience_s = _CURT_S if self._ending.end is End.FAILED else _PATIENCE_S
-        broker, *roles = self._keepers
-        masters, workers = roles[:1], roles[1:]
-        for keepers in (workers, masters, [broker]):
-            await self._end_all(keepers, patience_s)
-
-    async def _end_all(self, keepers: Sequence[Keeper], patience_s: float) -> None:
-        for keeper in keepers:
-            keeper.stop()
-        tasks = [self._kept[keeper] for keeper in keepers if keeper in self._kept]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=patience_s)
-            for keeper in keepers:
-                if self._kept.get(keeper) in late:
-                    self._told(f"{keeper.child.name} did not end within {patience_s:g} s and is killed")
-                    keeper.kill()
-            await asyncio.wait(tasks)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        for number in numbers:
-            loop.add_signal_handler(number, self._interrupted, number)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
-    def _interrupted(self, number: int) -> None:
-        self._asked += 1
-        if number == signal.SIGHUP:
-            self._watch.hang_up()
-        log.info("run.interrupted", signal=signal.Signals(number).name, times=self._asked)
-        if self._asked == 1:
-            self._watch.note("stopping: what is under way is reported first; Ctrl-C again stops at once")
-            self._watch.phase("stopping")
-            self._end(Ending(End.INTERRUPTED))
-        elif self._work is not None:
-            self._watch.note("stopping at once")
-            self._ending = Ending(End.INTERRUPTED)
-            self._work.cancel()
 
 
 async def _patiently(connect: Callable[[], Awaitable[NatsBroker]]) -> NatsBroker:

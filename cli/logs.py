@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from cli.folder import CrawlFolder
+from shared.supervise import last_lines
 
 LOG_BYTES: Final = 10 << 20
 """Size at which a log is put aside as *.1, replacing the one before it."""
@@ -39,17 +39,12 @@ def _aside(path: Path) -> Path:
 
 def tail(path: Path) -> list[str]:
     """The last lines of a log."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
-    except FileNotFoundError:
-        return []
+    return last_lines(path, _TAIL_LINES, _TAIL_BYTES)
 
 
-def log_to(folder: CrawlFolder) -> None:
-    """Send this process's own events to logs/supervisor.log, as JSON lines."""
-    path = folder.logs / "supervisor.log"
+def log_to(logs: Path) -> None:
+    """Send this process's own events to supervisor.log in the folder `logs`, as JSON lines."""
+    path = logs / "supervisor.log"
     begin_log(path)
     structlog.configure(
         processors=[

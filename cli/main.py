@@ -3,11 +3,11 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Final, NoReturn, Protocol, cast
 
-from cli.exits import Environment, Exit, Usage
+from cli.exits import Environment, Exit, Failed, Usage
 from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
 
@@ -27,13 +27,22 @@ COMMANDS: Final = {
     "show": ("cli.show", "what a crawl has done, or what became of one URL, and why"),
     "export": ("cli.export", "pages, URLs or links of a crawl as JSON Lines, CSV or Parquet"),
     "warc": ("cli.warc", "the stored body of a page"),
+    "up": ("cli.up", "a whole cluster on this machine; the same again goes on"),
+    "key": ("cli.key", "make an API key on the database itself, for who has lost the others"),
     "master": ("cli.member", "be a master of a cluster: etcd, NATS and a database are told by flags or ORB_*"),
     "worker": ("cli.member", "be a worker of a cluster: etcd and NATS are told by flags or ORB_*"),
+    "migrate": ("cli.migrate", "bring a cluster's database to this release's schema, or say what is missing"),
+    "db": ("cli.database", "check a cluster's database, or copy it to another engine"),
+    "backup": ("cli.backup", "a consistent copy of a cluster that goes on working"),
+    "restore": ("cli.restore", "a fresh cluster from a backup"),
+    "config": ("cli.config", "show the settings that a master or worker would have here, and where each is said"),
+    "ctl": ("cli.ctl.command", "ask a cluster: get, apply, start, seeds, events, explain and more; over its REST API"),
     "openapi": ("cli.document", "print the document of the REST API (OpenAPI 3.1)"),
+    "completion": ("cli.completion", "print the completion script of bash, zsh or fish"),
     "version": ("cli.version", "print the versions of orb and of what it runs on"),
     "test": ("cli.develop", "run the tests; arguments go to pytest (in a clone)"),
     "lint": ("cli.develop", "check style, types and the direction of imports (in a clone)"),
-    "faults": ("cli.develop", "run every fault test, the long ones too; arguments go to pytest (in a clone)"),
+    "faults": ("cli.develop", "run every fault test, or explore: --seed N --rounds R (in a clone)"),
     "bench": ("cli.develop", "run a benchmark by name; without one, list them (in a clone)"),
     "lock": ("cli.develop", "renew the lock files from pyproject.toml (in a clone)"),
 }
@@ -60,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Usage as problem:
         print(f"orb: {problem}", file=sys.stderr)
         return Exit.USAGE
+    except Failed as problem:
+        print(f"orb: {problem}", file=sys.stderr)
+        return Exit.FAILED
     except (Environment, Unusable, Transient) as problem:
         print(f"orb: {problem}", file=sys.stderr)
         return Exit.ENVIRONMENT
@@ -72,24 +84,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.OK if asked.code is None else int(asked.code)
 
 
-def _run(argv: list[str]) -> int:
+def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
+    """The parser of the whole command line, in which only the commands in `chosen` have their arguments: declaring
+    those of a command imports it."""
     parser = _Parser(prog="orb", description=f"{NAME} {VERSION}: a distributed web crawler.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"orb {VERSION}")
     named = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=_Parser)
-    chosen = argv[0] if argv and (argv[0] in COMMANDS or argv[0] in HIDDEN) else None
-    command: Command | None = None
-    offered = COMMANDS if chosen not in HIDDEN else HIDDEN
-    for name, (module, summary) in offered.items():
+    for name, (module, summary) in (COMMANDS if HIDDEN.keys().isdisjoint(chosen) else HIDDEN).items():
         subparser = named.add_parser(
-            name, help=summary, description=summary, allow_abbrev=False, add_help=name == chosen
+            name, help=summary, description=summary, allow_abbrev=False, add_help=name in chosen
         )
-        if name == chosen:
-            command = cast(Command, import_module(module))
-            command.configure(subparser)
-    if command is None and argv and not argv[0].startswith("-"):
+        if name in chosen:
+            cast(Command, import_module(module)).configure(subparser)
+    return parser
+
+
+def _run(argv: list[str]) -> int:
+    chosen = argv[0] if argv and (argv[0] in COMMANDS or argv[0] in HIDDEN) else None
+    parser = parser_of(() if chosen is None else (chosen,))
+    if chosen is None and argv and not argv[0].startswith("-"):
         raise Usage(f"there is no command {argv[0]!r}; see `orb --help`")
     parsed = parser.parse_args(argv)
-    if command is None:
+    if chosen is None:
         parser.print_help()
         return Exit.USAGE
-    return command.run(parsed)
+    module, _ = COMMANDS[chosen] if chosen in COMMANDS else HIDDEN[chosen]
+    return cast(Command, import_module(module)).run(parsed)

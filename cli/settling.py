@@ -1,5 +1,7 @@
 """What a run leaves in order: finished segments, the index of what was accepted; and whether there is more to do."""
 
+from pathlib import Path
+
 import structlog
 
 from cli.folder import CrawlFolder
@@ -28,9 +30,9 @@ def is_finished(folder: CrawlFolder, spec: CrawlSpec) -> bool:
     return row is not None and row.state is CrawlState.FINISHED and row.spec == encode_spec(spec).decode()
 
 
-def repair(folder: CrawlFolder) -> None:
+def repair(archive: Path) -> None:
     """Finish what dead workers left open in the archive."""
-    for segment in repair_torn(folder.archive):
+    for segment in repair_torn(archive):
         log.info("archive.repaired", segment=segment.segment, kept=segment.kept, cut=segment.cut)
         if segment.damaged:
             say(f"segment {segment.segment} is damaged at {segment.damaged}; what lies there is lost")
@@ -38,7 +40,7 @@ def repair(folder: CrawlFolder) -> None:
 
 def settle(folder: CrawlFolder) -> None:
     """Leave the archive as other tools expect it: finished segments, and the index of what was accepted."""
-    repair(folder)
+    repair(folder.archive)
     if not folder.database.is_file():
         return
     reader = CrawlReader(folder.database)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from cli.exits import Usage
+from cli.written import document, text_of
 from shared.domain.crawl import CrawlSpec, encode_spec
 from shared.domain.spec_parse import SpecError, parse_spec
 from shared.domain.url import canonicalize
@@ -24,13 +24,15 @@ _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag that sets a field of the spec: how it is written, the field's path, the text beside it in the help."""
+    """A flag that sets a field of the spec: how it is written, the field's path, the text beside it in the help, and
+    what to write where the field's own rules do not say it."""
 
     name: str
     path: str
     metavar: str
     help: str
     many: bool = False
+    hint: str = ""
 
     @property
     def attribute(self) -> str:
@@ -41,7 +43,8 @@ class Flag:
 FLAGS: Final = (
     Flag("--max-pages", "budget.max_pages", "N", "stop after N pages"),
     Flag("--max-depth", "scope.max_depth", "N", "follow links at most N deep (0: the seeds alone)"),
-    Flag("--max-time", "budget.max_seconds", "TIME", "stop after this much time at work: 90s, 15m, 2h30m"),
+    Flag("--max-time", "budget.max_seconds", "TIME", "stop after this much time at work: 90s, 15m, 2h30m",
+         hint=", and written as 90s, 15m or 2h30m"),
     Flag("--max-bytes", "budget.max_bytes", "N", "stop after N bytes of pages (by up to what is in flight over)"),
     Flag("--delay", "politeness.delay_s", "S", "seconds from a response's end to the host's next request (default 1)"),
     Flag("--scope", "scope.mode", "MODE", "which links belong: host (default), domain, prefix (below the seed), any"),
@@ -65,21 +68,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def written(path: Path) -> dict[str, Any]:
     """What a spec file says. Usage with line and column where it is not YAML."""
-    try:
-        text = path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise Usage(f"{path} is not UTF-8 text (byte {error.start}); is it a spec file?") from None
-    except OSError as error:
-        raise Usage(f"cannot read the spec {path}: {error.strerror}.") from None
-    try:
-        data = yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark is not None else str(path)
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise Usage(f"{place}: this is not YAML: {said}.") from None
-    except yaml.YAMLError as error:
-        raise Usage(f"{path}: this is not YAML: {' '.join(str(error).split())}.") from None
+    data = document(text_of(path, "spec"), str(path))
     if data is None:
         raise Usage(f"the spec {path} is empty; it needs at least `seeds: [https://example.org/]`.")
     if not isinstance(data, dict):
@@ -112,7 +101,7 @@ def declared(data: Mapping[str, Any], source: str, arguments: argparse.Namespace
     try:
         return parse_spec(data)
     except SpecError as error:
-        given = {flag.path: flag.name for flag in FLAGS if getattr(arguments, flag.attribute) is not None}
+        given = {flag.path: flag.name + flag.hint for flag in FLAGS if getattr(arguments, flag.attribute) is not None}
         if arguments.urls:
             given["seeds"] = "URL"
         lines = []
@@ -151,6 +140,15 @@ def changed_fields(old: CrawlSpec, new: CrawlSpec) -> list[str]:
     ]
 
 
+def seconds_of(text: str) -> float | None:
+    """`90`, `90s`, `15m`, `2h30m`, `7d` as seconds; None where it is no length of time."""
+    match = _DURATION(text) if text else None
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in data.items():
@@ -180,11 +178,8 @@ def _set(data: dict[str, Any], path: str, value: object) -> None:
 def _scalar(flag: Flag, text: str) -> object:
     """The value that a flag's text stands for, or the text itself, for the rules to refuse."""
     if flag.path == "budget.max_seconds":
-        match = _DURATION(text) if text else None
-        if match is None:
-            return text
-        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-        return max(1, round(((days * 24 + hours) * 60 + minutes) * 60 + seconds))
+        length = seconds_of(text)
+        return text if length is None else max(1, round(length))
     if flag.metavar in ("N", "S"):
         for number in (int, float):
             try:
@@ -200,19 +195,3 @@ def _at(problem: str, path: str) -> bool:
 
 def _kind(data: object) -> str:
     return "list" if isinstance(data, list) else "single value"
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, where YAML would quietly take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[object] = set()
-        for key, _ in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name is not None and name in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {name!r} stands here twice", key.start_mark
-                )
-            seen.add(name)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping

@@ -74,13 +74,13 @@ def _folder_name(spec: CrawlSpec) -> str:
 
 def resume_command(wanted: Wanted) -> str:
     """The command that goes on with this folder as it is declared."""
-    words = [_program(), "crawl", "--out", str(wanted.folder.path)]
+    words = [program(), "crawl", "--out", str(wanted.folder.path)]
     if wanted.arguments.workers is not None:
         words += ["--workers", str(wanted.workers)]
     return shlex.join(words)
 
 
-def _program() -> str:
+def program() -> str:
     """How this person starts `orb`: a clone's launcher, or the installed command."""
     launcher = Path(__file__).resolve().parents[1] / "orb"
     if os.environ.get("PYTHONSAFEPATH") and launcher.is_file():

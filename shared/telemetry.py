@@ -1,12 +1,38 @@
-"""Logs: one event verb and its fields a line, on stderr."""
+"""Logs, one event verb and its fields a line on stderr; and metrics, read from a process's counts when it is scraped.
+
+The library of the metrics is loaded by those who expose any, and by nobody else.
+"""
 
 import logging
 import sys
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
 
 import structlog
 
+from shared.domain.tally import Histogram
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric as Family
+
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class _Threshold:
+    """Drops lines below a level that may change: loggers are cached, so their own cannot."""
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+
+    def __call__(self, _logger: Any, method: str, event: Any) -> Any:
+        if _LEVELS.get(method, logging.ERROR) < self.level:
+            raise structlog.DropEvent
+        return event
+
+
+_threshold = _Threshold(logging.INFO)
 
 
 def configure_logging(level: str, form: str, **fields: Any) -> None:
@@ -19,8 +45,8 @@ def configure_logging(level: str, form: str, **fields: Any) -> None:
     ]
     renderer = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
-        processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        processors=[_threshold, *shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
@@ -28,8 +54,97 @@ def configure_logging(level: str, form: str, **fields: Any) -> None:
     handler = logging.StreamHandler(sys.stderr)
     processors = [_without_meta, renderer]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors, foreign_pre_chain=shared))
-    logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), handlers=[handler], force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    set_log_level(level)
+
+
+def set_log_level(level: str) -> None:
+    """Log from this level on; of other libraries warnings at least."""
+    _threshold.level = _LEVELS[level]
+    logging.getLogger().setLevel(max(_LEVELS[level], logging.WARNING))
 
 
 def _without_meta(_logger: Any, _method: str, event: Any) -> Any:
     return structlog.stdlib.ProcessorFormatter.remove_processors_meta(_logger, _method, event)
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric by its name without the prefix `orb_`, as it stands in the documentation."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+LEASE: Final = Metric(
+    "member_lease_seconds", "gauge", "Time left until the others take this member for dead; renewed at a third of it."
+)
+LOST: Final = Metric(
+    "member_sessions_lost_total", "counter", "How often it had been taken for dead and registered anew."
+)
+"""Of masters and of workers."""
+
+Values = Mapping[Any, float | Histogram]
+"""By the values of the labels: tuples of text, () where there are none."""
+
+Readings = Iterable[tuple[Metric, Values]]
+
+
+def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "CollectorRegistry":
+    """What a process exposes: its own metrics as `read` finds them at each scrape, and those of Python and the process.
+
+    `read` runs on the event loop, between two steps of everybody else: it needs no lock, and must not take long.
+    """
+    from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+    class Reader:
+        def describe(self) -> "list[Family]":
+            return [_family(metric, {}) for metric in described]
+
+        def collect(self) -> "list[Family]":
+            return [_family(metric, values) for metric, values in read()]
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    registry.register(Reader())
+    return registry
+
+
+def exposed(registry: "CollectorRegistry", accept: str = "") -> tuple[bytes, str]:
+    """Everything as text, in the format that suits the Accept header best, and its media type."""
+    from prometheus_client.exposition import choose_encoder
+
+    encode, media_type = choose_encoder(accept)
+    return encode(registry), media_type
+
+
+def _family(metric: Metric, values: Values) -> "Family":
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.utils import floatToGoString
+
+    name = f"orb_{metric.name}"
+    match metric.kind:
+        case "histogram":
+            histogram = HistogramMetricFamily(name, metric.text, labels=metric.labels)
+            for labels, counted in values.items():
+                assert isinstance(counted, Histogram)
+                bounds = [*map(floatToGoString, counted.bounds), "+Inf"]
+                histogram.add_metric(labels, list(zip(bounds, counted.cumulative(), strict=True)), counted.total)
+            return histogram
+        case "counter" | "gauge":
+            family = (CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily)(
+                name, metric.text, labels=metric.labels
+            )
+            for labels, value in values.items():
+                assert not isinstance(value, Histogram)
+                family.add_metric(labels, value)
+            return family
+        case never:
+            assert_never(never)

@@ -19,6 +19,7 @@ from isal import isal_zlib
 
 from shared.domain.archive import Archived, ArchivedCrawl, Exchange, RecordLocation
 from shared.domain.ids import CrawlId
+from shared.domain.tally import Histogram
 from shared.domain.warc import page_records, warcinfo_record
 from shared.ports.archive import Segment, SegmentStore
 
@@ -88,6 +89,17 @@ class _Commit:
             self.stored += 1
 
 
+@dataclass(slots=True)
+class ArchiveTally:
+    """What was archived since the start: pages placed, bytes of their records as stored; how long commits took that
+    succeeded, in seconds, and how many did not."""
+
+    pages: int = 0
+    bytes: int = 0
+    commits: Histogram = field(default_factory=Histogram)
+    failures: int = 0
+
+
 class SegmentWriter:
     """Appends the pages of one crawl. Lives on one event loop; opens its first segment with its first page."""
 
@@ -106,6 +118,11 @@ class SegmentWriter:
     def __repr__(self) -> str:
         name = self._live.segment.name if self._live is not None else "no segment"
         return f"<SegmentWriter crawl={self._crawl.crawl_id} {name} buffered={self._buffered}>"
+
+    @property
+    def buffered(self) -> int:
+        """Bytes placed and not durable yet."""
+        return self._buffered
 
     async def append(self, exchange: Exchange) -> Archived:
         """Place a page; durable after the next `sync`. ArchiveFull or ArchiveUnavailable: the page was not placed.
@@ -164,6 +181,8 @@ class SegmentWriter:
         live.pages += 1
         self._placed += 1
         self._buffered += size
+        self._archive.tally.pages += 1
+        self._archive.tally.bytes += size
         return location
 
     def _opened(self) -> _Open:
@@ -188,12 +207,14 @@ class SegmentWriter:
             live.waiting = []
         commit = _Commit(self._placed, parts)
         bytes_in = self._buffered
-        running = asyncio.get_running_loop().run_in_executor(self._archive.threads, commit.run)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        running = loop.run_in_executor(self._archive.threads, commit.run)
         self._commit = running
-        running.add_done_callback(lambda done: self._booked(done, commit, bytes_in))
+        running.add_done_callback(lambda done: self._booked(done, commit, bytes_in, loop.time() - begun))
         return running
 
-    def _booked(self, running: "asyncio.Future[None]", commit: _Commit, bytes_in: int) -> None:
+    def _booked(self, running: "asyncio.Future[None]", commit: _Commit, bytes_in: int, took_s: float) -> None:
         self._commit = None
         left = 0
         for live, members, _ in commit.parts:
@@ -205,6 +226,9 @@ class SegmentWriter:
         # Asking for the exception keeps a failure whose waiters were all cancelled from being reported as unseen.
         if not running.cancelled() and running.exception() is None:
             self._durable = commit.goal
+            self._archive.tally.commits.observe(took_s)
+        else:
+            self._archive.tally.failures += 1
 
 
 class WarcArchive:
@@ -219,6 +243,7 @@ class WarcArchive:
             raise ValueError(f"a worker id in file names is letters, digits, dots, dashes, underscores: {worker_id!r}")
         self.store = store
         self.threads: Executor = ThreadPoolExecutor(2, thread_name_prefix="archive")
+        self.tally = ArchiveTally()
         self._worker_id = worker_id
         self._software = software
         self._wall_ms = wall_ms
@@ -233,11 +258,17 @@ class WarcArchive:
             found = self._writers[crawl.crawl_id] = SegmentWriter(crawl, self)
         return found
 
+    def buffered(self) -> int:
+        """Bytes placed and not durable yet, of all crawls."""
+        return sum(writer.buffered for writer in self._writers.values())
+
     async def finish(self, crawl_id: CrawlId) -> None:
-        """Sync and finish the crawl's segments; a later page of it opens a new one."""
-        writer = self._writers.pop(crawl_id, None)
+        """Sync and finish the crawl's segments, of which no page may be appended meanwhile; a later one opens a new
+        segment. After an error it may be called again."""
+        writer = self._writers.get(crawl_id)
         if writer is not None:
             await writer.close()
+            self._writers.pop(crawl_id, None)
 
     async def close(self) -> None:
         """Sync and finish everything. A segment that cannot be finished is left to a repair, and the error raised."""

@@ -1,8 +1,8 @@
 """The crawls as visits see them: what follows from a spec, worked out once per revision."""
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Final
 
@@ -24,7 +24,8 @@ _KEPT: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActiveCrawl:
-    """A crawl at one revision. `token` is the product token that robots rules and directives are matched with."""
+    """A crawl at one revision, `paused` or not. `token` is the product token that robots rules and directives are
+    matched with."""
 
     crawl_id: CrawlId
     revision: Revision
@@ -38,6 +39,7 @@ class ActiveCrawl:
     limits: FetchLimits
     fetcher: Fetcher
     archived: ArchivedCrawl
+    paused: bool = False
 
     @property
     def obeys_robots(self) -> bool:
@@ -61,7 +63,30 @@ class Crawls:
     async def active(self, crawl_id: CrawlId, revision: Revision) -> ActiveCrawl | None:
         """The crawl at `revision` or later, None when it was deleted. Transient as `SpecSource.spec`."""
         published = await self._specs.spec(crawl_id, revision)
-        if published is None or published.gone:
+        if published is None:
+            self._active.pop(crawl_id, None)
+            return None
+        return self._as_published(published)
+
+    def now(self, crawl: ActiveCrawl) -> ActiveCrawl | None:
+        """The crawl as it is seen by now: at a later revision, perhaps, or paused; None once it was deleted.
+
+        The same object for as long as nothing of it has changed. What cannot be seen, or is older, changes nothing.
+        """
+        published = self._specs.latest(crawl.crawl_id)
+        if published is None or (published.revision < crawl.revision and not published.gone):
+            return crawl
+        if (published.revision, published.gone, published.paused) == (crawl.revision, False, crawl.paused):
+            return crawl
+        return self._as_published(published)
+
+    def changes(self) -> AsyncIterator[None]:
+        """A turn at once, and one whenever `now` may say something else of any crawl; without end."""
+        return self._specs.changes()
+
+    def _as_published(self, published: PublishedSpec) -> ActiveCrawl | None:
+        crawl_id = published.crawl_id
+        if published.gone:
             self._active.pop(crawl_id, None)
             return None
         known = self._active.get(crawl_id)
@@ -69,6 +94,8 @@ class Crawls:
             known = self._active[crawl_id] = self._compiled(published)
             while len(self._active) > _KEPT:
                 self._active.popitem(last=False)
+        elif known.paused != published.paused:
+            known = self._active[crawl_id] = replace(known, paused=published.paused)
         self._active.move_to_end(crawl_id)
         return known
 
@@ -101,6 +128,7 @@ class Crawls:
                 user_agent=agent,
                 segment_bytes=spec.output.warc_segment_bytes,
             ),
+            paused=published.paused,
         )
 
     def _fetcher(self, spec: CrawlSpec) -> Fetcher:

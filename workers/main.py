@@ -12,7 +12,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvloop
@@ -21,25 +21,36 @@ from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats import NatsBroker, StreamSettings
+from shared.adapters.nats.settings import nats_tls_of
 from shared.adapters.objects.local import LocalSegments
+from shared.domain.config import WorkerTuning
 from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
+from shared.domain.tally import CrawlCounts
 from shared.ports.broker import Broker
 from shared.ports.fetcher import Fetcher
 from shared.ports.specs import SpecSource
 from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environment, listed
 from shared.supervise import Tasks, failpoint_of
-from shared.telemetry import configure_logging
+from shared.telemetry import configure_logging, set_log_level
+from shared.tls import following, server_tls
 from workers.archive import WarcArchive
 from workers.crawls import Crawls
+from workers.exposition import exposing
 from workers.fetch.curl import CurlFetcher
 from workers.fetch.egress import EgressRules
+from workers.metrics import WorkerMetrics
 from workers.outlinks import KnownLinks
 from workers.owners import Owners
 from workers.report import Reporter
 from workers.robots import RobotsCache
 from workers.runtime import Identity, Runtime
+from workers.tally import Tally
+from workers.tuning import Tuning
 from workers.visit import Equipment
+
+if TYPE_CHECKING:
+    from workers.member import Place
 
 log = structlog.get_logger(__name__)
 
@@ -95,14 +106,15 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
     identity = Identity(settings.id, producer, settings.pool, os.getpid())
     clock, failpoint = SystemClock(), failpoint_of(os.environ)
     connections = max(settings.connections, settings.visits)
+    tally = Tally(crawls=CrawlCounts(settings.metrics_crawls))
 
     def open_fetcher(rules: EgressRules) -> Fetcher:
         return CurlFetcher(rules, max_connections=connections)
 
     async with (
         _archive(settings, clock) as archive,
-        _specs(settings, clock) as specs,
-        _crawls(Crawls(specs, KnownLinks(), open_fetcher)) as crawls,
+        _place(settings, clock) as place,
+        _crawls(Crawls(_specs(settings, place), KnownLinks(), open_fetcher)) as crawls,
         Tasks() as background,
         Tasks() as visits,
         Tasks() as pulling,
@@ -113,29 +125,38 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
             clock=clock,
             producer=producer,
             report_s=settings.report_s,
+            tally=tally,
             failpoint=failpoint,
         )
         equipment = Equipment(
             clock=clock,
+            crawls=crawls,
             owners=Owners(broker, clock),
             robots=RobotsCache(broker, clock),
             archive=archive,
             reporter=reporter,
             ack_wait_s=settings.ack_wait_s,
+            tally=tally,
             failpoint=failpoint,
         )
         runtime = Runtime(
             identity, broker=broker, crawls=crawls, equipment=equipment, tasks=visits, visits=settings.visits
         )
+        if place is not None:
+            tuning = _tuning(settings, place, runtime, reporter, most_visits=connections)
+            background.start("tuning", tuning.run())
         background.start("report", reporter.run())
         background.start("heartbeat", runtime.heartbeat())
+        background.start("follow", runtime.follow())
         pulling.start("pull", runtime.pull())
-        log.info("worker.started", visits=settings.visits, pool=settings.pool, producer=producer)
-        await stop.draining.wait()
-        log.info("worker.drains", visits=len(visits))
-        runtime.stop_pulling()
-        await _drain(runtime, visits, background, stop, settings.grace_s)
-        await runtime.tell()
+        registration = None if place is None else place.registration
+        async with _exposed(settings, WorkerMetrics(runtime, reporter, archive, tally, clock, registration)):
+            log.info("worker.started", visits=settings.visits, pool=settings.pool, producer=producer)
+            await stop.draining.wait()
+            log.info("worker.drains", visits=len(visits))
+            runtime.stop_pulling()
+            await _drain(runtime, visits, background, stop, settings.grace_s)
+            await runtime.tell()
 
 
 async def _drain(runtime: Runtime, visits: Tasks, background: Tasks, stop: Stop, grace_s: float) -> None:
@@ -158,10 +179,29 @@ async def _drain(runtime: Runtime, visits: Tasks, background: Tasks, stop: Stop,
 
 
 @asynccontextmanager
+async def _exposed(settings: WorkerSettings, metrics: WorkerMetrics) -> AsyncIterator[None]:
+    """Serve the metrics where that is asked for; their library is not loaded where it is not."""
+    if not settings.metrics:
+        yield
+        return
+    tls = None
+    if isinstance(settings, ClusterWorkerSettings):
+        tls = server_tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    async with exposing(settings.metrics, metrics.registry(), tls) as listening, Tasks() as beside:
+        log.info("worker.metrics", address=listening, tls=tls is not None)
+        beside.start("certificates", following(*(() if tls is None else (tls,))))
+        yield
+
+
+@asynccontextmanager
 async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
     streams = StreamSettings(ack_wait_s=settings.ack_wait_s)
     broker = await NatsBroker.connect(
-        listed(settings.nats_url), token=settings.nats_token, name=settings.id, settings=streams
+        listed(settings.nats_url),
+        token=settings.nats_token,
+        name=settings.id,
+        settings=streams,
+        tls=nats_tls_of(settings),
     )
     try:
         yield broker
@@ -183,16 +223,56 @@ async def _archive(settings: WorkerSettings, clock: SystemClock) -> AsyncIterato
         await archive.close()
 
 
+def _tuning(
+    settings: WorkerSettings, place: "Place", runtime: Runtime, reporter: Reporter, *, most_visits: int
+) -> Tuning:
+    """The worker's parts follow the hot configuration, beginning with how it is now: a drained worker that starts pulls
+    nothing."""
+    visits, draining = settings.visits, False
+
+    def apply(tuning: WorkerTuning, revision: int) -> None:
+        nonlocal visits
+        visits = tuning.visits
+        set_log_level(tuning.log_level)
+        reporter.pace(tuning.report_s)
+        runtime.tune(visits, revision)
+        place.say(visits, draining)
+
+    def drain(wanted: bool) -> None:
+        nonlocal draining
+        draining = wanted
+        runtime.drain(draining)
+        place.say(visits, draining)
+
+    tuning = Tuning(
+        place.configuration,
+        place.keys,
+        member=settings.id,
+        pool=settings.pool,
+        started=WorkerTuning(settings.visits, settings.report_s, settings.log_level),
+        most_visits=most_visits,
+        apply=apply,
+        drain=drain,
+    )
+    tuning.follow(place.configuration.snapshot)
+    return tuning
+
+
 @asynccontextmanager
-async def _specs(settings: WorkerSettings, clock: SystemClock) -> AsyncIterator[SpecSource]:
-    """Where the specs are: in the folder of a local crawl, or in the coordinator of a cluster."""
+async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator[Place | None]":
+    """The worker's place in a cluster; None in a local crawl."""
     if isinstance(settings, ClusterWorkerSettings):
         from workers.member import joined  # its libraries are loaded where they are needed
 
-        async with joined(settings, clock) as specs:
-            yield specs
+        async with joined(settings, clock) as place:
+            yield place
     else:
-        yield LocalSpecs(settings.dir / "specs")
+        yield None
+
+
+def _specs(settings: WorkerSettings, place: "Place | None") -> SpecSource:
+    """Where the specs are: in the folder of a local crawl, or in the coordinator of a cluster."""
+    return LocalSpecs(settings.dir / "specs") if place is None else place.specs
 
 
 @asynccontextmanager

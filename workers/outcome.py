@@ -1,9 +1,9 @@
 """What is said of a URL's end (pure): texts that servers chose are cut, so that a message keeps its bounds."""
 
-from typing import Final
+from typing import Final, assert_never
 
 from shared.domain.archive import Archived
-from shared.domain.fetch import Answer, FetchFailed
+from shared.domain.fetch import Answer, FetchFailed, Truncation
 from shared.domain.frontier import End
 from shared.domain.ids import Fingerprint
 from shared.domain.scope import ExclusionReason
@@ -25,7 +25,7 @@ def answered(
         end=End.ANSWERED,
         at_ms=at_ms,
         status=answer.status,
-        detail=(answer.decode_error or "")[:_DETAIL],
+        detail=_incomplete(answer)[:_DETAIL],
         latency_ms=round(answer.timings.total_s * 1000),
         size=len(answer.body),
         mime=reading.mime,
@@ -55,6 +55,24 @@ def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> Url
 def denied(fingerprint: Fingerprint, reason: ExclusionReason, *, at_ms: int) -> UrlOutcome:
     """A rule forbade asking."""
     return UrlOutcome(fingerprint=fingerprint, end=End.DENIED, at_ms=at_ms, reason=reason.value)
+
+
+def _incomplete(answer: Answer) -> str:
+    """Why the page is not whole, for people; empty where it is."""
+    match answer.truncated:
+        case Truncation.LENGTH:
+            return "the body was cut at fetch.max_body_bytes"
+        case Truncation.TIME:
+            return "the body was cut when fetch.total_timeout_s was over"
+        case Truncation.DISCONNECT:
+            return "the body was cut: the connection ended before it did"
+        case None:
+            pass
+        case never:
+            assert_never(never)
+    if answer.decoded_truncated:
+        return "the page was read as far as fetch.max_decoded_bytes"
+    return answer.decode_error or ""
 
 
 def _validator(value: str | None) -> str | None:

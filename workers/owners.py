@@ -3,6 +3,7 @@
 from typing import Final, assert_never
 
 from shared.domain.errors import Transient
+from shared.domain.frontier import ANSWER_S
 from shared.domain.ids import LeaseId, partition_of_id
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
@@ -21,9 +22,8 @@ from shared.wire.messages import (
 )
 from workers.grant import Grant
 
-ASK_S: Final = 3.0
 NO_OWNER_S: Final = 2.0
-"""How long an answer is waited for, and a shard is put off when none came."""
+"""How long a shard is put off when no answer came."""
 
 
 class Owners:
@@ -56,7 +56,7 @@ class Owners:
         An answer is waited for so long that there is time to ask again.
         """
         sent = self._clock.elapsed()
-        wait_s = min(ASK_S, max(grant.cut_at - sent, 0.0) / 2)
+        wait_s = min(ANSWER_S, max(grant.cut_at - sent, 0.0) / 2)
         match await self._ask(lease, Extend(lease, grant.number, holder), wait_s):
             case Go(expires_ms=expires_ms):
                 grant.extend(sent, expires_ms / 1000)
@@ -68,7 +68,7 @@ class Owners:
             case never:
                 assert_never(never)
 
-    async def _ask(self, lease: LeaseId, question: Begin | Extend, wait_s: float = ASK_S) -> Answer:
+    async def _ask(self, lease: LeaseId, question: Begin | Extend, wait_s: float = ANSWER_S) -> Answer:
         try:
             return decode_answer(await self._broker.ask(partition_of_id(lease), encode(question), wait_s))
         except Malformed as error:

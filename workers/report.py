@@ -10,6 +10,7 @@ while `room` holds the visits once there is enough in hand.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -20,6 +21,7 @@ import structlog
 from shared.domain.archive import ArchivedCrawl
 from shared.domain.errors import Transient
 from shared.domain.ids import Fingerprint, LeaseId, partition_of_id
+from shared.domain.tally import Key
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.supervise import Failpoint, no_failpoint
@@ -28,6 +30,7 @@ from workers.archive import WarcArchive
 from workers.crawls import ActiveCrawl
 from workers.discoveries import MOST_BYTES, Batch, Found, Numbering, Stream, sorted_out
 from workers.outlinks import Outlinks
+from workers.tally import Tally
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -153,6 +156,7 @@ class Reporter:
         clock: Clock,
         producer: str,
         report_s: float,
+        tally: Tally | None = None,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._broker = broker
@@ -160,6 +164,7 @@ class Reporter:
         self._clock = clock
         self._numbering = Numbering(producer)
         self._report_s = report_s
+        self._tally = tally or Tally()
         self._failpoint = failpoint
         self._news: dict[VisitReport, None] = {}
         self._wanted = asyncio.Event()
@@ -167,6 +172,7 @@ class Reporter:
         self._in_hand = _InHand()
         self._in_hand.change(0, 0)
         self._outcomes = 0
+        self._flushing_since: float | None = None
 
     def visit(self, crawl: ActiveCrawl | None, crawl_id: int, lease: LeaseId, grant: int, host_id: int) -> VisitReport:
         """The report of a visit that begins; without `crawl`, which was deleted, no page will come."""
@@ -175,6 +181,13 @@ class Reporter:
     async def room(self) -> None:
         """Wait until there is room for one more page."""
         await self._in_hand.room.wait()
+
+    def pace(self, report_s: float) -> None:
+        """Let a finished page wait for so long from now on; those that wait count anew."""
+        self._report_s = report_s
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(report_s, self._wanted.set)
 
     async def run(self) -> None:
         """Flush whenever it is time, for ever."""
@@ -186,14 +199,30 @@ class Reporter:
                 self._timer = None
             news, self._news = self._news, {}
             if news:
+                begun = self._flushing_since = self._clock.elapsed()
                 await self._flush([visit.take() for visit in news])
+                self._flushing_since = None
+                self._tally.flushes.observe(self._clock.elapsed() - begun)
+
+    def unreported(self) -> tuple[int, int]:
+        """Pages, and links of them, that no acknowledged report has told of."""
+        return self._in_hand.pages, self._in_hand.links
+
+    def flushing_s(self) -> float:
+        """For how long the flush that runs has been running; 0 while none does."""
+        return 0.0 if self._flushing_since is None else self._clock.elapsed() - self._flushing_since
 
     def added(self, visit: VisitReport, page: SettledUrl) -> None:
         """A page came."""
         self._news[visit] = None
         self._in_hand.change(1, _links(page))
+        self._tally.settled(self._counts_of(visit.crawl), page.outcome)
         if self._timer is None and not self._wanted.is_set():
             self._timer = asyncio.get_running_loop().call_later(self._report_s, self._wanted.set)
+
+    def _counts_of(self, crawl: ActiveCrawl | None) -> Counter[Key]:
+        counts = self._tally.crawls
+        return counts.others() if crawl is None else counts.of(crawl.crawl_id, crawl.spec.name, self._clock.elapsed())
 
     def ended(self, visit: VisitReport) -> None:
         """A visit ended."""
@@ -212,8 +241,8 @@ class Reporter:
         self._failpoint("discoveries_acked")
         for part in taken:
             for page in part.pages:
-                if page.outlinks is not None and part.visit.crawl is not None:
-                    part.visit.crawl.outlinks.acknowledged(page.outlinks)
+                if page.outlinks is not None and page.found is not None:
+                    page.found.crawl.outlinks.acknowledged(page.outlinks)
         await _each(self._outcome, taken)
         self._failpoint("outcome_acked")
         self._in_hand.change(-len(pages), -sum(_links(page) for page in pages))
@@ -232,6 +261,8 @@ class Reporter:
 
             await persisted("report.discoveries", publish, crawl=stream.crawl_id, partition=stream.partition)
             self._numbering.acknowledged(stream, batch)
+            self._tally.reports["discovery"] += 1
+            self._tally.links += batch.links
 
     async def _outcome(self, part: Taken) -> None:
         partition = partition_of_id(part.visit.lease)
@@ -243,6 +274,7 @@ class Reporter:
                 return await self._broker.publish_report(partition, "outcome", data, message_id)
 
             await persisted("report.outcome", publish, lease=part.visit.lease)
+            self._tally.reports["outcome"] += 1
         if part.ending is not None:
             part.visit.finished()
 

@@ -14,7 +14,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
-from blake3 import blake3
 
 from shared.domain.errors import Permanent, Transient
 from shared.domain.failure import parse_retry_after
@@ -33,6 +32,8 @@ from shared.domain.robots import (
 )
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
+from shared.wire.messages import Malformed
+from shared.wire.robots import decode_robots, encode_robots, robots_key
 from workers.crawls import ActiveCrawl
 from workers.outlinks import redirect_target
 
@@ -46,8 +47,6 @@ _ENTRY_BYTES: Final = 2_000
 _DELAYS_KEPT: Final = 2
 _MAX_AGE: Final = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _KINDS: Final = frozenset(kind.value for kind in FailureKind)
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(RobotsRecord).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +176,15 @@ class RobotsCache:
     async def _shared(self, origin: str) -> RobotsRecord | None:
         """What another worker found; a bucket that cannot be read costs a fetch, nothing more."""
         try:
-            data = await self._broker.get_robots(_key(origin))
-            return None if data is None else _decode(data)
-        except (Transient, Permanent, msgspec.MsgspecError) as error:
+            data = await self._broker.get_robots(robots_key(origin))
+            return None if data is None else decode_robots(data)
+        except (Transient, Permanent, Malformed) as error:
             log.info("robots.not_shared", origin=origin, reason=str(error))
             return None
 
     async def _share(self, origin: str, record: RobotsRecord) -> None:
         try:
-            await self._broker.put_robots(_key(origin), _encode(record))
+            await self._broker.put_robots(robots_key(origin), encode_robots(record))
         except (Transient, Permanent) as error:
             log.info("robots.not_shared", origin=origin, reason=str(error))
 
@@ -198,10 +197,6 @@ def retry_after_ms(answer: Answer, now_ms: int) -> int:
     value = answer.header("retry-after")
     wait_s = None if value is None else parse_retry_after(value, now_ms / 1000)
     return -1 if wait_s is None else int(min(wait_s, 1e9) * 1000)
-
-
-def _key(origin: str) -> str:
-    return blake3(origin.encode()).hexdigest(length=16)
 
 
 def _understood(record: RobotsRecord) -> Robots:

@@ -10,6 +10,7 @@ import structlog
 
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.software import VERSION
 from shared.ports.broker import Broker, VisitMessage
 from shared.supervise import Tasks
 from shared.wire.messages import Gone, Malformed, Superseded, Wait, WorkerStatus, decode_shard, encode
@@ -78,18 +79,23 @@ class Runtime:
         self._busy = 0
         self._told = 0
         self._pulling = True
+        self._resting = False
+        self._revision = 0
+        self._began_at = equipment.clock.elapsed()
         self._halted = asyncio.Event()
         self._freed = asyncio.Event()
         self._notable = asyncio.Event()
 
     async def pull(self) -> None:
-        """Take shards while there is room, until `stop_pulling`; what an open pull still brings is handed back."""
+        """Take shards while there is room and no drain, until `stop_pulling`; what an open pull still brings is handed
+        back."""
         while self._pulling:
-            if self._busy >= self._visits:
+            await self._with.reporter.room()
+            # Nothing may come between this look and the pull: meanwhile there may be fewer visits to hold.
+            if self._resting or self._busy >= self._visits:
                 self._freed.clear()
                 await self._freed.wait()
                 continue
-            await self._with.reporter.room()
             try:
                 messages = await self._broker.pull_visits(self._identity.pool, self._visits - self._busy, _PULL_S)
             except Transient as error:
@@ -99,7 +105,7 @@ class Runtime:
             for message in messages:
                 self._busy += 1
                 name = f"visit {next(self._numbers)}"
-                task = self._tasks.start(name, self._attend_and_settle(message, wanted=self._pulling))
+                task = self._tasks.start(name, self._attend_and_settle(message, wanted=self._takes()))
                 task.add_done_callback(self._ended)
             self._moved()
 
@@ -109,11 +115,35 @@ class Runtime:
         self._freed.set()
         self._notable.set()
 
+    def _takes(self) -> bool:
+        """Whether it takes further shards."""
+        return self._pulling and not self._resting
+
+    def drain(self, draining: bool) -> None:
+        """Take no further shard and finish those in hand, or take some again; every status says so."""
+        self._resting = draining
+        self._freed.set()
+        self._notable.set()
+
+    def tune(self, visits: int, revision: int) -> None:
+        """Hold so many shards at once from now on, by this revision of the configuration. Nothing in hand is given up
+        for it."""
+        self._visits = visits
+        self._revision = revision
+        self._freed.set()
+        self._notable.set()
+
     def halt(self) -> None:
         """Every visit starts nothing more, ends what is in flight and hands back the rest."""
         self._halted.set()
         for visit in self._open:
             visit.stop()
+
+    async def follow(self) -> None:
+        """Let every visit see what became of its crawl, whenever something did; until cancelled."""
+        async for _ in self._crawls.changes():
+            for visit in self._open:
+                visit.look()
 
     # --- one shard ----------------------------------------------------------------------------------------------------
 
@@ -142,6 +172,7 @@ class Runtime:
         except Exception:
             log.exception("visit.failed", delivery=message.delivery)
             settlement = HandBack(_FOREIGN_S)
+        self._with.tally.visits[type(settlement).__name__] += 1
         self._with.failpoint("before_ack")
         await self._settle(message, settlement)
 
@@ -184,9 +215,23 @@ class Runtime:
         try:
             if self._halted.is_set():
                 visit.stop()
-            return Settled() if await visit.run() else Left()
+            final = await visit.run()
         finally:
             self._open.discard(visit)
+        if crawl is not None and self._crawls.now(crawl) is None:
+            self._let_go(crawl.crawl_id)
+        return Settled() if final else Left()
+
+    def _let_go(self, crawl_id: CrawlId) -> None:
+        """Finish the archive's segments of a deleted crawl, once nobody visits for it: nothing more is placed there."""
+        if not any(visit.crawl_id == crawl_id for visit in self._open):
+            self._tasks.start(f"archive.finish {crawl_id}", self._finish(crawl_id))
+
+    async def _finish(self, crawl_id: CrawlId) -> None:
+        try:
+            await self._with.archive.finish(crawl_id)
+        except Transient as error:  # tried again when the process ends
+            log.warning("archive.not_finished", crawl=crawl_id, reason=str(error))
 
     def _ended(self, _: "asyncio.Task[None]") -> None:
         self._busy -= 1
@@ -212,21 +257,29 @@ class Runtime:
         """Send the status as it is now; a broker that is away does not hear it."""
         self._notable.clear()
         self._told = self._busy
+        try:
+            await self._broker.tell(WORKER_STATUS, encode(self.status()))
+        except Transient as error:
+            log.debug("status.not_told", reason=str(error))
+
+    def status(self) -> WorkerStatus:
+        """How busy it is now."""
         tally = self._with.tally
-        status = WorkerStatus(
+        return WorkerStatus(
             worker=self._identity.id,
             pool=self._identity.pool,
             visits=self._visits,
             busy=self._busy,
-            pulling=self._pulling,
+            pulling=self._takes(),
             pid=self._identity.pid,
             pages=tally.pages,
             bytes=tally.bytes,
+            in_flight=tally.in_flight,
+            uptime_ms=int((self._with.clock.elapsed() - self._began_at) * 1000),
+            version=VERSION,
+            draining=self._resting or not self._pulling,
+            config=self._revision,
         )
-        try:
-            await self._broker.tell(WORKER_STATUS, encode(status))
-        except Transient as error:
-            log.debug("status.not_told", reason=str(error))
 
     def __repr__(self) -> str:
         return f"<Runtime {self._identity.id} {self._busy} of {self._visits} visits>"

@@ -1,11 +1,16 @@
 """A visit: what a worker does with one URL shard, from the grant to the reported end.
 
-Everything that leaves for the host goes through `Visit._send`, which waits for the host's rest and then asks the grant,
-at the last moment, whether a request may still be sent. What is in flight when the grant ends, or is said to be gone,
-is cancelled; what was complete by then is still reported, for the owner to judge.
+Everything that leaves for the host has gone through `Visit._turn`, which waits for the host's rest and then asks the
+grant, at the last moment, whether a request may still be sent, and under which revision of the crawl. What is in flight
+when the grant ends, or is said to be gone, is cancelled; what was complete by then is still reported, for the owner to
+judge.
+
+The crawl may change meanwhile. The next request is sent under its new revision. Paused, it is sent no further request,
+and what is left is handed back. Deleted, what is in flight is cancelled too, and no answer is archived any more.
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -16,7 +21,7 @@ from shared.domain.archive import Exchange
 from shared.domain.errors import Transient
 from shared.domain.failure import policy_for
 from shared.domain.fetch import Answer, FetchFailed, FetchRequest
-from shared.domain.ids import Fingerprint, LeaseId
+from shared.domain.ids import CrawlId, Fingerprint, LeaseId
 from shared.domain.robots import Unreachable
 from shared.domain.scope import ExclusionReason
 from shared.domain.url import Location, fingerprint, origin_of
@@ -26,13 +31,14 @@ from shared.supervise import Failpoint, Tasks, no_failpoint
 from shared.wire.messages import HostNote, Shard, ShardUrl
 from workers import outcome
 from workers.archive import WarcArchive
-from workers.crawls import ActiveCrawl
+from workers.crawls import ActiveCrawl, Crawls
 from workers.discoveries import Found
 from workers.grant import Grant
 from workers.owners import Owners
 from workers.pages import read
 from workers.report import Ending, Reporter, SettledUrl, persisted
 from workers.robots import Robots, RobotsCache, retry_after_ms
+from workers.tally import Tally
 
 log = structlog.get_logger(__name__)
 
@@ -42,20 +48,12 @@ VISIT_S: Final = 30.0
 _ASK_AGAIN_S: Final = 0.5
 
 
-@dataclass(slots=True)
-class Tally:
-    """What this process did: answers archived, their payload bytes, and messages that it could not read."""
-
-    pages: int = 0
-    bytes: int = 0
-    malformed: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Equipment:
     """What every visit of a process works with. `ack_wait_s`: after this the broker delivers a silent shard again."""
 
     clock: Clock
+    crawls: Crawls
     owners: Owners
     robots: RobotsCache
     archive: WarcArchive
@@ -100,13 +98,18 @@ class Visit:
         self._scope: asyncio.Timeout | None = None
         self._lost = False
         self._stopping = False
+        self._ending = asyncio.Event()
+
+    @property
+    def crawl_id(self) -> CrawlId:
+        return CrawlId(self._shard.crawl)
 
     async def run(self) -> bool:
         """Fetch and report; False when the grant was lost, and the lease is somebody else's to end."""
         async with Tasks() as tasks:
             tasks.start("visit.renew", self._renew())
             if self._crawl is not None:
-                await self._within_grant(self._crawl)
+                await self._within_grant()
             final = not self._lost
             await self._report.finish(Ending(final, tuple(self._left) if final else (), self._note()))
         log.debug("visit.done", lease=self._shard.lease, host=self._shard.host, left=len(self._left), final=final)
@@ -115,15 +118,27 @@ class Visit:
     def stop(self) -> None:
         """Start nothing more, end what is in flight, and hand back the rest."""
         self._stopping = True
+        self._ending.set()
         self._cut()
+
+    def look(self) -> None:
+        """See what became of the crawl: paused, no further request starts; deleted, none goes on either."""
+        if self._crawl is None:
+            return
+        self._crawl = self._with.crawls.now(self._crawl)
+        if self._crawl is None:
+            log.info("visit.crawl_deleted", lease=self._shard.lease, crawl=self._shard.crawl)
+            self.stop()
+        elif self._crawl.paused:
+            self._ending.set()
 
     # --- permission ---------------------------------------------------------------------------------------------------
 
-    async def _within_grant(self, crawl: ActiveCrawl) -> None:
+    async def _within_grant(self) -> None:
         try:
             async with asyncio.timeout(self._grant.cut_at - self._clock.elapsed()) as scope:
                 self._scope = scope
-                await self._work(crawl)
+                await self._work()
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -179,21 +194,18 @@ class Visit:
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
-    async def _work(self, crawl: ActiveCrawl) -> None:
+    async def _work(self) -> None:
         """URL by URL, until the shard or the visit is over."""
         for key, entry in list(self._left.items()):
             await self._with.reporter.room()
             page = Location(entry.url, self._shard.host, key)
-            if crawl.obeys_robots:
-                robots = await self._robots_of(origin_of(entry.url), crawl)
-                if robots is None or isinstance(robots.policy, Unreachable):
+            crawl = await self._judged(key, entry)
+            if crawl is None:
+                if key in self._left:
                     return
-                if not robots.allows(entry.url, crawl.token):
-                    denied = outcome.denied(key, ExclusionReason.ROBOTS, at_ms=self._clock.unix_ms())
-                    self._settle(key, SettledUrl(denied))
-                    continue
-            answer = await self._send(_request(crawl, entry))
-            if answer is None:
+                continue
+            answer = await self._fetched(crawl, _request(crawl, entry))
+            if self._crawl is None:
                 return
             at_ms = self._asked_at_ms
             self._with.failpoint("after_fetch")
@@ -207,6 +219,36 @@ class Visit:
                 end = policy_for(answer.status)
             if end.host_base_s is not None:
                 return
+
+    async def _judged(self, key: Fingerprint, entry: ShardUrl) -> ActiveCrawl | None:
+        """The crawl under which the URL may be asked for now; None when it is denied, which settles it, or when the
+        visit is to end. A revision that comes while the host rests judges anew."""
+        crawl = self._followed()
+        while crawl is not None:
+            if crawl.obeys_robots:
+                robots = await self._robots_of(origin_of(entry.url), crawl)
+                if robots is None or isinstance(robots.policy, Unreachable):
+                    return None
+                if not robots.allows(entry.url, crawl.token):
+                    denied = outcome.denied(key, ExclusionReason.ROBOTS, at_ms=self._clock.unix_ms())
+                    self._settle(key, SettledUrl(denied))
+                    return None
+            now = await self._turn()
+            if now is crawl:
+                break
+            crawl = now
+        return crawl
+
+    def _followed(self) -> ActiveCrawl | None:
+        """The crawl as it is now; None when the visit is to end."""
+        self.look()
+        crawl = self._crawl
+        if crawl is None or self._ending.is_set():
+            return None
+        delay_s = crawl.spec.politeness.delay_s
+        if crawl.revision != self._shard.spec and delay_s > self._delay_s and not self._slow_down(delay_s):
+            return None
+        return crawl
 
     async def _robots_of(self, origin: str, crawl: ActiveCrawl) -> Robots | None:
         """What holds for the origin; None when the visit is to end."""
@@ -237,26 +279,43 @@ class Visit:
         return True
 
     async def _send(self, request: FetchRequest) -> Answer | FetchFailed | None:
-        """The only way out: after the host's rest and under the grant. None when the visit is to end instead."""
-        crawl, report, clock = self._crawl, self._report, self._clock
-        earliest = self._earliest
-        if report.quiet_since is not None:
-            earliest = max(earliest, report.quiet_since + self._delay_s)
-        if earliest > self._until:
-            return None
-        while (wait_s := earliest - clock.elapsed()) > 0:  # noqa: ASYNC110  timers may fire early
-            await asyncio.sleep(wait_s)
-        now = clock.elapsed()
-        if crawl is None or self._stopping or now > self._until:
-            return None
+        """A request in its turn; None when the visit is to end instead."""
+        crawl = await self._turn()
+        return None if crawl is None else await self._fetched(crawl, request)
+
+    async def _turn(self) -> ActiveCrawl | None:
+        """Wait for the host's rest; the crawl for which a request may then be sent, at once. None when none may."""
+        begun = self._clock.elapsed()
+        while True:
+            crawl, now = self._followed(), self._clock.elapsed()
+            wait_s = self._rested_at() - now
+            if crawl is None or now + max(wait_s, 0.0) > self._until:
+                return None
+            if wait_s <= 0:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._ending.wait()
         if not self._grant.may_send(now):
             self._lose("no time is left for a request")
             return None
-        self._asked_at_ms = clock.unix_ms()
+        self._with.tally.waits.observe(now - begun)
+        return crawl
+
+    def _rested_at(self) -> float:
+        """When the next request may start, as far as the host is concerned."""
+        quiet_since = self._report.quiet_since
+        return self._earliest if quiet_since is None else max(self._earliest, quiet_since + self._delay_s)
+
+    async def _fetched(self, crawl: ActiveCrawl, request: FetchRequest) -> Answer | FetchFailed:
+        """The only way out, in one's turn."""
+        self._asked_at_ms = self._clock.unix_ms()
+        self._with.tally.in_flight += 1
         try:
             return await crawl.fetcher.fetch(request)
         finally:
-            report.quiet_since = clock.elapsed()
+            self._with.tally.in_flight -= 1
+            self._report.quiet_since = self._clock.elapsed()
 
     async def _archived(
         self, crawl: ActiveCrawl, page: Location, entry: ShardUrl, answer: Answer, at_ms: int

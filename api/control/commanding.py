@@ -26,16 +26,19 @@ async def publish_command(
     *,
     actor: Actor,
     now_ms: int,
+    apart: Mapping[Partition, Mapping[str, Any]] | None = None,
 ) -> None:
     """Keep that it was asked for, then publish it to the partitions; durable on return.
 
+    `apart`: the partitions have arguments of their own, and it goes to no others; `args` is then what is kept.
     Cut short, it may be called again with the same id: an owner applies an id once.
     """
-    check_command(kind, dict(args))
-    owners = list(partitions)
+    told = dict.fromkeys(partitions, args) if apart is None else apart
+    for each in told.values():
+        check_command(kind, dict(each))
     said = msgspec.json.encode(args).decode()
-    await catalog.ask(command_id, crawl_id, kind, said, len(owners), actor=actor, now_ms=now_ms)
-    message = encode(Command(id=command_id, crawl=crawl_id, kind=kind, args=dict(args)))
-    for partition in owners:
+    await catalog.ask(command_id, crawl_id, kind, said, len(told), actor=actor, now_ms=now_ms)
+    for partition, each in told.items():
+        message = encode(Command(id=command_id, crawl=crawl_id, kind=kind, args=dict(each)))
         publish = partial(broker.publish_report, partition, "outcome", message, f"{command_id}.{partition}")
         await until_answered(publish)

@@ -3,10 +3,8 @@
 Level-triggered: every pass compares all that is declared with all that is worked on, so that a pass that was missed is
 made up for by the next.
 
-Limit of budgets: who owns every partition keeps the whole of a crawl's page and byte budget, and dispatches a crawl
-that has one only while that is so, since only then does it know all that was spent. Where several masters own
-partitions, each partition has an equal share of the budget for itself: it is never exceeded, but a crawl of few hosts
-may end before it is used up.
+Every pass reads anew what the owners of other masters have spent of a crawl's budget. It may be out of date by a pass:
+the dispatching transaction counts for itself.
 """
 
 import asyncio
@@ -36,12 +34,10 @@ WORKED_ON = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED
 class Crawling:
     """Keeps `Crawls` as SQL says, for the owners of `fleet`."""
 
-    def __init__(self, crawls: Crawls, fleet: Fleet, store: Store, *, shares: int | None) -> None:
-        """`shares`: budgets are divided among so many partitions; None where one master owns all."""
+    def __init__(self, crawls: Crawls, fleet: Fleet, store: Store) -> None:
         self._crawls = crawls
         self._fleet = fleet
         self._store = store
-        self._shares = shares
         self._poked = asyncio.Event()
 
     def wake(self) -> None:
@@ -71,6 +67,9 @@ class Crawling:
                 log.info("crawl.left", crawl=crawl.crawl_id, name=crawl.name)
         for row in rows.values():
             moved |= await self._keep(row)
+        for crawl in self._crawls:
+            if crawl.spec.budget.bounded and not self._fleet.owns_all():
+                await self._hear_of_spending(crawl)
         if moved:
             self._fleet.wake()
 
@@ -103,7 +102,7 @@ class Crawling:
             revision=row.revision,
             spec=spec,
             state=row.state,
-            allowance=Allowance(budget.max_pages, budget.max_bytes, {}, shares=self._shares),
+            allowance=Allowance(budget.max_pages, budget.max_bytes, {}),
             dispatching=False,
         )
         self._crawls.put(crawl)
@@ -112,6 +111,13 @@ class Crawling:
         self._have_queues_read(row.crawl_id)
         log.info("crawl.taken_up", crawl=row.crawl_id, name=row.name, revision=row.revision, state=row.state)
         return crawl
+
+    async def _hear_of_spending(self, crawl: ActiveCrawl) -> None:
+        """What is owned here is counted here; of the rest, SQL tells."""
+        owned = {owner.partition for owner in self._fleet if owner.ownership is not None}
+        for partition, part in (await self._store.counters_by_partition(crawl.crawl_id)).items():
+            if partition not in owned:
+                crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
 
     def _forget_queues(self, crawl_id: CrawlId) -> None:
         for owner in self._fleet:
@@ -124,9 +130,7 @@ class Crawling:
                 owner.ownership.front.mark_incomplete(crawl_id)
 
     def _may_dispatch(self, crawl: ActiveCrawl, row: CrawlRow) -> bool:
-        if row.state is CrawlState.PAUSED or time_is_up(crawl.spec.budget, row.active_ms):
-            return False
-        return self._shares is not None or not bounded(crawl.spec.budget) or self._fleet.owns_all()
+        return row.state is not CrawlState.PAUSED and not time_is_up(crawl.spec.budget, row.active_ms)
 
 
 def spec_of(row: CrawlRow) -> CrawlSpec | None:
@@ -146,11 +150,6 @@ def time_is_up(budget: Budget, active_ms: int) -> bool:
 def running(rows: Sequence[CrawlRow]) -> list[CrawlId]:
     """The crawls that are worked on and not paused."""
     return [row.crawl_id for row in rows if row.state in WORKED_ON and row.state is not CrawlState.PAUSED]
-
-
-def bounded(budget: Budget) -> bool:
-    """Whether the crawl may take only so much."""
-    return budget.max_pages is not None or budget.max_bytes is not None
 
 
 def _renew(crawl: ActiveCrawl, row: CrawlRow, spec: CrawlSpec) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from api.frontier.crawls import ActiveCrawl
 from api.frontier.owner import Owner
-from api.frontier.room import share_of
 from shared.domain.crawl import Budget
 from shared.domain.frontier import Position
 from shared.domain.ids import CrawlId, Partition
@@ -53,13 +52,6 @@ def spent_of(budget: Budget, counters: Counters) -> str | None:
     if budget.max_bytes is not None and counters.bytes >= budget.max_bytes:
         return "max_bytes"
     return None
-
-
-def budget_of(budget: Budget, partition: Partition, shares: int) -> Budget:
-    """What a partition has of a budget that is divided among `shares`."""
-    return Budget(
-        max_pages=share_of(budget.max_pages, partition, shares), max_bytes=share_of(budget.max_bytes, partition, shares)
-    )
 
 
 async def finished(crawl: ActiveCrawl, owners: Sequence[Owner], store: Store, broker: Broker) -> str | None:

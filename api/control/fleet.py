@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from api.control.membership import assignments_in
-from api.frontier.owner import Owner
+from api.frontier.owner import Alarm, Owner, unheard
 from shared.domain.errors import Unusable
 from shared.domain.ids import Partition, Term
 from shared.ports.coordinator import Entry, Snapshot, View
@@ -65,12 +65,21 @@ def decided(
 class Fleet:
     """Starts and stops owners until cancelled; then none is left running."""
 
-    def __init__(self, view: View, keys: Keys, member: MemberRecord, partitions: int, make_owner: MakeOwner) -> None:
+    def __init__(
+        self,
+        view: View,
+        keys: Keys,
+        member: MemberRecord,
+        partitions: int,
+        make_owner: MakeOwner,
+        alarm: Alarm = unheard,
+    ) -> None:
         self._view = view
         self._keys = keys
         self._member = member
         self._partitions = partitions
         self._make_owner = make_owner
+        self._alarm = alarm
         self._seen: dict[Partition, Term] = {}
         self._owners: dict[Partition, Owner] = {}
         self._running: dict[Partition, asyncio.Task[None]] = {}
@@ -139,6 +148,7 @@ class Fleet:
                 if _unusable(error):
                     raise
                 log.exception("owner.failed", partition=partition, term=term)
+                self._alarm(partition, f"partition {partition}: its owner failed and is replaced ({error!r})")
             else:
                 break
             finally:

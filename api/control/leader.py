@@ -1,9 +1,12 @@
-"""The leader: campaign -> barrier -> reconcile -> wait for a change or a tick -> again, until it is lost.
+"""The leader: fit -> campaign -> barrier -> reconcile -> wait for a change or a tick -> again, until it is lost.
 
 Every pass reads what is and writes what differs: the epoch, the owners of partitions, the published specs. It keeps
 nothing that the next leader would need. What is started under a leadership is cancelled before anything else happens
 when that is lost; past the time at which the lease could be given away (`Leadership.acting`) no pass begins, and every
 write is refused. SQL is not written under the leadership but under conditions of its own (see `tending`).
+
+A leader that cannot do its work resigns although its session is well: when it becomes unfit (see `health`), and when
+its passes have failed for `SICK_S`. It campaigns again once it is fit.
 """
 
 import asyncio
@@ -13,18 +16,22 @@ from typing import Final, TypeVar
 
 import structlog
 
+from api.control.announcing import Announcing
+from api.control.health import Health
 from api.control.membership import assignments_in, members_in, read_record
 from api.control.publishing import Publishing
+from api.control.standing import Standing
 from api.control.tending import Tending
 from shared.domain.errors import OwnershipLost, Permanent, Transient
 from shared.domain.ids import Partition, Term, term_of
 from shared.domain.placement import Master, PlacementRules, StoreKind, reconcile
 from shared.ports.clock import Clock
 from shared.ports.coordinator import MOST_WRITES, Conflict, Coordinator, Leadership, Session, Snapshot, View
+from shared.ports.desired import Desired
 from shared.ports.retrying import until_answered
 from shared.ports.specs import SpecPublisher
 from shared.ports.store import Store
-from shared.supervise import Tasks
+from shared.supervise import Failpoint, Tasks, no_failpoint
 from shared.wire.keys import EpochRecord, Keys, LeaderRecord, MemberRecord, PartitionRecord, encode_record
 
 log = structlog.get_logger("orb.control")
@@ -76,28 +83,35 @@ class Leader:
         view: View,
         keys: Keys,
         store: Store,
+        desired: Desired,
         kind: StoreKind,
         tending: Tending,
+        health: Health,
         publisher: Callable[[Leadership], SpecPublisher],
         clock: Clock,
         partitions: int,
         rules: PlacementRules | None = None,
         tick_s: float = TICK_S,
         sick_s: float = SICK_S,
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._member = member
         self._coordinator = coordinator
         self._view = view
         self._keys = keys
         self._store = store
+        self._desired = desired
         self._kind = kind
         self._tending = tending
+        self._health = health
         self._publisher = publisher
         self._clock = clock
         self._partitions = partitions
         self._rules = rules or PlacementRules()
         self._tick_s = tick_s
         self._sick_s = sick_s
+        self._failpoint = failpoint
+        self._standing = Standing(member.id, view, keys, clock)
         self._leadership: Leadership | None = None
         self._epoch = 0
         self._sick = False
@@ -124,17 +138,36 @@ class Leader:
 
     async def attend(self, session: Session) -> None:
         """Campaign, lead, and campaign again, until the session is lost (OwnershipLost) or this is cancelled."""
-        record = encode_record(LeaderRecord(self._member.id, self._member.address))
         while True:
-            leadership = await until_answered(lambda: session.campaign(self._keys.leader, record))
+            await self._health.fit()
+            await self._standing.until_due()
+            leadership = await self._won(session)
+            if leadership is None:
+                continue
             try:
-                if not await self._lead(leadership):
+                well = await self._lead(leadership)
+                # Whoever resigned was perhaps cut short, since by its own account it is over before others hear of it.
+                await until_answered(leadership.resign)
+                if not well:
                     await asyncio.sleep(_RECOVERY_S)
             except asyncio.CancelledError:
                 with suppress(Transient, TimeoutError):
                     async with asyncio.timeout(_AGAIN_S * 5):
                         await leadership.resign()
                 raise
+
+    async def _won(self, session: Session) -> Leadership | None:
+        """Campaign until it is won; None when this master became unfit first, or another one should lead."""
+        record = encode_record(LeaderRecord(self._member.id, self._member.address))
+        async with Tasks() as tasks:
+            winning = tasks.start(
+                "leader.campaign", until_answered(lambda: session.campaign(self._keys.leader, record))
+            )
+            ailing = tasks.start("leader.unfit", self._health.unfit())
+            better = tasks.start("leader.better", self._standing.until_better())
+            await asyncio.wait({winning, ailing, better}, return_when=asyncio.FIRST_COMPLETED)
+        # It may be won in the very moment in which it is given up.
+        return None if winning.cancelled() else winning.result()
 
     async def _lead(self, leadership: Leadership) -> bool:
         """Act as the leader until that is lost; False when it was given up, since this master cannot do it."""
@@ -144,8 +177,10 @@ class Leader:
         try:
             async with Tasks() as tasks:
                 tasks.start("leader.watch", self._watch())
+                tasks.start("leader.health", self._resign_unfit(leadership))
                 tasks.start("leader.pass", self._passes(leadership))
                 tasks.start("leader.tend", self._tending.run(self.acting))
+                tasks.start("leader.leave", self._leave(leadership))
                 await leadership.lost()
                 return not self._sick
         finally:
@@ -159,6 +194,19 @@ class Leader:
             snapshot = await self._view.changed(snapshot, None)
             self._poked.set()
 
+    async def _resign_unfit(self, leadership: Leadership) -> None:
+        """Let another one lead as soon as this master is unfit to."""
+        log.error("leader.resigns", master=self._member.id, reason=await self._health.unfit())
+        await until_answered(leadership.resign)
+        await leadership.lost()
+
+    async def _leave(self, leadership: Leadership) -> None:
+        """Resign where this master drains and another could lead."""
+        await self._standing.until_better()
+        log.info("leader.leaves", master=self._member.id)
+        await until_answered(leadership.resign)
+        await leadership.lost()
+
     async def _passes(self, leadership: Leadership) -> None:
         publishing = Publishing(
             self._coordinator,
@@ -168,7 +216,9 @@ class Leader:
             self._store,
             self._clock,
             self._partitions,
+            self._failpoint,
         )
+        announcing = Announcing(self._coordinator, leadership, self._keys, self._desired, self._clock)
         well_at = self._clock.elapsed()
         while True:
             self._poked.clear()
@@ -176,7 +226,7 @@ class Leader:
             failed = False
             try:
                 if self.acting():
-                    await self._pass(leadership, publishing)
+                    await self._pass(leadership, publishing, announcing)
                 else:
                     again_s = _AGAIN_S
             except OwnershipLost as error:
@@ -202,15 +252,16 @@ class Leader:
 
     async def _give_up(self, leadership: Leadership) -> None:
         """Resign: the session is well, so that nobody else would be elected, and this master gets nothing done."""
-        log.error("leader.resigns", master=self._member.id)
+        log.error("leader.resigns", master=self._member.id, reason=f"no pass was through for {self._sick_s} s")
         self._sick = True
         await until_answered(leadership.resign)
         await leadership.lost()
 
-    async def _pass(self, leadership: Leadership, publishing: Publishing) -> None:
+    async def _pass(self, leadership: Leadership, publishing: Publishing, announcing: Announcing) -> None:
         """Look at everything, and put right what differs."""
         self._epoch = await self._settle_epoch(leadership)
         await self._place(leadership, self._epoch)
+        await announcing.once()
         await publishing.once()
 
     async def _settle_epoch(self, leadership: Leadership) -> int:

@@ -31,18 +31,18 @@ class Membership:
 
     def __init__(self, member: MemberRecord, coordinator: Coordinator, keys: Keys, *, ttl_s: float) -> None:
         self.member = member
-        self._registration = Registration(
+        self.registration = Registration(
             coordinator, keys.master(member.id), encode_record(member), ttl_s=ttl_s, told=self._told
         )
 
     def drain(self, draining: bool) -> None:
         """Say whether this master wants to own nothing more."""
         self.member = msgspec.structs.replace(self.member, draining=draining)
-        self._registration.change(encode_record(self.member))
+        self.registration.change(encode_record(self.member))
 
     async def run(self, attached: Callable[[Session], Awaitable[None]]) -> None:
         """Until cancelled; `attached` runs on each session and ends before the next one begins."""
-        await self._registration.run(attached)
+        await self.registration.run(attached)
 
     def _told(self, reason: str) -> None:
         log.warning("master.unregistered", master=self.member.id, reason=reason)

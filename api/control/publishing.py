@@ -8,12 +8,14 @@ import structlog
 from api.control.crawling import WORKED_ON, spec_of
 from api.control.membership import read_record
 from shared.domain.crawl import decode_spec
+from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Coordinator, Leadership
 from shared.ports.specs import PublishedSpec, SpecPublisher
 from shared.ports.store import Store
-from shared.wire.keys import CrawlRecord, Keys
+from shared.supervise import Failpoint, no_failpoint
+from shared.wire.keys import CrawlRecord, Keys, encode_suffixes
 
 log = structlog.get_logger("orb.control")
 
@@ -33,6 +35,7 @@ class Publishing:
         store: Store,
         clock: Clock,
         partitions: int,
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._coordinator = coordinator
         self._leadership = leadership
@@ -41,10 +44,14 @@ class Publishing:
         self._store = store
         self._clock = clock
         self._partitions = partitions
+        self._failpoint = failpoint
         self._gone_since: dict[CrawlId, float] = {}
+        self._suffixes_stand = False
 
     async def once(self) -> None:
         """One pass over all crawls and all records."""
+        if not self._suffixes_stand:
+            await self._publish_suffixes()
         listed = await self._coordinator.list(self._keys.crawls)
         records: dict[CrawlId, CrawlRecord | None] = {}
         for key, entry in listed.entries.items():
@@ -53,16 +60,31 @@ class Publishing:
         rows = {row.crawl_id: row for row in await self._store.crawls()}
         for row in rows.values():
             record = records.get(row.crawl_id)
-            current = record is not None and (record.revision, record.gone) == (row.revision, False)
+            paused = row.state is CrawlState.PAUSED
+            wanted = (row.revision, False, paused)
+            current = record is not None and (record.revision, record.gone, record.paused) == wanted
             if row.state in WORKED_ON and not current and (spec := spec_of(row)) is not None:
-                await self._publisher.publish(PublishedSpec(row.crawl_id, row.revision, spec, self._partitions))
-                log.info("spec.published", crawl=row.crawl_id, revision=row.revision)
+                self._failpoint("before_spec")
+                await self._publisher.publish(
+                    PublishedSpec(row.crawl_id, row.revision, spec, self._partitions, paused=paused)
+                )
+                log.info("spec.published", crawl=row.crawl_id, revision=row.revision, paused=paused)
         for crawl_id, record in records.items():
             row_left = rows.get(crawl_id)
             if row_left is not None and row_left.state in WORKED_ON:
                 self._gone_since.pop(crawl_id, None)
             else:
                 await self._end(crawl_id, record, deleted=row_left is None)
+
+    async def _publish_suffixes(self) -> None:
+        """What workers divide hosts by; it never changes, so once under a leadership is enough."""
+        key = self._keys.public_suffixes
+        entry = await self._coordinator.get(key)
+        wanted = encode_suffixes(await self._store.public_suffixes())
+        if entry is None or entry.value != wanted:
+            await self._leadership.write({key: wanted}, expect={key: 0 if entry is None else entry.revision})
+            log.info("suffixes.published", bytes=len(wanted))
+        self._suffixes_stand = True
 
     async def _end(self, crawl_id: CrawlId, record: CrawlRecord | None, *, deleted: bool) -> None:
         """Of a crawl that is deleted say so, for a while; the record of one that is not worked on goes in the end."""
@@ -74,6 +96,7 @@ class Publishing:
             self._gone_since.pop(crawl_id, None)
 
     async def _say_gone(self, crawl_id: CrawlId, record: CrawlRecord) -> None:
+        self._failpoint("before_gone")
         try:
             spec = decode_spec(bytes(record.spec))
         except msgspec.MsgspecError as error:

@@ -2,8 +2,9 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -17,7 +18,9 @@ from shared.wire.messages import Command, Discoveries, Link, Origin, encode
 
 log = structlog.get_logger("orb.control")
 
-_LINKS_A_MESSAGE = 500
+_LINKS_A_MESSAGE: Final = 500
+_CHARS_A_MESSAGE: Final = 512 * 1024
+"""Half of what a broker takes in one message that was not told otherwise."""
 
 
 async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
@@ -45,13 +48,19 @@ async def publish_seeds(
         links[partition_of(host_of(url), partitions)].append(Link(url, 0, 0, seed.priority))
     producer = f"seeds-{uuid.uuid4().hex}"
     for partition, found in links.items():
-        total = 0
-        for n, start in enumerate(range(0, len(found), _LINKS_A_MESSAGE), 1):
-            chunk = found[start : start + _LINKS_A_MESSAGE]
-            total += len(chunk)
-            message = Discoveries(crawl_id, revision, producer, n, total, [Origin(0, b"", chunk)])
-            publish = partial(
-                broker.publish_report, partition, "discovery", encode(message), f"{producer}.{partition}.{n}"
-            )
-            await until_answered(publish)
+        for message in seed_messages(crawl_id, revision, producer, found):
+            message_id = f"{producer}.{partition}.{message.n}"
+            await until_answered(partial(broker.publish_report, partition, "discovery", encode(message), message_id))
     return sum(map(len, links.values()))
+
+
+def seed_messages(crawl_id: CrawlId, revision: Revision, producer: str, links: Sequence[Link]) -> Iterator[Discoveries]:
+    """A partition's seeds as the numbered messages of their producer; the same links give the same messages."""
+    n, begun, chars = 1, 0, 0
+    for end, link in enumerate(links):
+        if end > begun and (end - begun == _LINKS_A_MESSAGE or chars + len(link.url) > _CHARS_A_MESSAGE):
+            yield Discoveries(crawl_id, revision, producer, n, end, [Origin(0, b"", list(links[begun:end]))])
+            n, begun, chars = n + 1, end, 0
+        chars += len(link.url)
+    if links:
+        yield Discoveries(crawl_id, revision, producer, n, len(links), [Origin(0, b"", list(links[begun:]))])

@@ -1,4 +1,5 @@
-"""What the leader does for crawls: publishes their seeds, counts the time they are worked on, and ends them.
+"""What the leader does for crawls: publishes their seeds, counts the time they are worked on, ends them, lets those
+run again that have something to do again, and sees to it that the rows of deleted ones are collected.
 
 Nothing here needs to be done by one alone for the frontier to stay right: seeds published twice are merged, and a crawl
 is ended only if it still is as it was when it was looked at. That the leader does it saves the others the work.
@@ -7,13 +8,13 @@ is ended only if it still is as it was when it was looked at. That the leader do
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
-from api.control.crawling import bounded, running, spec_of, time_is_up
-from api.control.finishing import all_finished, budget_of, spent_of
+from api.control.collecting import Collecting
+from api.control.crawling import running, spec_of, time_is_up
+from api.control.finishing import all_finished, spent_of
 from api.control.seeding import publish_seeds
 from shared.domain.crawl import Budget
 from shared.domain.errors import Permanent, Transient
@@ -29,34 +30,29 @@ log = structlog.get_logger("orb.control")
 
 _TICK_S = 0.5
 _ACTIVE_TIME_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class SharesSpent:
-    """Every partition that has something queued has spent its share, at this version of the counters."""
-
-    reason: str
-    counted: int
+_LOOK_BACK_S = 2.0
 
 
 class Tending:
-    """Tends all crawls. `divided`: budgets are, among partitions. `told` hears that one has changed its state."""
+    """Tends all crawls. `told` hears that one has changed its state."""
 
     def __init__(
-        self, *, store: Store, broker: Broker, clock: Clock, partitions: int, divided: bool, told: Callable[[], None]
+        self, *, store: Store, broker: Broker, clock: Clock, partitions: int, told: Callable[[], None]
     ) -> None:
         self._store = store
         self._broker = broker
         self._clock = clock
         self._partitions = partitions
-        self._divided = divided
         self._told = told
         self._budgets: dict[tuple[CrawlId, Revision], Budget] = {}
         self._seeding: set[tuple[CrawlId, Revision]] = set()
+        self._collecting = Collecting(store, broker, clock)
+        self._looked_back_at = float("-inf")
         self._poked = asyncio.Event()
 
     def wake(self) -> None:
         """Look now."""
+        self._looked_back_at = float("-inf")
         self._poked.set()
 
     async def run(self, acting: Callable[[], bool]) -> None:
@@ -72,6 +68,7 @@ class Tending:
                         since = await self._count_time(rows, since)
                         self._seed(rows, tasks)
                         await self._finish(rows, acting)
+                        await self._look_back(acting)
                     except Transient as error:
                         log.warning("tending.waits", error=str(error))
                 with suppress(TimeoutError):
@@ -116,8 +113,7 @@ class Tending:
                 budget = spec.budget
             if budget is not None:
                 budgets[row.crawl_id, row.revision] = budget
-                shares = await self._shares_spent(row.crawl_id, budget)
-                ended[row.crawl_id] = partial(_ended_by, budget, row.active_ms, shares)
+                ended[row.crawl_id] = partial(_ended_by, budget, row.active_ms)
         self._budgets = budgets
         found = await all_finished(
             ended, map(Partition, range(self._partitions)), self._store.positions, self._store, self._broker
@@ -127,18 +123,16 @@ class Tending:
             if end is not None and acting():
                 await self._advance(row, CrawlState.FINISHED, end.reason, end.counted)
 
-    async def _shares_spent(self, crawl_id: CrawlId, budget: Budget) -> SharesSpent | None:
-        """Whether a budget that is divided among the partitions is spent wherever something is queued."""
-        if not (self._divided and bounded(budget)):
-            return None
-        parts = await self._store.counters_by_partition(crawl_id)
-        reasons = {
-            spent_of(budget_of(budget, partition, self._partitions), part)
-            for partition, part in parts.items()
-            if part.queued
-        }
-        reason = None if None in reasons else min(filter(None, reasons), default=None)
-        return None if reason is None else SharesSpent(reason, sum(part.version for part in parts.values()))
+    async def _look_back(self, acting: Callable[[], bool]) -> None:
+        """At crawls that are over. Seeds, replays and retries may be applied after a crawl was found complete."""
+        now = self._clock.elapsed()
+        if now - self._looked_back_at < _LOOK_BACK_S or not acting():
+            return
+        self._looked_back_at = now
+        for crawl_id in await self._store.reopen():
+            log.info("crawl.state", crawl=crawl_id, state=CrawlState.RUNNING, reason="something was queued")
+            self._told()
+        await self._collecting.once()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
         moved = await self._store.advance_crawl(
@@ -149,7 +143,5 @@ class Tending:
             self._told()
 
 
-def _ended_by(budget: Budget, active_ms: int, shares: SharesSpent | None, counters: Counters) -> str | None:
-    if shares is not None and shares.counted == counters.version:
-        return shares.reason
+def _ended_by(budget: Budget, active_ms: int, counters: Counters) -> str | None:
     return spent_of(budget, counters) or ("max_seconds" if time_is_up(budget, active_ms) else None)

@@ -14,21 +14,22 @@ from typing import Final
 
 from blake3 import blake3
 
+from api.control.seeding import seed_messages
 from shared.domain.crawl import CrawlSpec
 from shared.domain.errors import Refused, Transient
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.domain.url import canonicalize, host_of, partition_of, scheme_of
 from shared.ports.broker import Broker
-from shared.wire.messages import Discoveries, Link, Origin, encode
+from shared.wire.messages import Link, encode
 
 WINDOW: Final = 20_000
+_TURN: Final = 250
 BUSY: Final = 0.5
 """The share of a partition's bound at which uploads are refused; workers go on up to the whole."""
 
 PATIENCE_S: Final = 10.0
 """How long a message is offered to a broker that is away, before the upload is broken off."""
 
-_LINKS_A_MESSAGE: Final = 500
 _REASONS: Final = 10
 _SHOWN: Final = 200
 
@@ -67,6 +68,7 @@ class SeedUpload:
         name: str | None,
         *,
         window: int = WINDOW,
+        refused_at: float = BUSY,
     ) -> None:
         self.counts = UploadCounts()
         self._broker = broker
@@ -76,7 +78,9 @@ class SeedUpload:
         self._sum = blake3((name or uuid.uuid4().hex).encode())
         self._sum.update(crawl_id.to_bytes(8, "big"))
         self._window = window
-        self._links: dict[str, Link] = {}
+        self._refused_at = refused_at
+        self._seen: set[str] = set()
+        self._parts: dict[Partition, list[Link]] = defaultdict(list)
 
     def __repr__(self) -> str:
         return f"<SeedUpload crawl={self._crawl_id} lines={self.counts.lines} accepted={self.counts.accepted}>"
@@ -85,6 +89,8 @@ class SeedUpload:
         """One URL, which may not be one."""
         counts = self.counts
         counts.lines += 1
+        if counts.lines % _TURN == 0:  # what has come already is taken without a pause: others have their turn
+            await asyncio.sleep(0)
         canonical = canonicalize(url)
         if canonical is None:
             self._rejected(url, "it is not an http or https URL that can be fetched")
@@ -92,11 +98,14 @@ class SeedUpload:
             self._rejected(url, "its scheme is not among scope.schemes")
         elif len(canonical) > self._scope.max_url_length:
             self._rejected(url, f"it is longer than scope.max_url_length, {self._scope.max_url_length}")
-        elif canonical in self._links:
+        elif canonical in self._seen:
             counts.duplicate += 1
         else:
-            self._links[canonical] = Link(canonical, 0, 0, priority)
-            if len(self._links) >= self._window:
+            self._seen.add(canonical)
+            self._sum.update(f"{priority} {canonical}\n".encode())
+            partition = partition_of(host_of(canonical), self._partitions)
+            self._parts[partition].append(Link(canonical, 0, 0, priority))
+            if len(self._seen) >= self._window:
                 await self._publish()
 
     def reject(self, shown: str, reason: str) -> None:
@@ -115,32 +124,25 @@ class SeedUpload:
             self.counts.first_rejected.append(Rejected(self.counts.lines, url[:_SHOWN], reason))
 
     async def _publish(self) -> None:
-        if self._links:
-            if await self._broker.fullness("discovery") >= BUSY:
+        if self._seen:
+            if await self._broker.fullness("discovery") >= self._refused_at:
                 raise Refused("the owners of partitions have too many discoveries waiting", retry_in=5.0)
-            parts: dict[Partition, list[Link]] = defaultdict(list)
-            for url, link in self._links.items():
-                self._sum.update(f"{link.priority} {url}\n".encode())
-                parts[partition_of(host_of(url), self._partitions)].append(link)
             producer = f"seeds-{self._sum.hexdigest(length=16)}"
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    for partition, links in parts.items():
+                    for partition, links in self._parts.items():
                         tasks.create_task(self._send(producer, partition, links), name=f"seeds.{partition}")
             except ExceptionGroup as group:
                 raise group.exceptions[0] from group
-            self.counts.accepted += len(self._links)
-            self._links = {}
+            self.counts.accepted += len(self._seen)
+            self._seen.clear()
+            self._parts.clear()
         self.counts.durable_lines = self.counts.lines
 
     async def _send(self, producer: str, partition: Partition, links: list[Link]) -> None:
         """In order: a message is published once the one before was acknowledged."""
-        total = 0
-        for n, start in enumerate(range(0, len(links), _LINKS_A_MESSAGE), 1):
-            chunk = links[start : start + _LINKS_A_MESSAGE]
-            total += len(chunk)
-            message = Discoveries(self._crawl_id, self._revision, producer, n, total, [Origin(0, b"", chunk)])
-            await self._stored(partition, encode(message), f"{producer}.{partition}.{n}")
+        for message in seed_messages(self._crawl_id, self._revision, producer, links):
+            await self._stored(partition, encode(message), f"{producer}.{partition}.{message.n}")
 
     async def _stored(self, partition: Partition, data: bytes, message_id: str) -> None:
         until = asyncio.get_running_loop().time() + PATIENCE_S

@@ -14,7 +14,8 @@ everything else: the first for a live lease counts, later ones are stale. The UR
 queued again with a time; `final` frees the slot, and the delay counts on from the end of the last response.
 
 Whatever dies on the way leaves a lease that expires. The **sweep** counts expired grants (the owner counts, since no
-broker can tell a dead worker from a poisonous URL), splits a shard after two and buries a single URL after five.
+broker can tell a dead worker from a poisonous URL), splits a shard after two and buries a single URL after five; and it
+takes shards whose lease is gone out of the queues, where nobody may ever come for them.
 
 What is promised, at every step: an owner that was deposed changes no row, because each of its transactions starts
 with a fence that no longer matches; `discovered = queued + leased + done + failed + excluded` holds in every

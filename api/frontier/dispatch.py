@@ -5,6 +5,7 @@ published again by the sweep; the broker refuses a second one while the first is
 """
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -13,9 +14,11 @@ from api.frontier.crawls import ActiveCrawl
 from api.frontier.hosts import Host, Queue
 from api.frontier.leases import Held
 from api.frontier.ownership import Ownership
+from api.frontier.tally import Work
+from shared.domain.crawl import Budget
 from shared.domain.errors import Transient
 from shared.domain.frontier import UrlState
-from shared.domain.ids import LeaseId, Partition
+from shared.domain.ids import CrawlId, LeaseId
 from shared.domain.ledger import Changes, LeaseRequest
 from shared.domain.politeness import shard_size
 from shared.wire.messages import Shard, ShardUrl, encode
@@ -25,6 +28,7 @@ log = structlog.get_logger("orb.frontier")
 _EXPECTED_FETCH_S = 0.2
 _RETRY_S = 1.0
 _REFUSED_FIRST_S = 0.01
+_GO_ON_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,12 @@ class Dispatch:
         """Lease and publish one batch; whether there may be more to do at once."""
         own = self._own
         shards: list[Held] = []
-        async with own.writing():
+        async with own.writing(Work.DISPATCH):
             requests = await self._requests()
             if requests:
+                bounded = self._budgets(request.crawl_id for request, _, _ in requests)
                 rows = await own.store.dispatch(
-                    own.fence, own.next_lease, [request for request, _, _ in requests], own.clock.unix_ms()
+                    own.fence, own.next_lease, [request for request, _, _ in requests], own.clock.unix_ms(), bounded
                 )
                 by_lease = {row.lease_id: row for row in rows}
                 now = own.clock.elapsed()
@@ -81,6 +86,9 @@ class Dispatch:
                     if crawl is not None:
                         crawl.allowance.settled(own.partition, request.most - taken)
                     if row is None:
+                        if crawl is not None and request.crawl_id in bounded:
+                            # Other masters spend the budget, too, and what they did is read before long.
+                            crawl.allowance.rest(now + _RETRY_S)
                         queue.queued = 0
                         own.front.let_go(host, request.slot)
                         own.front.mark_incomplete(request.crawl_id)
@@ -89,8 +97,19 @@ class Dispatch:
                     shards.append(own.leases.add(row, now))
                 await own.committed()
         if shards:
+            own.tally.shards += len(shards)
+            own.tally.urls += sum(len(held.row.order) for held in shards)
             await asyncio.gather(*(self.publish(held) for held in shards))
         return bool(shards)
+
+    def _budgets(self, crawls: Iterable[CrawlId]) -> dict[CrawlId, Budget]:
+        """The budgets of those of the crawls that have one."""
+        known = {crawl_id: self._own.crawls.get(crawl_id) for crawl_id in crawls}
+        return {
+            crawl_id: crawl.spec.budget
+            for crawl_id, crawl in known.items()
+            if crawl is not None and crawl.spec.budget.bounded
+        }
 
     async def publish(self, held: Held) -> bool:
         """Send a shard out, or leave it to the sweep when the broker is away; False when another is in its place."""
@@ -112,11 +131,13 @@ class Dispatch:
         try:
             queued = await own.broker.publish_shard(row.pool, own.partition, row.host_id, row.slot, encode(shard))
         except Transient as error:
+            own.tally.unpublished += 1
             log.warning("dispatch.unpublished", lease=row.lease_id, host=row.host, error=str(error))
             return True
         if queued or held.grant is not None:
             self._refused.pop(row.lease_id, None)
         else:
+            own.tally.refused += 1
             wait_s = self._refused[row.lease_id].wait_s * 2 if row.lease_id in self._refused else _REFUSED_FIRST_S
             self._refused[row.lease_id] = _Refused(held, own.clock.elapsed() + wait_s, wait_s)
         return queued
@@ -141,9 +162,7 @@ class Dispatch:
         while len(requests) < own.settings.shards_at_once:
             # A pool without room, or a crawl that may not go on, holds nobody else up.
             closed = {
-                crawl.crawl_id
-                for crawl in own.crawls
-                if not (rooms.get(crawl.spec.pool) and _may_go_on(crawl, own.partition))
+                crawl.crawl_id for crawl in own.crawls if not (rooms.get(crawl.spec.pool) and _may_go_on(crawl, now))
             }
             taken = own.front.take(now, closed)
             if taken is None:
@@ -154,7 +173,7 @@ class Dispatch:
                 continue
             if queue.waiting and queue.next_due <= now:
                 await self._promote(host, queue)
-            most = crawl.allowance.room(min(self._most(host, queue), queue.queued), own.partition)
+            most = crawl.allowance.room(min(self._most(host, queue), queue.queued))
             limit = crawl.spec.budget.max_pages_per_host
             if limit is not None:
                 if queue.pages >= limit and queue.leased == 0:
@@ -210,15 +229,18 @@ class Dispatch:
             queue.next_due = own.clock.elapsed() + wait_s if row.waiting else float("inf")
 
     async def _close(self, host: Host, queue: Queue) -> None:
-        """The host's page budget is spent: the rest of its queue is excluded."""
+        """The host's page budget is spent: the rest of its queue is excluded, a large one in several turns."""
         own = self._own
         changes = Changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, "max_pages_per_host"))
-        await own.store.apply(own.fence, own.position, changes)
+        unfinished = await own.store.apply(own.fence, own.position, changes)
         await own.committed()
+        if unfinished:
+            own.front.defer(host, queue, own.clock.elapsed() + _GO_ON_S)
+            return
         queue.queued = queue.waiting = 0
         own.front.rearm(host, queue)
 
 
-def _may_go_on(crawl: ActiveCrawl, partition: Partition) -> bool:
-    return crawl.dispatching and crawl.allowance.room(1, partition) > 0
+def _may_go_on(crawl: ActiveCrawl, now: float) -> bool:
+    return crawl.dispatching and not crawl.allowance.rests(now) and crawl.allowance.room(1) > 0

@@ -8,8 +8,8 @@ Invariants:
 - a slot of a host is taken by at most one lease: `hold`, then `leased` and `released`, or `let_go`;
 - no more shards of a host are out than the strictest of their crawls allows;
 - a queue stands in `_later` or in its crawl's ready line, not in both, and in neither while no slot is free;
-- at most `most_hosts` hosts are held, beyond which `complete(crawl)` turns false and the owner reads more from SQL
-  later; hosts that are blocked for long make room for others.
+- no host is taken in while `most_hosts` are held, beyond which `complete(crawl)` turns false and the owner reads more
+  from SQL later; hosts that are blocked for long make room for others.
 """
 
 import heapq
@@ -29,7 +29,7 @@ class Front:
 
     def __init__(self, shares: Shares, *, most_hosts: int, rested_from: float) -> None:
         self._shares = shares
-        self._most_hosts = most_hosts
+        self.most_hosts = most_hosts
         self._claimed_at = rested_from
         self._hosts: dict[HostId, Host] = {}
         self._ready: dict[CrawlId, OrderedDict[HostId, None]] = {}
@@ -46,6 +46,10 @@ class Front:
     def moving(self) -> list[Host]:
         """Hosts with a shard out."""
         return [host for host in self._hosts.values() if host.taken]
+
+    def due(self) -> int:
+        """Queues that may be leased from now and wait for a worker, as of the last `take`."""
+        return sum(map(len, self._ready.values()))
 
     def host(self, host_id: HostId) -> Host | None:
         """The host, if it is held."""
@@ -69,7 +73,7 @@ class Front:
 
     def full(self) -> bool:
         """Whether no further host is taken in."""
-        return len(self._hosts) >= self._most_hosts
+        return len(self._hosts) >= self.most_hosts
 
     def offer(
         self,

@@ -23,6 +23,7 @@ from api.frontier.leases import (
 )
 from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft
+from api.frontier.tally import Work
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import LeaseId
 from shared.wire.messages import (
@@ -45,11 +46,12 @@ _NOT_YET_MS = 100
 
 @dataclass(slots=True)
 class _Ask:
-    """A question waiting for its answer. `caught_up`: outcomes published before it was asked are applied."""
+    """A question waiting for its answer, since `asked`. `caught_up`: outcomes published before it are applied."""
 
     lease_id: LeaseId
     delivery: int
     holder: str
+    asked: float
     caught_up: bool
     reply: Answer | None = None
 
@@ -78,21 +80,22 @@ class Granting:
                     assert_never(question)
         except (Transient, OwnershipLost) as error:
             log.warning("grant.unanswered", partition=self._own.partition, error=str(error))
-            return None
+            reply = None
+        self._own.tally.answers["none" if reply is None else type(reply).__name__.lower()] += 1
         return None if reply is None else encode(reply)
 
     async def _begin(self, question: Begin) -> Answer | None:
         own = self._own
-        lease_id = LeaseId(question.lease)
+        lease_id, since = LeaseId(question.lease), own.clock.elapsed()
         standing = own.leases.begin(lease_id, question.delivery, question.holder, own.clock.elapsed())
         again = isinstance(standing, MayGrant) and standing.expired
         if again:
             through = await own.broker.last_report(own.partition, "outcome")
             if not await own.applied_outcomes(through, own.settings.barrier_s):
                 return None
-        ask = _Ask(lease_id, question.delivery, question.holder, caught_up=again)
+        ask = _Ask(lease_id, question.delivery, question.holder, since, caught_up=again)
         self._asked.append(ask)
-        async with own.writing():
+        async with own.writing(Work.GRANT):
             # Whoever gets the partition first answers everyone who waited with it, in one transaction.
             asked, self._asked = self._asked, []
             if asked:
@@ -128,7 +131,7 @@ class Granting:
             await own.store.grant(own.fence, [held.row.lease_id for _, held in granting])
             await own.committed()
             for ask, held in granting:
-                own.leases.granted(held, ask.delivery, ask.holder, own.clock.elapsed())
+                own.leases.granted(held, ask.delivery, ask.holder, own.clock.elapsed(), asked=ask.asked)
                 ask.reply = self._go(held)
         # A deposed owner knows nothing of newer leases, so "gone", too, is said only under a proven term.
         if proven and await own.store.still_owner(own.fence):
@@ -168,7 +171,8 @@ class Granting:
         """One more grant ran out (within `writing`); whether the lease lives on to be granted again."""
         own = self._own
         draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5)
-        strikes = held.row.expired + 1
+        late = held.grant is not None and held.grant.late
+        strikes = held.row.expired + (not late)
         host = own.front.host(held.row.host_id)
         if held.grant is not None and host is not None:
             host.rested_from = max(host.rested_from, held.grant.until)
@@ -178,8 +182,10 @@ class Granting:
             lease=held.row.lease_id,
             host=held.row.host,
             strikes=strikes,
+            late=late,
             urls=len(held.row.urls),
         )
+        own.tally.expired += 1
         lives = True
         if not held.row.urls:
             draft.end(held)
@@ -195,4 +201,5 @@ class Granting:
         await own.store.apply(own.fence, own.position, draft.changes)
         draft.commit()
         await own.committed()
+        own.tally.changed(draft.changes, own.crawls, own.clock.elapsed())
         return lives

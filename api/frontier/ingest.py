@@ -6,22 +6,40 @@ culprit stands alone; it becomes a dead letter in the transaction that moves the
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import structlog
 
+from api.frontier.burying import letter_of, refused
 from api.frontier.discoveries import gather
 from api.frontier.ownership import Ownership
+from api.frontier.replaying import publish_letters
 from api.frontier.settle import Draft
-from shared.domain.command import CommandKind
+from api.frontier.tally import Work
+from shared.domain.command import CommandKind, check_command
 from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import CrawlId
-from shared.domain.ledger import CommandRun, DeadLetter
+from shared.domain.ledger import Changes, CommandRun, FoundBatch, QueueEnd
 from shared.ports.broker import Delivered, ReportKind
 from shared.wire.messages import Command, Malformed, Outcome, decode_report
 
 log = structlog.get_logger("orb.frontier")
+
+
+def parts(reports: Sequence[Delivered], most_bytes: int) -> Iterator[Sequence[Delivered]]:
+    """The reports in their order, cut where a part would hold more than `most_bytes`; a part holds one at least.
+
+    A small report names a few URLs and one of an upload hundreds: it is their bytes that a transaction's time follows.
+    """
+    begun, held = 0, 0
+    for place, report in enumerate(reports):
+        if place > begun and held + len(report.data) > most_bytes:
+            yield reports[begun:place]
+            begun, held = place, 0
+        held += len(report.data)
+    if reports:
+        yield reports[begun:]
 
 
 class Ingest:
@@ -45,13 +63,17 @@ class Ingest:
                     continue
                 if not reports:
                     continue
+                own.in_hand[kind] = reports[0].at_ns
                 if len(reports) < own.settings.batch:
                     await asyncio.sleep(own.settings.linger_s)
                     reports = [*reports, *await reader.read(own.settings.batch - len(reports), 0.0)]
-                if kind == "outcome":
-                    await self.outcomes(reports)
-                else:
-                    await self.discoveries(reports)
+                for part in parts(reports, own.settings.batch_bytes):
+                    own.in_hand[kind] = part[0].at_ns
+                    if kind == "outcome":
+                        await self.outcomes(part)
+                    else:
+                        await self.discoveries(part)
+                del own.in_hand[kind]
         finally:
             await reader.close()
 
@@ -70,7 +92,7 @@ class Ingest:
         own = self._own
         batch = gather(reports, own.partition, own.settings.partitions)
         try:
-            async with own.writing() as fence:
+            async with own.writing(Work.DISCOVERIES) as fence:
                 position = own.position.moved("discovery", reports[-1].sequence, reports[-1].at_ns)
                 found = await own.store.apply_found(
                     fence,
@@ -89,6 +111,8 @@ class Ingest:
         except Permanent as error:
             await self._halve("discovery", reports, error)
             return
+        own.tally.applied("discovery", reports, own.clock.unix_ms() * 1_000_000)
+        own.tally.found(found, batch.dead_letters)
         if found.gaps:
             log.error("ingest.gap", partition=own.partition, gaps=found.gaps)
         for letter in batch.dead_letters:
@@ -116,17 +140,17 @@ class Ingest:
             return
         own = self._own
         try:
-            async with own.writing() as fence:
+            async with own.writing(Work.OUTCOMES) as fence:
                 draft = Draft(
                     own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random
                 )
                 for report, message in run:
                     if isinstance(message, Malformed):
-                        draft.changes.dead_letters.append(_letter("outcome", report, f"cannot be read: {message}"))
+                        draft.changes.dead_letters.append(letter_of("outcome", report, f"cannot be read: {message}"))
                     else:
                         draft.outcome(message)
                 position = _after(own.position, "outcome", run[-1][0])
-                await own.store.apply(fence, position, draft.changes)
+                unfinished = await own.store.apply(fence, position, draft.changes)
                 draft.commit()
                 await own.committed(position)
         except Permanent as error:
@@ -136,23 +160,57 @@ class Ingest:
             middle = len(run) // 2
             await self._outcome_run(run[:middle])
             await self._outcome_run(run[middle:])
+        else:
+            own.tally.applied("outcome", [report for report, _ in run], own.clock.unix_ms() * 1_000_000)
+            own.tally.changed(draft.changes, own.crawls, own.clock.elapsed())
+            await self._end_queues(unfinished)
+
+    async def _end_queues(self, ends: Sequence[QueueEnd]) -> None:
+        """Go on with hosts that were given up, others in between. Broken off, what is left is given up with the next
+        request that their hosts do not answer."""
+        own = self._own
+        while ends:
+            async with own.writing(Work.OUTCOMES) as fence:
+                ends = await own.store.apply(fence, own.position, Changes(give_up=list(ends)))
+                await own.committed()
 
     async def _command(self, report: Delivered, command: Command) -> None:
         own = self._own
         wanted = CommandRun(command.id, CrawlId(command.crawl), command.kind, dict(command.args), own.partition)
-        after_host: int | None = 0
+        after: int | None = 0
         try:
-            while after_host is not None:
-                async with own.writing() as fence:
+            match check_command(wanted.kind, wanted.args):
+                case CommandKind.DELETE_SEEDS:
+                    # Seeds that were accepted before their deletion was asked for are there to be deleted.
+                    await own.discoveries_applied()
+                case CommandKind.REPLAY:
+                    await publish_letters(own, wanted)
+            while after is not None:
+                async with own.writing(Work.COMMAND):
+                    if wanted.kind == CommandKind.DELETE_SEEDS:
+                        await self._call_back(wanted.crawl_id)
                     # Between chunks, and while we waited, discoveries have moved the position.
                     position = _after(own.position, "outcome", report)
-                    after_host = await own.store.run_command(fence, position, wanted, after_host, own.clock.unix_ms())
-                    await own.committed(position if after_host is None else None)
+                    after = await own.store.run_command(own.fence, position, wanted, after, own.clock.unix_ms())
+                    await own.committed(position if after is None else None)
                     await self._forget(wanted)
         except (Permanent, ValueError) as error:
             await self._bury("outcome", report, error)
             return
         log.info("command.applied", partition=own.partition, id=command.id, kind=command.kind, crawl=command.crawl)
+
+    async def _call_back(self, crawl_id: CrawlId) -> None:
+        """Queue again what is out in leases of the crawl that nobody has begun (within `writing`)."""
+        own = self._own
+        unbegun = [held for held in own.leases.of_crawl(crawl_id) if held.grant is None]
+        if unbegun:
+            draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random)
+            for held in unbegun:
+                draft.end(held)
+            await own.store.apply(own.fence, own.position, draft.changes)
+            draft.commit()
+            await own.committed()
+            own.strays_suspected = True
 
     async def _forget(self, command: CommandRun) -> None:
         """What was remembered of rows a command changed is read anew (within `writing`).
@@ -161,6 +219,7 @@ class Ingest:
         """
         own = self._own
         if command.kind == CommandKind.DELETE:
+            own.strays_suspected = True
             for held in own.leases.of_crawl(command.crawl_id):
                 unbegun = held.grant is None
                 own.leases.settle(held.row.lease_id, {}, freed=unbegun)
@@ -191,17 +250,30 @@ class Ingest:
         """Move past one report that can never be applied."""
         own = self._own
         log.error("ingest.buried", partition=own.partition, kind=kind, sequence=report.sequence, error=str(error))
-        async with own.writing() as fence:
-            draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random)
-            draft.changes.dead_letters.append(_letter(kind, report, str(error)))
-            position = _after(own.position, kind, report)
-            await own.store.apply(fence, position, draft.changes)
-            await own.committed(position)
+        letter = letter_of(kind, report, str(error))
+        batch = refused(report, letter) if kind == "discovery" else None
+        if batch is None or not await self._refuse(report, batch):
+            async with own.writing() as fence:
+                position = _after(own.position, kind, report)
+                await own.store.apply(fence, position, Changes(dead_letters=[letter]))
+                await own.committed(position)
+        own.tally.applied(kind, [report], own.clock.unix_ms() * 1_000_000)
+        own.tally.buried([letter])
+
+    async def _refuse(self, report: Delivered, batch: FoundBatch) -> bool:
+        """Move past discoveries with none of their links; False when even that cannot be written."""
+        own = self._own
+        try:
+            async with own.writing() as fence:
+                position = _after(own.position, "discovery", report)
+                await own.store.apply_found(
+                    fence, position, batch, next_host=own.next_host, max_depth={}, now_ms=own.clock.unix_ms()
+                )
+                await own.committed(position)
+        except Permanent:
+            return False
+        return True
 
 
 def _after(position: Position, kind: ReportKind, report: Delivered) -> Position:
     return position.moved(kind, report.sequence, report.at_ns)
-
-
-def _letter(kind: str, report: Delivered, evidence: str) -> DeadLetter:
-    return DeadLetter(None, kind, report.at_ns // 1_000_000, evidence[:2000], payload=report.data)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from shared.domain.frontier import ANSWER_S
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
 from shared.domain.ledger import LeasedUrl, LeaseRow
 
@@ -26,13 +27,15 @@ SPLIT_BY: Final = 8
 class Grant:
     """The newest grant of a lease.
 
-    `holder` None: given by an earlier owner, its holder makes itself known by extending.
+    `holder` None: given by an earlier owner, its holder makes itself known by extending. `late`: it was answered so
+    long after it was asked for that perhaps nobody waited any more; that it ran out tells nothing of its URLs.
     """
 
     number: int
     delivery: int
     holder: str | None
     until: float
+    late: bool = False
 
 
 @dataclass(slots=True)
@@ -92,10 +95,12 @@ Standing = LeaseGone | HeldByAnother | OldDelivery | SameHolder | MayGrant
 
 
 class Leases:
-    """The leases of one partition."""
+    """The leases of one partition. `grant_s` may change: it is for what is granted and extended from then on."""
 
-    def __init__(self, *, grant_s: float) -> None:
+    def __init__(self, *, grant_s: float, longest_s: float = 0.0) -> None:
+        """`longest_s`: for how long an earlier owner may have granted, where that is longer."""
         self.grant_s = grant_s
+        self._longest_s = longest_s
         self._held: dict[LeaseId, Held] = {}
 
     def __repr__(self) -> str:
@@ -124,11 +129,12 @@ class Leases:
         """A lease of an earlier owner, as of this owner's claim.
 
         `ended`: every worker of before is proven dead, so an earlier grant has ended; otherwise it may last until the
-        claim plus a whole grant.
+        claim plus a whole grant, as long as any owner gives them.
         """
         grant = None
         if row.grants:
-            grant = Grant(row.grants, 0, None, now if ended else now + self.grant_s)
+            longest_s = max(self.grant_s, self._longest_s)
+            grant = Grant(row.grants, 0, None, now if ended else now + longest_s)
         held = self._held[row.lease_id] = Held(row, grant, now, orphan=ended and grant is not None)
         return held
 
@@ -157,16 +163,18 @@ class Leases:
             held.grant.holder = holder
         return held if held.grant.holder == holder else None
 
-    def granted(self, held: Held, delivery: int, holder: str, now: float) -> Grant:
-        """A further grant, durable by now, begins."""
+    def granted(self, held: Held, delivery: int, holder: str, now: float, *, asked: float | None = None) -> Grant:
+        """A further grant, durable by now, begins; its holder, who asked for it at `asked`, has counted since then."""
         held.row.grants += 1
         held.orphan = False
-        held.grant = Grant(held.row.grants, delivery, holder, now + self.grant_s)
+        late = asked is not None and now - asked >= min(ANSWER_S, self.grant_s) / 2
+        held.grant = Grant(held.row.grants, delivery, holder, now + self.grant_s, late)
         return held.grant
 
     def extended(self, held: Held, now: float) -> None:
-        """The grant lasts longer; never shorter."""
+        """The grant lasts longer, never shorter: its holder has it."""
         if held.grant is not None:
+            held.grant.late = False
             held.grant.until = max(held.grant.until, now + self.grant_s)
 
     def expired(self, now: float) -> list[Held]:

@@ -1,6 +1,7 @@
 """The owner of one partition: claims it, then ingests, dispatches, grants and sweeps until it stops or is deposed."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
@@ -12,6 +13,7 @@ from api.frontier.ingest import Ingest
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.room import PoolRoom, Spent
 from api.frontier.sweep import Sweep
+from api.frontier.tally import FrontierTally
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import Partition, Term
@@ -20,8 +22,16 @@ from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.retrying import until_answered
 from shared.ports.store import Store
+from shared.supervise import Tasks
 
 log = structlog.get_logger("orb.frontier")
+
+Alarm = Callable[[Partition, str], None]
+"""Hears what somebody should look at. Neither waits nor raises."""
+
+
+def unheard(partition: Partition, text: str) -> None:
+    """Where nobody listens, the log has it all the same."""
 
 
 class Owner:
@@ -38,8 +48,10 @@ class Owner:
         crawls: Crawls,
         room: PoolRoom,
         settings: FrontierSettings,
+        tally: FrontierTally | None = None,
         alone: bool = False,
         again: bool = False,
+        alarm: Alarm = unheard,
     ) -> None:
         """`again`: an owner of this process, which has ended, may have claimed the partition under this very term."""
         self.partition = partition
@@ -52,11 +64,19 @@ class Owner:
         self._crawls = crawls
         self._room = room
         self._settings = settings
+        self._tally = tally or FrontierTally()
         self._alone = alone
         self._again = again
+        self._alarm = alarm
 
     def __repr__(self) -> str:
         return f"<Owner p={self.partition} term={self.term} {self.ownership!r}>"
+
+    def tune(self, settings: FrontierSettings) -> None:
+        """Own it under other limits from now on."""
+        self._settings = settings
+        if self.ownership is not None:
+            self.ownership.tune(settings)
 
     async def run(self) -> None:
         """Own the partition until cancelled; returns when another owner took over.
@@ -70,6 +90,7 @@ class Owner:
                 try:
                     await self._serve(claimed)
                 except* Transient as group:
+                    self._tally.reloads += 1
                     log.warning("owner.reload", partition=self.partition, error=str(group.exceptions[0]))
                 await asyncio.sleep(0.2)
                 self._alone = False
@@ -101,6 +122,7 @@ class Owner:
             crawls=self._crawls,
             room=self._room,
             settings=self._settings,
+            tally=self._tally,
         )
         await self._check_stream(own)
         await self._restore(own, claimed)
@@ -109,13 +131,14 @@ class Owner:
         self.ownership = own
         self._room.watch(own.leases)
         try:
-            async with self._broker.answer(self.partition, granting.answer), asyncio.TaskGroup() as loops:
+            async with self._broker.answer(self.partition, granting.answer), Tasks() as loops:
                 name = f"p{self.partition}"
-                loops.create_task(own.ended(), name=f"{name}.ended")
-                loops.create_task(ingest.run("outcome"), name=f"{name}.ingest.outcome")
-                loops.create_task(ingest.run("discovery"), name=f"{name}.ingest.discovery")
-                loops.create_task(dispatch.run(), name=f"{name}.dispatch")
-                loops.create_task(sweep.run(), name=f"{name}.sweep")
+                loops.start(f"{name}.ended", own.ended())
+                loops.start(f"{name}.ingest.outcome", ingest.run("outcome"))
+                loops.start(f"{name}.ingest.discovery", ingest.run("discovery"))
+                loops.start(f"{name}.dispatch", dispatch.run())
+                loops.start(f"{name}.sweep", sweep.run())
+                await loops.ended()
         finally:
             self._room.unwatch(own.leases)
 
@@ -133,6 +156,8 @@ class Owner:
                 f"partition {self.partition}: the reports stream is another one than before; reading it from its start"
             )
             self.alarms.append(text)
+            self._alarm(self.partition, text)
+            self._tally.new_streams += 1
             log.error("owner.new_stream", partition=self.partition, position=str(position), created=state.created_ns)
         fresh = Position(stream_created_ns=state.created_ns)
         async with own.writing() as fence:

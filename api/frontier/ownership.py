@@ -15,11 +15,12 @@ from api.frontier.hosts import HostFacts, facts_of
 from api.frontier.leases import Leases
 from api.frontier.room import PoolRoom
 from api.frontier.shares import Shares
+from api.frontier.tally import FrontierTally, Work
 from shared.domain.errors import OwnershipLost, Permanent, Transient, Unusable
 from shared.domain.frontier import Fence, Position
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
 from shared.domain.ledger import Claimed, QueueRow
-from shared.ports.broker import Broker
+from shared.ports.broker import Broker, ReportKind
 from shared.ports.clock import Clock
 from shared.ports.store import Store
 
@@ -28,10 +29,12 @@ from shared.ports.store import Store
 class FrontierSettings:
     """Limits of an owner; seconds, counts.
 
-    `grant_s`: how long a worker may fetch without asking again. `ack_wait_s`: after which the broker delivers a shard
-    again. `most_hosts`: hosts kept in memory per partition, the rest waits in SQL. `batch`: reports applied in one
-    transaction. `linger_s`: how long a small batch waits for more, so that transactions stay few. `shards_at_once`:
-    leases written in one transaction.
+    `grant_s`: how long a worker may fetch without asking again; `longest_grant_s`: how long an earlier owner may have
+    allowed it, if that is longer. `ack_wait_s`: after which the broker delivers a shard again. `most_hosts`: hosts kept
+    in memory per partition, the rest waits in SQL. `batch`, `batch_bytes`: reports applied in one transaction, and
+    their size together. `linger_s`: how long a small batch waits for more, so that transactions stay few.
+    `shards_at_once`: leases written in one transaction. `strays_s`: how often the queues are searched for shards
+    without a lease.
     """
 
     partitions: int = 64
@@ -42,12 +45,18 @@ class FrontierSettings:
     sweep_s: float = 1.0
     most_hosts: int = 5_000
     batch: int = 256
+    batch_bytes: int = 1 << 20
     linger_s: float = 0.02
     shards_at_once: int = 64
+    strays_s: float = 10.0
+    longest_grant_s: float = 0.0
 
 
 class Ownership:
-    """One partition under one term: fence, position, leases, front. Shared by the owner's loops."""
+    """One partition under one term: fence, position, leases, front. Shared by the owner's loops.
+
+    `in_hand`: the broker's time (Unix ns) of the oldest report that was read and is not applied yet, by kind.
+    """
 
     def __init__(
         self,
@@ -59,6 +68,7 @@ class Ownership:
         crawls: Crawls,
         room: PoolRoom,
         settings: FrontierSettings,
+        tally: FrontierTally,
     ) -> None:
         self.partition: Partition = claimed.fence.partition
         self.store = store
@@ -67,14 +77,18 @@ class Ownership:
         self.crawls = crawls
         self.room = room
         self.settings = settings
+        self.tally = tally
         self.fence: Fence = claimed.fence
         self.position: Position = claimed.position
         self.next_host = claimed.next_host
         self.next_lease = claimed.next_lease
         self.shares = Shares()
-        self.leases = Leases(grant_s=settings.grant_s)
+        self.leases = Leases(grant_s=settings.grant_s, longest_s=settings.longest_grant_s)
         self.front = Front(self.shares, most_hosts=settings.most_hosts, rested_from=clock.elapsed())
         self.work = asyncio.Event()
+        self.tuned = asyncio.Event()
+        self.strays_suspected = False
+        self.in_hand: dict[ReportKind, int] = {}
         self._moved = asyncio.Condition()
         self._lock = asyncio.Lock()
         self._ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -83,20 +97,31 @@ class Ownership:
         return f"<Ownership p={self.partition} v={self.fence.version} {self.leases!r} {self.front!r}>"
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Fence]:
+    async def writing(self, work: Work = Work.UPKEEP) -> AsyncIterator[Fence]:
         """Hold the partition for one transaction; call `committed` inside, right after it committed.
 
         A Permanent out of it means that nothing was written. After anything else what is remembered here may no longer
         be what is stored, so the ownership ends (`ended`).
         """
         async with self._lock:
+            fence, begun = self.fence, self.clock.elapsed()
             try:
-                yield self.fence
+                yield fence
             except Permanent:
                 raise
             except BaseException as error:
                 self._end(error)
                 raise
+            if self.fence is not fence:
+                self.tally.transactions[work].observe(self.clock.elapsed() - begun)
+
+    def tune(self, settings: FrontierSettings) -> None:
+        """Go on under other limits. Grants that were given last as long as they were given for."""
+        self.settings = settings
+        self.leases.grant_s = settings.grant_s
+        self.front.most_hosts = settings.most_hosts
+        self.tuned.set()
+        self.work.set()
 
     async def ended(self) -> None:
         """Wait until a transaction's fate became unknown or the fence refused one, and raise what it raised."""
@@ -124,6 +149,12 @@ class Ownership:
         except TimeoutError:
             return False
         return True
+
+    async def discoveries_applied(self) -> None:
+        """Wait until what stands on the discovery subject now is applied."""
+        through = await self.broker.last_report(self.partition, "discovery")
+        async with self._moved:
+            await self._moved.wait_for(lambda: self.position.discovery_seq >= through)
 
     def allot_lease(self) -> LeaseId:
         """The next lease number; durable with the dispatch that uses it."""

@@ -23,9 +23,10 @@ class _Worker:
 
 
 class PoolRoom:
-    """The live workers' free visits, as they report them."""
+    """The live workers' free visits, as they report them. `ahead`: shards kept out per free visit; it may change."""
 
     def __init__(self) -> None:
+        self.ahead: float = AHEAD
         self._workers: dict[str, _Worker] = {}
         self._leases: list[Leases] = []
 
@@ -47,14 +48,15 @@ class PoolRoom:
         return [worker.status for worker in self._workers.values() if now - worker.heard_at <= STALE_AFTER_S]
 
     def for_pool(self, pool: str, now: float) -> int:
-        """Shards that may still be dispatched: twice the free visits, less those on their way; 0 without workers."""
+        """Shards that may still be dispatched: `ahead` times the free visits, less those on their way; 0 without
+        workers."""
         free = 0
         for name, worker in list(self._workers.items()):
             if now - worker.heard_at > STALE_AFTER_S:
                 del self._workers[name]
             elif worker.pool == pool:
                 free += worker.free
-        return max(0, AHEAD * free - sum(leases.unbegun(pool) for leases in self._leases))
+        return max(0, int(self.ahead * free) - sum(leases.unbegun(pool) for leases in self._leases))
 
 
 @dataclass(slots=True)
@@ -66,30 +68,18 @@ class Spent:
     leased: int = 0
 
 
-def share_of(total: int | None, partition: Partition, shares: int) -> int | None:
-    """A partition's part of what is divided evenly; the parts add up to `total`."""
-    return None if total is None else total // shares + (partition < total % shares)
-
-
 class Allowance:
     """A crawl's page and byte budget, taken before dispatch and given back by outcomes that are no new page.
 
-    The page budget is never exceeded; the byte budget by at most what is out. All partitions of this master share one;
-    `spent` is what each had used when it was last read. With `shares`, the budget is divided evenly among so many
-    partitions, and each keeps to its own: so it holds, too, where other masters own some of them.
+    All partitions of this master share one. What other masters spend is known as of when it was last read (`restore`);
+    that the budget holds nevertheless is the dispatching transaction's doing, which counts in SQL (`Store.dispatch`).
+    So this one is for not asking in vain.
     """
 
-    def __init__(
-        self,
-        max_pages: int | None,
-        max_bytes: int | None,
-        spent: Mapping[Partition, Spent],
-        *,
-        shares: int | None = None,
-    ) -> None:
+    def __init__(self, max_pages: int | None, max_bytes: int | None, spent: Mapping[Partition, Spent]) -> None:
         self.max_pages = max_pages
         self.max_bytes = max_bytes
-        self._shares = shares
+        self._rests_until = 0.0
         self._spent: dict[Partition, Spent] = {}
         self._total = Spent()
         for partition, part in spent.items():
@@ -98,26 +88,29 @@ class Allowance:
     def __repr__(self) -> str:
         return f"<Allowance {self._total} of {self.max_pages} pages, {self.max_bytes} bytes>"
 
+    def rest(self, until: float) -> None:
+        """SQL had nothing left for us: what is known here is out of date. Ask no more until then."""
+        self._rests_until = until
+
+    def rests(self, now: float) -> bool:
+        """Whether it is too early to ask again."""
+        return now < self._rests_until
+
     def restore(self, partition: Partition, spent: Spent) -> None:
-        """A partition's share of what is spent, read anew by its owner."""
+        """What is spent in a partition, read anew."""
         old = self._spent.get(partition, Spent())
         self._spent[partition] = Spent(spent.pages, spent.bytes, spent.leased)
         self._total.pages += spent.pages - old.pages
         self._total.bytes += spent.bytes - old.bytes
         self._total.leased += spent.leased - old.leased
 
-    def room(self, most: int, partition: Partition) -> int:
-        """How many of `most` URLs of the partition may be leased now."""
-        spent, max_pages, max_bytes = self._total, self.max_pages, self.max_bytes
-        if self._shares is not None:
-            spent = self._spent.get(partition, Spent())
-            max_pages = share_of(max_pages, partition, self._shares)
-            max_bytes = share_of(max_bytes, partition, self._shares)
-        if max_bytes is not None and spent.bytes >= max_bytes:
+    def room(self, most: int) -> int:
+        """How many of `most` URLs may be leased now."""
+        if self.max_bytes is not None and self._total.bytes >= self.max_bytes:
             return 0
-        if max_pages is None:
+        if self.max_pages is None:
             return most
-        return max(0, min(most, max_pages - spent.pages - spent.leased))
+        return max(0, min(most, self.max_pages - self._total.pages - self._total.leased))
 
     def take(self, partition: Partition, n: int) -> None:
         """`n` URLs are about to be leased."""

@@ -1,14 +1,17 @@
 """The sweep: keeps a partition's leases, front and streams from drifting apart. Everything here may run at any time."""
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
 from api.frontier.dispatch import Dispatch
 from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft
+from api.frontier.strays import Strays
 from shared.domain.errors import Transient
 from shared.domain.frontier import same_stream
+from shared.domain.holds import SeenHolds
 
 log = structlog.get_logger("orb.frontier")
 
@@ -22,7 +25,9 @@ class Sweep:
     def __init__(self, own: Ownership, dispatch: Dispatch) -> None:
         self._own = own
         self._dispatch = dispatch
+        self._strays = Strays(own)
         self._purged = own.position
+        self._holds = SeenHolds()
         self._made_room_at = own.clock.elapsed()
 
     async def run(self) -> None:
@@ -32,16 +37,20 @@ class Sweep:
                 await self.once()
             except Transient as error:
                 log.warning("sweep.waits", partition=self._own.partition, error=str(error))
-            await asyncio.sleep(self._own.settings.sweep_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._own.settings.sweep_s):
+                    await self._own.tuned.wait()
+            self._own.tuned.clear()
 
     async def once(self) -> None:
         """One turn."""
         own = self._own
         await self._refill()
-        await self._republish()
         await self._reclaim()
+        await self._republish()
         own.front.forget_rested(own.clock.elapsed(), own.longest_delay_s)
         await self._purge()
+        await self._strays.once()
         own.work.set()
 
     async def _refill(self) -> None:
@@ -85,19 +94,29 @@ class Sweep:
                 late = now > held.grant.until + own.settings.ack_wait_s and waited > own.settings.republish_s
             if late and not await self._dispatch.publish(held):
                 row = held.row
+                own.tally.replaced += 1
                 log.warning("lease.replaced", partition=own.partition, lease=row.lease_id, host=row.host)
                 await own.broker.drop_visit(row.pool, own.partition, row.host_id, row.slot)
                 await self._dispatch.publish(held)
 
     async def _reclaim(self) -> None:
-        """End expired leases that nobody will come back for: their worker is proven dead, or their crawl is stopping.
+        """End leases that nobody will come back for: expired ones whose worker is proven dead or whose crawl is
+        stopping, and those that nobody began of a crawl that is over.
 
         The shard leaves the stream while its lease still keeps the slot, so that no later shard can be meant by it.
         """
         own = self._own
+        now = own.clock.elapsed()
         ending = [
             held
-            for held in own.leases.expired(own.clock.elapsed())
+            for held in own.leases
+            if held.grant is None
+            and now - held.published_at > own.settings.republish_s
+            and own.crawls.get(held.row.crawl_id) is None
+        ]
+        ending += [
+            held
+            for held in own.leases.expired(now)
             if held.orphan
             or not held.row.urls
             or (crawl := own.crawls.get(held.row.crawl_id)) is None
@@ -122,10 +141,13 @@ class Sweep:
             await own.committed()
 
     async def _purge(self) -> None:
-        """Drop from the stream what is applied for good: from that stream, not from one that took its place."""
+        """Drop from the stream what is applied for good: from that stream, not from one that took its place.
+
+        The position is noted before holds are looked for: what a hold came too late for is in its holder's snapshot.
+        """
         own = self._own
         position = own.position
-        if position == self._purged:
+        if position == self._purged or self._holds.standing(await own.store.report_holds(), own.clock.elapsed()):
             return
         state = await own.broker.reports_state()
         if not same_stream(position, state.created_ns, state.last_sequence):

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from api.deps import By, Expected, Idempotent, Page, Served, etag, needs, problems
+from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
 from api.errors import FieldError, Kind, Problem
 from api.routes.turning import collect
 from api.schemas.crawls import (
+    MOST_LABELS,
     NAME,
     Crawl,
     CrawlInput,
@@ -75,11 +76,14 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
     return crawl_body(made)
 
 
-@router.get("/{name}", summary="Get a crawl", dependencies=_READS, responses=problems(404), operation_id="get_crawl")
+@router.get(
+    "/{name}", summary="Get a crawl", dependencies=[*_READS, CONDITIONAL], responses={**UNCHANGED, **problems(404)},
+    operation_id="get_crawl",
+)  # fmt: skip
 async def get_crawl(name: Name, served: Served, response: Response) -> Crawl:
     """Its spec and state; its numbers are under /stats."""
     crawl = await served.catalog.crawl(name)
-    response.headers.update(etag(crawl.tag))
+    response.headers.update(etag(crawl.shown_tag))
     return crawl_body(crawl)
 
 
@@ -94,7 +98,9 @@ async def put_crawl(
     by: By,
     expected: Expected,
     response: Response,
-    if_none_match: Annotated[str | None, Header(description="`*`: only if there is no such crawl.")] = None,
+    if_none_match: Annotated[
+        str | None, Header(pattern=r"^\*$", description="`*`: only if there is no such crawl.")
+    ] = None,
 ) -> Crawl:
     """Make the crawl be as declared; if it is so already, nothing changes. A changed spec is a new revision."""
     declaration = _declared(name, wanted.spec, wanted.labels)
@@ -125,9 +131,11 @@ async def patch_crawl(
     attempts = 0
     while True:
         found = await served.catalog.crawl(name)
-        declaration = _declared(
-            name, merge_patch(_spec(found), patch.spec), merge_patch(dict(found.labels), patch.labels)
-        )
+        labels = merge_patch(dict(found.labels), patch.labels)
+        if len(labels) > MOST_LABELS:
+            wrong = FieldError("labels", f"there would be more than {MOST_LABELS}")
+            raise Problem(Kind.INVALID, "the labels are not valid", errors=[wrong])
+        declaration = _declared(name, merge_patch(_spec(found), patch.spec), labels)
         try:
             made, _ = await served.catalog.put(
                 declaration, expected=expected or found.tag, start=False, actor=by, now_ms=served.clock.unix_ms()
@@ -182,7 +190,7 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 async def list_revisions(name: Name, served: Served, page: Page, response: Response) -> Listing[Revision]:
     """Newest first."""
     crawl = await served.catalog.crawl(name)
-    before = page.place(int, crawl.revision + 1)
+    before = page.place(int, crawl.revision + 1, greatest=2**31 - 1)
     found = await served.catalog.revisions(crawl.crawl_id, before=before, most=page.most)
     last = found[-1].revision if found else 1
     place = last if last > 1 else None
@@ -190,12 +198,15 @@ async def list_revisions(name: Name, served: Served, page: Page, response: Respo
 
 
 @router.get(
-    "/{name}/revisions/{revision}", summary="Get a revision", dependencies=_READS, responses=problems(404),
-    operation_id="get_revision",
+    "/{name}/revisions/{revision}", summary="Get a revision", dependencies=[*_READS, CONDITIONAL],
+    responses={**UNCHANGED, **problems(404)}, operation_id="get_revision",
 )  # fmt: skip
-async def get_revision(name: Name, revision: Annotated[int, Path(ge=1, le=2**31 - 1)], served: Served) -> Revision:
+async def get_revision(
+    name: Name, revision: Annotated[int, Path(ge=1, le=2**31 - 1)], served: Served, response: Response
+) -> Revision:
     """The spec as it was declared then."""
     crawl = await served.catalog.crawl(name)
+    response.headers.update(etag(f"{crawl.crawl_id}-r{revision}"))
     return revision_body(await served.catalog.revision(crawl.crawl_id, RevisionNumber(revision)))
 
 

@@ -1,7 +1,6 @@
 """/v1/hosts: what is known of hosts, and how they are spared."""
 
 import uuid
-from datetime import UTC
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
@@ -11,7 +10,7 @@ from api.errors import FieldError, Kind, Problem
 from api.routes.turning import commanded
 from api.schemas.frontier import HostDetail, HostSummary, host_body, queue_body
 from api.schemas.hosts import Asked, Block, Delay
-from api.schemas.model import Listing
+from api.schemas.model import Listing, ms_of
 from shared.domain.access import Role
 from shared.domain.command import CommandKind
 from shared.domain.declared import Actor
@@ -39,7 +38,9 @@ async def list_hosts(
     found = await served.catalog.hosts(crawl_id, after=page.place(int, -1), most=page.most + 1)
     shown = found[: page.most]
     place = shown[-1].host_id if len(found) > page.most else None
-    return Listing(items=[host_body(host) for host in shown], next=page.next(place, response))
+    return Listing(
+        items=[host_body(host, of_a_crawl=crawl is not None) for host in shown], next=page.next(place, response)
+    )
 
 
 @router.get(
@@ -52,7 +53,7 @@ async def get_host(host: HostName, served: Served) -> HostDetail:
     if view is None:
         raise Missing(f"no crawl has heard of the host {host!r}")
     queues = await served.catalog.host_queues(view.host_id, _QUEUES)
-    return HostDetail(host=host_body(view), queues=[queue_body(queue) for queue in queues])
+    return HostDetail(host=host_body(view, of_a_crawl=False), queues=[queue_body(queue) for queue in queues])
 
 
 @router.put(
@@ -63,8 +64,7 @@ async def block_host(host: HostName, wanted: Block, served: Served, by: By) -> A
     """No crawl asks it anything until then. What is under way there is finished."""
     if wanted.until.tzinfo is None:
         raise Problem(Kind.INVALID, "the time is not valid", errors=[FieldError("until", "has no time zone")])
-    until_ms = max(0, int(wanted.until.astimezone(UTC).timestamp() * 1000))
-    return await _ask(served, by, host, CommandKind.BLOCK_HOST, "until_ms", until_ms)
+    return await _ask(served, by, host, CommandKind.BLOCK_HOST, "until_ms", max(0, ms_of(wanted.until)))
 
 
 @router.delete(

@@ -5,12 +5,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from api.deps import By, Idempotent, Page, Served, needs, problems
+from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
 from api.schemas.keys import IssuedKey, KeyInput, KeyView, key_body
 from api.schemas.model import Listing, moment_of
 from shared.domain.access import ApiKey, Role, digest_of, new_key
+from shared.ports.catalog import Missing
 
 router = APIRouter(prefix="/v1/api-keys", tags=["api-keys"], dependencies=[needs(Role.ADMIN)])
+
+KeyId = Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="Its `id`, not the key itself.")]
 
 
 @router.post("", status_code=201, summary="Create a key", responses=problems(409), operation_id="create_key")
@@ -19,7 +22,7 @@ async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idemp
     key_id, key = new_key()
     kept = ApiKey(key_id, wanted.name, wanted.role, digest_of(key), served.clock.unix_ms(), str(by))
     await served.catalog.add_key(kept, actor=by, repeatable=repeatable)
-    response.headers["Location"] = f"/v1/api-keys/{key_id}"
+    response.headers.update(etag(kept.tag) | {"Location": f"/v1/api-keys/{key_id}"})
     created: datetime = moment_of(kept.created_at_ms)
     return IssuedKey(id=key_id, name=kept.name, role=kept.role, key=key, created_at=created)
 
@@ -33,9 +36,23 @@ async def list_keys(served: Served, page: Page, response: Response) -> Listing[K
     return Listing(items=[key_body(key) for key in shown], next=page.next(place, response))
 
 
-@router.delete("/{key_id}", summary="Revoke a key", responses=problems(404), operation_id="revoke_key")
-async def revoke_key(key_id: Annotated[str, Path(pattern="^[0-9a-f]{16}$")], served: Served, by: By) -> KeyView:
+@router.get(
+    "/{key_id}", summary="Get a key", dependencies=[CONDITIONAL], responses={**UNCHANGED, **problems(404)},
+    operation_id="get_key",
+)  # fmt: skip
+async def get_key(key_id: KeyId, served: Served, response: Response) -> KeyView:
+    """What is known of it; the key itself is nowhere."""
+    found = await served.catalog.key(key_id)
+    if found is None:
+        raise Missing(f"there is no key {key_id!r}")
+    response.headers.update(etag(found.tag))
+    return key_body(found)
+
+
+@router.delete("/{key_id}", summary="Revoke a key", responses=problems(404, 412), operation_id="revoke_key")
+async def revoke_key(key_id: KeyId, served: Served, by: By, expected: Expected, response: Response) -> KeyView:
     """It stops working within a second, everywhere. Again is harmless."""
-    revoked = await served.catalog.revoke_key(key_id, actor=by, now_ms=served.clock.unix_ms())
+    revoked = await served.catalog.revoke_key(key_id, actor=by, now_ms=served.clock.unix_ms(), expected=expected)
     served.keyring.forget(key_id)
+    response.headers.update(etag(revoked.tag))
     return key_body(revoked)

@@ -16,9 +16,10 @@ from api.schemas.seeds import SeedReport, report_body
 from api.security.limits import BODY_BYTES
 from shared.domain.access import Role
 from shared.domain.crawl import Priority, decode_spec
+from shared.domain.crawl_state import Standing, takes_seeds
 from shared.domain.errors import Transient
-from shared.domain.frontier import CrawlState
 from shared.domain.url import MAX_URL_CHARS
+from shared.ports.catalog import Missing
 
 router = APIRouter(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
 
@@ -39,6 +40,9 @@ class _Seeds(msgspec.Struct, forbid_unknown_fields=True):
 _line: Final = msgspec.json.Decoder(_Seed | str)
 _whole: Final = msgspec.json.Decoder(_Seeds)
 _SEED_SCHEMA: Final[dict[str, Any]] = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Seed"}]}
+_TEXT: Final = {"type": "string", "format": "binary"}
+"""Of any length, in UTF-8: clients take it from a file."""
+
 _BODY: Final[dict[str, Any]] = {
     "required": True,
     "content": {
@@ -52,10 +56,13 @@ _BODY: Final[dict[str, Any]] = {
             "example": {"seeds": ["https://example.org/", {"url": "https://example.org/news", "priority": 5}]},
         },
         "application/x-ndjson": {
-            "schema": {"type": "string", "description": "A URL as a JSON string, or an object with `url`, a line."},
+            "schema": {
+                **_TEXT,
+                "description": "A URL as a JSON string, or an object with `url`, a line.",
+            },
             "example": '"https://example.org/"\n{"url": "https://example.org/news", "priority": 5}\n',
         },
-        "text/plain": {"schema": {"type": "string", "description": "A URL a line; blank lines and # are skipped."}},
+        "text/plain": {"schema": {**_TEXT, "description": "A URL a line; blank lines and # are skipped."}},
     },
 }
 
@@ -78,7 +85,9 @@ async def add_seeds(
     served: Served,
     by: By,
     content_type: Annotated[str, Header(include_in_schema=False)] = "application/json",
-    content_encoding: Annotated[str, Header(description="`gzip` or none.")] = "identity",
+    content_encoding: Annotated[
+        str, Header(json_schema_extra={"enum": ["identity", "gzip"]}, description="`gzip` or none.")
+    ] = "identity",
     idempotency_key: Annotated[
         str | None,
         Header(max_length=255, description="The whole upload repeated under the same name changes nothing."),
@@ -86,17 +95,26 @@ async def add_seeds(
 ) -> SeedReport:
     """Accepted means durable: what is counted so is never lost. Any master takes seeds; no leader is needed.
 
+    A crawl that was complete runs again with them; one that was cancelled, or has spent its budget, is started first.
     An upload that broke off is repeated as a whole under its Idempotency-Key, or from the line after `durable_lines`.
+    Where the crawl is deleted before the upload ends, the answer is 404, and its seeds are gone with it.
     """
     crawl = await served.catalog.crawl(name)
-    if crawl.state is CrawlState.FINISHED:
-        raise Problem(Kind.ILLEGAL_TRANSITION, "the crawl is finished", hint="start it again first", legal=["start"])
+    if not takes_seeds(Standing(crawl.state, crawl.resumes_as, crawl.finished_reason)):
+        detail = f"the crawl is finished ({crawl.finished_reason}), and would not fetch them"
+        raise Problem(Kind.ILLEGAL_TRANSITION, detail, hint="start it again first", legal=["start"])
     kind = content_type.partition(";")[0].strip().lower()
     if kind != "application/json" and kind not in _LINES:
         raise Problem(Kind.MEDIA, f"{kind} is not understood", hint=f"send application/json or {', '.join(_LINES)}")
     stored = None if idempotency_key is None else f"{by.key_id} {idempotency_key}"
     upload = SeedUpload(
-        served.broker, crawl.crawl_id, crawl.revision, decode_spec(crawl.spec), served.partitions, stored
+        served.broker,
+        crawl.crawl_id,
+        crawl.revision,
+        decode_spec(crawl.spec),
+        served.partitions,
+        stored,
+        refused_at=served.tuning().uploads_refused_at,
     )
     pieces = _plain(request, content_encoding.strip().lower())
     try:
@@ -105,7 +123,10 @@ async def add_seeds(
         else:
             async for line in _lines(pieces):
                 await _take_line(upload, line, plain=kind == "text/plain")
-        return report_body(await upload.finish())
+        report = report_body(await upload.finish())
+        if (await served.catalog.crawl(name)).crawl_id != crawl.crawl_id:
+            raise Missing(f"the crawl {name!r} was deleted meanwhile, and its seeds with it: another one has its name")
+        return report
     except (Transient, Problem) as error:
         raise _broken_off(upload, problem_of(error)) from error
 

@@ -2,20 +2,24 @@
 
 import asyncio
 import uuid
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
+import structlog
 from fastapi import APIRouter, Path, Response
 
 from api.control.commanding import publish_command
 from api.deps import By, Expected, Served, Services, etag, needs, problems
 from api.schemas.crawls import NAME, Command, CrawlTurn, command_body, crawl_body
 from shared.domain.access import Role
-from shared.domain.command import CommandKind
+from shared.domain.command import CommandKind, collection_of
 from shared.domain.crawl_state import Standing, Verb, after
 from shared.domain.declared import Actor
 from shared.domain.errors import Transient
 from shared.domain.ids import CrawlId, Partition
 from shared.ports.catalog import Missing, Stale
+
+log = structlog.get_logger("orb.api")
 
 router = APIRouter(tags=["crawls"])
 
@@ -24,9 +28,15 @@ COMMAND_S: Final = 10.0
 
 _VERBS: Final = {
     Verb.START: ("Start a crawl", "Publish its seeds and run, for the first time or again after it was finished."),
-    Verb.PAUSE: ("Pause a crawl", "No new URL is sent out; what is out is finished and reported."),
+    Verb.PAUSE: (
+        "Pause a crawl",
+        "No further request starts; what is in flight is finished and reported, the rest handed back.",
+    ),
     Verb.RESUME: ("Resume a crawl", "Go on where it was paused."),
-    Verb.CANCEL: ("Cancel a crawl", "It is finished now. What was found stays; `start` takes it up again."),
+    Verb.CANCEL: (
+        "Cancel a crawl",
+        "It is finished now. What was found stays, and what is queued waits until `start` takes the crawl up again.",
+    ),
     Verb.RESET: (
         "Begin a crawl anew",
         "The same spec under a new id, from its seeds. What the old id found is removed.",
@@ -51,7 +61,8 @@ def _route(verb: Verb) -> None:
     ) -> CrawlTurn:
         command = None
         if verb is Verb.RETRY_FAILED:
-            # Before the state changes: a crawl that runs again must not be found finished without it.
+            # Before the state changes, so that a crawl is seldom found finished without it; where it is, the leader
+            # lets it run again as soon as something is queued (Tending).
             command = await _retry(served, name, expected, by)
         before, made = await served.catalog.turn(name, verb, expected=expected, actor=by, now_ms=served.clock.unix_ms())
         served.plane.wake()
@@ -78,8 +89,13 @@ async def get_command(command_id: Annotated[str, Path(max_length=64)], served: S
 
 
 async def collect(served: Services, crawl_id: CrawlId, by: Actor) -> str:
-    """Have a deleted crawl's rows removed. Cut short, the same command may be published again by whoever looks."""
-    return await commanded(served, f"delete-{crawl_id}", crawl_id, CommandKind.DELETE, {}, by)
+    """Have a deleted crawl's rows removed; where the broker does not take that now, by the leader, later."""
+    command_id = collection_of(crawl_id)
+    try:
+        return await commanded(served, command_id, crawl_id, CommandKind.DELETE, {}, by)
+    except Transient as error:
+        log.warning("collection.later", crawl=crawl_id, error=str(error))
+        return command_id
 
 
 async def commanded(
@@ -90,8 +106,12 @@ async def commanded(
     args: dict[str, object],
     by: Actor,
     partition: Partition | None = None,
+    apart: Mapping[Partition, Mapping[str, Any]] | None = None,
 ) -> str:
-    """Publish a command to one partition or all; its id. Transient when the broker did not take it in time."""
+    """Publish a command to one partition, to all, or to each with its own arguments (see `publish_command`); its id.
+
+    Transient when the broker did not take it in time.
+    """
     partitions = [Partition(p) for p in range(served.partitions)] if partition is None else [partition]
     try:
         async with asyncio.timeout(COMMAND_S):
@@ -105,6 +125,7 @@ async def commanded(
                 partitions,
                 actor=by,
                 now_ms=served.clock.unix_ms(),
+                apart=apart,
             )
     except TimeoutError as error:
         raise Transient(f"the broker did not take command {command_id} in time: ask again") from error

@@ -1,26 +1,44 @@
 """/v1/crawls/{name}/urls: what is known of URLs, and why."""
 
+import asyncio
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
+import structlog
 from fastapi import APIRouter, Path, Query, Response
 
-from api.deps import Page, Served, needs, problems
+from api.deps import Page, Served, Services, needs, problems
 from api.errors import FieldError, Kind, Problem
 from api.schemas.crawls import NAME
-from api.schemas.frontier import Explanation, UrlDetail, UrlSummary, detail_body, url_body, verdict_body
+from api.schemas.frontier import Explanation, UrlDetail, UrlSummary, detail_body, ruling_body, url_body
 from api.schemas.model import Listing
 from shared.domain.access import Role
-from shared.domain.crawl import decode_spec
+from shared.domain.crawl import CrawlSpec, decode_spec
+from shared.domain.crawl_state import Standing
+from shared.domain.declared import DeclaredCrawl
+from shared.domain.errors import Transient
 from shared.domain.explain import why, why_unknown
-from shared.domain.frontier import CrawlState, UrlState
+from shared.domain.frontier import UrlState
 from shared.domain.ids import Fingerprint, HostId
-from shared.domain.url import MAX_URL_CHARS, Location, locate
+from shared.domain.robots import RobotsRecord
+from shared.domain.rulings import Circumstances, rulings, why_not_now
+from shared.domain.url import MAX_URL_CHARS, Location, locate, origin_of
+from shared.domain.views import UrlView
 from shared.ports.catalog import Missing, UrlPlace
+from shared.wire.messages import Malformed
+from shared.wire.robots import decode_robots, robots_key
+
+log = structlog.get_logger("orb.api")
 
 router = APIRouter(
     prefix="/v1/crawls/{name}/urls", tags=["urls"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
 )
+
+_OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
+_SAID: Final = ("robots", "crawl", "pool")
+"""Rules of which the sentences tell, besides what they say themselves."""
+
+_ROBOTS_S: Final = 1.0
 
 Name = Annotated[str, Path(pattern=NAME)]
 OneUrl = Annotated[
@@ -47,6 +65,9 @@ async def list_urls(
     response: Response,
     state: Annotated[UrlStateName | None, Query(description="Only those in this state.")] = None,
     host: Annotated[str | None, Query(max_length=300, description="Only those of this host.")] = None,
+    status: Annotated[
+        int | None, Query(ge=100, le=599, description="Only those whose last answer had this status.")
+    ] = None,
 ) -> Listing[UrlSummary]:
     """By host. A page looks at a bounded number of URLs, so one may be short or empty before the end: follow `next`."""
     crawl = await served.catalog.crawl(name)
@@ -56,6 +77,7 @@ async def list_urls(
         after=UrlPlace(HostId(after_host), Fingerprint(after)),
         state=None if state is None else UrlState[state.name],
         host=host,
+        status=status,
         most=page.most,
     )
     at = None if place is None else (place.host_id, place.fingerprint)
@@ -66,7 +88,7 @@ async def list_urls(
 async def lookup_url(name: Name, url: OneUrl, served: Served) -> UrlDetail:
     """Its state, how it was found, and what came of it; 404 where the crawl has never heard of it."""
     crawl = await served.catalog.crawl(name)
-    location = _located(url)
+    location = located(url)
     view = await served.catalog.url(crawl.crawl_id, location)
     if view is None:
         raise Missing(f"the crawl {name!r} has never heard of {location.url}")
@@ -75,39 +97,67 @@ async def lookup_url(name: Name, url: OneUrl, served: Served) -> UrlDetail:
 
 @router.get("/explain", summary="Why a URL is where it is", operation_id="explain_url")
 async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
-    """Why, and what applies now; for a URL that was never seen, what each scope rule would say of it."""
+    """Its state and why, every rule that applies with its verdict, and which of them holds it up now; also of a URL
+    that was never seen, as a dry run. robots.txt is judged by what workers have shared of it."""
     crawl = await served.catalog.crawl(name)
-    location, spec = _located(url), decode_spec(crawl.spec)
+    location, spec = located(url), decode_spec(crawl.spec)
+    now_ms = served.clock.unix_ms()
     view = await served.catalog.url(crawl.crawl_id, location)
-    held = [] if crawl.state is CrawlState.RUNNING else [f"The crawl is {crawl.state}: nothing new is sent out."]
+    around = await _around(served, crawl, spec, location, view)
+    found = rulings(url, location, view, spec, around, now_ms)
+    in_scope: bool | None = None
+    via: str | None = None
     if view is not None:
-        said = why(view, spec, served.clock.unix_ms())
-        open_states = (UrlState.QUEUED, UrlState.WAITING)
-        return Explanation(
-            url=view.url,
-            known=True,
-            state=view.state.name.lower(),
-            why=said + (held if view.state in open_states else []),
-            in_scope=None,
-            linked_from=None,
-            rules=[],
-        )
-    host = await served.catalog.host(location.host, crawl.crawl_id)
-    via, verdicts = why_unknown(location.url, spec, host_known=host is not None)
-    refused = next((verdict for verdict in verdicts if not verdict.allowed), None)
-    judged = "No scope rule would keep it out." if refused is None else f"It would be excluded: {refused.detail}."
+        said = why(view, spec, now_ms)
+    else:
+        via, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)
+        refused = next((verdict for verdict in verdicts if not verdict.allowed), None)
+        in_scope = refused is None
+        judged = "No scope rule would keep it out." if refused is None else f"It would be excluded: {refused.detail}."
+        said = ["The crawl has never heard of it.", judged]
+    if view is None or view.state in _OPEN:
+        said += [f"{ruling.detail[0].upper()}{ruling.detail[1:]}." for ruling in found if ruling.rule in _SAID]
     return Explanation(
         url=location.url,
-        known=False,
-        state=None,
-        why=["The crawl has never heard of it.", judged, *held],
-        in_scope=refused is None,
+        known=view is not None,
+        state=None if view is None else view.state.name.lower(),
+        why=said,
+        in_scope=in_scope,
         linked_from=via,
-        rules=[verdict_body(verdict) for verdict in verdicts],
+        why_not_now=why_not_now(found),
+        rules=[ruling_body(ruling) for ruling in found],
     )
 
 
-def _located(url: str) -> Location:
+async def _around(
+    served: Services, crawl: DeclaredCrawl, spec: CrawlSpec, location: Location, view: UrlView | None
+) -> Circumstances:
+    """What holds around the URL, by what this master sees."""
+    counters, _, _ = await served.catalog.stats(crawl.crawl_id)
+    workers = served.plane.members().workers.values()
+    return Circumstances(
+        standing=Standing(crawl.state, crawl.resumes_as, crawl.finished_reason),
+        active_ms=crawl.active_ms,
+        counters=counters,
+        host=view.host if view is not None else await served.catalog.host(location.host, crawl.crawl_id),
+        robots=await _robots(served, location.url),
+        workers=sum(worker.pool == spec.pool and not worker.draining for worker in workers),
+    )
+
+
+async def _robots(served: Services, url: str) -> RobotsRecord | None:
+    """The record that workers share; None where there is none, or it cannot be had now."""
+    try:
+        async with asyncio.timeout(_ROBOTS_S):
+            data = await served.broker.get_robots(robots_key(origin_of(url)))
+        return None if data is None else decode_robots(data)
+    except (Transient, TimeoutError, Malformed) as error:
+        log.warning("explain.no_robots", url=url, error=str(error))
+        return None
+
+
+def located(url: str) -> Location:
+    """The canonical form of a URL in a query; a problem where it has none."""
     location = locate(url)
     if location is None:
         raise Problem(Kind.INVALID, "the URL is not valid", errors=[FieldError("url", "is no http or https URL")])

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from api.schemas.model import Model, moment_of, when
+from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
 from shared.domain.crawl_state import legal
 from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision
 from shared.domain.frontier import CrawlState
@@ -16,9 +16,12 @@ NAME: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 CrawlName = Annotated[
     str, StringConstraints(pattern=NAME), Field(description="Lower-case letters, digits and inner hyphens, at most 63.")
 ]
+_Label = Annotated[str, StringConstraints(pattern=NAME)]
+_LabelValue = Annotated[str, StringConstraints(max_length=255, pattern=ONE_LINE)]
+MOST_LABELS: Final = 64
 Labels = Annotated[
-    dict[Annotated[str, StringConstraints(pattern=NAME)], Annotated[str, StringConstraints(max_length=255)]],
-    Field(max_length=64, description="Your own words for finding crawls again."),
+    dict[_Label, _LabelValue],
+    Field(max_length=MOST_LABELS, description="Your own words for finding crawls again."),
 ]
 SpecJson = Annotated[
     dict[str, Any],
@@ -39,7 +42,7 @@ EXAMPLE: Final[dict[str, Any]] = {
 }
 
 
-class CrawlInput(Model):
+class CrawlInput(Wanted):
     """A crawl to create."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
@@ -50,7 +53,7 @@ class CrawlInput(Model):
     start: bool = Field(True, description="Begin at once; else the crawl waits for `start`.")
 
 
-class CrawlReplacement(Model):
+class CrawlReplacement(Wanted):
     """A crawl as it shall be. `start` matters only where this creates it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{name: EXAMPLE[name] for name in ("labels", "spec")}]})
@@ -60,13 +63,13 @@ class CrawlReplacement(Model):
     start: bool = True
 
 
-class CrawlPatch(Model):
+class CrawlPatch(Wanted):
     """A merge patch (RFC 7396) of `spec` and `labels`: null removes a field, which then has its default."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"spec": {"budget": {"max_pages": 50000}}}]})
 
     spec: Annotated[dict[str, Any], Field(description="Fields of the spec to change.", default_factory=dict)]
-    labels: dict[str, str | None] = Field(default_factory=dict)
+    labels: dict[_Label, _LabelValue | None] = Field(default_factory=dict)
 
 
 class Crawl(Model):

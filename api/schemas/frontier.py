@@ -5,9 +5,10 @@ from datetime import datetime
 from pydantic import Field
 
 from api.schemas.model import Model, moment_of, when
+from api.schemas.progress import Rates
 from shared.domain.declared import DeadLetterView, HostQueue
 from shared.domain.frontier import CrawlState
-from shared.domain.scope import Verdict
+from shared.domain.rulings import Ruling
 from shared.domain.views import FetchView, HostView, KnownUrl, UrlView
 
 
@@ -19,14 +20,14 @@ class Identity(Model):
 
 
 class HostSummary(Model):
-    """A host, with its queue of one crawl (zeros where none was asked for)."""
+    """A host, with its queue of one crawl (nulls where none was asked for)."""
 
     host: str = Field(description="`name` or `name:port`, the unit of politeness.", examples=["example.org"])
     ip: str | None
-    queued: int
-    waiting: int = Field(description="For another attempt.")
-    leased: int
-    pages: int
+    queued: int | None
+    waiting: int | None = Field(description="For another attempt.")
+    leased: int | None
+    pages: int | None
     delay_s: float = Field(description="What its robots.txt or an operator asks for, whichever is longer.")
     latency_s: float
     failures: int = Field(description="In a row.")
@@ -44,6 +45,7 @@ class CrawlStats(Model):
         description="By status, by reason of failure and of exclusion.", examples=[{"status": {"200": 97, "404": 3}}]
     )
     top_hosts: list[HostSummary] = Field(description="Those with the most pages.")
+    rates: Rates | None = Field(description="Null before there are any, and while the broker does not answer.")
 
 
 class CrawlProgress(Model):
@@ -58,6 +60,7 @@ class CrawlProgress(Model):
     bytes: int
     active_s: float
     pages_per_s: float = Field(description="Over all the time the crawl was worked on.")
+    rates: Rates | None = Field(description="Null before there are any, and while the broker does not answer.")
 
 
 class UrlSummary(Model):
@@ -112,10 +115,10 @@ class UrlDetail(Model):
 
 
 class RuleVerdict(Model):
-    """What one scope rule says."""
+    """What one rule says of a URL now."""
 
-    rule: str
-    allowed: bool
+    rule: str = Field(examples=["robots"])
+    allowed: bool = Field(description="False: it keeps the URL from being fetched now, or for good.")
     detail: str
 
 
@@ -128,7 +131,8 @@ class Explanation(Model):
     why: list[str] = Field(description="Sentences: the state, its reason, and what applies now.")
     in_scope: bool | None = Field(description="Of a URL that was never seen.")
     linked_from: str | None = Field(description="The host whose page is supposed to link to it.")
-    rules: list[RuleVerdict]
+    why_not_now: str | None = Field(description="The first rule that keeps it from being fetched now; null: none does.")
+    rules: list[RuleVerdict] = Field(description="Every rule that applies, in the order in which the URL meets them.")
 
 
 class HostDetail(Model):
@@ -160,15 +164,15 @@ class DeadLetter(Model):
     evidence: str
 
 
-def host_body(host: HostView) -> HostSummary:
-    """The host as it is shown."""
+def host_body(host: HostView, *, of_a_crawl: bool = True) -> HostSummary:
+    """The host as it is shown; its queue only where the view is of one crawl."""
     return HostSummary(
         host=host.host,
         ip=host.ip,
-        queued=host.queued,
-        waiting=host.waiting,
-        leased=host.leased,
-        pages=host.pages,
+        queued=host.queued if of_a_crawl else None,
+        waiting=host.waiting if of_a_crawl else None,
+        leased=host.leased if of_a_crawl else None,
+        pages=host.pages if of_a_crawl else None,
         delay_s=max(host.crawl_delay_ms, host.operator_delay_ms) / 1000,
         latency_s=host.latency_ms / 1000,
         failures=host.failures,
@@ -215,9 +219,9 @@ def detail_body(view: UrlView) -> UrlDetail:
     )
 
 
-def verdict_body(verdict: Verdict) -> RuleVerdict:
-    """The verdict as it is shown."""
-    return RuleVerdict(rule=verdict.rule.value, allowed=verdict.allowed, detail=verdict.detail)
+def ruling_body(ruling: Ruling) -> RuleVerdict:
+    """The ruling as it is shown."""
+    return RuleVerdict(rule=ruling.rule, allowed=ruling.allowed, detail=ruling.detail)
 
 
 def queue_body(queue: HostQueue) -> QueueSummary:

@@ -1,19 +1,17 @@
 """What an operator asks of a host."""
 
-from datetime import datetime
-
 from pydantic import Field
 
-from api.schemas.model import Model
+from api.schemas.model import Model, Moment, Wanted
 
 
-class Block(Model):
+class Block(Wanted):
     """Until when a host is left alone."""
 
-    until: datetime = Field(description="With a time zone.", examples=["2030-01-01T00:00:00Z"])
+    until: Moment = Field(description="With a time zone.", examples=["2030-01-01T00:00:00Z"])
 
 
-class Delay(Model):
+class Delay(Wanted):
     """How a host is spared."""
 
     delay_s: float = Field(ge=0, le=86_400, description="From the end of a response to the start of the next request.")

@@ -3,19 +3,21 @@
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, Strict, StringConstraints
 
-from api.schemas.model import Model, moment_of, when
+from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
 from shared.domain.access import ApiKey, Role
 
 
-class KeyInput(Model):
+class KeyInput(Wanted):
     """A key to create."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
+    name: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=ONE_LINE)] = Field(
         description="Who or what will use it.", examples=["terraform"]
     )
-    role: Role = Field(description="`viewer` reads, `operator` changes crawls, `admin` gives and takes keys.")
+    role: Annotated[Role, Strict(False)] = Field(
+        description="`viewer` reads, `operator` changes crawls, `admin` gives and takes keys."
+    )
 
 
 class IssuedKey(Model):

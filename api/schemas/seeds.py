@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from api.control.uploading import UploadCounts
-from api.schemas.model import Model
+from api.schemas.model import Model, Wanted
 
 
 class RejectedSeed(Model):
@@ -26,6 +26,22 @@ class SeedReport(Model):
     rejected: int
     durable_lines: int = Field(description="Lines up to this one need not be sent again.")
     first_rejected: list[RejectedSeed]
+
+
+class SeedDeletion(Wanted):
+    """Which seeds to take back: those named, or all that the spec does not name."""
+
+    seeds: list[str] = Field(
+        default_factory=list, max_length=1_000, description="Any spelling of them.", examples=[["https://a.test/"]]
+    )
+    all: bool = Field(False, description="Every seed that is not in the spec; leave out `seeds`.")
+
+
+class SeedsAsked(Model):
+    """The command that carries a deletion out, and the crawl's revision now: a new one if the spec named a seed."""
+
+    command: str = Field(description="See /v1/commands/{id}.")
+    revision: int
 
 
 def report_body(counts: UploadCounts) -> SeedReport:

@@ -1,5 +1,7 @@
-"""No request body is larger than it may be, whatever it says of itself."""
+"""What every request is held to before anything reads it: a body of bounded size, whatever it says of itself, and an
+address without NUL, which no database keeps."""
 
+import re
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -10,17 +12,22 @@ from api.errors import Kind, Problem, answer
 BODY_BYTES: Final = 4 << 20
 """A crawl spec with its 100,000 seeds of an ordinary length fits."""
 
+_UPLOAD: Final = re.compile(r"/v1/crawls/[^/]+/seeds")
+
 
 class BodyLimit:
-    """Refuses bodies above `most` bytes. Paths that end in `streamed` are read in pieces and bound themselves."""
+    """Refuses addresses with NUL, and bodies above `most` bytes. Uploads are read in pieces and bound themselves."""
 
-    def __init__(self, app: ASGIApp, most: int = BODY_BYTES, streamed: tuple[str, ...] = ("/seeds",)) -> None:
+    def __init__(self, app: ASGIApp, most: int = BODY_BYTES) -> None:
         self._app = app
         self._most = most
-        self._streamed = streamed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith(self._streamed):
+        if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
+            problem = Problem(Kind.MALFORMED, "the address has a NUL character in it")
+            await answer(problem, scope["path"], scope["state"]["request_id"])(scope, receive, send)
+            return
+        if scope["type"] != "http" or (scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"])):
             await self._app(scope, receive, send)
             return
         problem = Problem(Kind.TOO_LARGE, f"a body may have {self._most} bytes")

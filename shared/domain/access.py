@@ -42,6 +42,11 @@ class ApiKey:
     created_by: str
     revoked_at_ms: int | None = None
 
+    @property
+    def tag(self) -> str:
+        """Names this version of the key's record."""
+        return f"{self.key_id}-{self.revoked_at_ms or 0}"
+
     def __repr__(self) -> str:
         return f"<ApiKey {self.key_id} {self.name!r} {self.role}{' revoked' if self.revoked_at_ms else ''}>"
 

@@ -49,30 +49,49 @@ def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
     An unknown coding leaves the body as it is, with an error. Bytes after the end of the coded data are ignored (after
     that of br they are an error: its decoder cannot say where the data ended).
     """
-    names = [name for part in content_encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
-    if not names or not body:
+    if not body or not _names(content_encoding):
         return Decoded(body[:cap], truncated=len(body) > cap)
-    if unknown := [name for name in names if name not in _STAGES]:
-        return Decoded(body[:cap], f"unknown content coding {unknown[0][:40]!r}", len(body) > cap)
-    if len(names) > _MAX_CODINGS:
-        return Decoded(body[:cap], f"{len(names)} content codings, {_MAX_CODINGS} at most", len(body) > cap)
-    return _run(body, [_STAGES[name] for name in reversed(names)], cap)
+    decoding = Decoding((body[start : start + _STEP] for start in range(0, len(body), _STEP)), content_encoding, cap)
+    data = b"".join(decoding)
+    return Decoded(data, decoding.error, decoding.truncated)
 
 
-def _run(body: bytes, stages: list[Stage], cap: int) -> Decoded:
-    budgets = [_Budget(cap) for _ in stages]
-    pieces: Iterator[bytes] = (body[start : start + _STEP] for start in range(0, len(body), _STEP))
-    for stage, budget in zip(stages, budgets, strict=True):
-        pieces = budget.spend(stage(pieces))
-    taken: list[bytes] = []
-    error = None
-    try:
-        taken.extend(pieces)
-    except _Broken as broken:
-        error = str(broken)
-    truncated = any(budget.exceeded for budget in budgets)
-    # A stage starved by an exceeded budget before it also reports an early end; the cut is the cause, so it is told.
-    return Decoded(b"".join(taken), None if truncated else error, truncated)
+class Decoding:
+    """`decode` of a body that comes and goes in pieces: iterate over it once.
+
+    After that `error` and `truncated` say how it ended, as those of `Decoded` do.
+    """
+
+    def __init__(self, pieces: Iterator[bytes], content_encoding: str, cap: int) -> None:
+        self.error: str | None = None
+        self.truncated = False
+        names = _names(content_encoding)
+        if unknown := [name for name in names if name not in _STAGES]:
+            self.error, names = f"unknown content coding {unknown[0][:40]!r}", []
+        elif len(names) > _MAX_CODINGS:
+            self.error, names = f"{len(names)} content codings, {_MAX_CODINGS} at most", []
+        self._pieces = pieces
+        self._stages: list[Stage] = [_STAGES[name] for name in reversed(names)] or [iter]
+        self._budgets = [_Budget(cap) for _ in self._stages]
+
+    def __iter__(self) -> Iterator[bytes]:
+        pieces = self._pieces
+        for stage, budget in zip(self._stages, self._budgets, strict=True):
+            pieces = budget.spend(stage(pieces))
+        broken = None
+        try:
+            yield from pieces
+        except _Broken as error:
+            broken = str(error)
+        self.truncated = any(budget.exceeded for budget in self._budgets)
+        # A stage starved by an exceeded budget before it also reports an early end; the cut is the cause, and is told.
+        if broken is not None and not self.truncated:
+            self.error = broken
+
+
+def _names(content_encoding: str) -> list[str]:
+    """The codings in the order in which they were applied."""
+    return [name for part in content_encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
 
 
 class _Budget:

@@ -1,13 +1,23 @@
 """Operators' verbs on the frontier's rows: what each does and needs."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+from shared.domain.ids import CrawlId
+
+SEED_DELETED: Final = "seed_deleted"
+"""Why a URL is excluded that an operator took from a crawl's seeds before it was fetched."""
 
 
 class CommandKind(StrEnum):
     """RETRY_FAILED queues a crawl's failed URLs again, RETRY_UNANSWERED only those that failed without an HTTP status
     (no connection, refused by our own rules, given up with their host); DELETE removes every row of a crawl;
     BLOCK_HOST (`host`, `until_ms`, 0 to unblock) and HOST_DELAY (`host`, `delay_ms`) act on a host over all crawls.
+
+    DELETE_SEEDS takes seeds that were never fetched out of the queue: those at `places`, each (host, fingerprint), or
+    with `all` every one but those; what was sent out and nobody has begun is called back first.
+    REPLAY undoes the giving up of dead letters and DISCARD forgets them: the one numbered `letter`, with 0 all of the
+    crawl.
     """
 
     RETRY_FAILED = "retry_failed"
@@ -15,6 +25,9 @@ class CommandKind(StrEnum):
     DELETE = "delete"
     BLOCK_HOST = "block_host"
     HOST_DELAY = "host_delay"
+    DELETE_SEEDS = "delete_seeds"
+    REPLAY = "replay"
+    DISCARD = "discard"
 
 
 _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
@@ -23,6 +36,9 @@ _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
     CommandKind.DELETE: {},
     CommandKind.BLOCK_HOST: {"host": str, "until_ms": int},
     CommandKind.HOST_DELAY: {"host": str, "delay_ms": int},
+    CommandKind.DELETE_SEEDS: {"all": bool, "places": list},
+    CommandKind.REPLAY: {"letter": int},
+    CommandKind.DISCARD: {"letter": int},
 }
 
 
@@ -34,4 +50,15 @@ def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
     for name, expected in _ARGUMENTS[known].items():
         if not isinstance(args.get(name), expected):
             raise ValueError(f"command {kind} needs {name} ({expected.__name__})")
+    for place in args["places"] if known is CommandKind.DELETE_SEEDS else ():
+        match place:
+            case [str(), bytes()]:
+                pass
+            case _:
+                raise ValueError(f"command {kind} needs places of a host and a fingerprint, not {place!r}")
     return known
+
+
+def collection_of(crawl_id: CrawlId) -> str:
+    """The id of the command that removes a deleted crawl's rows: whoever sends it, it is the same one."""
+    return f"delete-{crawl_id}"

@@ -100,6 +100,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: Natural | None = None
     max_pages_per_host: Natural | None = None
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the crawl may take only so much, and dispatch has to count."""
+        return self.max_pages is not None or self.max_bytes is not None
+
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True):
     """How requests are made. `user_agent` None: made of product, version and `contact` (a URL or a mail address)."""

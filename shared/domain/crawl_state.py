@@ -1,7 +1,8 @@
 """Which of an operator's verbs are legal in which state of a crawl, and where they lead.
 
 FINISHED is final for nobody: `start` takes it up again (with a greater budget, say), `reset` begins anew under another
-id. What the leader does by itself (SEEDING to RUNNING, RUNNING to FINISHED) is no verb.
+id. What the leader does by itself (SEEDING to RUNNING, RUNNING to FINISHED, and back where a crawl that was complete
+has something to do again) is no verb.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from shared.domain.frontier import CrawlState
 
 CANCELLED: Final = "cancelled"
 """The `finished_reason` of a crawl that an operator ended."""
+
+
+COMPLETE: Final = "complete"
+"""The `finished_reason` of a crawl that had nothing left to do."""
 
 
 class Verb(StrEnum):
@@ -75,6 +80,12 @@ def after(verb: Verb, now: Standing) -> Standing:
             return Standing(CrawlState.RUNNING) if now.state is CrawlState.FINISHED else now
         case Verb.RESET | Verb.DELETE:
             return Standing(CrawlState.DELETED)
+
+
+def takes_seeds(now: Standing) -> bool:
+    """Whether seeds may be added. A crawl that was complete runs again with them; one that was cancelled, or has spent
+    its budget, would keep them waiting for a `start` that nobody may have in mind."""
+    return now.state is not CrawlState.DELETED and (now.state is not CrawlState.FINISHED or now.reason == COMPLETE)
 
 
 def after_new_spec(now: Standing) -> Standing:

@@ -1,5 +1,6 @@
 """A crawl as its operators declare and see it, and what they can ask of the catalog of crawls."""
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -31,6 +32,12 @@ class DeclaredCrawl:
         """Names this version of this crawl; a crawl that was deleted and made again has another."""
         return f"{self.crawl_id}-{self.version}"
 
+    @property
+    def shown_tag(self) -> str:
+        """Names all that is shown of it: `tag`, and behind a dot what changes without an operator."""
+        running = (self.state, self.finished_reason, self.started_at_ms, self.finished_at_ms, self.active_ms)
+        return f"{self.tag}.{zlib.crc32(repr(running).encode()):08x}"
+
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
@@ -57,6 +64,15 @@ class CrawlFilter:
     state: CrawlState | None = None
     name_prefix: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PageFilter:
+    """Which pages to list, all conditions together. `mime` is a media type as stored: lower case, no parameters."""
+
+    host: str | None = None
+    status: int | None = None
+    mime: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +129,8 @@ class DeadLetterView:
     at_ms: int
     url: str | None
     evidence: str
+
+    @property
+    def tag(self) -> str:
+        """Names the letter, which never changes."""
+        return f"letter-{self.id}"

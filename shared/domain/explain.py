@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
+from shared.domain.command import SEED_DELETED
 from shared.domain.crawl import CrawlSpec
 from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.fetch import FailureKind
-from shared.domain.frontier import UrlState
+from shared.domain.frontier import CrawlState, UrlState
 from shared.domain.politeness import host_delay
 from shared.domain.scope import CompiledScope, ExclusionReason, Verdict
 from shared.domain.url import host_of
@@ -70,8 +71,21 @@ _MEANINGS: Final = {
     ExclusionReason.ROBOTS: Meaning(
         "robots", "the host's robots.txt forbids it", "ask the site's owner; --no-robots disregards it"
     ),
+    SEED_DELETED: Meaning("seed deleted", "an operator took it from the seeds before it was fetched", "add it again"),
+    "max_pages_per_host": Meaning(
+        "host budget", "its host has given all the pages it may", "raise budget.max_pages_per_host"
+    ),
     "depth": Meaning("depth", "it lies deeper than the crawl goes", "raise --max-depth"),
 }  # fmt: skip
+
+
+HELD: Final = {
+    CrawlState.CREATED: "it was never started, `start` begins it",
+    CrawlState.PAUSED: "nothing new is sent out until `resume`",
+    CrawlState.FINISHED: "what is queued waits for `start`",
+    CrawlState.DELETED: "its rows are being removed",
+}
+"""States of a crawl in which it sends nothing out, and what would change that."""
 
 
 def meaning(reason: str) -> Meaning:

@@ -45,6 +45,9 @@ FOUND_NEARER: Final = 2
 """Flag of a leased URL that was found at a lesser depth than it was sent with: an owner that takes over knows by it
 that the page is to be queued again (merge_link); it goes when the URL is settled."""
 
+ANSWER_S: Final = 3.0
+"""So long a worker waits for an owner's answer before it puts the shard off."""
+
 LEVEL_MS: Final = 3_600_000
 """Ageing: an hour of waiting weighs as much as one level of depth or of priority."""
 

@@ -192,11 +192,25 @@ class DeadLetter:
     payload: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class MessageLetter:
+    """A dead letter that is a whole message of that kind."""
+
+    id: int
+    kind: str
+    payload: bytes
+
+
+QueueEnd = tuple[CrawlId, HostId, UrlState, str]
+"""A host's queue of which everything still queued or waiting ends: in FAILED or EXCLUDED, for this reason."""
+
+
 @dataclass(slots=True)
 class Changes:
     """Everything one owner transaction writes, besides the fence. Deltas add up; rows replace.
 
-    `give_up` ends everything still queued or waiting of a host's queue: (crawl, host, FAILED or EXCLUDED, reason).
+    Of the queues in `give_up` as many URLs end as one transaction may hold; `Store.apply` says which have more.
+    `letters_sent` are dead letters whose messages were published again.
     """
 
     urls: list[UrlChange] = field(default_factory=list)
@@ -205,10 +219,11 @@ class Changes:
     hosts: dict[HostId, HostChange] = field(default_factory=dict)
     freed: list[LeaseId] = field(default_factory=list)
     expired: dict[LeaseId, int] = field(default_factory=dict)
-    give_up: list[tuple[CrawlId, HostId, UrlState, str]] = field(default_factory=list)
+    give_up: list[QueueEnd] = field(default_factory=list)
     counters: dict[CrawlId, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     tallies: dict[tuple[CrawlId, str, str], int] = field(default_factory=lambda: defaultdict(int))
     dead_letters: list[DeadLetter] = field(default_factory=list)
+    letters_sent: list[int] = field(default_factory=list)
 
     def queue(self, crawl_id: CrawlId, host_id: HostId) -> QueueDelta:
         """The delta of this queue, made on first use."""
@@ -227,6 +242,7 @@ class Changes:
             or self.counters
             or self.tallies
             or self.dead_letters
+            or self.letters_sent
         )
 
 

@@ -42,7 +42,7 @@ class StoredResponse:
 
     def header(self, name: str) -> str | None:
         """The first value of HTTP header `name` (given in lower case), or None."""
-        return _first(self.headers, name)
+        return first_of(self.headers, name)
 
 
 def parse_stored(
@@ -53,34 +53,34 @@ def parse_stored(
     header, blank, rest = record.partition(_BLANK)
     if not blank or not header.startswith(b"WARC/"):
         raise NotARecord("no WARC header")
-    fields = _fields(header)
-    kind = _first(fields, "warc-type")
-    length = _first(fields, "content-length") or ""
+    fields = fields_of(header)
+    kind = first_of(fields, "warc-type")
+    length = first_of(fields, "content-length") or ""
     if kind not in ("response", "revisit") or not length.isdecimal() or len(rest) != int(length) + len(_BLANK):
         raise NotARecord(f"not a whole response: type {kind}, {len(rest)} bytes for a length of {length}")
     head, _, body = rest[: int(length)].partition(_BLANK)
-    headers = _fields(head)
+    headers = fields_of(head)
     encodings = [value for name, value in headers if name == "content-encoding"]
     plain = decode(body, ",".join(encodings), decoded_limit)
     readable = plain.data
     if plain.error is not None and not readable:
         # Not in the coding it claims: shown as it is, as browsers and replay tools do.
         readable = body[:decoded_limit]
-    refers_to = _first(fields, "warc-refers-to-target-uri")
+    refers_to = first_of(fields, "warc-refers-to-target-uri")
     return StoredResponse(
-        url=_first(fields, "warc-target-uri") or "",
-        date=_first(fields, "warc-date") or "",
-        status=_status(head),
+        url=first_of(fields, "warc-target-uri") or "",
+        date=first_of(fields, "warc-date") or "",
+        status=status_of(head),
         headers=headers,
         head=head + _BLANK,
         body=body,
         decoded=readable,
-        digest=_first(fields, "warc-payload-digest"),
-        ip=_first(fields, "warc-ip-address"),
-        truncated=_first(fields, "warc-truncated"),
+        digest=first_of(fields, "warc-payload-digest"),
+        ip=first_of(fields, "warc-ip-address"),
+        truncated=first_of(fields, "warc-truncated"),
         decoded_truncated=plain.truncated,
         decode_error=plain.error,
-        refers_to=(refers_to, _first(fields, "warc-refers-to-date") or "") if refers_to is not None else None,
+        refers_to=(refers_to, first_of(fields, "warc-refers-to-date") or "") if refers_to is not None else None,
         fields=fields,
     )
 
@@ -96,14 +96,15 @@ def _uncompressed(member: bytes, limit: int) -> bytes:
     return record
 
 
-def _status(head: bytes) -> int:
+def status_of(head: bytes) -> int:
+    """The status of an HTTP head; NotARecord where it has none."""
     parts = head.split(b"\r\n", 1)[0].split(None, 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
         raise NotARecord("the stored message does not begin with an HTTP status line")
     return int(parts[1])
 
 
-def _fields(head: bytes) -> tuple[tuple[str, str], ...]:
+def fields_of(head: bytes) -> tuple[tuple[str, str], ...]:
     """The fields of a header block after its first line, continuation lines joined."""
     found: list[tuple[str, str]] = []
     for line in head.split(b"\r\n")[1:]:
@@ -123,5 +124,6 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1").strip()
 
 
-def _first(fields: tuple[tuple[str, str], ...], name: str) -> str | None:
+def first_of(fields: tuple[tuple[str, str], ...], name: str) -> str | None:
+    """The first value of the field `name` (in lower case)."""
     return next((value for key, value in fields if key == name), None)

@@ -11,6 +11,8 @@ from shared.domain.ids import Fingerprint, HostId
 class Page:
     """A stored page: its record stands in the index. `digest` is the payload's SHA-1 (20 bytes, or empty)."""
 
+    host_id: HostId
+    fingerprint: Fingerprint
     url: str
     host: str
     depth: int
@@ -85,6 +87,28 @@ class FetchView:
     title: str | None
     links: int
     history: tuple[tuple[int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageView:
+    """A stored page, and all of the fetch that stored it."""
+
+    page: Page
+    fetch: FetchView
+
+
+@dataclass(frozen=True, slots=True)
+class SeedView:
+    """A URL that nothing led to but its declaration. `status` and `fetched_at_ms` are None until it was fetched."""
+
+    host_id: HostId
+    fingerprint: Fingerprint
+    url: str
+    priority: int
+    state: UrlState
+    reason: str | None
+    status: int | None
+    fetched_at_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)

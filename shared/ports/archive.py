@@ -1,13 +1,16 @@
 """The ports through which page archives are stored and read: segments of appended records, and records by location.
 
-All of these block; callers on an event loop go through a thread (`workers/archive.py` does).
+All of these block but `PageArchive.aside`; callers on an event loop go through a thread (`workers/archive.py` does).
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from shared.domain.archive import RecordLocation
 from shared.domain.errors import Permanent, Transient
+from shared.domain.stored_body import StoredBody
+
+T = TypeVar("T")
 
 
 class ArchiveFull(Transient):
@@ -49,6 +52,30 @@ class Segment(Protocol):
 
     def abandon(self) -> None:
         """Let go without finishing; a repair finishes it later."""
+        ...
+
+
+class SegmentReader(Protocol):
+    """Reads what segments hold, finished or not."""
+
+    def read_up_to(self, name: str, offset: int, most: int) -> bytes:
+        """What a segment holds from `offset` on, at most `most` bytes; empty at its end (RecordUnreadable)."""
+        ...
+
+
+class PageArchive(Protocol):
+    """Stored pages by their places, for whoever serves them. `body` and `outlinks` block; `aside` is for that."""
+
+    def body(self, location: RecordLocation) -> StoredBody:
+        """The page, its heads read. RecordUnreadable, ArchiveUnavailable; out of its iteration NotARecord, too."""
+        ...
+
+    def outlinks(self, location: RecordLocation) -> Sequence[tuple[str, str]]:
+        """Pairs of URL and how it was found, as the record says. RecordUnreadable, ArchiveUnavailable."""
+        ...
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Run what blocks on the archive in one of a few threads kept for it."""
         ...
 
 

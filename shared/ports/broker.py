@@ -8,9 +8,9 @@ take it, Unusable when it has shut us out for good.
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from shared.domain.ids import Partition
+from shared.domain.ids import HostId, Partition
 
 ReportKind = Literal["outcome", "discovery"]
 """The two subjects of a partition; outcomes are read first."""
@@ -31,6 +31,22 @@ class StreamState:
 
     created_ns: int
     last_sequence: int
+
+
+class QueuedVisit(NamedTuple):
+    """A place in a pool's queue on which a shard stands, delivered or not."""
+
+    pool: str
+    host_id: HostId
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVisit:
+    """A shard as it stands in its queue. Another one in its place has a greater sequence."""
+
+    sequence: int
+    data: bytes
 
 
 class VisitMessage(Protocol):
@@ -110,8 +126,21 @@ class Broker(Protocol):
         """Drop what was stored up to and including sequence `through` on this subject."""
         ...
 
-    async def drop_visit(self, pool: str, partition: Partition, host_id: int, slot: int) -> None:
-        """Delete a queued shard whose lease is gone."""
+    async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
+        """Where shards of the partition stand, in every pool that has a queue, used by a crawl or not.
+
+        At most 100,000 a pool, far beyond what dispatch lets out.
+        """
+        ...
+
+    async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
+        """The shard that stands there now."""
+        ...
+
+    async def drop_visit(
+        self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
+    ) -> None:
+        """Delete a queued shard whose lease is gone; with `through`, only one whose sequence is not beyond it."""
         ...
 
     async def pending_reports(self) -> int:

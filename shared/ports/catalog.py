@@ -18,6 +18,7 @@ from shared.domain.declared import (
     Declaration,
     DeclaredCrawl,
     HostQueue,
+    PageFilter,
     Repeatable,
     StoredRevision,
 )
@@ -25,7 +26,7 @@ from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
 from shared.domain.ledger import Counters
 from shared.domain.url import Location
-from shared.domain.views import HostView, KnownUrl, UrlView
+from shared.domain.views import HostView, KnownUrl, Page, PageView, SeedView, UrlView
 
 
 class Missing(Exception):
@@ -101,13 +102,40 @@ class Catalog(Protocol):
         ...
 
     async def urls(
-        self, crawl_id: CrawlId, *, after: UrlPlace, state: UrlState | None, host: str | None, most: int
+        self,
+        crawl_id: CrawlId,
+        *,
+        after: UrlPlace,
+        state: UrlState | None,
+        host: str | None,
+        most: int,
+        status: int | None = None,
     ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
-        """Up to `most` URLs behind `after`, and where to go on (None at the end). It looks at a bounded number of rows,
-        so a page may be short, or empty, before the end."""
+        """Up to `most` URLs behind `after`, and where to go on (None at the end); `status`: of the last answer.
+
+        It looks at a bounded number of rows, so a page may be short, or empty, before the end.
+        """
         ...
 
     async def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None: ...
+
+    async def pages(
+        self, crawl_id: CrawlId, *, after: UrlPlace, which: PageFilter, most: int
+    ) -> tuple[Sequence[Page], UrlPlace | None]:
+        """Up to `most` stored pages behind `after`, and where to go on, of a bounded number of rows: as `urls`."""
+        ...
+
+    async def page(self, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
+        """None where no page is stored of that URL."""
+        ...
+
+    async def seeds(self, crawl_id: CrawlId, *, after: UrlPlace, most: int) -> Sequence[SeedView]:
+        """Seeds that the frontier has, of the spec and uploaded, behind `after`."""
+        ...
+
+    async def known_seeds(self, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
+        """Those of the given URLs that the frontier has, whatever led to them."""
+        ...
 
     async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
         """What is known of a host, with its queue of one crawl (zeros without)."""
@@ -149,8 +177,8 @@ class Catalog(Protocol):
 
     async def keys(self, *, after: str, most: int) -> Sequence[ApiKey]: ...
 
-    async def revoke_key(self, key_id: str, *, actor: Actor, now_ms: int) -> ApiKey:
-        """Missing. Again is harmless."""
+    async def revoke_key(self, key_id: str, *, actor: Actor, now_ms: int, expected: str | None = None) -> ApiKey:
+        """Missing, Stale. Again is harmless."""
         ...
 
     async def ping(self) -> None:

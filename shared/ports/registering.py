@@ -12,7 +12,7 @@ _AGAIN_S = 0.2
 
 class Registration:
     """Keeps a key for as long as the process lives. `told` hears, in a sentence, of each session that is lost or cannot
-    be had."""
+    be had; `lost` counts the lost."""
 
     def __init__(
         self, coordinator: Coordinator, key: str, value: bytes, *, ttl_s: float, told: Callable[[str], None]
@@ -22,6 +22,8 @@ class Registration:
         self._value = value
         self._ttl_s = ttl_s
         self._told = told
+        self._session: Session | None = None
+        self.lost = 0
         self._changed = asyncio.Event()
 
     def change(self, value: bytes) -> None:
@@ -29,18 +31,26 @@ class Registration:
         self._value = value
         self._changed.set()
 
+    def left_s(self, now: float) -> float:
+        """For how many seconds more the others take us for alive, if nothing is renewed; 0 while they do not."""
+        session = self._session
+        return max(0.0, session.ok_until - now) if session is not None and session.alive(now) else 0.0
+
     async def run(self, attached: Callable[[Session], Awaitable[None]] | None = None) -> None:
         """Until cancelled. `attached` runs once on each session, after the key is registered; when the session is lost
         it is cancelled, and has ended before the next session is opened. Unusable as the coordinator says it."""
         while True:
             try:
                 async with self._coordinator.session(self._ttl_s) as session:
+                    self._session = session
                     await self._live(session, attached)
+                self.lost += 1
                 self._told("the session was lost")
             except Transient as error:
                 self._told(str(error))
                 await asyncio.sleep(error.retry_in)
             except OwnershipLost as error:
+                self.lost += 1
                 self._told(str(error))
             await asyncio.sleep(_AGAIN_S)
 

@@ -1,5 +1,6 @@
 """The port through which workers learn the crawls they work on."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +10,7 @@ from shared.domain.ids import CrawlId, Revision
 
 @dataclass(frozen=True, slots=True)
 class PublishedSpec:
-    """A crawl as workers see it: its active spec at a revision; `gone` once it was deleted.
+    """A crawl as workers see it: its active spec at a revision; `gone` once it was deleted, `paused` while it rests.
 
     `partitions` is the cluster's number of partitions, by which a link finds its owner.
     """
@@ -19,6 +20,7 @@ class PublishedSpec:
     spec: CrawlSpec
     partitions: int
     gone: bool = False
+    paused: bool = False
 
 
 class SpecSource(Protocol):
@@ -30,6 +32,14 @@ class SpecSource(Protocol):
 
         Transient when the view has not reached the revision in time: absent must never be taken for deleted.
         """
+        ...
+
+    def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
+        """What the view shows of the crawl now, at once; None where it shows nothing that can be read."""
+        ...
+
+    def changes(self) -> AsyncIterator[None]:
+        """Without end: a turn at once, and one whenever `latest` may say something else than in the turn before."""
         ...
 
 

@@ -5,9 +5,11 @@ its limits (nothing was written, or the answer was lost: the caller must claim a
 rows can never be written, Unusable when the disk is full or the schema is not ours.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Protocol
 
+from shared.domain.crawl import Budget
 from shared.domain.frontier import CrawlState, Fence, Position
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision, Term
 from shared.domain.ledger import (
@@ -20,15 +22,23 @@ from shared.domain.ledger import (
     FoundBatch,
     LeaseRequest,
     LeaseRow,
+    MessageLetter,
+    QueueEnd,
     QueueRow,
 )
+
+NO_BUDGETS: Final[Mapping[CrawlId, Budget]] = MappingProxyType({})
 
 
 class Store(Protocol):
     """The tables of one cluster."""
 
     async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
-        """The number of partitions and the public suffix snapshot, fixed by the first call ever."""
+        """The number of partitions and the public suffix list, or its name, fixed by the first call ever."""
+        ...
+
+    async def public_suffixes(self) -> str:
+        """What `open_cluster` fixed."""
         ...
 
     async def newest_term(self) -> Term:
@@ -55,6 +65,12 @@ class Store(Protocol):
         """The counters of each partition that has any."""
         ...
 
+    async def counters_in(
+        self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
+    ) -> Mapping[CrawlId, Counters]:
+        """Several crawls' counters, summed over some partitions; at most some 10,000 of both together."""
+        ...
+
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         """kind -> key -> count, summed over partitions."""
         ...
@@ -71,6 +87,10 @@ class Store(Protocol):
 
     async def positions(self) -> Mapping[Partition, Position]:
         """How far each partition's subjects are applied."""
+        ...
+
+    async def report_holds(self) -> Mapping[str, int]:
+        """The beat of every hold on the reports (shared.domain.holds), by a read that began after this call."""
         ...
 
     async def advance_crawl(
@@ -90,14 +110,28 @@ class Store(Protocol):
         """
         ...
 
+    async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
+        """Deleted crawls whose rows are not known to be removed, some of them; with the partitions that have not done
+        it."""
+        ...
+
+    async def collected(self, crawl_id: CrawlId, now_ms: int) -> None:
+        """Every partition has removed a deleted crawl's rows: it is not looked at again."""
+        ...
+
+    async def reopen(self) -> Sequence[CrawlId]:
+        """Let every crawl run again that was finished as complete and has something queued now; which."""
+        ...
+
     # An owner's transactions ------------------------------------------------------------------------------------------
 
     async def claim(self, partition: Partition, term: Term) -> Claimed:
         """Own the partition under `term`; OwnershipLost when an equal or later term owns it."""
         ...
 
-    async def apply(self, fence: Fence, position: Position, changes: Changes) -> None:
-        """Write an owner's decisions and move the position."""
+    async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
+        """Write an owner's decisions and move the position; the queues of `give_up` that may have more to end, for
+        another transaction: a host may have any number of URLs."""
         ...
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
@@ -121,19 +155,37 @@ class Store(Protocol):
         ...
 
     async def run_command(
-        self, fence: Fence, position: Position, command: CommandRun, after_host: int, now_ms: int
+        self, fence: Fence, position: Position, command: CommandRun, after: int, now_ms: int
     ) -> int | None:
-        """Apply one bounded chunk of a command, to hosts numbered above `after_host`.
+        """Apply one bounded chunk of a command: what lies beyond `after`, 0 for the first.
 
         Returns where the next chunk begins, or None when the command is done, in the transaction that moves the
-        position. Every chunk may be applied again after a crash.
+        position. Every chunk may be applied again after a crash. Of a REPLAY it queues URLs; messages are their
+        owner's to publish (`message_letters`, then `Changes.letters_sent`).
         """
         ...
 
+    async def newest_letter(self, partition: Partition) -> int:
+        """The greatest number of a dead letter of the partition."""
+        ...
+
+    async def message_letters(self, command: CommandRun, after: int, most: int) -> Sequence[MessageLetter]:
+        """Up to `most` of the messages that a REPLAY means, in the order of their numbers, beyond `after`."""
+        ...
+
     async def dispatch(
-        self, fence: Fence, next_lease: int, requests: Sequence[LeaseRequest], now_ms: int
+        self,
+        fence: Fence,
+        next_lease: int,
+        requests: Sequence[LeaseRequest],
+        now_ms: int,
+        budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
     ) -> Sequence[LeaseRow]:
-        """Lease URLs; a request whose queue had nothing gives no row."""
+        """Lease URLs; a request whose queue had nothing, or whose crawl may take nothing more, gives no row.
+
+        `budgets`, of crawls that have one: no more URLs are out than may still become pages, and none once the bytes
+        are spent, whoever else leases for the crawl at the same time.
+        """
         ...
 
     async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
@@ -157,7 +209,8 @@ class Store(Protocol):
     async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]: ...
 
     async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-        """Move WAITING URLs that are due back to the queue; how many."""
+        """Move WAITING URLs that are due back to the queue, the longest due first, as many as one transaction may hold;
+        how many. What is left stays due."""
         ...
 
     async def close(self) -> None: ...

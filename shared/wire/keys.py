@@ -6,6 +6,7 @@ milliseconds by the clock of whoever wrote it.
 """
 
 import re
+import zlib
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,10 @@ import msgspec
 
 from shared.domain.ids import CrawlId, Partition, Term, term_of
 from shared.wire.messages import Malformed
+
+SETTINGS: Final = "settings"
+DRAINS: Final = "drains"
+"""What stands under `Keys.configuration`."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
@@ -40,6 +45,11 @@ class Keys:
     def epoch(self) -> str:
         """How often the coordinator was replaced (EpochRecord)."""
         return f"{self.root}epoch"
+
+    @property
+    def public_suffixes(self) -> str:
+        """The list that hosts are divided by (`encode_suffixes`)."""
+        return f"{self.root}public_suffixes"
 
     @property
     def masters(self) -> str:
@@ -151,11 +161,13 @@ class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A hot setting. Its revision is the entry's own."""
+    """What operators want of the members: under `SETTINGS` a shared.domain.config.HotConfig, under `DRAINS` a Drains.
+    `revision` is the database's own, which outlives a coordinator; drains have none."""
 
     value: msgspec.Raw
     changed_at_ms: int = 0
     changed_by: str = ""
+    revision: int = 0
 
 
 Record = LeaderRecord | MemberRecord | PartitionRecord | EpochRecord | CrawlRecord | ConfigRecord
@@ -180,6 +192,19 @@ def decode_record(kind: type[R], value: bytes) -> R:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"no {kind.__name__}: {error}") from error
     return record
+
+
+def encode_suffixes(text: str) -> bytes:
+    """A public suffix list (the published file's text) as a value: compressed, since values are meant to be small."""
+    return zlib.compress(text.encode(), 9)
+
+
+def decode_suffixes(value: bytes) -> str:
+    """The list in a value. Malformed when it is none."""
+    try:
+        return zlib.decompress(value).decode()
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise Malformed(f"no public suffix list: {error}") from error
 
 
 def _named(what: str, name: str) -> str:

@@ -218,7 +218,10 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", om
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1", omit_defaults=True):
-    """A worker's load, sent about every second: visits it can hold, holds, and whether it still pulls."""
+    """A worker's load, sent about every second: visits it can hold, holds, and whether it still pulls.
+
+    `in_flight`: requests under way. `config`: the revision of the hot configuration it runs.
+    """
 
     worker: str
     pool: str
@@ -228,6 +231,24 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
     pid: int = 0
     pages: int = 0
     bytes: int = 0
+    in_flight: int = 0
+    uptime_ms: int = 0
+    version: str = ""
+    draining: bool = False
+    config: int = 0
+
+
+class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1", omit_defaults=True):
+    """A master's load, sent about every second and when it changes: the partitions it owns by its own account, URL
+    shards that are out of them, and the revision of the hot configuration it runs."""
+
+    master: str
+    partitions: int
+    leading: bool = False
+    draining: bool = False
+    shards: int = 0
+    uptime_ms: int = 0
+    config: int = 0
 
 
 class HostProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -268,7 +289,19 @@ Report = Outcome | Command
 Answer = Go | Wait | Gone | Superseded
 Question = Begin | Extend
 Message = (
-    Shard | Begin | Extend | Go | Wait | Gone | Superseded | Outcome | Discoveries | Command | WorkerStatus | Progress
+    Shard
+    | Begin
+    | Extend
+    | Go
+    | Wait
+    | Gone
+    | Superseded
+    | Outcome
+    | Discoveries
+    | Command
+    | WorkerStatus
+    | MasterStatus
+    | Progress
 )
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -279,6 +312,7 @@ _report: "msgspec.msgpack.Decoder[Report]" = msgspec.msgpack.Decoder(Report)
 _discoveries = msgspec.msgpack.Decoder(Discoveries)
 _progress = msgspec.msgpack.Decoder(Progress)
 _status = msgspec.msgpack.Decoder(WorkerStatus)
+_master = msgspec.msgpack.Decoder(MasterStatus)
 
 
 def encode(message: Message) -> bytes:
@@ -314,6 +348,11 @@ def decode_discoveries(data: bytes) -> Discoveries:
 def decode_status(data: bytes) -> WorkerStatus:
     """A worker's status. Raises Malformed."""
     return _decoded(_status, data)
+
+
+def decode_master_status(data: bytes) -> MasterStatus:
+    """A master's status. Raises Malformed."""
+    return _decoded(_master, data)
 
 
 def decode_progress(data: bytes) -> Progress:

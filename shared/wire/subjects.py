@@ -1,12 +1,13 @@
 """Names of streams, subjects and buckets (architecture: JetStream)."""
 
-from shared.domain.ids import Partition
-from shared.ports.broker import ReportKind
+from shared.domain.ids import HostId, Partition
+from shared.ports.broker import QueuedVisit, ReportKind
 
 REPORTS = "REPORTS"
 REPORT_SUBJECTS = ("reports.*.outcome", "reports.*.discovery")
 ROBOTS_BUCKET = "robots"
 WORKER_STATUS = "status.worker"
+MASTER_STATUS = "status.master"
 PROGRESS = "status.progress"
 
 
@@ -25,9 +26,29 @@ def visit(pool: str, partition: Partition, host_id: int, slot: int) -> str:
     return f"visits.{pool}.{partition}.{host_id}.{slot}"
 
 
+def visits_of(partition: Partition) -> str:
+    """Every visit subject of a partition, in whatever pool."""
+    return f"visits.*.{partition}.>"
+
+
+def queued_visit(subject: str) -> QueuedVisit | None:
+    """The place a visit subject names; None for any other subject."""
+    match subject.split("."):
+        case ["visits", pool, _, host_id, slot] if host_id.isdecimal() and slot.isdecimal():
+            return QueuedVisit(pool, HostId(int(host_id)), int(slot))
+        case _:
+            return None
+
+
 def report(partition: Partition, kind: ReportKind) -> str:
     """Where reports for a partition go."""
     return f"reports.{partition}.{kind}"
+
+
+def reported(subject: str) -> tuple[Partition, ReportKind]:
+    """The partition and kind of a report's subject."""
+    _, partition, kind = subject.split(".")
+    return Partition(int(partition)), "outcome" if kind == "outcome" else "discovery"
 
 
 def owner(partition: Partition) -> str:

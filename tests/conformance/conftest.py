@@ -5,7 +5,10 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from tests.support.simcluster import Cluster, Site
+from tests.support.simhand import Hand, Start
 from tests.support.simstore import Database
+from tests.support.simweb import Kind, Node
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +24,23 @@ def quiet() -> Iterator[None]:
 def database() -> Database:
     """One database in memory; a `Cluster` empties it."""
     return Database()
+
+
+@pytest.fixture
+def start(database: Database) -> Iterator[Start]:
+    """`start(n)`: an owner and a crawl of n seeds on one host, no worker but the hand."""
+    opened: list[Cluster] = []
+
+    def begin(n: int = 1, **more: object) -> tuple[Cluster, Hand]:
+        site = Site(tuple(Node(0, Kind.PAGE) for _ in range(n)), seeds=tuple(range(n)), **more)  # type: ignore[arg-type]
+        cluster = Cluster(database, site)
+        opened.append(cluster)
+        cluster.start_owner()
+        cluster.world.run_for(0.2)
+        cluster.create_crawl()
+        cluster.world.run_for(0.2)
+        return cluster, Hand(cluster)
+
+    yield begin
+    for cluster in opened:
+        cluster.close()

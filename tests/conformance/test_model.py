@@ -11,9 +11,10 @@ from hypothesis.stateful import run_state_machine_as_test
 from api.control.finishing import Subjects
 from api.frontier.front import Front
 from api.frontier.leases import Leases
+from api.frontier.strays import Strays
 from shared.adapters.sql import apply, commands, fence, found, leasing
 from tests.conformance.test_protocol import Protocol, profile
-from tests.support.simcluster import Cluster, Site
+from tests.support.simcluster import LONGEST_S, Cluster, Site
 from tests.support.simstore import Database
 from tests.support.simweb import Kind, Node
 from tests.support.simworker import SimWorker
@@ -60,6 +61,13 @@ def _outcomes_before_discoveries(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimWorker, "_discover", later)
 
 
+def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
+    async def once(self: Strays) -> int:
+        return 0
+
+    patch.setattr(Strays, "once", once)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "break_rule",
@@ -70,6 +78,7 @@ def _outcomes_before_discoveries(patch: pytest.MonkeyPatch) -> None:
         _repeats_counted,
         _finished_at_first_sight,
         _outcomes_before_discoveries,
+        _no_search_for_strays,
     ],
 )
 def test_a_protocol_without_one_of_its_rules_is_caught(
@@ -94,5 +103,22 @@ def test_a_worker_that_ignores_the_end_of_its_grant_is_caught(database: Database
         sleeper.process.stopped = False
         cluster.world.run_for(10.0)
         assert any("impolite" in text for text in cluster.world.violations) == heedless
+    finally:
+        cluster.close()
+
+
+def test_a_host_that_is_left_alone_for_long_is_no_stall(database: Database) -> None:
+    """Page after page is busy at first: the host is left alone for longer each time, beyond the model's patience."""
+    busy = tuple(range(1, 7))
+    site = Site((Node(0, Kind.PAGE, links=busy), *(Node(0, Kind.BUSY) for _ in busy)), seeds=(0,), delay_s=1.0)
+    cluster = Cluster(database, site)
+    try:
+        cluster.start_owner()
+        cluster.start_worker()
+        cluster.create_crawl()
+        begun = cluster.world.now
+        cluster.settle()
+        cluster.assert_kept()
+        assert cluster.world.now - begun > LONGEST_S
     finally:
         cluster.close()

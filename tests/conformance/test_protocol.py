@@ -195,15 +195,43 @@ class Protocol(RuleBasedStateMachine):
     def retry_failed(self) -> None:
         self.at.command(CommandKind.RETRY_FAILED)
 
+    @rule()
+    def replay_letters(self) -> None:
+        self.at.command(CommandKind.REPLAY, letter=0)
+
+    @rule(letter=st.integers(1, 4))
+    def replay_letter(self, letter: int) -> None:
+        self.at.command(CommandKind.REPLAY, letter=letter)
+
+    @rule(letter=st.integers(0, 4))
+    def discard_letters(self, letter: int) -> None:
+        self.at.command(CommandKind.DISCARD, letter=letter)
+
+    @rule(choice=st.integers(0, 2))
+    def delete_seed(self, choice: int) -> None:
+        self.at.delete_seed(choice)
+
+    @rule(choice=st.integers(0, 2))
+    def add_seed(self, choice: int) -> None:
+        self.at.add_seed(choice)
+
     @rule(host=st.integers(0, 2), seconds=st.sampled_from([0, 20]))
     def block_host(self, host: int, seconds: int) -> None:
         until_ms = EPOCH_MS + round((self.at.world.now + seconds) * 1000) if seconds else 0
         self.at.command(CommandKind.BLOCK_HOST, host=f"h{host}.test", until_ms=until_ms)
 
     @precondition(lambda self: self.at.crawl_id < 3)
-    @rule()
-    def delete_and_create(self) -> None:
+    @rule(move=st.booleans())
+    def delete_and_create(self, move: bool) -> None:
+        """With `move` the pool's workers die, owners send out what they last had room for, and the new crawl is of
+        another pool: nobody will ever pull from the old one."""
+        if move:
+            for worker in self.at.workers:
+                self.at.world.kill(worker.process)
+            self.at.world.run_for(2.0)
         self.at.delete_crawl()
+        if move:
+            self.at.move_pool()
         self.at.create_crawl()
 
     @rule(choice=st.integers(0, 2))

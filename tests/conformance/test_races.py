@@ -1,19 +1,15 @@
 """One race a test, each derived from a rule of architecture §3 or found by the model (test_protocol.py)."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from api.control.finishing import finished
 from api.frontier.granting import Granting
 from shared.domain.command import CommandKind
 from shared.domain.frontier import UrlState
-from shared.wire.messages import Begin, Extend, Go, Gone, Shard, Superseded, Wait, encode
+from shared.wire.messages import Begin, Extend, Go, Gone, Superseded, Wait, encode
 from tests.support.simclock import EPOCH_MS, Fault
-from tests.support.simcluster import PARTITION, Cluster, Site
-from tests.support.simhand import Hand
-from tests.support.simstore import Database
-from tests.support.simweb import Kind, Node
+from tests.support.simcluster import PARTITION, Cluster
+from tests.support.simhand import Hand, Start, leases, shard_of
 
 QUEUED, WAITING, LEASED, DONE, FAILED = (
     UrlState.QUEUED,
@@ -22,27 +18,6 @@ QUEUED, WAITING, LEASED, DONE, FAILED = (
     UrlState.DONE,
     UrlState.FAILED,
 )
-Start = Callable[..., tuple[Cluster, Hand]]
-
-
-@pytest.fixture
-def start(database: Database) -> Iterator[Start]:
-    """`start(n)`: an owner and a crawl of n seeds on one host, no worker but the hand."""
-    opened: list[Cluster] = []
-
-    def begin(n: int = 1, **more: object) -> tuple[Cluster, Hand]:
-        site = Site(tuple(Node(0, Kind.PAGE) for _ in range(n)), seeds=tuple(range(n)), **more)  # type: ignore[arg-type]
-        cluster = Cluster(database, site)
-        opened.append(cluster)
-        cluster.start_owner()
-        cluster.world.run_for(0.2)
-        cluster.create_crawl()
-        cluster.world.run_for(0.2)
-        return cluster, Hand(cluster)
-
-    yield begin
-    for cluster in opened:
-        cluster.close()
 
 
 def url(i: int) -> str:
@@ -51,14 +26,6 @@ def url(i: int) -> str:
 
 def expire(cluster: Cluster) -> None:
     cluster.world.run_for(31.0)
-
-
-def leases(cluster: Cluster) -> list[int]:
-    return [row[0] for row in cluster.database.rows("SELECT lease_id FROM leases")]
-
-
-def shard_of(hand: Hand) -> Shard:
-    return hand.pull()[1]
 
 
 # --- grants -----------------------------------------------------------------------------------------------------------
@@ -207,6 +174,22 @@ def test_a_single_url_is_buried_after_five_grants_and_can_be_retried(start: Star
     cluster.command(CommandKind.RETRY_FAILED)
     cluster.world.run_for(0.5)
     assert hand.states()[url(0)][0] in (QUEUED, LEASED)
+    cluster.assert_kept()
+
+
+def test_grants_that_an_overloaded_owner_answered_too_late_are_nobodys_fault(start: Start) -> None:
+    """A worker waits only so long: such an answer comes to nobody, and no URL may be buried for it."""
+    cluster, hand = start(1)
+    shard = shard_of(hand)
+    for delivery in range(1, 8):
+        asked = hand.begun(hand.ask(shard.lease, Begin(shard.lease, delivery, f"victim{delivery}")))
+        hand.open_where(lambda what: what in ("ask", "question.arrives"))
+        cluster.world.advance(2.5)
+        cluster.world.run_for(1.0)
+        assert isinstance(asked.result(), Go), delivery
+        expire(cluster)
+    assert isinstance(hand.begin(shard, 8), Go)
+    assert cluster.database.rows("SELECT kind FROM dead_letters") == []
     cluster.assert_kept()
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from shared.adapters.nats import NatsBroker
 from shared.domain.errors import Refused, Transient
-from shared.domain.ids import Partition
-from shared.ports.broker import VisitMessage
+from shared.domain.ids import HostId, Partition
+from shared.ports.broker import QueuedVisit, VisitMessage
 from tests.support.broker import POOL, BrokerServer, persist
 from tests.support.broker import server as server
 
@@ -99,6 +99,39 @@ def test_a_silent_shard_comes_again_after_ack_wait_and_one_that_says_working_doe
                 await held[1].working()
                 came += await broker.pull_visits(POOL, 2, 0.1)
             assert [(int(visit.data), visit.delivery) for visit in came] == [(2, 2)]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_what_stands_in_the_queues_is_listed_over_all_pools_and_dropped_only_up_to_a_sequence(
+    server: BrokerServer,
+) -> None:
+    async def run() -> None:
+        other, first, second = "eu", QueuedVisit(POOL, HostId(1), 0), QueuedVisit("eu", HostId(7), 2)
+        async with server.broker() as broker:
+            assert await broker.queued_visits(P) == []
+            await broker.declare([POOL, other])
+            await queue(broker, 1, 2)
+            assert await broker.publish_shard(other, P, 7, 2, b"there")
+            assert await broker.publish_shard(POOL, Partition(50), 1, 0, b"another partition's")
+            assert sorted(await broker.queued_visits(P)) == sorted([first, second])
+            visit = await one(broker)
+            assert first in await broker.queued_visits(P), "what is out stands there until it is acknowledged"
+            stood = await broker.visit_at(P, first)
+            assert stood is not None
+            assert stood.data == visit.data
+            await broker.drop_visit(POOL, P, 1, 0, through=stood.sequence - 1)
+            assert await broker.visit_at(P, first) == stood
+            await visit.ack()
+            await queue(broker, 1, 2)
+            await broker.drop_visit(POOL, P, 1, 0, through=stood.sequence)
+            later = await broker.visit_at(P, first)
+            assert later is not None, "another shard in its place is not meant"
+            assert later.sequence > stood.sequence
+            await broker.drop_visit(POOL, P, 1, 0, through=later.sequence)
+            assert await broker.visit_at(P, first) is None
+            assert await broker.queued_visits(P) == [second]
+            assert await broker.visit_at(P, QueuedVisit("nowhere", HostId(1), 0)) is None
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

@@ -4,11 +4,18 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
+from sqlalchemy import Connection
+
+from shared.adapters.sql import declared
 from shared.adapters.sql.catalog import SqlCatalog
 from shared.adapters.sql.store import SqlStore
 from shared.domain.access import ApiKey, Role
-from shared.domain.declared import Actor, Declaration, DeclaredCrawl
-from shared.ports.catalog import Exists, Stale
+from shared.domain.command import collection_of
+from shared.domain.crawl_state import Verb
+from shared.domain.declared import Actor, CrawlFilter, Declaration, DeclaredCrawl, Repeatable
+from shared.domain.frontier import CrawlState
+from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
+from tests.support.stopped import stopped, waiting_for_a_lock
 from tests.support.tables import NOW_MS, Tables
 
 OPERATOR = Actor("0" * 16, "operator", "r")
@@ -68,6 +75,78 @@ def test_of_many_who_create_the_same_name_exactly_one_succeeds(new_tables: NewTa
     asyncio.run(story())
 
 
+def test_creates_at_once_under_one_idempotency_key_all_get_the_first_ones_answer(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            crawls, wanted, again = catalog(t), Declaration("news", "{}"), Repeatable("k", b"d" * 32)
+            answers = await asyncio.gather(
+                *(crawls.create(wanted, start=False, actor=OPERATOR, now_ms=NOW_MS, repeatable=again) for _ in range(8))
+            )
+            assert answers == [answers[0]] * 8
+            assert t.value("SELECT count(*) FROM crawls WHERE name = 'news'") == 1
+
+    asyncio.run(story())
+
+
+def test_different_creates_at_once_under_one_idempotency_key_are_one_create(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            crawls = catalog(t)
+            answers = await asyncio.gather(
+                *(
+                    crawls.create(
+                        Declaration(f"news{n}", "{}"),
+                        start=False,
+                        actor=OPERATOR,
+                        now_ms=NOW_MS,
+                        repeatable=Repeatable("k", bytes([n]) * 32),
+                    )
+                    for n in range(5)
+                ),
+                return_exceptions=True,
+            )
+            assert sum(isinstance(answer, DeclaredCrawl) for answer in answers) == 1, answers
+            assert sum(isinstance(answer, ReusedKey) for answer in answers) == 4, answers
+            assert t.value("SELECT count(*) FROM crawls WHERE name LIKE 'news%'") == 1
+
+    asyncio.run(story())
+
+
+def test_a_create_that_waits_behind_its_own_repeat_gets_its_answer(on_postgres: Callable[..., None]) -> None:
+    async def story(t: Tables, url: str) -> None:
+        wanted, again = Declaration("news", "{}"), Repeatable("k", b"d" * 32)
+
+        def create(connection: Connection) -> DeclaredCrawl:
+            return declared.create(connection, wanted, start=False, actor=OPERATOR, now_ms=NOW_MS, repeatable=again)
+
+        with stopped(url, create, lambda connection: None) as first:
+            await first.there()
+            asked = asyncio.create_task(
+                catalog(t).create(wanted, start=False, actor=OPERATOR, now_ms=NOW_MS, repeatable=again)
+            )
+            await waiting_for_a_lock(t)
+            assert await first.go_on() == "committed"
+            assert (await asked).name == "news"
+        assert t.value("SELECT count(*) FROM crawls WHERE name = 'news'") == 1
+
+    on_postgres(story)
+
+
+def test_a_delete_asks_for_the_collection_in_its_own_transaction(new_tables: NewTables) -> None:
+    """Whoever dies right behind it leaves word of what is to be done."""
+
+    async def story() -> None:
+        async with new_tables() as t:
+            crawls = catalog(t)
+            made = await crawls.create(Declaration("news", "{}"), start=False, actor=OPERATOR, now_ms=NOW_MS)
+            await crawls.turn("news", Verb.DELETE, expected=None, actor=OPERATOR, now_ms=NOW_MS)
+            progress = await crawls.command(collection_of(made.crawl_id))
+            assert progress is not None
+            assert (progress.kind, progress.applied, progress.partitions) == ("delete", 0, 8)
+
+    asyncio.run(story())
+
+
 def test_masters_that_start_together_make_one_first_key(new_tables: NewTables) -> None:
     async def story() -> None:
         async with new_tables() as t:
@@ -75,5 +154,27 @@ def test_masters_that_start_together_make_one_first_key(new_tables: NewTables) -
             made = await asyncio.gather(*(catalog(t).add_first_key(key) for key in keys))
             assert sum(made) == 1
             assert len(await catalog(t).keys(after="", most=10)) == 1
+
+    asyncio.run(story())
+
+
+def test_of_a_delete_and_another_verb_of_one_version_at_once_exactly_one_is_carried_out(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            crawls = catalog(t)
+            for number, verb in enumerate((Verb.START, Verb.CANCEL, Verb.RESET, Verb.START, Verb.RESET)):
+                wanted = Declaration(f"news-{number}", "{}")
+                made = await crawls.create(wanted, start=False, actor=OPERATOR, now_ms=NOW_MS)
+                turns = [
+                    crawls.turn(wanted.name, each, expected=made.tag, actor=OPERATOR, now_ms=NOW_MS)
+                    for each in ((verb, Verb.DELETE) if number % 2 else (Verb.DELETE, verb))
+                ]
+                answers = await asyncio.gather(*turns, return_exceptions=True)
+                [done] = [answer for answer in answers if not isinstance(answer, BaseException)]
+                [refused] = [answer for answer in answers if isinstance(answer, BaseException)]
+                deleted = done[1].state == CrawlState.DELETED
+                assert isinstance(refused, Missing if deleted else Stale), answers
+                left = await crawls.crawls(CrawlFilter(), after="", most=100)
+                assert [crawl.name for crawl in left if crawl.name == wanted.name] == [wanted.name] * (not deleted)
 
     asyncio.run(story())

@@ -111,6 +111,66 @@ def test_the_executable_is_the_server_itself() -> None:
     assert server_module.find_executable().read_bytes()[:4] == b"\x7fELF"
 
 
+def test_what_the_dead_held_by_their_leases_is_let_go_at_once(tmp_path: Path) -> None:
+    server = EmbeddedEtcd(tmp_path, QUICK)
+
+    async def run() -> None:
+        endpoint = await server.start()
+        await server.end_sessions()
+        async with coordinator(endpoint) as dead, dead.session(3600) as session:
+            await session.register("/t/member", b"")
+            leader = await session.campaign("/t/leader", b"")
+            await leader.write({"/t/k": b"kept"})
+            server.kill()
+            await server.start()
+            await server.end_sessions()
+            async with coordinator(endpoint) as alive:
+                assert set((await alive.list("/t/")).entries) == {"/t/k"}
+                async with alive.session(30) as another:
+                    await another.campaign("/t/leader", b"")
+        await server.stop()
+        with pytest.raises(Transient, match="does not answer"):
+            await server.end_sessions()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_its_log_is_put_aside_while_it_runs_and_one_older_is_kept(tmp_path: Path) -> None:
+    """At debug level it says so much that its log is full within seconds."""
+    server = EmbeddedEtcd(tmp_path, EtcdServerSettings(log_mib=1, arguments=("--log-level=debug",)))
+
+    async def run() -> None:
+        endpoint = await server.start()
+        async with coordinator(endpoint) as c, c.session(30) as session:
+            leader = await session.campaign("/t/leader", b"")
+            while len(list(tmp_path.glob("etcd-*.log"))) < 1:
+                await leader.write({"/t/k": b"x" * 100_000})
+                assert (tmp_path / "etcd.log").stat().st_size <= 1 << 20
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 90))
+
+
+def test_what_it_says_beside_its_log_may_be_cut_while_it_runs(tmp_path: Path) -> None:
+    server = EmbeddedEtcd(tmp_path, QUICK)
+
+    async def run() -> None:
+        await server.start()
+        with server.output.open("ab") as said:
+            said.write(b"x" * 1000)
+        os.truncate(server.output, 0)
+        assert server.pid is not None
+        written = os.open(f"/proc/{server.pid}/fd/1", os.O_WRONLY | os.O_APPEND)
+        os.write(written, b"later")
+        os.close(written)
+        assert server.output.read_bytes() == b"later"
+        flags = int(Path(f"/proc/{server.pid}/fdinfo/1").read_text().split("flags:")[1].split()[0], 8)
+        assert flags & os.O_APPEND
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_a_second_start_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         server = EmbeddedEtcd(tmp_path, QUICK)

@@ -11,9 +11,10 @@ import etcd3.etcdrpc as rpc
 import pytest
 from etcd3.etcdrpc import auth_pb2
 
-from shared.adapters.etcd import EtcdCoordinator, EtcdServerSettings, EtcdSettings, TlsSettings
+from shared.adapters.etcd import EtcdCoordinator, EtcdServerSettings, EtcdSettings
 from shared.domain.errors import Transient, Unusable
 from shared.ports.retrying import until_answered
+from shared.tls import TlsSettings
 from tests.support.certificates import OPENSSL, Certificate, authority, signed
 from tests.support.etcd import CLOCK, ELECTION_MS, EtcdServer, connected, coordinator, etcd, run, settled
 

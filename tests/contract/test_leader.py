@@ -6,13 +6,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
+import etcd3.etcdrpc as rpc
 import pytest
 
+from api.control.health import Health, HealthRules, Probe, StoodStill
 from api.control.leader import Leader
-from api.control.membership import Membership, assignments_in, leader_in
+from api.control.membership import Membership, assignments_in, leader_in, members_in
 from api.control.tending import Tending
 from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.coordinator import LocalCoordinator
+from shared.adapters.sql.desired import SqlDesired
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
@@ -21,7 +24,7 @@ from shared.ports.broker import Broker
 from shared.ports.coordinator import Coordinator, Snapshot, View
 from shared.supervise import Tasks
 from shared.wire.keys import EpochRecord, Keys, MemberRecord, PartitionRecord, decode_record
-from tests.support.etcd import CLOCK, coordinator, etcd, settled
+from tests.support.etcd import CLOCK, connected, coordinator, etcd, settled
 
 KEYS = Keys("test")
 PARTITIONS = 200
@@ -34,6 +37,15 @@ class AwayStore(SqliteStore):
 
     async def epoch(self) -> int:
         raise Transient("the database is away", retry_in=0.05)
+
+
+async def answering() -> None:
+    """A probe of an engine that is there."""
+
+
+def fit(probe: Probe = answering) -> Health:
+    """Of a master that is fit for as long as the engine of its one probe answers, once it is run."""
+    return Health({"engine": probe}, CLOCK, HealthRules(silent_s=0.2, stalled_s=5.0, well_s=0.2), every_s=0.02)
 
 
 @asynccontextmanager
@@ -58,7 +70,11 @@ class Stage:
 
     @asynccontextmanager
     async def master(
-        self, name: str, opened: type[SqliteStore] = SqliteStore, started_at_ms: int = 1
+        self,
+        name: str,
+        opened: type[SqliteStore] = SqliteStore,
+        started_at_ms: int = 1,
+        health: Health | None = None,
     ) -> AsyncIterator[Membership]:
         store = await opened.open(self.database)
         await store.open_cluster(PARTITIONS, "", 0)
@@ -69,7 +85,6 @@ class Stage:
             broker=cast(Broker, None),  # nothing is crawled here
             clock=CLOCK,
             partitions=PARTITIONS,
-            divided=False,
             told=lambda: None,
         )
         leader = Leader(
@@ -78,8 +93,10 @@ class Stage:
             view=self.view,
             keys=KEYS,
             store=store,
+            desired=SqlDesired(store.executor),
             kind=self.kind,
             tending=tending,
+            health=health or fit(),
             publisher=lambda leadership: EtcdSpecPublisher(self.coordinator, leadership, KEYS),
             clock=CLOCK,
             partitions=PARTITIONS,
@@ -195,3 +212,107 @@ def test_a_leader_that_cannot_reach_the_database_lets_another_one_lead(on_stage:
                 assert record.id == "well"
 
     on_stage(story, StoreKind.SQLITE)
+
+
+def leads(name: str) -> Callable[[Snapshot], bool]:
+    """Whether it is the leader."""
+    return lambda snapshot: (record := leader_in(snapshot, KEYS)) is not None and record.id == name
+
+
+@pytest.mark.parametrize("kind", list(StoreKind))
+def test_a_leader_that_drains_leaves_the_lead_to_another_and_takes_it_rather_than_nobody(
+    on_stage: Callable[..., None], kind: StoreKind
+) -> None:
+    async def story(stage: Stage) -> None:
+        async with stage.master("m1") as first:
+            await stage.until(all_with("m1"))
+            async with stage.master("m2"):
+                first.drain(True)
+                await stage.until(leads("m2"))
+                await stage.until(all_with("m2"))
+            await stage.until(leads("m1"))
+            async with stage.master("m3"):
+                await stage.until(leads("m3"))
+                await stage.until(all_with("m3"))
+                first.drain(False)
+                await stage.until(lambda snapshot: not members_in(snapshot, KEYS).masters["m1"].draining)
+                assert leads("m3")(stage.view.snapshot), "who leads goes on"
+
+    on_stage(story, kind)
+
+
+def test_a_leader_whose_engine_is_away_resigns_and_campaigns_no_more_until_it_is_back(
+    on_stage: Callable[..., None],
+) -> None:
+    async def story(stage: Stage) -> None:
+        away = asyncio.Event()
+
+        async def probe() -> None:
+            if away.is_set():
+                raise Transient("the broker is away")
+
+        health = fit(probe)
+        async with Tasks() as tasks:
+            tasks.start("health", health.run())
+            async with stage.master("m1", health=health):
+                await stage.until(all_with("m1"))
+                away.set()
+                for other in ("m2", "m3"):  # were m1 still campaigning, it would have won when m2 was gone
+                    async with stage.master(other):
+                        await stage.until(leads(other))
+                assert health.ailment is not None
+                away.clear()
+                await stage.until(leads("m1"))
+                assert health.ailment is None
+
+    on_stage(story)
+
+
+def test_a_leader_whose_loop_stood_still_lets_another_one_lead(on_stage: Callable[..., None]) -> None:
+    async def story(stage: Stage) -> None:
+        health = fit()
+        async with stage.master("m1", health=health):
+            await stage.until(leads("m1"))
+            async with stage.master("m2"):
+                health.observe(StoodStill(60.0))
+                await stage.until(leads("m2"))
+
+    on_stage(story)
+
+
+def test_a_master_that_is_unfit_from_the_start_does_not_campaign(on_stage: Callable[..., None]) -> None:
+    async def story(stage: Stage) -> None:
+        health = fit()
+        health.observe(StoodStill(60.0))
+        async with stage.master("unfit", health=health), stage.master("well"):
+            await stage.until(all_with("well", "unfit"))
+            assert leads("well")(stage.view.snapshot), "it owns partitions all the same"
+
+    on_stage(story)
+
+
+def test_a_leader_whose_session_dies_registers_and_campaigns_again_under_a_new_one(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            etcd(tmp_path / "etcd") as server,
+            coordinator(server.endpoint) as opened,
+            connected(server.endpoint) as wire,
+            opened.watch(KEYS.root) as view,
+        ):
+            stage = Stage(opened, view, tmp_path / "cluster.db", StoreKind.SQLITE)
+            async with stage.master("m1"):
+                for _ in range(3):
+                    await stage.until(leads("m1"))
+                    before = assignments_in(await stage.until(all_with("m1")), KEYS)
+                    lease = stage.view.snapshot.entries[KEYS.leader].lease
+                    await wire.call("Lease.LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), repeat=False)
+                    after = await stage.until(
+                        lambda snapshot, lease=lease: all(  # type: ignore[misc]
+                            key in snapshot.entries and snapshot.entries[key].lease != lease
+                            for key in (KEYS.leader, KEYS.master("m1"))
+                        )
+                    )
+                    assert assignments_in(after, KEYS) == before, "the same process keeps what it owns, and its terms"
+
+    asyncio.run(story())

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql.fence import pass_fence
-from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
-from shared.adapters.sql.store import PostgresStore
+from shared.adapters.sql.postgres import PostgresPool, PostgresSettings, PostgresStore
 from shared.domain.errors import Permanent, Transient, Unusable
 from shared.domain.ids import Term
 from shared.domain.ledger import DeadLetter

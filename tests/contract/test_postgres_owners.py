@@ -137,7 +137,7 @@ def test_leasing_reads_what_it_takes_however_little_the_server_knows_of_a_host(
         )
 
         def lease(connection: Connection) -> tuple[int, int]:
-            (row,) = leasing.dispatch(connection, t.fence, 2, [request], NOW_MS)
+            (row,) = leasing.dispatch(connection, t.fence, 2, [request], NOW_MS, {})
             read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'urls'"
             return len(row.order), connection.execute(text(read)).scalar_one()
 

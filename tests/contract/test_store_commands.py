@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from shared.adapters.sql import commands
+from shared.adapters.sql.chunks import place_of
 from shared.domain.frontier import LEVEL_MS, CrawlState, UrlState
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import Changes, CommandRun, DeadLetter, HostChange
@@ -138,6 +140,57 @@ def test_exactly_a_chunk_of_hosts_ends_the_command(on_store: OnStore) -> None:
         await t.found(*(link(f"http://h{i:03}.example.com/") for i in range(200)))
         await t.command("delete")
         assert t.value("SELECT count(*) FROM urls") == 0
+
+    on_store(story)
+
+
+def test_a_host_of_any_size_is_retried_and_deleted_a_bounded_number_of_rows_at_a_time(on_store: OnStore) -> None:
+    """Whoever else writes, and whoever asks whether the database answers, waits for one chunk at most."""
+
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(11_000)), link("http://b.example.com/"))
+        for _ in range(22):
+            await _fail(t, HOST)
+        await _fail(t, "b.example.com")
+        run = CommandRun("r", t.crawl_id, "retry_failed", {}, PARTITION)
+        rest = await t.command_chunk(run, 0)
+        assert rest is not None
+        assert place_of(rest)[0] == t.host_id(HOST), "it goes on with the same host"
+        assert t.value("SELECT count(*) FROM urls WHERE state = 0") == (await t.queue(HOST)).queued == 5_000
+        counters = await t.store.counters(t.crawl_id)
+        assert (counters.queued, counters.failed) == (5_000, 6_001)
+        assert await t.command("retry_failed", id="r") == 2
+        assert t.value("SELECT count(*) FROM urls WHERE state = 0") == 11_001
+        await t.store.set_state(t.crawl_id, CrawlState.DELETED, None, NOW_MS)
+        run = CommandRun("d", t.crawl_id, "delete", {}, PARTITION)
+        assert await t.command_chunk(run, 0) is not None
+        assert t.value("SELECT count(*) FROM urls") == 6_001
+        assert await t.command("delete", id="d") == 2
+        assert t.value("SELECT count(*) FROM urls") == t.value("SELECT count(*) FROM queues") == 0
+
+    on_store(story)
+
+
+def test_a_chunk_does_not_come_back_to_what_those_before_it_have_done(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the chunks of one large host would each walk over all before them, and what fails as fast as it is retried
+    would keep a command for ever."""
+    monkeypatch.setattr(commands, "_ROWS_A_CHUNK", 3)
+
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(7)), *links("b.example.com", range(2)))
+        await _fail(t, HOST)
+        await _fail(t, "b.example.com")
+        run = CommandRun("r", t.crawl_id, "retry_failed", {}, PARTITION)
+        chunks, after = 0, 0
+        while (rest := await t.command_chunk(run, after)) is not None:
+            assert (await t.queue(HOST)).queued + (await t.queue("b.example.com")).queued == 3
+            await _fail(t, HOST)
+            chunks, after = chunks + 1, rest
+            assert chunks < 10, "it goes on for ever"
+        assert chunks == 3
+        assert (await t.store.counters(t.crawl_id)).failed == 7, "the last two are queued"
 
     on_store(story)
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from shared.adapters.sql import holds
+from shared.adapters.sql.store import SqlStore
 from shared.domain.frontier import CrawlState, Position
 from shared.domain.ids import Partition, Revision
 from tests.support.tables import NOW_MS, PARTITION, Tables, link
@@ -56,5 +58,22 @@ def test_a_leader_that_looked_before_the_counters_moved_does_not_end_the_crawl(o
         row = await t.store.crawl(t.crawl_id)
         assert row is not None
         assert (row.state, row.finished_reason, row.finished_at_ms) == (finished, "complete", NOW_MS + 9)
+
+    on_store(story)
+
+
+def test_holds_of_several_beat_apart_and_what_the_dead_left_behind_is_forgotten(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        assert isinstance(t.store, SqlStore)
+        write = t.store.executor.write
+        await write(lambda c: holds.take(c, "dead", NOW_MS))
+        await write(lambda c: holds.take(c, "a", NOW_MS + 1))
+        assert await write(lambda c: holds.beat(c, "a"))
+        assert await t.store.report_holds() == {"dead": 1, "a": 2}
+        await write(lambda c: holds.take(c, "b", NOW_MS + 24 * 3600 * 1000 + 1))
+        assert await t.store.report_holds() == {"a": 2, "b": 1}
+        await write(lambda c: holds.release(c, "a"))
+        assert not await write(lambda c: holds.beat(c, "a")), "it is gone, and that is said"
+        assert await t.store.report_holds() == {"b": 1}
 
     on_store(story)

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from shared.adapters.sql import apply as applying
+from shared.adapters.sql import leasing
 from shared.domain.frontier import LEVEL_MS, UrlState
 from shared.domain.ids import Fingerprint, HostId, LeaseId
 from shared.domain.ledger import Changes, FetchRow, FoundLink, HostChange, LeaseRow
-from tests.support.tables import NOW_MS, PARTITION, Tables, link, links
+from tests.support.tables import NOW_MS, PARTITION, Tables, books, link, links
 
 OnStore = Callable[..., None]
 
@@ -189,6 +191,48 @@ def test_giving_up_a_host_ends_what_is_queued_and_waits_and_leaves_what_is_out(
         assert (queue.queued, queue.waiting, queue.leased, queue.next_due_ms) == (0, 0, 2, 0)
         assert (await t.store.tallies(t.crawl_id)) == {state.name.lower(): {"host_unreachable": 4}}
         await t.settle(out, UrlState.DONE)
+
+    on_store(story)
+
+
+def test_a_host_of_any_size_is_given_up_in_chunks(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No transaction holds others up for as long as a host has URLs; broken off, what is left is queued as before."""
+    monkeypatch.setattr(applying, "_GIVEN_UP_AT_ONCE", 4)
+
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(8)), *links("b.example.com", range(3)))
+        for due_s in (1, 2):
+            await t.settle(await _leased(t, 1), UrlState.WAITING, due_ms=NOW_MS + due_s * 1000)
+        ends = [(t.crawl_id, t.host_id(host), UrlState.FAILED, "host_unreachable") for host in (HOST, "b.example.com")]
+        left = []
+        unfinished = await t.apply(Changes(give_up=ends))
+        while unfinished:
+            queue = await t.queue(HOST)
+            left.append((queue.queued, queue.waiting))
+            assert books(t.at) == []
+            unfinished = await t.apply(Changes(give_up=list(unfinished)))
+        assert left == [(2, 2), (0, 0)]
+        assert t.rows("SELECT state, count(*) FROM urls GROUP BY 1") == [(int(UrlState.FAILED), 11)]
+        assert (await t.queue(HOST)).next_due_ms == 0
+        assert (await t.store.tallies(t.crawl_id)) == {"failed": {"host_unreachable": 11}}
+
+    on_store(story)
+
+
+def test_what_is_due_at_once_comes_back_in_chunks_the_longest_due_first(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leasing, "_PROMOTED_AT_ONCE", 2)
+
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(3)))
+        for seconds in (3, 1, 2):
+            await t.settle(await _leased(t, 1), UrlState.WAITING, due_ms=NOW_MS + seconds * 1000)
+        assert await t.promote(HOST, NOW_MS + 9000) == 2
+        queue = await t.queue(HOST)
+        assert (queue.queued, queue.waiting, queue.next_due_ms) == (2, 1, NOW_MS + 3000), "the rest stays due"
+        assert await t.promote(HOST, NOW_MS + 9000) == 1
+        assert await t.promote(HOST, NOW_MS + 9000) == 0
 
     on_store(story)
 

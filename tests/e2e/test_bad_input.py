@@ -1,7 +1,9 @@
 """Hostile answers, all of them in one crawl: each ends as a recorded outcome, in bounded memory, beside good pages."""
 
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,19 +73,21 @@ def crawled(served: Web, folder: Path) -> tuple[Running, dict[str, Any], int]:
         return run, summary, peaks.stop()
 
 
-CUT: Final = "done 200"
+CUT: Final = (
+    # What never ends is cut at a limit, and what came until then is kept.
+    "/endless",
+    "/gzip-bomb",
+    "/slow-drip",
+    # What breaks off after a whole head is kept as far as it came.
+    "/broken-chunks",
+    "/cut-chunks",
+    "/huge-chunk",
+    "/length-too-long",
+    "/reset",
+)
 REDIRECT: Final = "done 302"
 ENDS: Final[Mapping[str, str]] = {
-    # What never ends is cut at a limit, and what came until then is kept.
-    "/endless": CUT,
-    "/gzip-bomb": CUT,
-    "/slow-drip": CUT,
-    # What breaks off after a whole head is kept as far as it came.
-    "/broken-chunks": CUT,
-    "/cut-chunks": CUT,
-    "/huge-chunk": CUT,
-    "/length-too-long": CUT,
-    "/reset": CUT,
+    **dict.fromkeys(CUT, "done 200"),
     # No head, no page.
     "/endless-head": "failed headers_too_large",
     "/big-header": "failed headers_too_large",
@@ -114,6 +118,14 @@ ENDS: Final[Mapping[str, str]] = {
 """How each hostile path ends: state, and status or reason."""
 
 
+def details_in(database: Path) -> dict[str, str | None]:
+    """What is said of the last fetch of each URL."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return dict(
+            connection.execute("SELECT url, detail FROM urls JOIN fetches USING (crawl_id, host_id, fingerprint)")
+        )
+
+
 def end_of(row: Mapping[str, Any]) -> str:
     """A row of the export in the words of `ENDS`."""
     return f"{row['state']} {row['status'] if row['state'] == 'done' else row['reason']}"
@@ -135,6 +147,11 @@ def test_every_hostile_answer_is_an_outcome_in_bounded_memory_beside_good_pages(
     assert {path: end_of(known[path]) for path in ENDS} == ENDS
     assert {path: end_of(known[path]) for path in ("/", *GOOD)} == dict.fromkeys(("/", *GOOD), "done 200")
     assert {row["state"] for row in known.values()} <= {"done", "failed", "excluded"}
+    details = details_in(run.out / "crawl.db")
+    said = {path: details[origin + path] or "" for path in CUT}
+    assert {path for path in CUT if "cut" not in said[path]} <= {"/gzip-bomb"}, "what was cut says so"
+    assert "max_decoded_bytes" in said["/gzip-bomb"] or "cut" in said["/gzip-bomb"]
+    assert details[f"{origin}/"] is None
     leaves = [row for path, row in known.items() if path.startswith("/leaf/")]
     assert 1_000 < len(leaves) < MANY_LINKS, "links of one page are taken up to the limit of the spec"
     assert {end_of(row) for row in leaves} == {"excluded robots"}

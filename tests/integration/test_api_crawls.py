@@ -36,7 +36,8 @@ def test_a_crawl_is_created_shown_and_named_by_its_etag(told: Callable[[Story], 
         async with served.as_role(Role.VIEWER) as viewer:
             got = await viewer.get("/v1/crawls/docs")
         assert got.json() == made.json()
-        assert got.headers["etag"] == made.headers["etag"] == '"1-1"'
+        assert made.headers["etag"] == '"1-1"'
+        assert got.headers["etag"].startswith('"1-1.'), "which has what changes without an operator behind a dot"
         body = got.json()
         assert (body["state"], body["revision"], body["labels"]) == ("seeding", 1, {"team": "search"})
         assert body["spec"]["scope"]["max_depth"] == 3

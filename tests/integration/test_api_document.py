@@ -84,6 +84,10 @@ def test_which_writes_need_the_leader_is_decided_for_every_one() -> None:
         ("PUT", "/v1/hosts/{host}/block"),
         ("DELETE", "/v1/hosts/{host}/block"),
         ("PUT", "/v1/hosts/{host}/delay"),
+        ("POST", "/v1/dead-letters/replay"),
+        ("DELETE", "/v1/dead-letters"),
+        ("POST", "/v1/dead-letters/{letter}/replay"),
+        ("DELETE", "/v1/dead-letters/{letter}"),
     }
 
 

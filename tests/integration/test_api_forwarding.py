@@ -1,10 +1,14 @@
 """What only the leader may do reaches it from any master, once, as whoever asked; or is refused in bounded time."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
+from api.security.limits import BODY_BYTES
 from shared.domain.access import Role
 from tests.support.api import SPEC, Follower, api, problem
 
@@ -28,6 +32,9 @@ def test_a_write_on_a_follower_is_carried_out_by_the_leader_as_whoever_asked(tmp
                 stale = await client.put("/v1/crawls/docs", json={"spec": SPEC}, headers={"If-Match": '"1-9"'})
                 problem(stale, 412, "lost-update")
                 assert stale.headers["etag"] == '"1-1"'
+                no_method = await client.delete("/v1/crawls")
+                problem(no_method, 405, "method-not-allowed")
+                assert no_method.headers["allow"] == "GET, POST"
             async with follower.as_role(Role.VIEWER) as viewer:
                 problem(await viewer.delete("/v1/crawls/docs"), 403, "forbidden")
             problem(await follower.anonymous.delete("/v1/crawls/docs"), 401, "unauthenticated")
@@ -87,3 +94,67 @@ def test_a_leader_that_is_gone_or_silent_is_a_503_in_bounded_time(tmp_path: Path
             assert "nothing was done" in said["detail"]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"%2Fv1%2F@elsewhere.test/v1/crawls", b"%2Fv1/crawls", b"/v1/crawls\xc3\xa9", b"/v1/crawls".ljust(70_000, b"x")],
+    ids=["a user's name", "a port", "no ASCII", "too long"],
+)
+def test_no_address_that_a_caller_makes_up_leads_anywhere_but_to_the_leader(tmp_path: Path, target: bytes) -> None:
+    """What stands behind `http://leader:80` decides whom a request is sent to, with the caller's key: `@` and all."""
+    reached: list[Scope] = []
+
+    async def anybody(scope: Scope, receive: Receive, send: Send) -> None:
+        reached.append(scope)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def story() -> None:
+        path = tmp_path / "crawl.db"
+        async with api(path, plane=Follower("leader:80"), leader=anybody) as follower:
+            said: list[Message] = []
+
+            async def body() -> Message:
+                return {"type": "http.request", "body": b"{}", "more_body": False}
+
+            async def hear(message: Message) -> None:
+                said.append(message)
+
+            key = f"Bearer {follower.keys[Role.VIEWER]}".encode()
+            scope = {
+                "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "query_string": b"",
+                "path": "/v1/crawls", "raw_path": target, "root_path": "", "headers": [(b"authorization", key)],
+                "server": ("master", 80), "client": ("127.0.0.1", 1),
+            }  # fmt: skip
+            await follower.app(scope, body, hear)
+            assert said[0]["status"] == 404
+            assert reached == []
+
+    asyncio.run(story())
+
+
+def test_only_uploads_of_seeds_are_read_without_a_bound(tmp_path: Path) -> None:
+    """What is passed on is held in memory."""
+
+    async def story() -> None:
+        async with (
+            api(tmp_path / "crawl.db", plane=Follower("leader:80"), leader=api_of_nobody) as follower,
+            follower.as_role(Role.VIEWER) as client,
+        ):
+            read = 0
+
+            async def endless() -> AsyncIterator[bytes]:
+                nonlocal read
+                while True:
+                    read += 1 << 16
+                    assert read < 8 * BODY_BYTES, "it would have been read for ever"
+                    yield bytes(1 << 16)
+
+            problem(await client.post("/v1/config/seeds", content=endless()), 413, "too-large")
+
+    asyncio.run(story())
+
+
+async def api_of_nobody(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("nothing is passed on")

@@ -4,48 +4,65 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from shared.adapters.sql import listing
 from shared.domain.access import Role
+from shared.domain.errors import Transient
 from shared.domain.frontier import UrlState
 from shared.domain.ids import Partition
-from shared.domain.ledger import DeadLetter
+from shared.domain.ledger import Changes, DeadLetter, FetchRow
+from shared.domain.robots import robots_record
 from shared.domain.url import partition_of
+from shared.ports.broker import Broker
 from shared.wire.messages import Command, decode_report
+from shared.wire.robots import encode_robots, robots_key
 from tests.support.api import PARTITIONS, SPEC, api, problem
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
 from tests.support.tables import NOW_MS, Tables, link, links, sqlite_tables
+from tests.support.walked import walked
 
 DOCS = "/v1/crawls/docs"
 
 
+class SharedRobots:
+    """A broker of which only the robots bucket is asked."""
+
+    def __init__(self, **bodies: bytes) -> None:
+        """`bodies`: robots.txt by host, its dots written as underscores."""
+        self._records = {
+            robots_key(f"http://{host.replace('_', '.')}"): robots_record(200, body, fetched_at_ms=NOW_MS)
+            for host, body in bodies.items()
+        }
+
+    async def get_robots(self, key: str) -> bytes | None:
+        record = self._records.get(key)
+        return None if record is None else encode_robots(record)
+
+
+class AwayRobots:
+    """A broker that does not answer."""
+
+    async def get_robots(self, key: str) -> bytes | None:
+        raise Transient("away")
+
+
 @asynccontextmanager
-async def crawled(folder: Path) -> AsyncIterator[tuple[Tables, httpx.AsyncClient]]:
+async def crawled(
+    folder: Path, broker: SharedRobots | AwayRobots | None = None
+) -> AsyncIterator[tuple[Tables, httpx.AsyncClient]]:
     """A crawl with rows, and an operator who looks at it."""
     async with (
         sqlite_tables(folder) as tables,
-        api(tables.path) as served,
+        api(tables.path, cast(Broker, broker or SharedRobots())) as served,
         served.as_role(Role.OPERATOR) as client,
     ):
         assert (await client.put(DOCS, json={"spec": SPEC})).status_code == 200
         yield tables, client
-
-
-async def walked(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
-    """Every entry of a list, page by page."""
-    items: list[dict[str, Any]] = []
-    while True:
-        response = await client.get(url)
-        assert response.status_code == 200, response.text
-        items += response.json()["items"]
-        if "next" not in response.links:
-            return items
-        url = response.links["next"]["url"]
 
 
 def test_urls_are_walked_by_pages_of_bounded_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +84,29 @@ def test_urls_are_walked_by_pages_of_bounded_cost(tmp_path: Path, monkeypatch: p
             assert ([url["host"] for url in ours]) == ["a.test"] * 20
             assert await walked(client, f"{DOCS}/urls?host=nowhere.test") == []
             problem(await client.get(f"{DOCS}/urls?state=asleep"), 422, "invalid")
+
+    asyncio.run(story())
+
+
+def test_urls_are_found_by_the_status_of_their_last_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "SCANNED", 7)
+
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            await tables.found(*links("a.test", range(20)))
+            row = await tables.lease("a.test", 4)
+            assert row is not None
+            answers = [
+                FetchRow(row.crawl_id, row.host_id, fingerprint, NOW_MS, status, status == 200)
+                for fingerprint, status in zip(row.order, (200, 404, 503, 404), strict=True)
+            ]
+            await tables.settle(row, UrlState.FAILED, reason="http_404")
+            await tables.apply(Changes(fetches=answers))
+            missing = await walked(client, f"{DOCS}/urls?limit=2&status=404")
+            assert {url["url"] for url in missing} == {row.urls[row.order[n]].url for n in (1, 3)}
+            assert await walked(client, f"{DOCS}/urls?status=404&state=queued") == []
+            assert len(await walked(client, f"{DOCS}/urls")) == 20, "also those that nobody has answered"
+            problem(await client.get(f"{DOCS}/urls?status=99"), 422, "invalid")
 
     asyncio.run(story())
 
@@ -109,12 +149,54 @@ def test_a_url_is_looked_up_and_explained_whether_it_was_seen_or_not(tmp_path: P
     asyncio.run(story())
 
 
+def test_every_rule_that_applies_is_told_in_order_and_the_first_that_holds_is_why(tmp_path: Path) -> None:
+    async def story() -> None:
+        shared = SharedRobots(example_org=b"User-agent: *\nDisallow: /private\n")
+        async with crawled(tmp_path, shared) as (tables, client):
+            await tables.found(link("http://example.org/private/a"), link("http://example.org/b"))
+
+            async def explained(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
+                body = (await client.get(f"{DOCS}/urls/explain", params={"url": url})).json()
+                return body, {rule["rule"]: rule for rule in body["rules"]}
+
+            why, rules = await explained("HTTP://example.org:80/private/a#x")
+            assert "line 2 decides for orb: 'Disallow: /private'" in rules["robots"]["detail"]
+            assert [name for name, rule in rules.items() if not rule["allowed"]] == ["robots", "pool"]
+            assert why["why_not_now"] == rules["robots"]["detail"]
+            assert "http://example.org/private/a" in rules["canonical"]["detail"]
+            why, rules = await explained("http://example.org/b")
+            assert why["why_not_now"] == rules["pool"]["detail"], "no worker of the pool lives"
+            assert any("No worker of the pool 'default'" in said for said in why["why"])
+            await client.post(f"{DOCS}/pause")
+            why, rules = await explained("http://example.org/b")
+            assert why["why_not_now"] == rules["crawl"]["detail"]
+            assert any("The crawl is paused" in said for said in why["why"])
+            unseen, rules = await explained("http://example.org/private/unseen")
+            assert (unseen["known"], unseen["in_scope"], rules["robots"]["allowed"]) == (False, True, False)
+            assert unseen["why_not_now"] == rules["robots"]["detail"]
+
+    asyncio.run(story())
+
+
+def test_a_url_is_explained_while_the_broker_is_away(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with crawled(tmp_path, AwayRobots()) as (tables, client):
+            await tables.found(link("http://example.org/a"))
+            body = (await client.get(f"{DOCS}/urls/explain", params={"url": "http://example.org/a"})).json()
+            robots = next(rule for rule in body["rules"] if rule["rule"] == "robots")
+            assert robots["allowed"]
+            assert "not fetched yet" in robots["detail"]
+
+    asyncio.run(story())
+
+
 def test_hosts_are_listed_with_what_crawls_have_to_do_there(tmp_path: Path) -> None:
     async def story() -> None:
         async with crawled(tmp_path) as (tables, client):
             await tables.found(*(link(f"http://h{n}.test/") for n in range(5)))
             every = await walked(client, "/v1/hosts?limit=2")
             assert sorted(host["host"] for host in every) == [f"h{n}.test" for n in range(5)]
+            assert {host["queued"] for host in every} == {None}, "there is no queue of all crawls together"
             of_crawl = await walked(client, "/v1/hosts?limit=2&crawl=docs")
             assert [host["queued"] for host in of_crawl] == [1] * 5
             one = (await client.get("/v1/hosts/h3.test")).json()

@@ -246,8 +246,11 @@ def test_a_second_process_of_the_same_worker_in_the_same_second_takes_other_name
         RecordLocation("1-there.warc.gz", 1, 40),
         RecordLocation("1-there.warc.gz", 0, 10_000),
         RecordLocation("1-there.warc.gz", 0, 40),
+        RecordLocation("1-there.warc.gz", 0, 1 << 60),
+        RecordLocation("1-there.warc.gz", -1, 40),
+        RecordLocation("1-there.warc.gz", 1 << 60, 40),
     ],
-    ids=["no such segment", "not a record", "past the end", "half a record"],
+    ids=["no such segment", "not a record", "past the end", "half a record", "of no size", "before it", "behind it"],
 )
 def test_a_wrong_location_is_one_clear_error(tmp_path: Path, location: RecordLocation) -> None:
     (tmp_path / "1-there.warc.gz").write_bytes(gzip.compress(os.urandom(200)))
@@ -255,10 +258,17 @@ def test_a_wrong_location_is_one_clear_error(tmp_path: Path, location: RecordLoc
         read_response(LocalSegments(tmp_path), location)
 
 
-@pytest.mark.parametrize("name", ["../secret", ".hidden", ""])
+@pytest.mark.parametrize(
+    "name", ["../secret", "a/../../secret", "/etc/hostname", "..", ".hidden", "", "a\0b", "x" * 300]
+)
 def test_a_location_cannot_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="not a segment's name"):
-        LocalSegments(tmp_path).read(RecordLocation(name, 0, 1))
+    (tmp_path / "secret").write_bytes(b"mine")
+    (tmp_path / "archive" / "a").mkdir(parents=True)
+    segments = LocalSegments(tmp_path / "archive")
+    with pytest.raises(RecordUnreadable, match="not a segment's name"):
+        segments.read(RecordLocation(name, 0, 1))
+    with pytest.raises(RecordUnreadable, match="not a segment's name"):
+        segments.read_up_to(name, 0, 1)
 
 
 def test_a_stored_bomb_is_read_under_its_limit(tmp_path: Path) -> None:

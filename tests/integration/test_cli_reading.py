@@ -92,6 +92,7 @@ def test_every_format_says_the_same(crawl: Made, orb: Orb, tmp_path: Path, what:
     assert table == [{name: "" if value is None else str(value) for name, value in row.items()} for row in plain]
     file = tmp_path / "out.parquet"
     orb("export", what, crawl.path, "-o", file)
+    assert rows(orb("export", what, crawl.path, "-o", "-")) == plain
     read = pyarrow.parquet.read_table(file).to_pylist()
     for row in read:
         if row.get("fetched_at") is not None:

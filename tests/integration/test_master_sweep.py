@@ -1,6 +1,7 @@
 """The sweep against the real broker and database: what the broker does with a shard never stalls its host."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from api.control.standalone import Standalone
@@ -8,6 +9,7 @@ from api.frontier.ownership import FrontierSettings
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker
+from shared.adapters.sql import holds
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.ids import HostId, Partition, numbered
 from shared.domain.spec_parse import parse_spec
@@ -64,6 +66,69 @@ def test_a_shard_that_the_broker_never_delivers_and_never_removes_does_not_stall
             tasks.start("worker", free_worker(broker))
             shard = await first_shard(broker)
             assert (HostId(shard.host_id), [url.url for url in shard.urls]) == (first_host, ["http://a.test/"])
+            stop.set()
+            await running
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+class Watched(SqliteStore):
+    """Knows how often owners looked for holds, and when one looked behind a position."""
+
+    looks = 0
+
+    async def report_holds(self) -> Mapping[str, int]:
+        found = await super().report_holds()
+        self.looks += 1
+        return found
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Look until it is true; whoever calls has a time limit."""
+    while not await true():  # noqa: ASYNC110  # what is waited for is in other processes
+        await asyncio.sleep(0.02)
+
+
+def test_what_is_applied_stays_in_the_stream_while_somebody_holds_it(tmp_path: Path, server: BrokerServer) -> None:
+    """Who copies the reports behind a snapshot of the tables misses none, however fast the owners are."""
+    spec = parse_spec({"seeds": ["http://a.test/", "http://a.test/2"]})
+    settings = FrontierSettings(partitions=1, sweep_s=0.05)
+
+    async def run() -> None:
+        store = await Watched.open(tmp_path / "crawl.db")
+        assert isinstance(store, Watched)
+        await store.open_cluster(1, public_suffix_snapshot(), 0)
+        await store.executor.write(lambda c: holds.take(c, "somebody", 0))
+        async with server.broker() as broker, Tasks() as tasks:
+            master = Standalone(
+                spec,
+                store=store,
+                broker=broker,
+                specs=LocalSpecs(tmp_path / "specs"),
+                clock=SystemClock(),
+                settings=settings,
+                alone=True,
+            )
+            stop = asyncio.Event()
+            running = tasks.start("master", master.run(stop, grace_s=0))
+
+            async def applied() -> bool:
+                return (await store.positions())[PARTITION].discovery_seq > 0
+
+            async def looked() -> bool:
+                return store.looks > before + 3
+
+            await until(applied)
+            before = store.looks
+            await until(looked)
+            assert await broker.pending_reports() > 0
+            await store.executor.write(lambda c: holds.release(c, "somebody"))
+
+            async def purged() -> bool:
+                return await broker.pending_reports() == 0
+
+            await until(purged)
             stop.set()
             await running
         await store.close()

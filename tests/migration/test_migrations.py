@@ -68,7 +68,7 @@ def test_what_a_comparison_of_metadata_does_not_see_is_the_same_too(tmp_path: Pa
         assert {"WITHOUT", "ROWID"} <= set(by_migration[table]), table
     for table in ("crawls", "dead_letters"):
         assert "AUTOINCREMENT" in by_migration[table], table
-    for index in ("urls_queued", "urls_waiting", "queues_ready", "crawls_name"):
+    for index in ("urls_queued", "urls_waiting", "urls_seeds", "queues_ready", "crawls_name", "crawls_uncollected"):
         assert "WHERE" in by_migration[index], index
 
 

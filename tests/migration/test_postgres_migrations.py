@@ -10,8 +10,7 @@ from sqlalchemy import Connection, text
 
 from shared.adapters.sql.access_schema import api_keys
 from shared.adapters.sql.migrate import HEAD, upgrade
-from shared.adapters.sql.postgres import PostgresPool
-from shared.adapters.sql.store import PostgresStore
+from shared.adapters.sql.postgres import PostgresPool, PostgresStore
 from shared.domain.errors import Unusable
 from tests.support.postgres import PostgresServer
 

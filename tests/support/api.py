@@ -1,6 +1,7 @@
 """The REST API over a real database, asked in process, as the holders of keys of every role."""
 
-from collections.abc import AsyncIterator, Mapping
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,19 +9,30 @@ from typing import Any, cast
 
 import httpx
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from api.control.plane import Alone, ControlPlane, Members
+from api.control.telling import Telling
 from api.deps import Services
+from api.feeds import OpenStreams
 from api.http import application
 from api.security.authentication import Keyring, issue_first_key
 from shared.adapters.local.clock import SystemClock
+from shared.adapters.nats import NatsBroker
 from shared.adapters.sql.catalog import SqlCatalog
+from shared.adapters.sql.desired import SqlDesired
 from shared.adapters.sql.engine import SqliteThreads
 from shared.adapters.sql.migrate import upgrade_sqlite
+from shared.adapters.sql.overview import SqlOverview
 from shared.domain.access import ApiKey, Role, digest_of, new_key
 from shared.domain.declared import Actor
+from shared.domain.errors import Transient
+from shared.domain.frontier import Position
 from shared.domain.ids import Partition, Term
-from shared.ports.broker import Broker
+from shared.domain.lag import Waiting
+from shared.ports.archive import PageArchive
+from shared.ports.broker import Broker, Delivered
+from shared.ports.events import EventReader, Events, EventsState
 from shared.wire.keys import MemberRecord
 
 PARTITIONS = 4
@@ -51,6 +63,31 @@ class Follower:
 
     def wake(self) -> None:
         raise AssertionError("a follower wrote")
+
+
+class AwayEvents:
+    """The events and the backlog of a broker that does not answer."""
+
+    async def declare(self) -> None:
+        raise Transient("away")
+
+    async def publish(self, subject: str, data: bytes, message_id: str) -> int:
+        raise Transient("away")
+
+    async def state(self) -> EventsState:
+        raise Transient("away")
+
+    async def last(self, subject: str) -> Delivered | None:
+        raise Transient("away")
+
+    async def newest(self, pattern: str) -> Sequence[Delivered]:
+        raise Transient("away")
+
+    async def read(self, subjects: Sequence[str], after: int) -> EventReader:
+        raise Transient("away")
+
+    async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
+        raise Transient("away")
 
 
 @dataclass
@@ -87,10 +124,14 @@ async def api(
     path: Path,
     broker: Broker | None = None,
     plane: ControlPlane | None = None,
-    leader: FastAPI | None = None,
+    leader: ASGIApp | None = None,
     answer_s: float = 10.0,
+    archive: PageArchive | None = None,
+    streams: OpenStreams | None = None,
+    verify: ssl.SSLContext | bool = True,
 ) -> AsyncIterator[Api]:
-    """An API over the database `path`. Without a broker nothing may be asked that needs one."""
+    """An API over the database `path`. Without a broker nothing may be asked that needs one. `verify`: how it makes
+    sure of a leader that it reaches over TLS."""
     threads = SqliteThreads(path)
     await threads.migrate(upgrade_sqlite)
     catalog = SqlCatalog(threads)
@@ -100,6 +141,8 @@ async def api(
     async def ready() -> list[str]:
         return missing
 
+    away = AwayEvents()
+    events: Events = broker.events if isinstance(broker, NatsBroker) else away
     member = MemberRecord(id="m1", version="0", started_at_ms=clock.unix_ms(), address="127.0.0.1:1")
     services = Services(
         catalog=catalog,
@@ -110,11 +153,18 @@ async def api(
         partitions=PARTITIONS,
         member="m1",
         ready=ready,
+        desired=SqlDesired(threads),
+        events=events,
+        overview=SqlOverview(threads),
+        backlog=broker if isinstance(broker, NatsBroker) else away,
+        telling=Telling(events, clock, "m1"),
+        streams=streams or OpenStreams(),
+        archive=archive,
     )
     transport = None if leader is None else httpx.ASGITransport(leader)
     try:
         keys = await issued(catalog)
-        async with httpx.AsyncClient(transport=transport) as client:
+        async with httpx.AsyncClient(transport=transport, verify=verify) as client:
             app = application(services, client, answer_s=answer_s)
             async with client_of(app) as anonymous:
                 yield Api(app, catalog, threads, keys, anonymous, missing)

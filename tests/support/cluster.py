@@ -16,13 +16,14 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.adapters.sql.store import PostgresStore, SqliteStore, SqlStore
+from shared.adapters.local.suffixes import installed_list
+from shared.adapters.sql.postgres import PostgresStore
+from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.crawl import encode_spec
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import CrawlRow
 from shared.domain.spec_parse import parse_spec
-from shared.domain.url import public_suffix_snapshot
 from shared.wire.keys import CrawlRecord, Keys, LeaderRecord, PartitionRecord, decode_record
 from tests.support.broker import BrokerServer
 from tests.support.etcd import EtcdServer, coordinator
@@ -64,8 +65,8 @@ class Cluster:
         self.database = folder / "cluster.db"
         self.members: dict[str, Member] = {}
 
-    def master(self, name: str) -> Member:
-        """Start one."""
+    def master(self, name: str, **settings: str) -> Member:
+        """Start one; `settings` are environment variables besides the usual ones."""
         return self._start(
             "master",
             name,
@@ -73,14 +74,15 @@ class Cluster:
                 "ORB_DATABASE": self.url or str(self.database),
                 "ORB_PARTITIONS": str(PARTITIONS),
                 "ORB_HTTP": "127.0.0.1:0",
+                **settings,
             },
         )
 
-    def worker(self, name: str) -> Member:
-        """Start one."""
+    def worker(self, name: str, **settings: str) -> Member:
+        """Start one; `settings` as for a master."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
-        return self._start("worker", name, {"ORB_DIR": str(home), "ORB_REPORT_S": "0.2"})
+        return self._start("worker", name, {"ORB_DIR": str(home), "ORB_REPORT_S": "0.2", **settings})
 
     def _start(self, role: str, name: str, settings: Mapping[str, str]) -> Member:
         log = self.folder / f"{name}.log"
@@ -116,7 +118,7 @@ class Cluster:
         async def put() -> CrawlId:
             store = await self._opened()
             try:
-                await store.open_cluster(PARTITIONS, public_suffix_snapshot(), 0)
+                await store.open_cluster(PARTITIONS, installed_list(), 0)
                 row, _ = await store.put_crawl(parsed.name, encode_spec(parsed).decode(), 0)
                 return row.crawl_id
             finally:
@@ -202,11 +204,19 @@ class Cluster:
     def owners(self) -> Counter[str]:
         """How many partitions each master owns, by etcd; those that nobody owns count under ""."""
 
-        async def read() -> Counter[str]:
+        owned = Counter(self.assigned().values())
+        return +(owned + Counter({"": PARTITIONS - owned.total()}))
+
+    def assigned(self) -> dict[int, str]:
+        """The owner of each partition that has one, by etcd."""
+
+        async def read() -> dict[int, str]:
             async with coordinator(self.etcd.endpoint) as opened:
-                found = (await opened.list(KEYS.partitions)).entries.values()
-                owned = Counter(decode_record(PartitionRecord, entry.value).owner for entry in found)
-                return +(owned + Counter({"": PARTITIONS - len(found)}))
+                found = (await opened.list(KEYS.partitions)).entries
+            named = {
+                KEYS.partition_of(key): decode_record(PartitionRecord, entry.value) for key, entry in found.items()
+            }
+            return {partition: record.owner for partition, record in named.items() if partition is not None}
 
         return asyncio.run(read())
 

@@ -20,9 +20,10 @@ VICTIMS: Final[Mapping[str, int]] = {"worker": 6, "master": 4, "broker": 4, "com
 """What a deck of rounds holds: a process of one kind, the command (whose end ends the others), or all at once."""
 
 
-def drawn_seed() -> int:
-    """The seed that the environment sets, or a new one."""
-    return int(os.environ.get(SEED) or secrets.randbelow(1 << 31))
+def drawn_seed(otherwise: int | None = None) -> int:
+    """The seed that the environment sets; else `otherwise`, or a new one."""
+    drawn = secrets.randbelow(1 << 31) if otherwise is None else otherwise
+    return int(os.environ.get(SEED) or drawn)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,9 +79,11 @@ class ScriptedOwner:
         grants = sum(isinstance(asked, Begin) and asked.lease == question.lease for asked in self.questions)
         return Go(grants, self.grant_ms, self.rest_ms, remaining)
 
-    async def publish_spec(self, spec: CrawlSpec, *, revision: int = 1, gone: bool = False) -> None:
+    async def publish_spec(
+        self, spec: CrawlSpec, *, revision: int = 1, gone: bool = False, paused: bool = False
+    ) -> None:
         """Make the crawl known to workers."""
-        published = PublishedSpec(CRAWL, Revision(revision), spec, 1, gone)
+        published = PublishedSpec(CRAWL, Revision(revision), spec, 1, gone, paused)
         await LocalSpecs(self.folder / "specs").publish(published)
 
     async def send(self, *urls: str | ShardUrl, delay_ms: int = 0, slot: int = 0) -> int:

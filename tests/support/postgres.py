@@ -21,8 +21,7 @@ import asyncpg
 import psutil
 
 from shared.adapters.sql.migrate import upgrade
-from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
-from shared.adapters.sql.store import PostgresStore
+from shared.adapters.sql.postgres import PostgresPool, PostgresSettings, PostgresStore
 from shared.domain.ids import Partition, Term
 from shared.supervise import dying_with
 from tests.support.tables import NOW_MS, PARTITION, SUFFIXES, Tables
@@ -80,6 +79,11 @@ class PostgresServer:
     def socket(self) -> Path:
         """What clients connect to."""
         return self.folder / ".s.PGSQL.5432"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process while it runs; its backends are its children."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> None:
         """Start it and wait until it answers."""

@@ -13,7 +13,16 @@ from typing import Final, TypeVar
 
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
-from shared.ports.broker import Broker, Delivered, ReportKind, ReportReader, StreamState, VisitMessage
+from shared.ports.broker import (
+    Broker,
+    Delivered,
+    QueuedVisit,
+    ReportKind,
+    ReportReader,
+    StoredVisit,
+    StreamState,
+    VisitMessage,
+)
 from shared.wire import subjects
 from tests.support.simclock import Process, World
 
@@ -31,6 +40,7 @@ class Visit:
     subject: str
     data: bytes
     visible_at: float
+    sequence: int
     delivery: int = 0
 
 
@@ -42,7 +52,7 @@ class Stored:
 
 @dataclass(eq=False)
 class SimBroker:
-    """The server. `client` is what a process uses."""
+    """The server. `client` is what a process uses. `dropped` hears of each shard that is dropped by its sequence."""
 
     world: World
     created_ns: int = _CREATED_NS
@@ -52,6 +62,8 @@ class SimBroker:
     owners: list["_Answering"] = field(default_factory=list)
     robots: dict[str, bytes] = field(default_factory=dict)
     history: list[tuple[str, bytes]] = field(default_factory=list)
+    dropped: Callable[["Visit"], None] = lambda visit: None
+    queued: int = 0
     _ids: dict[str, tuple[int, float]] = field(default_factory=dict)
     _waiting: dict["asyncio.Future[None]", None] = field(default_factory=dict)
 
@@ -203,7 +215,8 @@ class _Client:
         def publish() -> bool:
             if subject in self.server.visits:
                 return False
-            self.server.visits[subject] = Visit(subject, data, self.server.world.now)
+            self.server.queued += 1
+            self.server.visits[subject] = Visit(subject, data, self.server.world.now, self.server.queued)
             self.server.news()
             return True
 
@@ -219,9 +232,12 @@ class _Client:
         server = self.server
         until = server.world.now + wait_s
 
+        def mine() -> list[Visit]:
+            return [visit for visit in server.visits.values() if visit.subject.startswith(f"visits.{pool}.")]
+
         def take() -> list[_Visit]:
             now = server.world.now
-            found = [visit for visit in server.visits.values() if visit.visible_at <= now][:most]
+            found = [visit for visit in mine() if visit.visible_at <= now][:most]
             for visit in found:
                 visit.delivery += 1
                 visit.visible_at = now + ACK_WAIT_S
@@ -233,7 +249,7 @@ class _Client:
             if taken or server.world.now >= until:
                 await server.world.gate(self.process, "visits.pull.answer")
                 return taken
-            soonest = min((visit.visible_at for visit in server.visits.values()), default=until)
+            soonest = min((visit.visible_at for visit in mine()), default=until)
             await server.until_news(min(until, soonest))
 
     async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> ReportReader:
@@ -268,9 +284,36 @@ class _Client:
 
         await self.io("reports.purge", purge)
 
-    async def drop_visit(self, pool: str, partition: Partition, host_id: int, slot: int) -> None:
+    async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
+        def places() -> list[QueuedVisit]:
+            here = [subject for subject in self.server.visits if subject.split(".")[2] == str(partition)]
+            return [place for place in map(subjects.queued_visit, here) if place is not None]
+
+        return await self.io("visit.list", places)
+
+    async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
+        subject = subjects.visit(place.pool, partition, place.host_id, place.slot)
+
+        def look() -> StoredVisit | None:
+            visit = self.server.visits.get(subject)
+            return None if visit is None else StoredVisit(visit.sequence, visit.data)
+
+        return await self.io("visit.look", look)
+
+    async def drop_visit(
+        self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
+    ) -> None:
         subject = subjects.visit(pool, partition, host_id, slot)
-        await self.io("visit.drop", lambda: self.server.visits.pop(subject, None))
+
+        def drop() -> None:
+            visit = self.server.visits.get(subject)
+            if visit is None or (through is not None and visit.sequence > through):
+                return
+            del self.server.visits[subject]
+            if through is not None:
+                self.server.dropped(visit)
+
+        await self.io("visit.drop", drop)
 
     async def pending_reports(self) -> int:
         return len(self.server.reports)

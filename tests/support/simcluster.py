@@ -14,12 +14,13 @@ from shared.adapters.sql import crawls as crawl_rows
 from shared.domain.command import CommandKind
 from shared.domain.crawl import CrawlSpec, Politeness, Retry, Scope, Seed, encode_spec
 from shared.domain.frontier import CrawlState
-from shared.domain.ids import CrawlId, Partition, Term
+from shared.domain.ids import CrawlId, Partition, Revision, Term
 from shared.domain.ledger import CrawlRow
+from shared.domain.url import fingerprint, host_of
 from shared.ports.store import Store
-from shared.wire.messages import Command, WorkerStatus, encode
+from shared.wire.messages import Command, WorkerStatus, decode_shard, encode
 from shared.wire.subjects import report
-from tests.support.simbroker import ACK_WAIT_S, SimBroker
+from tests.support.simbroker import ACK_WAIT_S, SimBroker, Visit
 from tests.support.simclock import EPOCH_MS, Process, World
 from tests.support.simjudge import Judge
 from tests.support.simstore import Database, store_of
@@ -72,9 +73,12 @@ class Cluster:
         self.operator = self.world.process("operator")
         self.store = store_of(self.world, self.operator, database)
         self.crawl_id = CrawlId(0)
+        self.pool = "default"
+        self.broker.dropped = self._dropped
         self.verdicts: list[str] = []
         self.lossy = False
         self._commands = 0
+        self._seeded = 0
         self._terms = 0
         self._started = 0
 
@@ -117,6 +121,7 @@ class Cluster:
             self._heard,
             heedless,
             batch,
+            lambda: self.pool,
         )
         self.workers.append(worker)
         worker.start()
@@ -128,7 +133,7 @@ class Cluster:
         return [process for process in every if not process.dead]
 
     def _heard(self, worker: SimWorker) -> None:
-        status = WorkerStatus(worker.process.name, "default", VISITS, worker.busy)
+        status = WorkerStatus(worker.process.name, self.pool, VISITS, worker.busy)
         for sim in self.owners:
             if not sim.process.dead:
                 sim.room.heard(status, self.world.now)
@@ -144,6 +149,7 @@ class Cluster:
             scope=Scope(max_depth=site.max_depth),
             politeness=Politeness(delay_s=site.delay_s),
             retry=Retry(attempts=3, base_s=1.0),
+            pool=self.pool,
         )
 
     def create_crawl(self) -> CrawlId:
@@ -168,6 +174,23 @@ class Cluster:
             sim.crawls.remove(old)
         self.judge.deleted[old] = self.command(CommandKind.DELETE)
 
+    def delete_seed(self, choice: int) -> None:
+        """Take one of the seeds back, fetched or not."""
+        url = self.web.url(self.site.seeds[choice % len(self.site.seeds)])
+        self.judge.taken_back.setdefault(self.crawl_id, set()).add(url)
+        self.command(CommandKind.DELETE_SEEDS, all=False, places=[(host_of(url), fingerprint(url))])
+
+    def add_seed(self, choice: int) -> None:
+        """Give one of the seeds once more."""
+        self._seeded += 1
+        seed = Seed(url=self.web.url(self.site.seeds[choice % len(self.site.seeds)]))
+        client = self.broker.client(self.operator)
+        self.world.do(self.operator, publish_seeds(client, self.crawl_id, Revision(1), [seed], SETTINGS.partitions))
+
+    def move_pool(self) -> None:
+        """All workers are of another pool from now on, as the next crawl is: nobody pulls from the old one any more."""
+        self.pool = f"pool{self.crawl_id}"
+
     def command(self, kind: CommandKind, **args: object) -> str:
         """Publish an operator's verb; its id."""
         self._commands += 1
@@ -187,10 +210,17 @@ class Cluster:
         crawl = sim.crawls.get(crawl_id)
         if crawl is None:
             return
+        seeded = self._seeded
         reason = await finished(crawl, [sim.owner], self.store, self.broker.client(self.operator))
-        if reason is not None and crawl_id == self.crawl_id and crawl_id in self.views:
+        # Seeds that came meanwhile make a crawl run again: what the check said was said of the others.
+        if reason is not None and crawl_id == self.crawl_id and crawl_id in self.views and seeded == self._seeded:
             self.verdicts.append(reason)
             self.judge.finished(crawl_id, self._expected(), lossy=self.lossy)
+
+    def _dropped(self, visit: Visit) -> None:
+        lease = decode_shard(visit.data).lease
+        if self.database.rows("SELECT 1 FROM leases WHERE lease_id = :lease", lease=lease):
+            self.world.blame(f"the shard of lease {lease} was dropped as a stray, and the lease lives")
 
     def _expected(self) -> tuple[Sequence[int], int | None]:
         return self.site.seeds, self.site.max_depth
@@ -226,9 +256,12 @@ class Cluster:
         # A grant whose worker died may outlast the crawl, but not its time.
         self.world.run_for(100.0)
         self.judge.at_rest(self.crawl_id, self._expected(), lossy=self.lossy)
+        if self.broker.visits:
+            self.world.blame(f"shards {sorted(self.broker.visits)} are left, of which nobody has a lease")
 
     def until_finished(self) -> None:
-        """Run until the finished check says so."""
+        """Run until the finished check says so, for `LONGEST_S` beyond the time until which a host is left alone: one
+        with many pages that were busy at first is left alone for longer and longer."""
         until = self.world.now + LONGEST_S
         self.verdicts.clear()
         self.world.run_for(1.0)
@@ -237,8 +270,17 @@ class Cluster:
             self.judge.look()
             self.ask_finished()
             self.world.run_for(0.1)
+            until = max(until, self._left_alone_until() + LONGEST_S)
         if not self.verdicts and not self.world.violations:
             self.world.blame(f"stalled: not finished after {LONGEST_S} s without faults; {self.judge.summary()}")
+
+    def _left_alone_until(self) -> float:
+        """Until when hosts that have something queued are blocked: by their own failures, or by an operator."""
+        blocked = (
+            "SELECT max(h.blocked_until_ms) FROM hosts h JOIN queues q USING (host_id) WHERE q.queued + q.waiting > 0"
+        )
+        ((until_ms,),) = self.database.rows(blocked)
+        return (int(until_ms or EPOCH_MS) - EPOCH_MS) / 1000
 
     def assert_kept(self) -> None:
         """Every promise, so far."""

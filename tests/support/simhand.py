@@ -143,3 +143,17 @@ class Hand:
                 return
             self.world.gates.remove(gate)
             gate.opened.set_result(None)
+
+
+Start = Callable[..., tuple[Cluster, Hand]]
+"""`start(n)`: an owner and a crawl of n seeds on one host, no worker but the hand."""
+
+
+def leases(cluster: Cluster) -> list[int]:
+    """The leases that are stored."""
+    return [row[0] for row in cluster.database.rows("SELECT lease_id FROM leases")]
+
+
+def shard_of(hand: Hand) -> Shard:
+    """The next shard."""
+    return hand.pull()[1]

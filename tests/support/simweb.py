@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -107,14 +107,19 @@ class SimWeb:
             case _:
                 return Answer(200, links, None)
 
-    def expected(self, seeds: Sequence[int], max_depth: int | None) -> dict[str, UrlState]:
-        """What every URL within reach ends as. A redirect's target is as deep as the redirect."""
+    def expected(
+        self, seeds: Sequence[int], max_depth: int | None, excluded: Collection[str] = ()
+    ) -> dict[str, UrlState]:
+        """What every URL within reach ends as. A redirect's target is as deep as the redirect.
+
+        `excluded`: those that nobody fetches, whatever they are.
+        """
         depth: dict[int, int] = dict.fromkeys(seeds, 0)
         waiting = deque(seeds)
         while waiting:
             i = waiting.popleft()
             node = self.nodes[i]
-            if node.kind in (Kind.GONE, Kind.DENIED):
+            if node.kind in (Kind.GONE, Kind.DENIED) or self.url(i) in excluded:
                 continue
             step = 0 if node.kind is Kind.REDIRECT else 1
             for link in node.links[:1] if node.kind is Kind.REDIRECT else node.links:
@@ -123,7 +128,8 @@ class SimWeb:
                     depth[link] = found
                     waiting.append(link)
         ends = {Kind.GONE: UrlState.FAILED, Kind.DENIED: UrlState.EXCLUDED}
-        return {self.url(i): ends.get(self.nodes[i].kind, UrlState.DONE) for i in depth}
+        ended = {self.url(i): ends.get(self.nodes[i].kind, UrlState.DONE) for i in depth}
+        return ended | {url: UrlState.EXCLUDED for url in excluded if url in ended}
 
     def pages(self, ends: dict[str, UrlState]) -> set[str]:
         """Of these, the URLs that are pages."""

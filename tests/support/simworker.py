@@ -87,7 +87,8 @@ class Watch:
 
 @dataclass(eq=False)
 class SimWorker:
-    """One worker process. `heedless`: it takes its grant for endless, as a faulty worker would."""
+    """One worker process. `heedless`: it takes its grant for endless, as a faulty worker would. `pool`: the one it
+    pulls from now."""
 
     world: World
     process: Process
@@ -98,6 +99,7 @@ class SimWorker:
     heard: Callable[["SimWorker"], None]
     heedless: bool = False
     batch: int = 1
+    pool: Callable[[], str] = lambda: "default"
     busy: int = 0
     n: int = 0
     outcomes: int = 0
@@ -120,7 +122,7 @@ class SimWorker:
             while self.busy >= VISITS:
                 self.freed.clear()
                 await self.freed.wait()
-            for message in await self.broker.pull_visits("default", VISITS - self.busy, 5.0):
+            for message in await self.broker.pull_visits(self.pool(), VISITS - self.busy, 5.0):
                 self.busy += 1
                 self.n += 1
                 self.world.spawn(self.process, self._attend(message, f"{self.process.name}/{self.n}"), f"visit{self.n}")

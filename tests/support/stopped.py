@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from sqlalchemy import Connection
 from shared.adapters.sql.apply import bury
 from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
 from shared.domain.ledger import DeadLetter
+from tests.support.postgres import PostgresLook
 from tests.support.tables import NOW_MS, PARTITION, Tables
 
 LETTER = DeadLetter(None, "url", NOW_MS, "kept by whoever owns the partition")
@@ -90,3 +92,55 @@ async def waiting_for_a_lock(t: Tables) -> None:
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     while not t.rows(waiting):  # noqa: ASYNC110  the server has no event for it
         await asyncio.sleep(0)
+
+
+class WritesHeld:
+    """Owners' transactions that wait in the middle, behind a lock of ours; see `writes_held`."""
+
+    def __init__(self, holder: PostgresLook, look: PostgresLook) -> None:
+        self._holder = holder
+        self._look = look
+
+    def wait_blocked(self, more_than: int) -> None:
+        """Wait until more transactions than that have done something, and wait for the lock now."""
+        self._wait(
+            f"SELECT 1 WHERE ({_SESSIONS} AND wait_event_type = 'Lock' AND backend_xid IS NOT NULL) > {more_than}"
+        )
+
+    def release(self) -> None:
+        """Let them go on."""
+        self._holder("ROLLBACK")
+
+    def wait_idle_in_transaction(self) -> None:
+        """Wait until somebody has said nothing inside of a transaction for longer than any that lives."""
+        self._wait(
+            f"SELECT 1 WHERE ({_SESSIONS} AND state = 'idle in transaction' AND backend_xid IS NOT NULL"
+            " AND clock_timestamp() - state_change > interval '0.7 s') > 0"
+        )
+
+    def _wait(self, condition: str) -> None:
+        until = time.monotonic() + 30
+        while not self._look(condition):
+            assert time.monotonic() < until, self._look("SELECT state, wait_event, query FROM pg_stat_activity")
+            time.sleep(0.01)
+
+
+_SESSIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'orbweaver'"
+)
+
+
+@contextmanager
+def writes_held(url: str, *, more_than: int) -> Iterator[WritesHeld]:
+    """Until `release`, or the block's end, more than so many owners' transactions are past their fences and can go no
+    further."""
+    holder, look = PostgresLook(url), PostgresLook(url)
+    try:
+        held = WritesHeld(holder, look)
+        holder("BEGIN")
+        holder("LOCK TABLE urls IN EXCLUSIVE MODE")
+        held.wait_blocked(more_than)
+        yield held
+    finally:
+        holder.close()
+        look.close()

@@ -1,13 +1,14 @@
 """A store under test, driven as an owner drives it, and an independent look at what stands in its tables."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shared.adapters.sql.store import SqliteStore
+from shared.domain.crawl import Budget
 from shared.domain.frontier import Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
 from shared.domain.ledger import (
@@ -21,11 +22,12 @@ from shared.domain.ledger import (
     LeaseRequest,
     LeaseRow,
     ProducerMark,
+    QueueEnd,
     QueueRow,
     UrlChange,
 )
 from shared.domain.url import locate
-from shared.ports.store import Store
+from shared.ports.store import NO_BUDGETS, Store
 
 PARTITION = Partition(3)
 OTHER = Partition(5)
@@ -82,20 +84,29 @@ class Tables:
         self.fence = self.fence.next()
         return found
 
-    async def apply(self, changes: Changes) -> None:
+    async def apply(self, changes: Changes) -> Sequence[QueueEnd]:
         position = self.position.moved("outcome", self.position.outcome_seq + 1, NOW_MS * 1_000_000)
-        await self.store.apply(self.fence, position, changes)
+        unfinished = await self.store.apply(self.fence, position, changes)
         self.position = position
         self.fence = self.fence.next()
+        return unfinished
 
     async def bury(self, letter: DeadLetter) -> None:
         await self.apply(Changes(dead_letters=[letter]))
 
-    async def lease(self, host: str, most: int = 500, *, now_ms: int = NOW_MS) -> LeaseRow | None:
-        rows = await self.lease_all([(host, most)], now_ms=now_ms)
+    async def lease(
+        self, host: str, most: int = 500, *, now_ms: int = NOW_MS, budgets: Mapping[CrawlId, Budget] = NO_BUDGETS
+    ) -> LeaseRow | None:
+        rows = await self.lease_all([(host, most)], now_ms=now_ms, budgets=budgets)
         return rows[0] if rows else None
 
-    async def lease_all(self, wanted: Sequence[tuple[str, int]], *, now_ms: int = NOW_MS) -> Sequence[LeaseRow]:
+    async def lease_all(
+        self,
+        wanted: Sequence[tuple[str, int]],
+        *,
+        now_ms: int = NOW_MS,
+        budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
+    ) -> Sequence[LeaseRow]:
         """Lease up to so many URLs of each of the hosts, in one transaction."""
         requests = []
         for host, most in wanted:
@@ -104,14 +115,18 @@ class Tables:
             requests.append(
                 LeaseRequest(lease_id, self.crawl_id, Revision(1), self.host_id(host), host, 0, "default", 1000, most)
             )
-        rows = await self.store.dispatch(self.fence, self.next_lease, requests, now_ms)
+        rows = await self.store.dispatch(self.fence, self.next_lease, requests, now_ms, budgets)
         self.fence = self.fence.next()
         return rows
 
-    async def settle(self, row: LeaseRow, state: UrlState, *, due_ms: int = 0, reason: str | None = None) -> None:
-        """Every URL of a lease ends in `state`, and the lease with it."""
+    async def settle(
+        self, row: LeaseRow, state: UrlState, *, due_ms: int = 0, reason: str | None = None, pages: int = 0
+    ) -> None:
+        """Every URL of a lease ends in `state`, and the lease with it; `pages` of them are new pages."""
         changes = Changes(freed=[row.lease_id])
         queue, counters = changes.queue(row.crawl_id, row.host_id), changes.counters[row.crawl_id]
+        queue.pages += pages
+        counters["pages"] += pages
         for fingerprint, url in row.urls.items():
             rank = due_ms if state is UrlState.WAITING else url.rank
             changes.urls.append(
@@ -145,7 +160,8 @@ class Tables:
             chunks += 1
             if rest is None:
                 return chunks
-            assert rest > after
+            assert rest >= after
+            assert chunks < 1000, "it goes on for ever"
             after = rest
 
     async def command_chunk(self, run: CommandRun, after: int, *, now_ms: int = NOW_MS) -> int | None:

@@ -10,6 +10,7 @@ from shared.wire.messages import (
     HostNote,
     HostProgress,
     Link,
+    MasterStatus,
     Message,
     Origin,
     Outcome,
@@ -191,5 +192,36 @@ SAMPLES: dict[str, tuple[Message, str]] = {
         ),
         "89a474797065a8776f726b65722f31a6776f726b6572a8776f726b65722d31a4706f6f6ca26575a6766973697473cd0190a4"
         "627573791fa770756c6c696e67c2a3706964cd1092a5706167657363a56279746573cf00000002dfdc1c35",
+    ),
+    "worker status, with its configuration": (
+        WorkerStatus(
+            worker="worker-1",
+            pool="eu",
+            visits=400,
+            busy=31,
+            pulling=False,
+            pid=4242,
+            pages=99,
+            bytes=12345678901,
+            in_flight=29,
+            uptime_ms=86_400_000,
+            version="1.0",
+            draining=True,
+            config=3,
+        ),
+        "8ea474797065a8776f726b65722f31a6776f726b6572a8776f726b65722d31a4706f6f6ca26575a6766973697473cd0190a4"
+        "627573791fa770756c6c696e67c2a3706964cd1092a5706167657363a56279746573cf00000002dfdc1c35a9696e5f666c69"
+        "6768741da9757074696d655f6d73ce05265c00a776657273696f6ea3312e30a8647261696e696e67c3a6636f6e66696703",
+    ),
+    "master status, least": (
+        MasterStatus(master="m1", partitions=0),
+        "83a474797065a86d61737465722f31a66d6173746572a26d31aa706172746974696f6e7300",
+    ),
+    "master status, full": (
+        MasterStatus(
+            master="m1", partitions=32, leading=True, draining=True, shards=120, uptime_ms=86_400_000, config=3
+        ),
+        "88a474797065a86d61737465722f31a66d6173746572a26d31aa706172746974696f6e7320a76c656164696e67c3a8647261"
+        "696e696e67c3a673686172647378a9757074696d655f6d73ce05265c00a6636f6e66696703",
     ),
 }

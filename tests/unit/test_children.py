@@ -125,6 +125,21 @@ def test_a_child_that_ends_well_is_left_in_peace() -> None:
     run(story)
 
 
+def test_a_child_that_is_to_last_is_started_again_also_where_it_ended_well() -> None:
+    async def story() -> None:
+        child, told = Scripted(0), list[str]()
+        keeper = Keeper(child, told.append, Deaths(first_wait_s=0.0), lasting=True)
+        await keeper.start()
+        task = asyncio.ensure_future(keeper.keep())
+        while child.starts < 2:  # noqa: ASYNC110 - it has no event; a turn of the loop is all it needs
+            await asyncio.sleep(0)
+        keeper.stop()
+        await task
+        assert told == ["worker-1 ended with status 0; it is started again"]
+
+    run(story)
+
+
 @pytest.mark.parametrize("refusal", [Unusable("no port"), OSError(11, "no more processes")])
 def test_a_start_that_the_system_refuses_is_given_up(refusal: Exception) -> None:
     async def story() -> None:
@@ -189,7 +204,9 @@ def test_ends_in_words() -> None:
 
 def test_children_find_this_code_and_not_the_current_directorys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    found = environment({"ORB_DIR": "/x"})
+    monkeypatch.setenv("ORB_ADDRESS", "elsewhere:1")
+    found = environment({"ORB_DIR": "/x"}, without=["ORB_ADDRESS", "ORB_NEVER_SET"])
+    assert "ORB_ADDRESS" not in found
     root = str(Path(children.__file__).parents[1])
     assert found["PYTHONPATH"].split(":") == [root, "/elsewhere"]
     assert (found["PYTHONSAFEPATH"], found["ORB_DIR"]) == ("1", "/x")

@@ -1,5 +1,6 @@
 """The frame of the `orb` command: exit codes, one sentence per error, nothing imported that was not asked for."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -28,7 +29,7 @@ def test_wrong_arguments_are_exit_code_2(argv: list[str]) -> None:
 def test_help_and_version_are_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == Exit.OK
     listed = capsys.readouterr().out
-    assert [name for name in COMMANDS if f"\n    {name} " not in listed] == []
+    assert [name for name in COMMANDS if re.search(rf"\n    {name}\s", listed) is None] == []
     assert main(["--version"]) == Exit.OK
 
 
@@ -46,6 +47,29 @@ def test_developer_commands_outside_a_clone_say_so(
     monkeypatch.setattr("cli.develop._ROOT", tmp_path)
     assert main(["lint"]) == Exit.ENVIRONMENT
     assert "in a clone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "run"),
+    [
+        ((), ("pytest", "-m", "faults")),
+        (("-k", "kills"), ("pytest", "-m", "faults", "-k", "kills")),
+        (("--seed", "7"), ("tests.support.faults.explore", "--seed", "7")),
+        (("--sqlite", "--rounds=9"), ("tests.support.faults.explore", "--sqlite", "--rounds=9")),
+    ],
+)
+def test_faults_runs_the_tests_and_explores_where_a_seed_or_rounds_are_told(
+    given: tuple[str, ...], run: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def python(*arguments: str) -> int:
+        asked.append(arguments)
+        return 0
+
+    monkeypatch.setattr("cli.develop._python", python)
+    assert main(["faults", *given]) == Exit.OK
+    assert asked == [("-m", *run)]
 
 
 def test_help_needs_no_engine() -> None:

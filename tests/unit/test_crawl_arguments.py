@@ -81,7 +81,7 @@ def test_all_problems_are_told_at_once_with_field_and_flag(capsys: pytest.Captur
         "scope.mode: expected one of host, domain, prefix, any, got 'hots' (did you mean host?) [given as --scope]",
         "politeness.delay_s: ",
         "egress.allow[0]: 10.0.0.1/8 has host bits set (did you mean 10.0.0.0/8?) [given as --allow-net]",
-        "budget.max_seconds: ",
+        "got 'soon' [given as --max-time, and written as 90s, 15m or 2h30m]",
     ):
         assert expected in said
 

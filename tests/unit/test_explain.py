@@ -2,13 +2,14 @@
 
 import pytest
 
+from shared.domain.command import SEED_DELETED
 from shared.domain.explain import meaning, no_page
 from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.fetch import FailureKind
 from shared.domain.scope import ExclusionReason
 
 
-@pytest.mark.parametrize("reason", [*FailureKind, *ExclusionReason, HOST_UNREACHABLE, "poison"])
+@pytest.mark.parametrize("reason", [*FailureKind, *ExclusionReason, HOST_UNREACHABLE, "poison", SEED_DELETED])
 def test_every_reason_that_is_ever_stored_has_a_meaning_of_its_own(reason: str) -> None:
     found = meaning(reason)
     assert found.text

@@ -49,6 +49,10 @@ SAMPLES: dict[str, tuple[Record, str]] = {
         ConfigRecord(msgspec.Raw(b"0.5"), 1_700_000_000_000, "admin"),
         '{"value":0.5,"changed_at_ms":1700000000000,"changed_by":"admin"}',
     ),
+    "settings": (
+        ConfigRecord(msgspec.Raw(b'{"worker":{"visits":8}}'), 1_700_000_000_000, "admin", 4),
+        '{"value":{"worker":{"visits":8}},"changed_at_ms":1700000000000,"changed_by":"admin","revision":4}',
+    ),
 }
 
 

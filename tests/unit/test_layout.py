@@ -28,8 +28,9 @@ ROOMS = {
     "workers": {"fetch", "parse", "extract"},
     "shared": {"domain", "ports", "wire", "adapters"},
     "shared/adapters": {"nats", "etcd", "local", "sql", "objects"},
-    "cli": set[str](),
+    "cli": {"ctl"},
     "tests/benchmarks": {"peers"},
+    "tests/support": {"faults"},
     "tests": {
         "unit", "contract", "integration", "conformance", "faults", "migration", "benchmarks", "e2e", "support",
     },
@@ -37,12 +38,15 @@ ROOMS = {
 """The packages a package may hold; those not named here hold none."""
 
 MODULES = {
-    "api": {"main", "serving", "http", "document", "deps", "errors", "forwarding"},
+    "api": {
+        "main", "serving", "http", "document", "deps", "errors", "forwarding", "conditional", "streamed", "metrics",
+        "traffic", "feeds",
+    },
     "workers": {
         "main", "runtime", "visit", "owners", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive",
-        "report", "discoveries", "outcome", "member",
+        "report", "discoveries", "outcome", "member", "tuning", "tally", "metrics", "exposition",
     },
-    "shared": {"settings", "telemetry", "supervise"},
+    "shared": {"settings", "telemetry", "supervise", "tls"},
     "shared/adapters": set[str](),
     "tests": {"conftest"},
 }  # fmt: skip

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from api.control.fleet import Start, Stop, decided
 from api.control.leader import epoch_after, owners_in
-from api.frontier.room import Allowance, Spent, share_of
 from shared.domain.ids import Partition, Term, term_of
 from shared.ports.coordinator import Entry
 from shared.wire.keys import MemberRecord, PartitionRecord
@@ -88,19 +87,3 @@ def test_entries_of_the_same_or_an_older_term_and_absent_ones_change_nothing() -
     assert list(decided({Partition(1): (PartitionRecord("m2", 3, 70), entry(1))}, seen, ME, 8)) == [
         Stop(Partition(1), term_of(3, 1))
     ]
-
-
-# --- budgets that are divided -----------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 10_000), st.integers(1, 64))
-def test_the_shares_of_a_budget_add_up_to_it(total: int, shares: int) -> None:
-    parts = [share_of(total, Partition(p), shares) for p in range(shares)]
-    assert sum(part or 0 for part in parts) == total
-
-
-def test_a_partition_keeps_to_its_share_whatever_others_spend() -> None:
-    allowance = Allowance(10, None, {Partition(0): Spent(2, 0, 1)}, shares=4)
-    assert allowance.room(9, Partition(0)) == 0
-    assert allowance.room(9, Partition(1)) == 3
-    assert allowance.room(9, Partition(3)) == 2

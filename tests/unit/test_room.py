@@ -68,7 +68,7 @@ def test_the_page_budget_is_never_exceeded_whatever_the_interleaving(budget: int
         match data.draw(st.sampled_from(["take", "settle", "reload"])):
             case "take":
                 wanted = data.draw(st.integers(1, 20))
-                n = allowance.room(wanted, Partition(p))
+                n = allowance.room(wanted)
                 assert 0 <= n <= wanted
                 allowance.take(Partition(p), n)
                 leased = data.draw(st.integers(0, n))
@@ -87,20 +87,20 @@ def test_the_page_budget_is_never_exceeded_whatever_the_interleaving(budget: int
             case _:
                 allowance.restore(Partition(p), Spent(stored[p], 7 * stored[p], out[p]))
         assert sum(stored.values()) + sum(out.values()) <= budget
-    assert allowance.room(10**9, Partition(0)) == budget - sum(stored.values()) - sum(out.values())
+    assert allowance.room(10**9) == budget - sum(stored.values()) - sum(out.values())
     assert allowance.exhausted() == ("max_pages" if sum(stored.values()) >= budget else None)
 
 
 def test_a_spent_byte_budget_stops_dispatch() -> None:
     allowance = Allowance(None, 100, {Partition(0): Spent(1, 60, 0), Partition(1): Spent(1, 30, 2)})
-    assert allowance.room(5, Partition(0)) == 5
+    assert allowance.room(5) == 5
     allowance.settled(Partition(1), 1, 1, 10)
-    assert allowance.room(5, Partition(0)) == 0
+    assert allowance.room(5) == 0
     assert allowance.exhausted() == "max_bytes"
 
 
 def test_without_budgets_everything_may_go() -> None:
     allowance = Allowance(None, None, {})
     allowance.take(Partition(0), 10**6)
-    assert allowance.room(500, Partition(0)) == 500
+    assert allowance.room(500) == 500
     assert allowance.exhausted() is None

@@ -114,7 +114,7 @@ class Desk:
         assert set(self.host.taken) == {lease.row.slot for lease in self.leases}
         assert self.queue.pages == self.counters["pages"]
         allowance = self.crawl.allowance
-        assert allowance.room(10**6, P) == 1000 - self.counters["pages"] - count[UrlState.LEASED]
+        assert allowance.room(10**6) == 1000 - self.counters["pages"] - count[UrlState.LEASED]
 
 
 def page(print_: bytes, size: int = 10, status: int = 200) -> UrlOutcome:

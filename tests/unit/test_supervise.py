@@ -1,6 +1,7 @@
 """Background tasks end with their block, and none fails unseen."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
@@ -83,6 +84,89 @@ def test_a_cancelled_block_stays_cancelled() -> None:
             await asyncio.sleep(0)
             task.cancel()
         assert task.cancelled()
+
+    asyncio.run(main())
+
+
+class Failed(Exception):
+    """What a caller answers by trying again."""
+
+
+async def fails_when(gate: asyncio.Event) -> None:
+    try:
+        await gate.wait()
+    except asyncio.CancelledError:
+        raise Failed from None  # a client library does so
+    raise Failed
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_cancellation_that_meets_a_failing_task_is_not_lost_at_any_moment(turns: int) -> None:
+    """Found by `./orb faults --seed 6 --rounds 114`: a watch of etcd that tried again outlived its session, and the
+    master that waited for its end never campaigned again."""
+
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def tries_again() -> None:
+            for _ in range(100):
+                with contextlib.suppress(Failed):
+                    async with Tasks() as tasks:
+                        tasks.start("fails", fails_when(gate))
+                        await asyncio.Event().wait()
+                await asyncio.sleep(0)
+
+        trying = asyncio.create_task(tries_again())
+        await asyncio.sleep(0.01)
+        if turns:
+            gate.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        trying.cancel()
+        gate.set()
+        await asyncio.wait({trying})
+        assert trying.cancelled()
+
+    asyncio.run(main())
+
+
+def test_a_time_limit_that_meets_a_failing_task_is_still_that_limit() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(0.01):
+            async with Tasks() as tasks:
+                tasks.start("fails", fails_when(asyncio.Event()))
+                await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+
+
+def test_a_failure_inside_of_a_task_that_was_cancelled_before_is_told() -> None:
+    """As in the clean-up after a cancellation: nobody has asked this block to end."""
+
+    async def main() -> None:
+        told: list[str] = []
+
+        async def cleans_up() -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                gate = asyncio.Event()
+                gate.set()
+                try:
+                    async with Tasks() as tasks:
+                        tasks.start("fails", fails_when(gate))
+                        await asyncio.Event().wait()
+                except Failed:
+                    told.append("failed")
+                raise
+
+        cleaning = asyncio.create_task(cleans_up())
+        await asyncio.sleep(0)
+        cleaning.cancel()
+        await asyncio.wait({cleaning})
+        assert told == ["failed"]
+        assert cleaning.cancelled()
 
     asyncio.run(main())
 

@@ -21,6 +21,7 @@ from shared.wire.messages import (
     HostProgress,
     Link,
     Malformed,
+    MasterStatus,
     Message,
     Origin,
     Outcome,
@@ -34,6 +35,7 @@ from shared.wire.messages import (
     WorkerStatus,
     decode_answer,
     decode_discoveries,
+    decode_master_status,
     decode_progress,
     decode_question,
     decode_report,
@@ -57,6 +59,7 @@ DECODERS: dict[type[msgspec.Struct], Decoder] = {
     Command: decode_report,
     Discoveries: decode_discoveries,
     WorkerStatus: decode_status,
+    MasterStatus: decode_master_status,
     Progress: decode_progress,
 }
 EVERY_DECODER = sorted(set(DECODERS.values()), key=lambda decoder: decoder.__name__)

@@ -7,6 +7,6 @@
 
 from shared.adapters.etcd.coordinator import EtcdCoordinator
 from shared.adapters.etcd.server import EmbeddedEtcd, EtcdServerSettings
-from shared.adapters.etcd.settings import EtcdSettings, TlsSettings
+from shared.adapters.etcd.settings import EtcdSettings
 
-__all__ = ["EmbeddedEtcd", "EtcdCoordinator", "EtcdServerSettings", "EtcdSettings", "TlsSettings"]
+__all__ = ["EmbeddedEtcd", "EtcdCoordinator", "EtcdServerSettings", "EtcdSettings"]

@@ -14,8 +14,9 @@ import grpc
 import structlog
 
 from shared.adapters.etcd.errors import failure_of, stale_login
-from shared.adapters.etcd.settings import EtcdSettings, TlsSettings
+from shared.adapters.etcd.settings import EtcdSettings
 from shared.domain.errors import Transient, Unusable
+from shared.tls import TlsSettings
 
 log = structlog.get_logger(__name__)
 

@@ -6,9 +6,8 @@ bundled release is for laptops and tests: a cluster that matters runs etcd by it
 
 import asyncio
 import hashlib
+import json
 import os
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ import grpc
 import structlog
 
 from shared.domain.errors import Transient, Unusable
-from shared.supervise import dying_with, process_end
+from shared.supervise import BundledServer, last_lines
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +32,7 @@ SOCKET: Final = "client.sock:1"
 
 _PEER: Final = "unix://peer.sock:1"
 _POLL_S: Final = 0.02
-_LOG_BYTES: Final = 64 * 1024
+_ANSWER_S: Final = 5.0
 _LONGEST_SOCKET: Final = 107
 _MIB: Final = 1 << 20
 
@@ -41,12 +40,14 @@ _MIB: Final = 1 << 20
 @dataclass(frozen=True, slots=True)
 class EtcdServerSettings:
     """`heartbeat_ms`, `election_ms`: etcd grants no lease shorter than one and a half elections. `retention`: how much
-    history a watch may resume from. `arguments` are added to the command as they are: TLS, peers of a cluster."""
+    history a watch may resume from. `log_mib`: its log is put aside at this size, and one older is kept. `arguments`
+    are added to the command as they are: TLS, peers of a cluster."""
 
     heartbeat_ms: int = 100
     election_ms: int = 1_000
     retention: str = "1h"
     quota_bytes: int = 512 * _MIB
+    log_mib: int = 10
     arguments: tuple[str, ...] = ()
     start_s: float = 60.0
     stop_s: float = 10.0
@@ -68,32 +69,15 @@ def find_executable() -> Path:
     raise Unusable(f"there is no etcd here: install the package {DISTRIBUTION}")
 
 
-class EmbeddedEtcd:
-    """A server with one member that lives in `folder` and dies with this process.
-
-    It dies with the *thread* that called `start` (a rule of the kernel's parent-death signal): start it from the main
-    thread. It is not bound to an event loop. Its own session keeps a Ctrl-C at the terminal from it.
-    """
+class EmbeddedEtcd(BundledServer):
+    """A server with one member in `folder`: `data/`, two sockets, `etcd.log`."""
 
     def __init__(
         self, folder: Path, settings: EtcdServerSettings | None = None, *, inherit: tuple[int, ...] = ()
     ) -> None:
-        """`inherit`: descriptors that the server holds open while it lives, such as a lock's."""
-        self._inherit = inherit
-        self._folder = folder.absolute()
         self._settings = settings or EtcdServerSettings()
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__("etcd", folder, stop_s=self._settings.stop_s, inherit=inherit)
         self._link: Path | None = None
-
-    @property
-    def folder(self) -> Path:
-        """Everything it writes: `data/`, two sockets, `etcd.log`. Mode 0700."""
-        return self._folder
-
-    @property
-    def pid(self) -> int | None:
-        """The running server's process id."""
-        return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     async def start(self) -> str:
         """Start it and wait until it answers; its endpoint, the same after every start.
@@ -101,34 +85,19 @@ class EmbeddedEtcd:
         Raises Unusable with the last lines of its log when it does not come up, and Transient when a signal killed it
         meanwhile.
         """
-        if self.pid is not None:
-            raise Unusable(f"the etcd in {self._folder} is already running as process {self.pid}")
         executable = find_executable()
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._folder.chmod(0o700)
+        with self._starting(executable):
             endpoint = self._endpoint()
-            self._spawn(executable)
+            # What a variable of the environment says would count as much as an option.
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
+            self._log_file.unlink(missing_ok=True)
+            self._spawn(self._command(executable), environment)
             await self._await_answer(endpoint)
-        except BaseException as error:
-            self.kill()
-            if isinstance(error, OSError):
-                raise Unusable(f"cannot start {executable} in {self._folder}: {error}") from error
-            raise
         log.info("etcd.started", pid=self.pid, endpoint=endpoint)
         return endpoint
 
     async def stop(self) -> None:
-        """End it in good order, and by force after settings.stop_s."""
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(self._settings.stop_s):
-                    await self.exited()
-            except TimeoutError:
-                log.warning("etcd.killed", pid=process.pid, waited_s=self._settings.stop_s)
-        self.kill()
+        await super().stop()
         if self._link is not None:
             self._link.unlink(missing_ok=True)
 
@@ -137,30 +106,25 @@ class EmbeddedEtcd:
         await self.stop()
         return await self.start()
 
-    def kill(self) -> None:
-        """SIGKILL, and reap it."""
-        process, self._process = self._process, None
-        if process is not None:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+    async def end_sessions(self) -> None:
+        """Let go at once of all that dead members hold by their leases, instead of when those run out.
 
-    async def exited(self) -> int:
-        """Wait for its end: the exit status, negative for a signal."""
-        if self._process is None:
-            raise Unusable("etcd was not started")
-        return await process_end(self._process)
+        Only where it is proved that no member of an earlier run lives. Transient when it does not answer.
+        """
+        async with _channel(self._endpoint()) as channel:
+            every = rpc.RangeRequest(key=b"\0", range_end=b"\0", keys_only=True)
+            try:
+                held = await rpc.KVStub(channel).Range(every, timeout=_ANSWER_S)
+                for lease in {entry.lease for entry in held.kvs} - {0}:
+                    await _revoke(channel, lease)
+            except grpc.aio.AioRpcError as error:
+                raise Transient(f"etcd does not answer: {error.details()}") from error
 
     def log_tail(self, lines: int = 12) -> str:
-        """The first and the last lines of its log, for a message to the user."""
-        if not self._log_file.exists():
-            return ""
-        with self._log_file.open("rb") as file:
-            first = file.readline(_LOG_BYTES)
-            file.seek(max(file.seek(0, os.SEEK_END) - _LOG_BYTES, len(first)))
-            # The first line says what is wrong with an option; all the others are then the list of options.
-            tail = [first.rstrip(b"\n"), *file.read().splitlines()[-lines:]]
-        return b"\n".join(tail).decode("utf-8", "replace")
+        """The first and the last lines of what it said, for a message to the user."""
+        # The first line says what is wrong with an option; all the others are then the list of options.
+        said = last_lines(self.output, 1_000_000)
+        return "\n".join([*said[:1], *said[1:][-lines:], *last_lines(self._log_file, lines)])
 
     def _command(self, executable: Path) -> Sequence[str]:
         settings = self._settings
@@ -178,38 +142,20 @@ class EmbeddedEtcd:
             "auto-compaction-retention": settings.retention,
             "quota-backend-bytes": str(settings.quota_bytes),
             "log-level": "warn",
+            "log-outputs": self._log_file.name,
+            "log-rotation-config-json": json.dumps({"maxsize": settings.log_mib, "maxbackups": 1}),
         }
-        command = [*dying_with(os.getpid()), os.fspath(executable)]
+        command = [os.fspath(executable), "--enable-log-rotation"]
         # The last of two equal options is the one that counts.
         return [*command, *(f"--{name}={value}" for name, value in options.items()), *settings.arguments]
-
-    def _spawn(self, executable: Path) -> None:
-        # What a variable of the environment says would count as much as an option.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
-        with self._log_file.open("wb") as output:
-            self._process = subprocess.Popen(
-                self._command(executable),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder,
-                env=environment,
-                start_new_session=True,
-                pass_fds=self._inherit,
-            )
 
     async def _await_answer(self, endpoint: str) -> None:
         """Until a read that needs a leader is answered."""
         deadline = time.monotonic() + self._settings.start_s
-        process = self._process
-        assert process is not None
-        while process.poll() is None and time.monotonic() < deadline:
+        while not self._ended() and time.monotonic() < deadline:
             if self._listening() and await _answers(endpoint):
                 return
             await asyncio.sleep(_POLL_S)
-        status = process.poll()
-        if status is not None and status < 0:
-            raise Transient(f"etcd was killed by {signal.Signals(-status).name} while it started")
         raise Unusable(f"etcd did not start:\n{self.log_tail() or '(it wrote no log)'}")
 
     def _listening(self) -> bool:
@@ -230,12 +176,21 @@ class EmbeddedEtcd:
     def _log_file(self) -> Path:
         return self._folder / "etcd.log"
 
-    def __repr__(self) -> str:
-        return f"<EmbeddedEtcd {self._folder} pid={self.pid}>"
+
+def _channel(endpoint: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(endpoint, options=[("grpc.use_local_subchannel_pool", 1)])
+
+
+async def _revoke(channel: grpc.aio.Channel, lease: int) -> None:
+    try:
+        await rpc.LeaseStub(channel).LeaseRevoke(rpc.LeaseRevokeRequest(ID=lease), timeout=_ANSWER_S)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.NOT_FOUND:  # which ran out by itself just now
+            raise
 
 
 async def _answers(endpoint: str) -> bool:
-    async with grpc.aio.insecure_channel(endpoint, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    async with _channel(endpoint) as channel:
         try:
             await rpc.KVStub(channel).Range(rpc.RangeRequest(key=b"/", count_only=True), timeout=1.0)
         except grpc.aio.AioRpcError as error:

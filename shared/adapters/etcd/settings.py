@@ -1,19 +1,9 @@
 """What the etcd adapter is told: where the members are, how to log in, how patient to be."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from shared.settings import ClusterMasterSettings, ClusterWorkerSettings, listed
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """PEM files. `ca` signs the members' certificates; with `cert` and `key` we show one of our own, whose common name
-    is then the user: it needs no password and has no token that expires."""
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+from shared.tls import TlsSettings, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +12,8 @@ class EtcdSettings:
 
     `attempt_s`: how long one member may take to answer; `answer_s`: all attempts of a call that may be repeated.
     `resync_s`: a view is compared with a fresh list so often. `page`: keys in one answer of a list.
-    `user` and `password` are sent over TLS or within this machine only.
+    `user` and `password` are sent over TLS or within this machine only. Where `tls` has a certificate of ours, its
+    common name is the user: it needs no password and has no token that expires.
     """
 
     endpoints: tuple[str, ...]
@@ -37,10 +28,9 @@ class EtcdSettings:
 
 def etcd_of(settings: ClusterMasterSettings | ClusterWorkerSettings) -> EtcdSettings:
     """The cluster's etcd, as a process is told of it."""
-    files = (settings.etcd_ca, settings.etcd_cert, settings.etcd_key)
     return EtcdSettings(
         listed(settings.etcd),
         user=settings.etcd_user,
         password=settings.etcd_password,
-        tls=TlsSettings(*files) if any(files) else None,
+        tls=told(settings.etcd_ca, settings.etcd_cert, settings.etcd_key),
     )

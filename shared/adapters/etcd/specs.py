@@ -1,9 +1,11 @@
 """Published specs under `crawls/`: written by the leader, watched by the workers."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
+import structlog
 
 from shared.domain.crawl import decode_spec, encode_spec
 from shared.domain.errors import Transient
@@ -13,7 +15,10 @@ from shared.ports.specs import PublishedSpec
 from shared.wire.keys import CrawlRecord, Keys, decode_record, encode_record
 from shared.wire.messages import Malformed
 
+log = structlog.get_logger(__name__)
+
 _TRIES: Final = 5
+_RESYNC_S: Final = 5.0
 
 
 class EtcdSpecs:
@@ -43,6 +48,21 @@ class EtcdSpecs:
                 seen = "not published" if published is None else f"published at revision {published.revision}"
                 raise Transient(f"crawl {crawl_id} is {seen}, revision {revision} is wanted")
             await self._view.changed(snapshot, left_s)
+
+    def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
+        """See `SpecSource`."""
+        try:
+            return self._read(crawl_id, self._view.snapshot.entries.get(self._keys.crawl(crawl_id)))
+        except Transient as error:
+            log.debug("spec.unreadable", crawl=crawl_id, reason=str(error))
+            return None
+
+    async def changes(self) -> AsyncIterator[None]:
+        """See `SpecSource`."""
+        snapshot = self._view.snapshot
+        while True:
+            yield
+            snapshot = await self._view.changed(snapshot, _RESYNC_S)
 
     def _read(self, crawl_id: CrawlId, entry: Entry | None) -> PublishedSpec | None:
         if entry is None:
@@ -92,7 +112,9 @@ class EtcdSpecPublisher:
 def record_of(spec: PublishedSpec) -> bytes:
     """The value under a crawl's key."""
     return encode_record(
-        CrawlRecord(spec.revision, spec.partitions, msgspec.Raw(encode_spec(spec.spec)), gone=spec.gone)
+        CrawlRecord(
+            spec.revision, spec.partitions, msgspec.Raw(encode_spec(spec.spec)), gone=spec.gone, paused=spec.paused
+        )
     )
 
 
@@ -102,7 +124,7 @@ def _published(crawl_id: CrawlId, entry: Entry) -> PublishedSpec:
         spec = decode_spec(bytes(record.spec))
     except (Malformed, msgspec.MsgspecError) as error:
         raise Transient(f"the record of crawl {crawl_id} cannot be read: {error}") from error
-    return PublishedSpec(crawl_id, Revision(record.revision), spec, record.partitions, record.gone)
+    return PublishedSpec(crawl_id, Revision(record.revision), spec, record.partitions, record.gone, record.paused)
 
 
 def _is_newer(entry: Entry, spec: PublishedSpec) -> bool:

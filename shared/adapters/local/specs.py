@@ -2,17 +2,22 @@
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
+import structlog
 
 from shared.domain.crawl import CrawlSpec, decode_spec, encode_spec
 from shared.domain.errors import Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.specs import PublishedSpec
 
+log = structlog.get_logger(__name__)
+
 _POLL_S: Final = 0.05
+_TURN_S: Final = 0.25
 _Signature = tuple[int, int, int]
 
 
@@ -22,6 +27,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     partitions: int
     gone: bool = False
+    paused: bool = False
     spec: msgspec.Raw
 
 
@@ -49,7 +55,11 @@ class LocalSpecs:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         content = _File(
-            revision=spec.revision, partitions=spec.partitions, gone=spec.gone, spec=msgspec.Raw(encode_spec(spec.spec))
+            revision=spec.revision,
+            partitions=spec.partitions,
+            gone=spec.gone,
+            paused=spec.paused,
+            spec=msgspec.Raw(encode_spec(spec.spec)),
         )
         scratch = path.with_name(f".{path.name}.{os.getpid()}")
         scratch.write_bytes(msgspec.json.encode(content))
@@ -68,6 +78,20 @@ class LocalSpecs:
                 raise Transient(f"crawl {crawl_id} is {seen}, revision {revision} is wanted")
             await asyncio.sleep(_POLL_S)
 
+    def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
+        """See `SpecSource`."""
+        try:
+            return self._read(crawl_id)
+        except Transient as error:
+            log.debug("spec.unreadable", crawl=crawl_id, reason=str(error))
+            return None
+
+    async def changes(self) -> AsyncIterator[None]:
+        """See `SpecSource`. A file tells nobody that it was replaced: four turns a second."""
+        while True:
+            yield
+            await asyncio.sleep(_TURN_S)
+
     def _read(self, crawl_id: CrawlId) -> PublishedSpec | None:
         path = self._path(crawl_id)
         try:
@@ -82,7 +106,9 @@ class LocalSpecs:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise Transient(f"the spec of crawl {crawl_id} cannot be read from {path}: {error}") from error
-        published = PublishedSpec(crawl_id, Revision(content.revision), spec, content.partitions, content.gone)
+        published = PublishedSpec(
+            crawl_id, Revision(content.revision), spec, content.partitions, content.gone, content.paused
+        )
         self._seen[crawl_id] = (signature, published)
         return published
 

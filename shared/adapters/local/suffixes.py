@@ -1,4 +1,7 @@
-"""The public suffix list that a folder's crawl was begun with, kept beside it: partitions depend on it for good."""
+"""The public suffix list that a crawl's folder or a cluster was begun with: partitions depend on it for good.
+
+A folder keeps it beside its database. A cluster keeps it in SQL, for masters, and in the coordinator, for workers.
+"""
 
 import os
 from importlib import resources
@@ -17,10 +20,21 @@ def keep_snapshot(folder: Path) -> None:
         return
     staged = kept.with_suffix(".new")
     with staged.open("wb") as file:
-        file.write(resources.files("publicsuffixlist").joinpath("public_suffix_list.dat").read_bytes())
+        file.write(installed_list().encode())
         file.flush()
         os.fsync(file.fileno())
     staged.replace(kept)
+
+
+def installed_list() -> str:
+    """The text of the list that is installed here."""
+    return resources.files("publicsuffixlist").joinpath("public_suffix_list.dat").read_text(encoding="utf-8")
+
+
+def use_list(stored: str) -> None:
+    """Judge domains by the cluster's list, whatever is installed here."""
+    if stored != installed_list():
+        fix_public_suffixes(stored)
 
 
 def use_snapshot(folder: Path) -> None:

@@ -1,19 +1,25 @@
 """The Broker port over NATS JetStream."""
 
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from shared.adapters.nats import streams, talk
+from shared.adapters.nats.backlog import unapplied
 from shared.adapters.nats.connection import Connection, status_of
+from shared.adapters.nats.events import NatsEvents
 from shared.adapters.nats.jetstream import API, NO_MESSAGE, ApiError, call, demand, failure, store, unix_ns
-from shared.adapters.nats.reports import NatsReportReader, stream_state
+from shared.adapters.nats.reader import StreamReader, stream_state
 from shared.adapters.nats.settings import StreamSettings
+from shared.adapters.nats.standing import listed_visits, stored_visit
 from shared.adapters.nats.visits import NatsVisit, VisitQueue
 from shared.domain.errors import Transient
+from shared.domain.frontier import Position
 from shared.domain.ids import Partition
-from shared.ports.broker import ReportKind, StreamState
+from shared.domain.lag import Waiting
+from shared.ports.broker import QueuedVisit, ReportKind, StoredVisit, StreamState
+from shared.tls import TlsSettings
 from shared.wire import subjects
 
 
@@ -21,19 +27,29 @@ class NatsBroker:
     """A Broker. Every call is bounded: by its own `wait_s`, else by `settings.answer_s`."""
 
     def __init__(self, connection: Connection, settings: StreamSettings) -> None:
+        self.events = NatsEvents(connection, settings)
+        """The stream of events, over the same connection."""
         self._connection = connection
         self._settings = settings
         self._queues: dict[str, VisitQueue] = {}
 
     @classmethod
     async def connect(
-        cls, urls: Sequence[str], *, token: str | None, name: str, settings: StreamSettings
+        cls,
+        urls: Sequence[str],
+        *,
+        token: str | None,
+        name: str,
+        settings: StreamSettings,
+        tls: TlsSettings | None = None,
     ) -> "NatsBroker":
-        """Connect within settings.connect_s; afterwards it reconnects for ever.
+        """Connect within settings.connect_s; afterwards it reconnects for ever. Where `tls` is told or a URL is
+        `tls://`, never in the clear.
 
         Raises Transient when no broker answers, Unusable when it refuses the credentials.
         """
-        return cls(await Connection.open(urls, token=token, name=name, settings=settings), settings)
+        connection = await Connection.open(urls, token=token, name=name, settings=settings, tls=tls)
+        return cls(connection, settings)
 
     async def declare(self, pools: Sequence[str]) -> None:
         await streams.declare(self._connection, list(pools), self._settings)
@@ -55,8 +71,19 @@ class NatsBroker:
             queue = self._queues[pool] = VisitQueue(self._connection, pool, self._settings)
         return await queue.pull(most, wait_s)
 
-    async def drop_visit(self, pool: str, partition: Partition, host_id: int, slot: int) -> None:
-        await self._purge(subjects.visits_stream(pool), {"filter": subjects.visit(pool, partition, host_id, slot)})
+    async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
+        return await listed_visits(self._connection, partition, self._settings.answer_s)
+
+    async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
+        return await stored_visit(self._connection, partition, place, self._settings.answer_s)
+
+    async def drop_visit(
+        self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
+    ) -> None:
+        what: dict[str, Any] = {"filter": subjects.visit(pool, partition, host_id, slot)}
+        if through is not None:
+            what["seq"] = through + 1
+        await self._purge(subjects.visits_stream(pool), what)
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
@@ -69,13 +96,14 @@ class NatsBroker:
             raise failure(stored, f"cannot store a report on {subject}")
         return stored
 
-    async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> NatsReportReader:
-        reader = NatsReportReader(self._connection, subjects.report(partition, kind), after, self._settings)
+    async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> StreamReader:
+        which = [subjects.report(partition, kind)]
+        reader = StreamReader(self._connection, subjects.REPORTS, which, after, self._settings)
         await reader.open()
         return reader
 
     async def reports_state(self) -> StreamState:
-        return await stream_state(self._connection, self._settings.answer_s)
+        return await stream_state(self._connection, subjects.REPORTS, self._settings.answer_s)
 
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
         found = await self._report({"last_by_subj": subjects.report(partition, kind)})
@@ -92,6 +120,9 @@ class NatsBroker:
     async def pending_reports(self) -> int:
         info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", None, self._settings.answer_s)
         return int(info["state"]["messages"])
+
+    async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
+        return await unapplied(self._connection, positions, self._settings.answer_s)
 
     async def fullness(self, kind: ReportKind) -> float:
         every = {"subjects_filter": f"reports.*.{kind}"}

@@ -22,8 +22,10 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, SlowConsumerError
 
+from shared.adapters.nats.secure import PlainClient, SecureClient, demanded
 from shared.adapters.nats.settings import StreamSettings
 from shared.domain.errors import Permanent, Transient, Unusable
+from shared.tls import TlsSettings
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +35,7 @@ _HEADER_LINE: Final = len(b"NATS/1.0\r\n\r\n")
 _HEADER_SEPARATORS: Final = len(b": \r\n")
 _PING_S: Final = 10
 _CLOSE_S: Final = 2.0
+_CANCEL_S: Final = 0.1
 
 
 def status_of(message: Msg) -> str | None:
@@ -67,9 +70,21 @@ class Connection:
         self._last_error = "no answer"
 
     @classmethod
-    async def open(cls, urls: Sequence[str], *, token: str | None, name: str, settings: StreamSettings) -> "Connection":
-        """Connect within settings.connect_s. Raises Unusable when credentials are refused, Transient otherwise."""
-        self = cls(Client(), settings)
+    async def open(
+        cls,
+        urls: Sequence[str],
+        *,
+        token: str | None,
+        name: str,
+        settings: StreamSettings,
+        tls: TlsSettings | None = None,
+    ) -> "Connection":
+        """Connect within settings.connect_s, over TLS where `tls` is told or a URL is `tls://`.
+
+        Raises Unusable when credentials are refused or the files of `tls` are no good, Transient otherwise.
+        """
+        files = demanded(urls, tls)
+        self = cls(PlainClient() if files is None else SecureClient(files), settings)
         loop = asyncio.get_running_loop()
         self._refusal = loop.create_future()
         connecting = loop.create_task(self._connect(urls, token, name), name="broker.connect")
@@ -88,8 +103,9 @@ class Connection:
         finally:
             self._refusal = None
             if self._subscription is None:
-                connecting.cancel()
-                await asyncio.wait({connecting})
+                while not connecting.done():  # the library may take one for the end of what it waits for
+                    connecting.cancel()
+                    await asyncio.wait({connecting}, timeout=_CANCEL_S)
                 self._closing = True
                 await self._client.close()
 

@@ -101,17 +101,24 @@ async def _declare_stream(connection: Connection, wanted: dict[str, Any], wait_s
         return
     if answer.err_code != STREAM_DIFFERS:
         raise failure(answer, f"cannot create stream {name}")
-    if name != ROBOTS_STREAM:
-        await _refuse_loss(connection, wanted, wait_s)
-    answer = await call(connection, f"STREAM.UPDATE.{name}", wanted, wait_s)
+    lossy = name == ROBOTS_STREAM  # a cache, of more subjects than are listed in one answer
+    info = await demand(connection, f"STREAM.INFO.{name}", None if lossy else {"subjects_filter": ">"}, wait_s)
+    if not lossy:
+        _refuse_loss(info, wanted)
+    answer = await call(connection, f"STREAM.UPDATE.{name}", keeping_replicas(wanted, info["config"]), wait_s)
     if isinstance(answer, ApiError):
         raise failure(answer, f"cannot update stream {name} to what is declared")
 
 
-async def _refuse_loss(connection: Connection, wanted: dict[str, Any], wait_s: float) -> None:
+def keeping_replicas(wanted: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    """What is wanted of a stream, with no fewer replicas than it has: a master that was not told of a cluster takes
+    nobody's copies away."""
+    return {**wanted, "num_replicas": max(wanted["num_replicas"], int(current.get("num_replicas", 1)))}
+
+
+def _refuse_loss(info: dict[str, Any], wanted: dict[str, Any]) -> None:
     """A server that is given a lower bound deletes what lies above it, whatever the discard policy says."""
     name = wanted["name"]
-    info = await demand(connection, f"STREAM.INFO.{name}", {"subjects_filter": ">"}, wait_s)
     state, current = info["state"], info["config"]
     if 0 < wanted["max_bytes"] < state["bytes"]:
         raise Permanent(f"stream {name} holds {state['bytes']} bytes, more than its declared {wanted['max_bytes']}")

@@ -16,6 +16,7 @@ from shared.domain.archive import RecordLocation
 from shared.ports.archive import ArchiveFull, ArchiveUnavailable, RecordUnreadable
 
 OPEN_SUFFIX: Final = ".open"
+_LONGEST_NAME: Final = 255 - len(OPEN_SUFFIX)
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -24,6 +25,9 @@ class LocalSegments:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def __repr__(self) -> str:
+        return f"<LocalSegments {self._folder}>"
 
     def create(self, name: str) -> "LocalSegment":
         with _named_errors(name):
@@ -46,35 +50,35 @@ class LocalSegments:
                 os.close(fd)
 
     def read(self, location: RecordLocation) -> bytes:
-        fd = self._open_for_reading(location.segment)
-        try:
-            with _named_errors(location.segment):
-                data = os.pread(fd, location.length, location.offset)
-        finally:
-            os.close(fd)
+        data = self.read_up_to(location.segment, location.offset, location.length)
         if len(data) != location.length:
             raise RecordUnreadable(f"segment {location.segment} ends before byte {location.offset + location.length}")
         return data
 
     def read_up_to(self, name: str, offset: int, most: int) -> bytes:
-        """What a segment holds from `offset` on, at most `most` bytes; empty at its end."""
+        if offset < 0 or most < 0:
+            raise RecordUnreadable(f"segment {name} has no {most} bytes at {offset}")
         fd = self._open_for_reading(name)
         try:
             with _named_errors(name):
-                return os.pread(fd, most, offset)
+                # A place is what an outcome said it is: no more memory is asked for than there is file.
+                return os.pread(fd, max(0, min(most, os.fstat(fd).st_size - offset)), offset)
         finally:
             os.close(fd)
 
     def _open_for_reading(self, name: str) -> int:
         """Final name first; then as unfinished; then the final name again, as it may be renamed in between."""
-        path = self._path(name)
+        try:
+            path = self._path(name)
+        except ValueError as error:
+            raise RecordUnreadable(str(error)) from error
         for candidate in (path, _open_path(path), path):
-            with contextlib.suppress(FileNotFoundError):
+            with _named_errors(name), contextlib.suppress(FileNotFoundError):
                 return os.open(candidate, os.O_RDONLY | os.O_CLOEXEC)
         raise RecordUnreadable(f"there is no segment {name} in {self._folder}")
 
     def _path(self, name: str) -> Path:
-        if "/" in name or name.startswith(".") or not name:
+        if not name or name.startswith(".") or "/" in name or "\0" in name or len(name.encode()) > _LONGEST_NAME:
             raise ValueError(f"not a segment's name: {name!r}")
         return self._folder / name
 

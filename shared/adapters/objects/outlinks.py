@@ -3,9 +3,8 @@
 import zlib
 from typing import Final
 
-from shared.adapters.objects.local import LocalSegments
 from shared.domain.archive import RecordLocation
-from shared.ports.archive import RecordUnreadable
+from shared.ports.archive import RecordUnreadable, SegmentReader
 
 _PIECE: Final = 64 << 10
 _MOST: Final = 64 << 20
@@ -13,7 +12,7 @@ _BESIDE: Final = 2
 """A page's records besides the response: the request and the metadata, in this order, directly behind it."""
 
 
-def read_outlinks(segments: LocalSegments, page: RecordLocation) -> list[tuple[str, str]]:
+def read_outlinks(segments: SegmentReader, page: RecordLocation) -> list[tuple[str, str]]:
     """The outlinks of the page whose response lies at `page`: pairs of URL and how it was found, as the record says.
 
     Empty where no metadata record follows. RecordUnreadable for a damaged one.

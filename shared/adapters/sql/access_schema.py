@@ -1,4 +1,5 @@
-"""The tables of who may do what, who did what, and what was asked before. They belong to the same metadata."""
+"""The tables of who may do what, who did what, what was asked before, and how members are to run. They belong to the
+same metadata."""
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, String, Table, Text
 
@@ -54,3 +55,23 @@ command_requests = Table(
     Column("actor", Text, nullable=False),
 )
 """What was asked of the owners; `commands` has what each of them has done of it."""
+
+config_revisions = Table(
+    "config_revisions",
+    metadata,
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    Column("document", Text, nullable=False),
+    Column("changed_at_ms", BigInteger, nullable=False),
+    Column("changed_by", Text, nullable=False),
+)
+"""The hot configuration: the newest revision is the one that holds, without any the defaults do."""
+
+drains = Table(
+    "drains",
+    metadata,
+    Column("role", String(16), primary_key=True),
+    Column("member", String(64), primary_key=True),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("asked_by", Text, nullable=False),
+)
+"""The members that are to take up nothing new, whether they live or not."""

@@ -1,17 +1,17 @@
 """The transaction that writes an owner's decisions (shared.domain.ledger.Changes)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql import schema
-from shared.adapters.sql.bulk import Bulk
+from shared.adapters.sql.bulk import AMONG, Bulk
 from shared.adapters.sql.fence import pass_fence
-from shared.domain.frontier import Fence, Position, UrlState
-from shared.domain.ids import CrawlId, HostId, Partition
-from shared.domain.ledger import Changes, DeadLetter
+from shared.domain.frontier import Fence, Position
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ledger import Changes, DeadLetter, QueueEnd
 
 _URL = Bulk(
     "UPDATE urls SET state = :state, rank = :rank, attempts = :attempts, flags = :flags, reason = :reason,"
@@ -64,12 +64,26 @@ _DEAD_LETTER = text(
     "INSERT INTO dead_letters (partition, crawl_id, kind, at_ms, url, evidence, payload)"
     " VALUES (:partition, :crawl_id, :kind, :at_ms, :url, :evidence, :payload)"
 )
-_GIVE_UP = text(
-    "UPDATE urls SET state = :state, reason = :reason"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND state IN (0, 1)"
+_LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
+_GIVEN_UP_AT_ONCE = 5_000
+"""So that a host of any size holds up the one writer of SQLite, or a row lock, for no longer than a moment."""
+
+_OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
+# By the indexes of what is queued and of what waits.
+_BEST = (
+    f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 0 ORDER BY rank LIMIT :most",
+    f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 1 ORDER BY rank LIMIT :most",
 )
+_GIVE_UP = {
+    dialect: [
+        text(f"UPDATE urls SET state = :state, reason = :reason WHERE {_OF_HOST} AND {among.format(best)}")
+        for best in _BEST
+    ]
+    for dialect, among in AMONG.items()
+}
 _GIVE_UP_QUEUE = text(
-    "UPDATE queues SET queued = 0, waiting = 0, next_due_ms = 0 WHERE crawl_id = :crawl_id AND host_id = :host_id"
+    "UPDATE queues SET queued = queued - :queued, waiting = waiting - :waiting,"
+    f" next_due_ms = CASE WHEN waiting <= :waiting THEN 0 ELSE next_due_ms END WHERE {_OF_HOST}"
 )
 
 _place = attrgetter("crawl_id", "host_id", "fingerprint")
@@ -80,14 +94,14 @@ def storable(value: Any) -> Any:
     return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
 
 
-def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> None:
-    """Write everything, in the order that keeps rows clustered."""
+def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
+    """Write everything, in the order that keeps rows clustered; the queues that may have more to end."""
     pass_fence(connection, fence, position)
-    write(connection, fence.partition, changes)
+    return write(connection, fence.partition, changes)
 
 
-def write(connection: Connection, partition: Partition, changes: Changes) -> None:
-    """Write the changes inside a transaction that has passed the fence."""
+def write(connection: Connection, partition: Partition, changes: Changes) -> Sequence[QueueEnd]:
+    """Write the changes inside a transaction that has passed the fence; see `apply`."""
     _URL.run(
         connection,
         [
@@ -116,8 +130,13 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
         )
     counters = {crawl_id: dict(deltas) for crawl_id, deltas in changes.counters.items()}
     tallies = dict(changes.tallies)
-    for crawl_id, host_id, state, reason in changes.give_up:
-        n = _give_up(connection, crawl_id, host_id, state, reason)
+    most, unfinished = _GIVEN_UP_AT_ONCE, []
+    for end in changes.give_up:
+        n = _give_up(connection, end, most)
+        most -= n
+        if most == 0:
+            unfinished.append(end)
+        crawl_id, _, state, reason = end
         column = state.name.lower()
         deltas = counters.setdefault(crawl_id, {})
         deltas["queued"] = deltas.get("queued", 0) - n
@@ -151,6 +170,9 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
     add_tallies(connection, partition, tallies)
     for letter in changes.dead_letters:
         bury(connection, partition, letter)
+    if changes.letters_sent:
+        connection.execute(_LETTERS_SENT, [{"id": letter} for letter in changes.letters_sent])
+    return unfinished
 
 
 def add_tallies(connection: Connection, partition: Partition, tallies: Mapping[tuple[CrawlId, str, str], int]) -> None:
@@ -198,8 +220,15 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetter) -> No
     )
 
 
-def _give_up(connection: Connection, crawl_id: CrawlId, host_id: HostId, state: UrlState, reason: str) -> int:
-    keys = {"crawl_id": crawl_id, "host_id": host_id}
-    n = connection.execute(_GIVE_UP, keys | {"reason": reason, "state": int(state)}).rowcount
-    connection.execute(_GIVE_UP_QUEUE, keys)
-    return n
+def _give_up(connection: Connection, end: QueueEnd, most: int) -> int:
+    """End up to `most` URLs of a queue; how many."""
+    crawl_id, host_id, state, reason = end
+    keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}
+    ended: list[int] = []
+    for statement in _GIVE_UP[connection.dialect.name]:
+        some = keys | {"reason": reason, "state": int(state), "most": most - sum(ended)}
+        ended.append(connection.execute(statement, some).rowcount)
+    queued, waiting = ended
+    if queued or waiting:
+        connection.execute(_GIVE_UP_QUEUE, keys | {"queued": queued, "waiting": waiting})
+    return queued + waiting

@@ -9,12 +9,17 @@ PostgreSQL takes many rows in one statement as one array a column, which costs i
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, CursorResult, Table, text
 from sqlalchemy.dialects import postgresql
 
 Row = tuple[Any, ...]
+
+AMONG: Final = {"sqlite": "fingerprint IN ({})", "postgresql": "fingerprint = ANY(ARRAY({}))"}
+"""URLs of a host that a query of fingerprints finds, by dialect: an array on PostgreSQL, where only the primary key can
+then find the rows, whatever it believes of a host's size."""
+
 _Shape = Callable[[Sequence[Row]], Sequence[Any]]
 
 

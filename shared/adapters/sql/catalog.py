@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql import access, declared, listing
+from shared.adapters.sql import access, declared, listing, pages, seeds
 from shared.domain.access import ApiKey
 from shared.domain.crawl_state import Verb
 from shared.domain.declared import (
@@ -16,14 +16,15 @@ from shared.domain.declared import (
     Declaration,
     DeclaredCrawl,
     HostQueue,
+    PageFilter,
     Repeatable,
     StoredRevision,
 )
 from shared.domain.frontier import UrlState
-from shared.domain.ids import CrawlId, HostId, Revision
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
 from shared.domain.ledger import Counters
 from shared.domain.url import Location
-from shared.domain.views import HostView, KnownUrl, UrlView
+from shared.domain.views import HostView, KnownUrl, Page, PageView, SeedView, UrlView
 from shared.ports.catalog import UrlPlace
 
 T = TypeVar("T")
@@ -83,12 +84,33 @@ class SqlCatalog:
         return await self._run.read(lambda c: listing.stats(c, crawl_id))
 
     async def urls(
-        self, crawl_id: CrawlId, *, after: UrlPlace, state: UrlState | None, host: str | None, most: int
+        self,
+        crawl_id: CrawlId,
+        *,
+        after: UrlPlace,
+        state: UrlState | None,
+        host: str | None,
+        most: int,
+        status: int | None = None,
     ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
-        return await self._run.read(lambda c: listing.urls(c, crawl_id, after, state, host, most))
+        return await self._run.read(lambda c: listing.urls(c, crawl_id, after, state, host, status, most))
 
     async def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None:
         return await self._run.read(lambda c: listing.url(c, crawl_id, location))
+
+    async def pages(
+        self, crawl_id: CrawlId, *, after: UrlPlace, which: PageFilter, most: int
+    ) -> tuple[Sequence[Page], UrlPlace | None]:
+        return await self._run.read(lambda c: pages.pages(c, crawl_id, after, which, most))
+
+    async def page(self, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
+        return await self._run.read(lambda c: pages.page(c, crawl_id, at))
+
+    async def seeds(self, crawl_id: CrawlId, *, after: UrlPlace, most: int) -> Sequence[SeedView]:
+        return await self._run.read(lambda c: seeds.seeds(c, crawl_id, after, most))
+
+    async def known_seeds(self, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
+        return await self._run.read(lambda c: seeds.known(c, crawl_id, locations))
 
     async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
         return await self._run.read(lambda c: listing.host(c, name, crawl_id))
@@ -129,8 +151,10 @@ class SqlCatalog:
     async def keys(self, *, after: str, most: int) -> Sequence[ApiKey]:
         return await self._run.read(lambda c: access.keys(c, after, most))
 
-    async def revoke_key(self, key_id: str, *, actor: Actor, now_ms: int) -> ApiKey:
-        return await self._run.write(lambda c: access.revoke_key(c, key_id, actor=actor, now_ms=now_ms))
+    async def revoke_key(self, key_id: str, *, actor: Actor, now_ms: int, expected: str | None = None) -> ApiKey:
+        return await self._run.write(
+            lambda c: access.revoke_key(c, key_id, actor=actor, now_ms=now_ms, expected=expected)
+        )
 
     async def ping(self) -> None:
         await self._run.read(lambda c: c.execute(text("SELECT 1")).scalar())

@@ -1,23 +1,31 @@
 """The transaction that applies one bounded chunk of an operator's command.
 
-A chunk covers a bounded number of hosts, and each host's rows by whole statements; it may be applied again (a crash
-before the last chunk starts the command over), so every statement names the state it changes.
+A chunk covers a bounded number of hosts and of rows, or of letters, or of seeds; it may be applied again (a crash
+before the last chunk starts the command over), so every statement names the state it changes. A host with more rows
+than a chunk takes is gone on with by the next.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, TextClause, bindparam, text
 
+from shared.adapters.sql import letters
 from shared.adapters.sql.apply import add_counters, add_tallies
+from shared.adapters.sql.bulk import AMONG
+from shared.adapters.sql.chunks import BEHIND, behind, behind_host, last_of, place_of
 from shared.adapters.sql.fence import move_position, pass_fence
+from shared.adapters.sql.seeds_deleted import delete_seeds
 from shared.domain.command import CommandKind, check_command
 from shared.domain.frontier import LEVEL_MS, Fence, Position
 from shared.domain.ledger import CommandRun
 
 _HOSTS_A_CHUNK = 200
+_ROWS_A_CHUNK = 5_000
+"""So that no transaction holds the one writer of SQLite, or the locks of PostgreSQL, for longer than a moment."""
 
 _HOSTS = text(
-    "SELECT host_id FROM queues WHERE crawl_id = :crawl_id AND partition = :partition AND host_id > :after"
+    "SELECT host_id FROM queues WHERE crawl_id = :crawl_id AND partition = :partition AND host_id >= :first"
     " ORDER BY host_id LIMIT :most"
 )
 _APPLIED = text("SELECT 1 FROM commands WHERE id = :id AND partition = :partition")
@@ -25,29 +33,41 @@ _RECORD = text(
     "INSERT INTO commands (id, partition, crawl_id, kind, applied_at_ms)"
     " VALUES (:id, :partition, :crawl_id, :kind, :now_ms) ON CONFLICT (id, partition) DO NOTHING"
 )
-_FAILED = "crawl_id = :crawl_id AND host_id = :host_id AND state = 4"
+_OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
+_FAILED = f"{_OF_HOST} AND state = 4"
 _UNANSWERED = f"{_FAILED} AND coalesce(reason, '') NOT LIKE 'http!_%' ESCAPE '!'"
 _RETRIED = {CommandKind.RETRY_FAILED: _FAILED, CommandKind.RETRY_UNANSWERED: _UNANSWERED}
-_REASONS = {
-    kind: text(f"SELECT coalesce(reason, '') AS reason, count(*) AS n FROM urls WHERE {which} GROUP BY reason")
-    for kind, which in _RETRIED.items()
-}
-_RETRY = {
-    kind: text(
-        "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
-        f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS} WHERE {which}"
+_SOME = "SELECT fingerprint FROM {} WHERE {} ORDER BY fingerprint LIMIT :most"
+
+
+def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause, TextClause]:
+    """What counts some of a host's URLs for which `which` holds, by their reasons, what finds the last of them if they
+    are as many as they may be, and what queues the same ones."""
+    some = f"{_OF_HOST} AND {AMONG[dialect].format(_SOME.format('urls', f'{which} AND {BEHIND}'))}"
+    return (
+        text(f"SELECT coalesce(reason, '') AS reason, count(*) AS n FROM urls WHERE {some} GROUP BY reason"),
+        last_of(which),
+        text(
+            "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
+            f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS} WHERE {some}"
+        ),
     )
-    for kind, which in _RETRIED.items()
-}
+
+
+_RETRY = {(kind, dialect): _retry_statements(which, dialect) for kind, which in _RETRIED.items() for dialect in AMONG}
 _RETRY_QUEUE = text("UPDATE queues SET queued = queued + :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
 # A dead host gets its chances anew. Its block stays: it is what the host, or an operator, asked for.
 _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0 WHERE host_id IN :ids").bindparams(
     bindparam("ids", expanding=True)
 )
-_DELETE_HOST = tuple(
-    text(f"DELETE FROM {table} WHERE crawl_id = :crawl_id AND host_id = :host_id")
-    for table in ("fetches", "urls", "queues")
-)
+_DELETE_SOME = {
+    dialect: tuple(
+        text(f"DELETE FROM {table} WHERE {_OF_HOST} AND {within.format(_SOME.format(table, _OF_HOST))}")
+        for table in ("fetches", "urls")
+    )
+    for dialect, within in AMONG.items()
+}
+_DELETE_QUEUE = text(f"DELETE FROM queues WHERE {_OF_HOST}")
 # A lease that was ever granted stays until its grant has run out: a new owner must know that its host is being visited.
 _DELETE_LEASES = text("DELETE FROM leases WHERE crawl_id = :crawl_id AND partition = :partition AND grants = 0")
 _DELETE_REST = tuple(
@@ -59,7 +79,7 @@ _DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host
 
 
 def run_chunk(
-    connection: Connection, fence: Fence, position: Position, command: CommandRun, after_host: int, now_ms: int
+    connection: Connection, fence: Fence, position: Position, command: CommandRun, after: int, now_ms: int
 ) -> int | None:
     """One chunk; where the next begins, or None when the command is done and the position moved."""
     keys = {"crawl_id": command.crawl_id, "partition": fence.partition}
@@ -70,17 +90,27 @@ def run_chunk(
     if not repeated:
         match kind:
             case CommandKind.RETRY_FAILED | CommandKind.RETRY_UNANSWERED | CommandKind.DELETE:
-                chunk = keys | {"after": after_host, "most": _HOSTS_A_CHUNK}
-                hosts = [row.host_id for row in connection.execute(_HOSTS, chunk)]
-                rest = hosts[-1] if len(hosts) == _HOSTS_A_CHUNK else None
+                first, mark = place_of(after)
+                hosts = list(connection.execute(_HOSTS, keys | {"first": first, "most": _HOSTS_A_CHUNK}).scalars())
                 if kind is CommandKind.DELETE:
-                    _delete(connection, keys, hosts, last=rest is None)
+                    rest = _delete(connection, keys, hosts)
                 else:
-                    _retry(connection, kind, command, fence, hosts, now_ms)
+                    rest = _retry(connection, kind, command, hosts, {first: mark}, now_ms)
+                if rest is None and len(hosts) == _HOSTS_A_CHUNK:
+                    rest = behind_host(hosts[-1])
+                if rest is None and kind is CommandKind.DELETE:
+                    for statement in (_DELETE_LEASES, *_DELETE_REST):
+                        connection.execute(statement, keys)
             case CommandKind.BLOCK_HOST:
                 connection.execute(_BLOCK, keys | _only(command, "host", "until_ms"))
             case CommandKind.HOST_DELAY:
                 connection.execute(_DELAY, keys | _only(command, "host", "delay_ms"))
+            case CommandKind.DELETE_SEEDS:
+                rest = delete_seeds(connection, command, after)
+            case CommandKind.REPLAY:
+                rest = letters.replay(connection, command, after, now_ms)
+            case CommandKind.DISCARD:
+                rest = letters.discard(connection, command, after)
     if rest is None:
         move_position(connection, fence.partition, position)
         connection.execute(_RECORD, keys | {"id": command.id, "kind": command.kind, "now_ms": now_ms})
@@ -93,32 +123,54 @@ def _only(command: CommandRun, *names: str) -> dict[str, object]:
 
 
 def _retry(
-    connection: Connection, kind: CommandKind, command: CommandRun, fence: Fence, hosts: list[int], now_ms: int
-) -> None:
-    total = 0
+    connection: Connection,
+    kind: CommandKind,
+    command: CommandRun,
+    hosts: Sequence[int],
+    marks: Mapping[int, bytes],
+    now_ms: int,
+) -> int | None:
+    """As many as a chunk holds, host by host, behind its mark; where the next begins if that is within a host."""
+    count, last, queue = _RETRY[kind, connection.dialect.name]
+    left = _ROWS_A_CHUNK
+    rest: int | None = None
     retried: list[int] = []
     reasons: dict[str, int] = defaultdict(int)
     for host_id in hosts:
-        keys = {"crawl_id": command.crawl_id, "host_id": host_id}
-        for row in connection.execute(_REASONS[kind], keys):
+        keys = {"crawl_id": command.crawl_id, "host_id": host_id, "after": marks.get(host_id, b""), "most": left}
+        n = 0
+        for row in connection.execute(count, keys):
             reasons[row.reason] += row.n
-        n = connection.execute(_RETRY[kind], keys | {"now_ms": now_ms}).rowcount
-        if n:
-            connection.execute(_RETRY_QUEUE, keys | {"n": n})
-            total += n
-            retried.append(host_id)
+            n += row.n
+        if not n:
+            continue
+        if n == left:
+            rest = behind(host_id, connection.execute(last, keys | {"others": n - 1}).scalar_one())
+        connection.execute(queue, keys | {"now_ms": now_ms})
+        connection.execute(_RETRY_QUEUE, keys | {"n": n})
+        retried.append(host_id)
+        left -= n
+        if not left:
+            break
     if retried:
+        total = _ROWS_A_CHUNK - left
         connection.execute(_FRESH_HOST, {"ids": retried})
         add_tallies(
-            connection, fence.partition, {(command.crawl_id, "failed", reason): -n for reason, n in reasons.items()}
+            connection, command.partition, {(command.crawl_id, "failed", reason): -n for reason, n in reasons.items()}
         )
-        add_counters(connection, command.crawl_id, fence.partition, {"queued": total, "failed": -total})
+        add_counters(connection, command.crawl_id, command.partition, {"queued": total, "failed": -total})
+    return rest
 
 
-def _delete(connection: Connection, keys: dict[str, int], hosts: list[int], *, last: bool) -> None:
+def _delete(connection: Connection, keys: dict[str, int], hosts: Sequence[int]) -> int | None:
+    """As many rows as a chunk holds, host by host; where the next begins if a host may have more. A host's queue goes
+    last."""
+    left = _ROWS_A_CHUNK
     for host_id in hosts:
-        for statement in _DELETE_HOST:
-            connection.execute(statement, {"crawl_id": keys["crawl_id"], "host_id": host_id})
-    if last:
-        for statement in (_DELETE_LEASES, *_DELETE_REST):
-            connection.execute(statement, keys)
+        host = {"crawl_id": keys["crawl_id"], "host_id": host_id}
+        for statement in _DELETE_SOME[connection.dialect.name]:
+            left -= connection.execute(statement, host | {"most": left}).rowcount
+            if left == 0:
+                return behind(host_id, b"")
+        connection.execute(_DELETE_QUEUE, host)
+    return None

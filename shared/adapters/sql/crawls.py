@@ -1,6 +1,6 @@
 """Transactions on the cluster and its crawls."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, text, update
@@ -13,7 +13,7 @@ from shared.domain.ledger import Counters, CrawlRow
 
 
 def open_cluster(connection: Connection, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
-    """The cluster's number of partitions and public suffix snapshot, fixed by the first call: hosts' places depend on
+    """The cluster's number of partitions and public suffix list, fixed by the first call: hosts' places depend on
     both."""
     row = connection.execute(select(schema.cluster.c.partitions, schema.cluster.c.public_suffixes)).first()
     if row is not None:
@@ -25,6 +25,14 @@ def open_cluster(connection: Connection, partitions: int, public_suffixes: str, 
     )
     connection.execute(insert(schema.partitions), [{"partition": p} for p in range(partitions)])
     return partitions, public_suffixes
+
+
+def public_suffixes(connection: Connection) -> str:
+    """What hosts are divided by; Unusable before the cluster was opened."""
+    found = connection.execute(select(schema.cluster.c.public_suffixes)).scalar()
+    if found is None:
+        raise Unusable("the database holds no cluster yet")
+    return str(found)
 
 
 def newest_term(connection: Connection) -> Term:
@@ -105,6 +113,23 @@ def counters_by_partition(connection: Connection, crawl_id: CrawlId) -> dict[Par
     return {
         Partition(row.partition): Counters(**{name: getattr(row, name) for name in (*schema.COUNTERS, "version")})
         for row in rows
+    }
+
+
+def counters_in(
+    connection: Connection, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
+) -> dict[CrawlId, Counters]:
+    """The counters of several crawls, summed over some partitions."""
+    table = schema.crawl_counters
+    names = (*schema.COUNTERS, "version")
+    query = (
+        select(table.c.crawl_id, *(func.sum(table.c[name]).label(name) for name in names))
+        .where(table.c.crawl_id.in_(crawl_ids), table.c.partition.in_(partitions))
+        .group_by(table.c.crawl_id)
+    )
+    return {
+        CrawlId(row.crawl_id): Counters(**{name: int(getattr(row, name)) for name in names})
+        for row in connection.execute(query)
     }
 
 

@@ -1,14 +1,14 @@
 """Transactions on crawls as operators declare them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Row, delete, exists, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, Row, bindparam, delete, exists, insert, select, update
 
 from shared.adapters.sql import access
-from shared.adapters.sql.schema import crawl_labels, crawl_revisions, crawls
+from shared.adapters.sql.schema import cluster, crawl_labels, crawl_revisions, crawls
+from shared.domain.command import CommandKind, collection_of
 from shared.domain.crawl_state import Standing, Verb, after, after_new_spec
 from shared.domain.declared import (
     Actor,
@@ -33,16 +33,16 @@ def create(
     repeatable: Repeatable | None = None,
 ) -> DeclaredCrawl:
     """See Catalog.create."""
+    # Where writers do not take turns, whoever finds a crawl that another has just made finds its answer, too: the name
+    # is looked for first. Who finds neither and meets the other at the insert looks again (PostgresPool.write).
+    taken = _find(connection, wanted.name) is not None
     if repeatable is not None:
         answer = access.answered(connection, actor, repeatable)
         if answer is not None:
             return msgspec.json.decode(answer, type=DeclaredCrawl)
-    if _find(connection, wanted.name) is not None:
+    if taken:
         raise Exists(f"there is a crawl {wanted.name!r} already")
-    try:
-        made = _insert(connection, wanted, CrawlState.SEEDING if start else CrawlState.CREATED, now_ms)
-    except IntegrityError as error:  # where writers do not take turns, another has just made one of this name
-        raise Exists(f"there is a crawl {wanted.name!r} already") from error
+    made = _insert(connection, wanted, CrawlState.SEEDING if start else CrawlState.CREATED, now_ms)
     access.record(connection, actor, "crawl.create", wanted.name, None, _shown(made), now_ms)
     if repeatable is not None:
         access.answer(connection, actor, repeatable, msgspec.json.encode(made).decode(), now_ms)
@@ -88,6 +88,8 @@ def turn(
     standing = after(verb, Standing(found.state, found.resumes_as, found.finished_reason))
     values = _stands(standing, now_ms, found) | {"version": found.version + 1}
     connection.execute(update(crawls).where(crawls.c.crawl_id == found.crawl_id).values(**values))
+    if standing.state is CrawlState.DELETED:
+        _to_be_collected(connection, found.crawl_id, actor, now_ms)
     if verb is Verb.RESET:
         made = _insert(connection, Declaration(name, found.spec, found.labels), CrawlState.SEEDING, now_ms)
     else:
@@ -147,6 +149,14 @@ def _stands(standing: Standing, now_ms: int, found: DeclaredCrawl) -> dict[str, 
     }
 
 
+def _to_be_collected(connection: Connection, crawl_id: CrawlId, actor: Actor, now_ms: int) -> None:
+    """That its rows are to be removed is asked for in the transaction that deletes it: the leader sees to it."""
+    partitions = connection.execute(select(cluster.c.partitions)).scalar()
+    if partitions is not None:
+        command_id = collection_of(crawl_id)
+        access.ask(connection, command_id, crawl_id, CommandKind.DELETE, "{}", partitions, actor=actor, now_ms=now_ms)
+
+
 def _insert(connection: Connection, wanted: Declaration, state: CrawlState, now_ms: int) -> DeclaredCrawl:
     crawl_id = CrawlId(
         connection.execute(
@@ -181,13 +191,22 @@ def _query() -> Any:
     )
 
 
+# Made once: to build and to look up a statement takes three times as long as to run it.
+_NAMED: Final = (crawls.c.name == bindparam("wanted")) & (crawls.c.state != CrawlState.DELETED)
+_BY_NAME: Final = _query().where(_NAMED)
+_LABELS: Final = (
+    select(crawl_labels)
+    .where(crawl_labels.c.crawl_id.in_(bindparam("crawl_ids", expanding=True)))
+    .order_by(crawl_labels.c.label)
+)
+
+
 def _find(connection: Connection, name: str, *, lock: bool = False) -> DeclaredCrawl | None:
-    here = (crawls.c.name == name) & (crawls.c.state != CrawlState.DELETED)
     if lock:
         # SQLite has one writer and no row locks; elsewhere two operators of one crawl take turns on its row, which is
         # locked by a statement of its own: one that waited joins the new row with revisions of before, finding none.
-        connection.execute(select(crawls.c.crawl_id).where(here).with_for_update())
-    rows = connection.execute(_query().where(here)).all()
+        connection.execute(select(crawls.c.crawl_id).where(_NAMED).with_for_update(), {"wanted": name})
+    rows = connection.execute(_BY_NAME, {"wanted": name}).all()
     found = _crawls(connection, rows)
     return found[0] if found else None
 
@@ -199,8 +218,7 @@ def _only(connection: Connection, condition: Any) -> DeclaredCrawl:
 def _crawls(connection: Connection, rows: Sequence[Row[Any]]) -> list[DeclaredCrawl]:
     labels: dict[int, dict[str, str]] = {row.crawl_id: {} for row in rows}
     if rows:
-        query = select(crawl_labels).where(crawl_labels.c.crawl_id.in_(list(labels))).order_by(crawl_labels.c.label)
-        for row in connection.execute(query):
+        for row in connection.execute(_LABELS, {"crawl_ids": list(labels)}):
             labels[row.crawl_id][row.label] = row.value
     return [
         DeclaredCrawl(

@@ -7,9 +7,10 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql import schema
-from shared.adapters.sql.apply import add_counters, bury
+from shared.adapters.sql.apply import add_counters, add_tallies, bury
 from shared.adapters.sql.bulk import Arrays, Bulk, Row
 from shared.adapters.sql.fence import pass_fence
+from shared.domain.command import SEED_DELETED
 from shared.domain.frontier import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
 from shared.domain.ledger import Found, FoundBatch, FoundLink, ProducerMark
@@ -42,11 +43,11 @@ _ADD_KEY = Bulk(
     ("i", "crawl_id", "host_id", "fingerprint"),
 )
 _KNOWN_SQLITE = text(
-    "SELECT k.i, u.state, u.depth, u.lease_id FROM found_keys k"
+    "SELECT k.i, u.state, u.depth, u.lease_id, u.reason FROM found_keys k"
     " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
 )
 _KNOWN_POSTGRESQL = Arrays(
-    "SELECT v.i - 1, u.state, u.depth, u.lease_id FROM {rows}"
+    "SELECT v.i - 1, u.state, u.depth, u.lease_id, u.reason FROM {rows}"
     " JOIN urls u ON u.crawl_id = v.crawl_id AND u.host_id = v.host_id AND u.fingerprint = v.fingerprint",
     schema.urls,
     ("crawl_id", "host_id", "fingerprint"),
@@ -73,6 +74,11 @@ _AGAIN = Bulk(
     " attempts = 0, reason = 'depth'"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
     ("rank", *_NEARER),
+)
+_SEED_AGAIN = Bulk(
+    "UPDATE urls SET state = 0, rank = :rank, attempts = 0, reason = NULL, priority = :priority"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
+    ("rank", "priority", "crawl_id", "host_id", "fingerprint"),
 )
 _QUEUE = text(
     "INSERT INTO queues (crawl_id, host_id, partition, queued, active_at_ms)"
@@ -109,7 +115,7 @@ def apply_found(
             least[key] = link
         else:
             counters[link.crawl_id]["known"] += 1
-            if link.depth < other.depth:
+            if (link.depth, bool(link.via)) < (other.depth, bool(other.via)):
                 least[key] = link
     _merge(connection, fence.partition, least, found, counters, max_depth, now_ms)
 
@@ -212,6 +218,7 @@ def _merge(
     new: list[Row] = []
     lower: list[Row] = []
     again: list[Row] = []
+    seeded: list[Row] = []
     queued: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
     for i, key in enumerate(keys):
         link, (crawl_id, host_id, fingerprint) = least[key], key
@@ -227,7 +234,13 @@ def _merge(
             new.append((*key, link.url, link.depth, link.hops, link.priority, rank, *via))
             continue
         deltas["known"] += 1
-        state, depth, lease_id = before
+        state, depth, lease_id, reason = before
+        if reason == SEED_DELETED and state is UrlState.EXCLUDED and not link.via:
+            deltas["excluded"] -= 1
+            deltas["queued"] += 1
+            queued[crawl_id, host_id] += 1
+            seeded.append((rank, link.priority, *key))
+            continue
         nearer = (link.depth, link.hops, *via, *key)
         match merge_link(state, depth, link.depth, max_depth.get(crawl_id)):
             case Merge.NOTHING:
@@ -246,6 +259,11 @@ def _merge(
         insert.run(connection, new)
     _LOWER.run(connection, lower)
     _AGAIN.run(connection, again)
+    _SEED_AGAIN.run(connection, seeded)
+    tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
+    for _, _, crawl_id, _, _ in seeded:
+        tallies[crawl_id, "excluded", SEED_DELETED] -= 1
+    add_tallies(connection, partition, tallies)
     if queued:
         connection.execute(
             _QUEUE,
@@ -257,14 +275,15 @@ def _merge(
     found.queues.update(queued)
 
 
-def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlState, int, LeaseId]]:
-    """Position in `keys` -> state, depth and lease of the URL that is there already.
+def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlState, int, LeaseId, str | None]]:
+    """Position in `keys` -> state, depth, lease and reason of the URL that is there already.
 
     One ordered walk over the index for the whole batch.
     """
     if not keys:
         return {}
-    return {i: (UrlState(state), depth, lease_id) for i, state, depth, lease_id in _known_rows(connection, keys)}
+    rows = _known_rows(connection, keys)
+    return {i: (UrlState(state), depth, lease_id, reason) for i, state, depth, lease_id, reason in rows}
 
 
 def _known_rows(connection: Connection, keys: Sequence[_Key]) -> Iterable[Any]:

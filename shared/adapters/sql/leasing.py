@@ -1,12 +1,15 @@
 """Transactions that claim a partition, lease URLs, grant leases and read queues."""
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, text
 
+from shared.adapters.sql.bulk import AMONG
 from shared.adapters.sql.fence import pass_fence
+from shared.domain.crawl import Budget
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier import FOUND_NEARER, Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
@@ -47,6 +50,11 @@ _LEASE_COUNTERS = text(
     "UPDATE crawl_counters SET queued = queued - :n, leased = leased + :n, version = version + 1"
     " WHERE crawl_id = :crawl_id AND partition = :partition"
 )
+_LOCK_CRAWL = text("SELECT 1 FROM crawls WHERE crawl_id = :crawl_id FOR NO KEY UPDATE")
+_SPENT = text(
+    "SELECT coalesce(sum(pages + leased), 0) AS pages, coalesce(sum(bytes), 0) AS bytes"
+    " FROM crawl_counters WHERE crawl_id = :crawl_id"
+)
 _GRANT = text("UPDATE leases SET grants = grants + 1 WHERE lease_id = :lease_id")
 
 _QUEUE_COLUMNS = (
@@ -62,9 +70,17 @@ _READY = text(
 )
 _ONE_QUEUE = text(f"{_QUEUE_COLUMNS} WHERE q.crawl_id = :crawl_id AND q.host_id = :host_id")
 
-_PROMOTE = text(
-    "UPDATE urls SET state = 0 WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 1 AND rank <= :now_ms"
+_PROMOTED_AT_ONCE = 5_000
+_DUE = (
+    "SELECT fingerprint FROM urls WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 1 AND rank <= :now_ms"
+    " ORDER BY rank LIMIT :most"
 )
+_PROMOTE = {
+    dialect: text(
+        f"UPDATE urls SET state = 0 WHERE crawl_id = :crawl_id AND host_id = :host_id AND {among.format(_DUE)}"
+    )
+    for dialect, among in AMONG.items()
+}
 _PROMOTE_QUEUE = text(
     "UPDATE queues SET queued = queued + :n, waiting = waiting - :n, next_due_ms = coalesce((SELECT min(rank) FROM urls"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 1), 0)"
@@ -97,24 +113,51 @@ def load(connection: Connection, partition: Partition, term: Term) -> Claimed:
 
 
 def dispatch(
-    connection: Connection, fence: Fence, next_lease: int, requests: Sequence[LeaseRequest], now_ms: int
+    connection: Connection,
+    fence: Fence,
+    next_lease: int,
+    requests: Sequence[LeaseRequest],
+    now_ms: int,
+    budgets: Mapping[CrawlId, Budget],
 ) -> list[LeaseRow]:
-    """Lease the best URLs of each request's queue."""
+    """Lease the best URLs of each request's queue, as many as the budgets leave."""
     pass_fence(connection, fence)
     connection.execute(
         text("UPDATE partitions SET next_lease = :next_lease WHERE partition = :partition"),
         {"next_lease": next_lease, "partition": fence.partition},
     )
-    rows = [row for request in requests if (row := _take(connection, request, now_ms)) is not None]
+    left = {crawl_id: _left(connection, crawl_id, budgets[crawl_id]) for crawl_id in sorted(budgets)}
+    rows = []
+    for request in requests:
+        most = min(request.most, left.get(request.crawl_id, request.most))
+        row = _take(connection, request, most, now_ms) if most > 0 else None
+        if row is not None:
+            rows.append(row)
+            if request.crawl_id in left:
+                left[request.crawl_id] -= len(row.order)
     if rows:
         _record(connection, fence, rows, now_ms)
     return rows
 
 
-def _take(connection: Connection, request: LeaseRequest, now_ms: int) -> LeaseRow | None:
+def _left(connection: Connection, crawl_id: CrawlId, budget: Budget) -> int:
+    """URLs that may still be leased: all that is out may become a page, in whichever partition it is.
+
+    The crawl's row stays locked until the commit, so that owners who lease for one crawl at once do it one after the
+    other, and each counts what the one before took. SQLite has one writer anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(_LOCK_CRAWL, {"crawl_id": crawl_id})
+    spent = connection.execute(_SPENT, {"crawl_id": crawl_id}).one()
+    if budget.max_bytes is not None and spent.bytes >= budget.max_bytes:
+        return 0
+    return sys.maxsize if budget.max_pages is None else budget.max_pages - spent.pages
+
+
+def _take(connection: Connection, request: LeaseRequest, most: int, now_ms: int) -> LeaseRow | None:
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id}
     take = _TAKE_POSTGRESQL if connection.dialect.name == "postgresql" else _TAKE_SQLITE
-    rows = connection.execute(take, keys | {"lease_id": request.lease_id, "most": request.most})
+    rows = connection.execute(take, keys | {"lease_id": request.lease_id, "most": most})
     taken = sorted(rows, key=lambda row: int(row.rank))
     if not taken:
         return None
@@ -202,10 +245,11 @@ def queue_rows(connection: Connection, keys: Sequence[tuple[CrawlId, HostId]]) -
 
 
 def promote(connection: Connection, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-    """WAITING URLs of a queue that are due become QUEUED, ranked by when they fell due."""
+    """WAITING URLs of a queue that are due become QUEUED, ranked by when they fell due: as many as one transaction may
+    hold. Others that are due keep the queue due."""
     pass_fence(connection, fence)
     keys = {"crawl_id": crawl_id, "host_id": host_id, "now_ms": now_ms}
-    n = connection.execute(_PROMOTE, keys).rowcount
+    n = connection.execute(_PROMOTE[connection.dialect.name], keys | {"most": _PROMOTED_AT_ONCE}).rowcount
     connection.execute(_PROMOTE_QUEUE, keys | {"n": n})
     return n
 

@@ -18,6 +18,8 @@ SCANNED: Final = 5_000
 """Rows that one page of URLs looks at, at most."""
 
 _TOP: Final = 10
+_NO_STATUS: Final = -1
+_EVERY_STATUS: Final = (_NO_STATUS, 2**15 - 1)
 _BEHIND: Final = "u.crawl_id = :crawl_id AND (u.host_id, u.fingerprint) > (:after_host, :after)"
 _ORDER: Final = "ORDER BY u.crawl_id, u.host_id, u.fingerprint"
 
@@ -31,6 +33,7 @@ def _url_page(where: str) -> str:
         " LEFT JOIN urls v ON v.crawl_id = f.crawl_id AND v.host_id = f.via_host AND v.fingerprint = f.via"
         " LEFT JOIN fetches r ON r.crawl_id = f.crawl_id AND r.host_id = f.host_id AND r.fingerprint = f.fingerprint"
         " WHERE f.state >= :least AND f.state <= :greatest"
+        " AND coalesce(r.status, :no_status) >= :least_status AND coalesce(r.status, :no_status) <= :greatest_status"
         " ORDER BY f.host_id, f.fingerprint LIMIT :most"
     )
 
@@ -73,7 +76,13 @@ def stats(
 
 
 def urls(
-    connection: Connection, crawl_id: CrawlId, after: UrlPlace, state: UrlState | None, host: str | None, most: int
+    connection: Connection,
+    crawl_id: CrawlId,
+    after: UrlPlace,
+    state: UrlState | None,
+    host: str | None,
+    status: int | None,
+    most: int,
 ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
     """See Catalog.urls."""
     place: dict[str, Any] = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint}
@@ -86,6 +95,8 @@ def urls(
         page, last = _HOST_URLS, _HOST_LAST
     least, greatest = (min(UrlState), max(UrlState)) if state is None else (state, state)
     wanted = {"least": int(least), "greatest": int(greatest), "most": most, "scanned": SCANNED}
+    lowest, highest = _EVERY_STATUS if status is None else (status, status)
+    wanted |= {"no_status": _NO_STATUS, "least_status": lowest, "greatest_status": highest}
     rows = connection.execute(page, place | wanted).all()
     end = rows[-1] if len(rows) == most else connection.execute(last, place | {"offset": SCANNED - 1}).first()
     return [reading.known_url(row) for row in rows], None if end is None else _place(end)

@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from shared.adapters.sql.engine import mapped
 from shared.domain.errors import Unusable
 
-HEAD = "0002"
+HEAD = "0007"
 """The newest migration; a test compares it with the scripts."""
 
 _ROOT = Path(__file__).parents[3]
@@ -33,25 +33,41 @@ def upgrade_sqlite(engine: Engine) -> None:
         raise mapped(error) from error
 
 
-def upgrade(connection: Connection) -> None:
-    """Apply what is missing on this connection, in its transaction. Of several at once, one does it."""
-    current = _current(connection)
-    if current == HEAD:
+def upgrade(connection: Connection, to: str = HEAD) -> None:
+    """Apply what is missing on this connection, in its transaction. Of several at once, one does it.
+
+    `to`: an earlier migration, for a database that is to be filled with what was taken from one of its time.
+    """
+    current = current_schema(connection)
+    if current == to:
         return
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        current = _current(connection)
-    if current != HEAD:
-        _migrate(connection, current)
+        current = current_schema(connection)
+    if current != to:
+        _migrate(connection, current, to)
 
 
-def _current(connection: Connection) -> str | None:
+def current_schema(connection: Connection) -> str | None:
+    """The newest migration that was applied; None where there are no tables of ours."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def _migrate(connection: Connection, current: str | None) -> None:
+def missing_migrations(current: str | None) -> list[str]:
+    """What `upgrade` would apply, in its order, each with its title. Unusable for a schema that is unknown here."""
+    from alembic.script import ScriptDirectory
+    from alembic.util.exc import CommandError
+
+    try:
+        scripts = list(ScriptDirectory(str(migrations_folder())).iterate_revisions("head", current or "base"))
+    except CommandError as error:
+        raise _unknown(current, error) from error
+    return [f"{script.revision} {(script.doc or '').splitlines()[0]}" for script in reversed(scripts)]
+
+
+def _migrate(connection: Connection, current: str | None, to: str) -> None:
     # Alembic is imported only here: a process that finds the schema as it should be starts a quarter second sooner.
     from alembic import command
     from alembic.config import Config
@@ -62,6 +78,10 @@ def _migrate(connection: Connection, current: str | None) -> None:
     config.attributes["connection"] = connection
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        command.upgrade(config, "head")
+        command.upgrade(config, to)
     except CommandError as error:
-        raise Unusable(f"the database's schema is {current}, unknown here ({error}): use a newer Orbweaver") from error
+        raise _unknown(current, error) from error
+
+
+def _unknown(current: str | None, error: Exception) -> Unusable:
+    return Unusable(f"the database's schema is {current}, unknown here ({error}): use a newer Orbweaver")

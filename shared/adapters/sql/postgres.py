@@ -10,16 +10,20 @@ session, and whoever waits gets the lock, because it may wait longer than that (
 
 import asyncio
 import random
-from collections.abc import Callable
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from shared.adapters.sql.migrate import upgrade
+from shared.adapters.sql.store import SqlStore
 from shared.domain.errors import Permanent, Transient, Unusable
 
 T = TypeVar("T")
@@ -107,6 +111,46 @@ class PostgresPool:
         raise AssertionError("a settled transaction has returned or raised")
 
 
+def patient_engine(url: str, *, read_only: bool = False) -> AsyncEngine:
+    """One connection for work of any length: a whole database read on one snapshot, or written at once."""
+    options: dict[str, Any] = {}
+    if read_only:
+        options = {"isolation_level": "REPEATABLE READ", "execution_options": {"postgresql_readonly": True}}
+    patient = PostgresSettings(idle_in_transaction_s=20_000.0, lock_s=20_001.0, statement_s=20_001.0)
+    return _engine(url, patient, 1, **options)
+
+
+class LongTransaction:
+    """A transaction in which functions of a Connection run one after the other."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query."""
+        return await self.write(query)
+
+    async def write(self, statements: Callable[[Connection], T]) -> T:
+        """Run what reads or writes."""
+        try:
+            return await self._connection.run_sync(statements)
+        except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, OverflowError) as error:
+            raise mapped(error) from error
+
+
+@asynccontextmanager
+async def patiently(engine: AsyncEngine) -> AsyncIterator[LongTransaction]:
+    """One transaction; committed at the end of the block, rolled back when it raises."""
+    try:
+        async with engine.begin() as connection:
+            # The transaction begins with the first statement, and what goes to the driver directly (COPY) is none: it
+            # would be committed by itself.
+            await connection.execute(text("SELECT 1"))
+            yield LongTransaction(connection)
+    except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise mapped(error) from error
+
+
 def _engine(url: str, settings: PostgresSettings, size: int, **options: Any) -> AsyncEngine:
     async def connect() -> Any:
         return await asyncpg.connect(
@@ -177,6 +221,8 @@ def mapped(error: Exception) -> Exception:
     cause = origin.__cause__ or origin
     if isinstance(cause, asyncpg.ClientConfigurationError):
         return Unusable(f"the database's address cannot be used: {cause}")
+    if isinstance(cause, ssl.SSLError):  # also a ValueError, where a certificate is not to be believed
+        return Transient(f"the database could not be reached over TLS: {text}")
     if isinstance(cause, ValueError):
         return Permanent(f"a value does not fit its column: {text}")
     if isinstance(error, (OSError, PoolTimeout, asyncpg.InterfaceError)):
@@ -186,3 +232,21 @@ def mapped(error: Exception) -> Exception:
     ):
         return Transient(f"the database was lost: {text}")
     return Permanent(f"the database refused it: {text}")
+
+
+class PostgresStore(SqlStore):
+    """The store on a PostgreSQL database."""
+
+    @classmethod
+    async def open(cls, url: str, settings: PostgresSettings | None = None) -> "PostgresStore":
+        """Open the database, migrated to the newest schema as needed.
+
+        Transient while the server cannot be reached, Unusable when it refuses us or its schema is not ours.
+        """
+        pool = PostgresPool(url, settings)
+        try:
+            await pool.migrate(upgrade)
+        except BaseException:
+            await pool.close()
+            raise
+        return cls(pool)

@@ -19,7 +19,7 @@ from shared.domain.archive import RecordLocation
 from shared.domain.cdxj import IndexRow
 from shared.domain.errors import Unusable
 from shared.domain.frontier import UrlState
-from shared.domain.ids import CrawlId, HostId
+from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.ledger import Counters, CrawlRow
 from shared.domain.surt import surt
 from shared.domain.url import Location
@@ -61,8 +61,10 @@ HOST = text(
 )
 TOP_HOSTS = text(
     f"{HOST_COLUMNS} JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id"
-    " ORDER BY q.pages DESC, q.queued DESC, h.host LIMIT :most"
+    " ORDER BY q.pages DESC, q.host_id DESC LIMIT :most"
 )
+"""By the index queues_pages, so that a crawl of many hosts costs no more than one of few."""
+
 _LAST_FAILURES = text(
     "SELECT h.last_failure, count(*) AS n FROM hosts h JOIN queues q ON q.host_id = h.host_id"
     " WHERE q.crawl_id = :crawl_id AND h.last_failure IS NOT NULL GROUP BY h.last_failure"
@@ -129,7 +131,7 @@ class CrawlReader:
 
     def pages(self, crawl_id: CrawlId) -> Iterator[Page]:
         """Every stored page, clustered by host."""
-        return map(_page, self._pieces(_PAGES, crawl_id))
+        return map(stored_page, self._pieces(_PAGES, crawl_id))
 
     def urls(self, crawl_id: CrawlId) -> Iterator[KnownUrl]:
         """Every URL the crawl has heard of, clustered by host."""
@@ -208,7 +210,7 @@ def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> U
         due_ms=row.rank if state is UrlState.WAITING else 0,
         leased_at_ms=row.issued_at_ms,
         host=host_view(host),
-        fetch=None if fetch is None else _fetch(fetch),
+        fetch=None if fetch is None else fetch_view(fetch),
         chain=_chain(connection, crawl_id, row),
         evidence=tuple(letter.evidence for letter in connection.execute(_DEAD, {"crawl_id": crawl_id, "url": row.url})),
     )
@@ -239,8 +241,10 @@ def _location(row: Row[Any]) -> RecordLocation:
     return RecordLocation(row.segment, row.offset, row.length)
 
 
-def _page(row: Row[Any]) -> Page:
+def stored_page(row: Row[Any]) -> Page:
     return Page(
+        host_id=HostId(row.host_id),
+        fingerprint=Fingerprint(bytes(row.fingerprint)),
         url=row.url,
         host=row.host,
         depth=row.depth,
@@ -271,7 +275,7 @@ def known_url(row: Row[Any]) -> KnownUrl:
     )
 
 
-def _fetch(row: Row[Any]) -> FetchView:
+def fetch_view(row: Row[Any]) -> FetchView:
     return FetchView(
         at_ms=row.at_ms,
         status=row.status,

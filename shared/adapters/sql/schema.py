@@ -48,6 +48,7 @@ crawls = Table(
     Column("active_ms", BigInteger, nullable=False, server_default="0"),
     Column("version", Integer, nullable=False, server_default="1"),
     Column("resumes_as", String(16)),
+    Column("collected_at_ms", BigInteger),
     Index(
         "crawls_name",
         "name",
@@ -55,10 +56,17 @@ crawls = Table(
         sqlite_where=text("state <> 'deleted'"),
         postgresql_where=text("state <> 'deleted'"),
     ),
+    Index(
+        "crawls_uncollected",
+        "crawl_id",
+        sqlite_where=text("state = 'deleted' AND collected_at_ms IS NULL"),
+        postgresql_where=text("state = 'deleted' AND collected_at_ms IS NULL"),
+    ),
     sqlite_autoincrement=True,
 )
 
-"""`version` grows with every change an operator makes; `resumes_as` is the state a paused crawl goes back to."""
+"""`version` grows with every change an operator makes; `resumes_as` is the state a paused crawl goes back to;
+`collected_at_ms` is when every partition had removed the rows of a deleted one."""
 
 crawl_labels = Table(
     "crawl_labels",
@@ -171,6 +179,7 @@ queues = Table(
         sqlite_where=text("queued + waiting > 0"),
         postgresql_where=text("queued + waiting > 0"),
     ),
+    Index("queues_pages", "crawl_id", "pages", "host_id"),
     sqlite_with_rowid=False,
 )
 
@@ -208,9 +217,17 @@ urls = Table(
         sqlite_where=text("state = 1"),
         postgresql_where=text("state = 1"),
     ),
+    Index(
+        "urls_seeds",
+        "crawl_id",
+        "host_id",
+        "fingerprint",
+        sqlite_where=text("via_host IS NULL"),
+        postgresql_where=text("via_host IS NULL"),
+    ),
     sqlite_with_rowid=False,
 )
-"""`rank` is the queue order of a QUEUED row and the due time (Unix ms) of a WAITING one."""
+"""`rank` is the queue order of a QUEUED row and the due time (Unix ms) of a WAITING one. Seeds have no `via_host`."""
 
 fetches = Table(
     "fetches",
@@ -257,6 +274,7 @@ leases = Table(
     Column("fingerprints", LargeBinary, nullable=False),
     Column("issued_at_ms", BigInteger, nullable=False),
     Index("leases_partition", "partition"),
+    Index("leases_crawl", "crawl_id", "grants", "issued_at_ms"),
 )
 
 producers = Table(
@@ -296,3 +314,12 @@ dead_letters = Table(
     Index("dead_letters_crawl", "crawl_id", "id"),
     sqlite_autoincrement=True,
 )
+
+report_holds = Table(
+    "report_holds",
+    metadata,
+    Column("holder", String(64), primary_key=True),
+    Column("beat", BigInteger, nullable=False),
+    Column("begun_at_ms", BigInteger, nullable=False),
+)
+"""Who copies the reports: while a hold beats, owners purge none (shared.domain.holds)."""

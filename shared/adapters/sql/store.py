@@ -3,17 +3,17 @@
 SQLite has one writer on one file (engine.py), PostgreSQL pools of connections (postgres.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
 from shared.adapters.sql import apply as applying
-from shared.adapters.sql import commands, control, crawls, fence, found, leasing
+from shared.adapters.sql import commands, control, crawls, ended, fence, found, holds, leasing, letters
 from shared.adapters.sql.engine import SqliteThreads, Synchronous
-from shared.adapters.sql.migrate import upgrade, upgrade_sqlite
-from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
+from shared.adapters.sql.migrate import upgrade_sqlite
+from shared.domain.crawl import Budget
 from shared.domain.frontier import CrawlState, Fence, Position
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision, Term
 from shared.domain.ledger import (
@@ -26,8 +26,11 @@ from shared.domain.ledger import (
     FoundBatch,
     LeaseRequest,
     LeaseRow,
+    MessageLetter,
+    QueueEnd,
     QueueRow,
 )
+from shared.ports.store import NO_BUDGETS
 
 T = TypeVar("T")
 
@@ -63,6 +66,9 @@ class SqlStore:
     async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
         return await self._executor.write(lambda c: crawls.open_cluster(c, partitions, public_suffixes, now_ms))
 
+    async def public_suffixes(self) -> str:
+        return await self._executor.read(crawls.public_suffixes)
+
     async def newest_term(self) -> Term:
         return await self._executor.read(crawls.newest_term)
 
@@ -87,6 +93,11 @@ class SqlStore:
     async def counters_by_partition(self, crawl_id: CrawlId) -> dict[Partition, Counters]:
         return await self._executor.read(lambda c: crawls.counters_by_partition(c, crawl_id))
 
+    async def counters_in(
+        self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
+    ) -> Mapping[CrawlId, Counters]:
+        return await self._executor.read(lambda c: crawls.counters_in(c, crawl_ids, partitions))
+
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         return await self._executor.read(lambda c: crawls.tallies(c, crawl_id))
 
@@ -98,6 +109,9 @@ class SqlStore:
 
     async def positions(self) -> Mapping[Partition, Position]:
         return await self._executor.read(control.positions)
+
+    async def report_holds(self) -> Mapping[str, int]:
+        return await self._executor.read(holds.standing)
 
     async def advance_crawl(
         self,
@@ -113,6 +127,17 @@ class SqlStore:
             lambda c: control.advance_crawl(c, crawl_id, revision, before, after, reason, now_ms, counted)
         )
 
+    async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
+        return await self._executor.read(ended.uncollected)
+
+    async def collected(self, crawl_id: CrawlId, now_ms: int) -> None:
+        await self._executor.write(lambda c: ended.collected(c, crawl_id, now_ms))
+
+    async def reopen(self) -> Sequence[CrawlId]:
+        if not await self._executor.read(ended.any_to_reopen):
+            return []
+        return await self._executor.write(ended.reopen)
+
     async def claim(self, partition: Partition, term: Term) -> Claimed:
         await self._executor.write(lambda c: fence.take_over(c, partition, term))
         return await self._executor.read(lambda c: leasing.load(c, partition, term))
@@ -124,8 +149,8 @@ class SqlStore:
 
         return await self._executor.write(resume)
 
-    async def apply(self, fence: Fence, position: Position, changes: Changes) -> None:
-        await self._executor.write(lambda c: applying.apply(c, fence, position, changes))
+    async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
+        return await self._executor.write(lambda c: applying.apply(c, fence, position, changes))
 
     async def apply_found(
         self,
@@ -144,14 +169,25 @@ class SqlStore:
         )
 
     async def run_command(
-        self, fence: Fence, position: Position, command: CommandRun, after_host: int, now_ms: int
+        self, fence: Fence, position: Position, command: CommandRun, after: int, now_ms: int
     ) -> int | None:
-        return await self._executor.write(lambda c: commands.run_chunk(c, fence, position, command, after_host, now_ms))
+        return await self._executor.write(lambda c: commands.run_chunk(c, fence, position, command, after, now_ms))
+
+    async def newest_letter(self, partition: Partition) -> int:
+        return await self._executor.read(lambda c: letters.newest_letter(c, partition))
+
+    async def message_letters(self, command: CommandRun, after: int, most: int) -> Sequence[MessageLetter]:
+        return await self._executor.read(lambda c: letters.message_letters(c, command, after, most))
 
     async def dispatch(
-        self, fence: Fence, next_lease: int, requests: Sequence[LeaseRequest], now_ms: int
+        self,
+        fence: Fence,
+        next_lease: int,
+        requests: Sequence[LeaseRequest],
+        now_ms: int,
+        budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
     ) -> Sequence[LeaseRow]:
-        return await self._executor.write(lambda c: leasing.dispatch(c, fence, next_lease, requests, now_ms))
+        return await self._executor.write(lambda c: leasing.dispatch(c, fence, next_lease, requests, now_ms, budgets))
 
     async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
         await self._executor.write(lambda c: leasing.grant(c, fence, leases))
@@ -187,21 +223,3 @@ class SqliteStore(SqlStore):
             await threads.close()
             raise
         return cls(threads)
-
-
-class PostgresStore(SqlStore):
-    """The store on a PostgreSQL database."""
-
-    @classmethod
-    async def open(cls, url: str, settings: PostgresSettings | None = None) -> "PostgresStore":
-        """Open the database, migrated to the newest schema as needed.
-
-        Transient while the server cannot be reached, Unusable when it refuses us or its schema is not ours.
-        """
-        pool = PostgresPool(url, settings)
-        try:
-            await pool.migrate(upgrade)
-        except BaseException:
-            await pool.close()
-            raise
-        return cls(pool)

@@ -1,4 +1,4 @@
-"""Reading one report subject: an ephemeral pull consumer that is made again wherever the reader stands.
+"""Reading a stream in order: an ephemeral pull consumer that is made again wherever the reader stands.
 
 The position is the caller's; the consumer is only a cursor on the server, acknowledges nothing, and lives in memory.
 So losing it (reconnect, restart, failover, idleness) costs two calls. Consumer sequences count deliveries without a
@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import structlog
@@ -22,7 +22,6 @@ from shared.adapters.nats.jetstream import API, SECOND_NS, demand, origin_of, un
 from shared.adapters.nats.settings import StreamSettings
 from shared.domain.errors import Transient
 from shared.ports.broker import Delivered, StreamState
-from shared.wire import subjects
 
 log = structlog.get_logger(__name__)
 
@@ -41,20 +40,34 @@ _ENDED_BY_SIZE: Final = "message size exceeds maxbytes"
 _BATCH_COMPLETED: Final = "batch completed"
 
 
-async def stream_state(connection: Connection, wait_s: float) -> StreamState:
-    """The reports stream as its leader sees it now."""
-    info = await demand(connection, f"STREAM.INFO.{subjects.REPORTS}", None, wait_s)
+async def stream_state(connection: Connection, stream: str, wait_s: float) -> StreamState:
+    """The stream as its leader sees it now."""
+    info = await demand(connection, f"STREAM.INFO.{stream}", None, wait_s)
     return StreamState(created_ns=unix_ns(info["created"]), last_sequence=int(info["state"]["last_seq"]))
 
 
-class NatsReportReader:
-    """A ReportReader. One pull is open at a time, so at most one batch or `read_bytes` is held."""
+class StreamReader:
+    """A ReportReader, or an EventReader. One pull is open at a time, so at most one batch or `read_bytes` is held."""
 
-    def __init__(self, connection: Connection, subject: str, after: int, settings: StreamSettings) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        subjects: Sequence[str],
+        after: int,
+        settings: StreamSettings,
+        *,
+        deliver_policy: Literal["by_start_sequence", "last_per_subject"] = "by_start_sequence",
+    ) -> None:
+        """`subjects`: one or more of the stream's, which may not overlap."""
         self._connection = connection
-        self._subject = subject
+        self._stream = stream
+        self._subjects = tuple(subjects)
         self._settings = settings
+        self._policy = deliver_policy
         self._position = after
+        self.stored = 0
+        """How many messages there were to read when the cursor was placed."""
         self._kept: deque[Delivered] = deque()
         self._created_ns: int | None = None
         self._inbox = connection.new_inbox()
@@ -98,10 +111,10 @@ class NatsReportReader:
         if consumer is not None:
             try:
                 await demand(
-                    self._connection, f"CONSUMER.DELETE.{subjects.REPORTS}.{consumer}", None, self._settings.answer_s
+                    self._connection, f"CONSUMER.DELETE.{self._stream}.{consumer}", None, self._settings.answer_s
                 )
             except Transient as error:
-                log.debug("reports.cursor_left_behind", subject=self._subject, reason=str(error))
+                log.debug("stream.cursor_left_behind", subject=self._name, reason=str(error))
 
     async def _await_first(self, most: int, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -109,10 +122,10 @@ class NatsReportReader:
         cursors = self._cursors
         while not self._kept:
             if self._closed:
-                raise Transient(f"the reader of {self._subject} is closed")
+                raise Transient(f"the reader of {self._name} is closed")
             if self._consumer is None:
                 if self._cursors - cursors >= _CURSORS:
-                    raise Transient(f"the broker keeps taking our cursor on {self._subject} away")
+                    raise Transient(f"the broker keeps taking our cursor on {self._name} away")
                 await self._place()
             if self._left <= 0:
                 await self._pull(most)
@@ -141,16 +154,24 @@ class NatsReportReader:
     async def _place(self) -> None:
         """Make a consumer behind the position; only then check whose stream it is, for it dies with its stream."""
         name = f"reader-{secrets.token_hex(8)}"
-        await demand(
+        verb = f"CONSUMER.CREATE.{self._stream}.{name}"
+        if len(self._subjects) == 1:  # of several, the server takes none in the call's own subject
+            verb = f"{verb}.{self._subjects[0]}"
+            which: dict[str, object] = {"filter_subject": self._subjects[0]}
+        else:
+            which = {"filter_subjects": list(self._subjects)}
+        start: dict[str, object] = {"deliver_policy": self._policy}
+        if self._policy == "by_start_sequence":
+            start["opt_start_seq"] = self._position + 1
+        placed = await demand(
             self._connection,
-            f"CONSUMER.CREATE.{subjects.REPORTS}.{name}.{self._subject}",
+            verb,
             {
-                "stream_name": subjects.REPORTS,
+                "stream_name": self._stream,
                 "config": {
                     "name": name,
-                    "filter_subject": self._subject,
-                    "deliver_policy": "by_start_sequence",
-                    "opt_start_seq": self._position + 1,
+                    **which,
+                    **start,
                     "ack_policy": "none",
                     "replay_policy": "instant",
                     "inactive_threshold": int(self._settings.reader_idle_s * SECOND_NS),
@@ -160,15 +181,16 @@ class NatsReportReader:
             },
             self._settings.answer_s,
         )
-        state = await stream_state(self._connection, self._settings.answer_s)
+        state = await stream_state(self._connection, self._stream, self._settings.answer_s)
         if self._created_ns is None:
             self._created_ns = state.created_ns
         if state.created_ns != self._created_ns or state.last_sequence < self._position:
             raise Transient(
-                f"the stream {subjects.REPORTS} is not the one that was read up to {self._position} on {self._subject}:"
+                f"the stream {self._stream} is not the one that was read up to {self._position} on {self._name}:"
                 f" created {state.created_ns}, last sequence {state.last_sequence}; open a new reader"
             )
         self._cursors += 1
+        self.stored = int(placed["num_pending"])
         self._consumer, self._next, self._left, self._pending = name, 1, 0, 0
 
     async def _pull(self, most: int) -> None:
@@ -182,11 +204,15 @@ class NatsReportReader:
         self._pulls += 1
         self._left = most
         self._heard = asyncio.get_running_loop().time()
-        await self._connection.send(
-            f"{API}CONSUMER.MSG.NEXT.{subjects.REPORTS}.{self._consumer}",
-            msgspec.json.encode(request),
-            reply=f"{self._inbox}.{self._pulls}",
-        )
+        try:
+            await self._connection.send(
+                f"{API}CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}",
+                msgspec.json.encode(request),
+                reply=f"{self._inbox}.{self._pulls}",
+            )
+        except BaseException:
+            self._left = 0  # or the next read would wait for what nobody asked for
+            raise
 
     async def _received(self, message: Msg) -> None:
         """A message under its own subject, or the server's word under the inbox of the pull it is about."""
@@ -223,9 +249,13 @@ class NatsReportReader:
 
     def _lose(self, reason: str) -> None:
         if self._consumer is not None:
-            log.debug("reports.cursor_lost", subject=self._subject, position=self._position, reason=reason)
+            log.debug("stream.cursor_lost", subject=self._name, position=self._position, reason=reason)
         self._consumer, self._left, self._pending = None, 0, 0
         self._changed.set()
 
+    @property
+    def _name(self) -> str:
+        return " ".join(self._subjects)
+
     def __repr__(self) -> str:
-        return f"<NatsReportReader {self._subject} at={self._position} kept={len(self._kept)} cursor={self._consumer}>"
+        return f"<StreamReader {self._name} at={self._position} kept={len(self._kept)} cursor={self._consumer}>"

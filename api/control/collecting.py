@@ -1,0 +1,50 @@
+"""The rows of deleted crawls, removed at last whatever died in between.
+
+An operator's delete or reset is done when SQL says so; that the owners remove the rows is told them by a command, and
+whoever tells may die before it is said to all. So the leader looks for deleted crawls that some partition has not
+removed, and tells it again: the command is the same one, by its id, and is applied once.
+"""
+
+from typing import Final
+
+import structlog
+
+from shared.domain.command import CommandKind, collection_of
+from shared.domain.ids import CrawlId, Partition
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.store import Store
+from shared.wire.messages import Command, encode
+
+log = structlog.get_logger("orb.control")
+
+AGAIN_S: Final = 600.0
+"""A command that was acknowledged is told again after so long: by then it was applied, or its stream was lost."""
+
+
+class Collecting:
+    """Keeps at it until every deleted crawl is collected."""
+
+    def __init__(self, store: Store, broker: Broker, clock: Clock) -> None:
+        self._store = store
+        self._broker = broker
+        self._clock = clock
+        self._told_at: dict[CrawlId, float] = {}
+
+    async def once(self) -> None:
+        """One pass. Transient: the next one goes on."""
+        for crawl_id, partitions in (await self._store.uncollected()).items():
+            told_at = self._told_at.get(crawl_id)
+            if not partitions:
+                await self._store.collected(crawl_id, self._clock.unix_ms())
+                self._told_at.pop(crawl_id, None)
+                log.info("crawl.collected", crawl=crawl_id)
+            elif told_at is None or self._clock.elapsed() - told_at >= AGAIN_S:
+                for partition in partitions:
+                    await self._tell(crawl_id, partition)
+                self._told_at[crawl_id] = self._clock.elapsed()
+
+    async def _tell(self, crawl_id: CrawlId, partition: Partition) -> None:
+        command_id = collection_of(crawl_id)
+        data = encode(Command(command_id, crawl_id, CommandKind.DELETE))
+        await self._broker.publish_report(partition, "outcome", data, f"{command_id}.{partition}")

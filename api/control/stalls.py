@@ -1,0 +1,80 @@
+"""A watch on the event loop from outside of it: a thread that asks the loop for a sign of life."""
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from shared.ports.clock import Clock
+
+log = structlog.get_logger("orb.control")
+
+_EVERY_S: Final = 0.25
+_FRAMES: Final = 8
+
+
+class StallWatch:
+    """Says in the log what a loop that stands still is doing, while it does; and to `told`, on the loop, for how long
+    it stood. Less than `least_s` is no stall. A process that was stopped as a whole stood still, too."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        told: Callable[[float], None],
+        *,
+        least_s: float,
+        every_s: float = _EVERY_S,
+        stuck: Callable[[str], None] | None = None,
+    ) -> None:
+        """`stuck` hears, on the thread and during the stall, where the loop is; by default the log does."""
+        self._clock = clock
+        self._told = told
+        self._least_s = least_s
+        self._every_s = every_s
+        self._stuck = stuck or _say
+        self._over = threading.Event()
+        self._sign = threading.Event()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the loop that runs this, for the block."""
+        loop, owner = asyncio.get_running_loop(), threading.get_ident()
+        thread = threading.Thread(target=self._watch, args=(loop, owner), name="stall-watch", daemon=True)
+        self._over.clear()
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._sign.set()
+            thread.join()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, owner: int) -> None:
+        alive_at = self._clock.elapsed()
+        while not self._over.wait(self._every_s):
+            sign = self._sign = threading.Event()
+            if self._over.is_set():  # whoever ends the watch sets the sign it finds after this
+                return
+            loop.call_soon_threadsafe(sign.set)
+            if not sign.wait(self._least_s):
+                self._stuck(_where(owner))
+                sign.wait()
+            now = self._clock.elapsed()
+            stood_s = now - alive_at - self._every_s
+            alive_at = now
+            if stood_s >= self._least_s:
+                loop.call_soon_threadsafe(self._told, stood_s)
+
+
+def _where(thread: int) -> str:
+    frame = sys._current_frames().get(thread)
+    return "" if frame is None else "".join(traceback.format_stack(frame)[-_FRAMES:])
+
+
+def _say(where: str) -> None:
+    log.error("loop.stands_still", where=where)

@@ -1,0 +1,174 @@
+"""Streams of events over HTTP (Server-Sent Events): open for as long as the client listens, bounded, and ended cleanly.
+
+What a client does not read is not read from the broker either: a slow one holds nothing here but the batch in hand. One
+that takes nothing for `SLOW_S` is cut off; it may go on where it was, by the id it saw last.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from api.control.following import Following, Gap
+from api.errors import Kind, Problem
+from api.schemas.events import frame, frame_of, ping
+from shared.domain.errors import Transient
+from shared.ports.events import Events, EventsState
+from shared.supervise import Tasks
+from shared.wire.events import Event
+
+log = structlog.get_logger("orb.api")
+
+PING_S: Final = 15.0
+SLOW_S: Final = 30.0
+STREAMS: Final = 64
+_DOUBT_S: Final = 1.0
+_END_S: Final = 1.0
+_RETRY_MS: Final = 1_000
+
+Allowed = Callable[[], Awaitable[bool]]
+"""Whether the client's key is still good; asked about every `PING_S`."""
+
+Last = Callable[[Event], bool]
+"""Whether nothing more can follow this event."""
+
+
+class OpenStreams:
+    """The streams of this master: at most `most`, and none once it stops."""
+
+    def __init__(self, most: int = STREAMS) -> None:
+        self.open = 0
+        self.closing = asyncio.Event()
+        self._most = most
+
+    def __repr__(self) -> str:
+        return f"<OpenStreams {self.open} of {self._most}{' closing' if self.closing.is_set() else ''}>"
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Room for one. Problem where there is none."""
+        if self.closing.is_set():
+            raise Problem(Kind.UNAVAILABLE, "this master is stopping", headers={"Retry-After": "1"})
+        if self.open >= self._most:
+            detail = f"{self._most} streams are open on this master already"
+            hint = "ask another master, or close a stream"
+            raise Problem(Kind.BUSY, detail, hint=hint, headers={"Retry-After": "5"})
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
+    @contextmanager
+    def until_closed(self) -> Iterator[None]:
+        """End every stream when the block ends, and open no more."""
+        try:
+            yield
+        finally:
+            self.closing.set()
+
+
+class EventStream(Response):
+    """The answer that goes on. It takes over `following`, which is open, and closes it."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        following: Following,
+        gap: Gap | None,
+        *,
+        events: Events,
+        streams: OpenStreams,
+        allowed: Allowed,
+        last: Last,
+    ) -> None:
+        super().__init__(headers={"X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._following = following
+        self._gap = gap
+        self._events = events
+        self._streams = streams
+        self._allowed = allowed
+        self._last = last
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason: str | None = None
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with Tasks() as tasks:
+                told = tasks.start("events.told", self._tell(send))
+                left = tasks.start("events.client", _left(receive))
+                stop = tasks.start("events.stop", self._streams.closing.wait())
+                await asyncio.wait([told, left, stop], return_when=asyncio.FIRST_COMPLETED)
+                if not left.done():
+                    reason = await told if told.done() else "shutdown"
+        finally:
+            await self._following.close()
+        log.info("events.ended", path=scope["path"], position=self._following.position, reason=reason or "client left")
+        if reason is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await _send(send, frame("end", b'{"reason":"%s"}' % reason.encode()))
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _tell(self, send: Send) -> str:
+        """Send what happens; why that came to an end."""
+        gap = b"" if self._gap is None else frame_of(self._gap)[0]
+        await _send(send, b"retry: %d\n\n%s" % (_RETRY_MS, gap))
+        asked_at = sent_at = time.monotonic()
+        state: EventsState | None = None
+        while True:
+            if state is None:
+                state, looked_at = await self._state(), time.monotonic()
+            found = await self._following.next(max(0.0, sent_at + PING_S - time.monotonic()))
+            if not found and time.monotonic() - sent_at < PING_S:
+                state = None  # the broker is away
+                continue
+            frames, ended = [], False
+            for item in found:
+                sent, event = frame_of(item)
+                frames.append(sent)
+                if event is not None and self._last(event):
+                    ended = True
+                    break
+            if not found:
+                if state is not None and time.monotonic() - looked_at >= PING_S / 2:
+                    self._following.caught_up(state)
+                frames, state = [ping(self._following.position)], None
+            sent_at = time.monotonic()
+            try:
+                async with asyncio.timeout(SLOW_S):
+                    await _send(send, b"".join(frames))
+            except TimeoutError:
+                log.warning("events.slow_client", position=self._following.position, waited_s=SLOW_S)
+                return "slow"
+            if time.monotonic() - sent_at > _DOUBT_S:
+                self._following.doubt()
+            if ended:
+                return "deleted"
+            if sent_at - asked_at >= PING_S:
+                asked_at = sent_at
+                if not await self._allowed():
+                    return "revoked"
+
+    async def _state(self) -> EventsState | None:
+        try:
+            return await self._events.state()
+        except Transient:
+            return None
+
+
+async def _send(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    """Until the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

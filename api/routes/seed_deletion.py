@@ -1,0 +1,107 @@
+"""DELETE /v1/crawls/{name}/seeds: seeds taken back."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import APIRouter, Path
+
+from api.deps import By, Expected, Served, Services, needs, problems
+from api.errors import FieldError, Kind, Problem
+from api.routes.turning import commanded
+from api.schemas.crawls import NAME
+from api.schemas.seeds import SeedDeletion, SeedsAsked
+from shared.domain.access import Role
+from shared.domain.command import CommandKind
+from shared.domain.crawl import CrawlSpec, decode_spec, encode_spec
+from shared.domain.declared import Actor, Declaration, DeclaredCrawl
+from shared.domain.ids import Partition
+from shared.domain.url import Location, locate, partition_of
+from shared.ports.catalog import Stale
+
+router = APIRouter(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
+
+_ATTEMPTS: Final = 5
+_SHOWN: Final = 20
+
+
+@router.delete(
+    "", status_code=202, summary="Delete seeds", operation_id="delete_seeds", dependencies=[needs(Role.OPERATOR)],
+    responses=problems(404, 412),
+)  # fmt: skip
+async def delete_seeds(
+    name: Annotated[str, Path(pattern=NAME)], wanted: SeedDeletion, served: Served, by: By, expected: Expected
+) -> SeedsAsked:
+    """A seed that was never fetched leaves the queue: it is excluded, reason `seed_deleted`, and stays so whatever page
+    links to it, until it is added again. One that was fetched, or is being fetched, stays as it is. Seeds that the spec
+    names are taken out of it, as a new revision; a spec keeps at least one. `all` means every seed but the spec's."""
+    named = _located(wanted)
+    crawl, spec = await _without(served, name, {location.url for location in named}, expected, by)
+    kept = [location for seed in spec.seeds if (location := locate(seed.url)) is not None]
+    every = map(Partition, range(served.partitions)) if wanted.all else ()
+    places = _places(kept if wanted.all else named, every, served.partitions)
+    said: dict[str, object] = {"all": wanted.all, "seeds": len(named), "first": [at.url for at in named[:_SHOWN]]}
+    command = await commanded(
+        served,
+        f"seeds-{uuid.uuid4().hex}",
+        crawl.crawl_id,
+        CommandKind.DELETE_SEEDS,
+        said,
+        by,
+        apart={partition: {"all": wanted.all, "places": here} for partition, here in places.items()},
+    )
+    return SeedsAsked(command=command, revision=crawl.revision)
+
+
+def _located(wanted: SeedDeletion) -> list[Location]:
+    if wanted.all == bool(wanted.seeds):
+        wrong = FieldError("seeds", "is needed, or `all` in its place", "name the seeds, or say `all`: true")
+        raise Problem(Kind.INVALID, "it must say which seeds", errors=[wrong])
+    found = [locate(url) for url in wanted.seeds]
+    wrong_ones = [FieldError(f"seeds[{i}]", "is no http or https URL") for i, at in enumerate(found) if at is None]
+    if wrong_ones:
+        raise Problem(Kind.INVALID, "the seeds are not valid", errors=wrong_ones)
+    return [location for location in found if location is not None]
+
+
+async def _without(
+    served: Services, name: str, urls: set[str], expected: str | None, by: Actor
+) -> tuple[DeclaredCrawl, CrawlSpec]:
+    """The crawl, its spec without these seeds; without If-Match applied to whatever is there."""
+    attempts = 0
+    while True:
+        crawl = await served.catalog.crawl(name)
+        if expected is not None and expected != crawl.tag:
+            raise Stale(crawl.tag)
+        spec = decode_spec(crawl.spec)
+        kept = tuple(seed for seed in spec.seeds if seed.url not in urls)
+        if len(kept) == len(spec.seeds):
+            return crawl, spec
+        if not kept:
+            hint = "put a spec with another seed first, or delete the crawl"
+            raise Problem(Kind.INVALID, "a crawl's spec needs at least one seed", hint=hint)
+        changed = msgspec.structs.replace(spec, seeds=kept)
+        declaration = Declaration(name, encode_spec(changed).decode(), crawl.labels)
+        try:
+            made, _ = await served.catalog.put(
+                declaration, expected=crawl.tag, start=False, actor=by, now_ms=served.clock.unix_ms()
+            )
+        except Stale:
+            attempts += 1
+            if expected is not None or attempts == _ATTEMPTS:
+                raise
+            continue
+        served.plane.wake()
+        return made, changed
+
+
+def _places(
+    locations: Iterable[Location], every: Iterable[Partition], partitions: int
+) -> Mapping[Partition, list[tuple[str, bytes]]]:
+    """Host and fingerprint of each, by the partition whose owner is to be told; `every`: who is told in any case."""
+    found: dict[Partition, list[tuple[str, bytes]]] = defaultdict(list, {partition: [] for partition in every})
+    for location in locations:
+        found[partition_of(location.host, partitions)].append((location.host, location.fingerprint))
+    return found

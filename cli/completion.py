@@ -1,0 +1,40 @@
+"""`orb completion`: scripts that complete commands, options and files in a shell."""
+
+import argparse
+from pathlib import Path
+
+from cli.exits import Exit
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS)
+    parser.epilog = (
+        "bash: source <(orb completion bash); zsh: orb completion zsh > a folder of $fpath, as _orb; "
+        "fish: orb completion fish > ~/.config/fish/completions/orb.fish"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    import shtab
+
+    from cli.main import COMMANDS, parser_of
+
+    parser = parser_of(tuple(COMMANDS))
+    _complete_paths(parser, shtab.FILE, shtab.DIRECTORY)
+    print(shtab.complete(parser, shell=arguments.shell))
+    return Exit.OK
+
+
+def _complete_paths(parser: argparse.ArgumentParser, file: object, folder: object) -> None:
+    """Have files offered wherever an argument is one."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                _complete_paths(below, file, folder)
+        elif action.metavar == "DIR":
+            action.complete = folder  # type: ignore[attr-defined]  # where shtab looks for it
+        elif action.metavar == "FILE" or action.type is Path:
+            action.complete = file  # type: ignore[attr-defined]

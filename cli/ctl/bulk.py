@@ -1,0 +1,83 @@
+"""export and body: what a crawl has stored, streamed to a file or to standard output."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+import httpx
+
+from cli.ctl.client import ANSWER_S, Query, path
+from cli.ctl.desk import Desk, Verbs
+from cli.ctl.reading import url_of
+from cli.exits import Environment, Exit, Usage
+from cli.pace import amount
+
+FORMATS: Final[Mapping[str, str]] = {"jsonl": "ndjson", "ndjson": "ndjson", "csv": "csv", "parquet": "parquet"}
+_WHAT: Final = ("pages", "urls", "links")
+_SILENCE_S: Final = 120.0
+"""How long the next portion of an export may take: the server reads in portions, too."""
+
+
+def declare(verbs: Verbs) -> None:
+    """Declare the verbs."""
+    export = verbs.add("export", "pages, URLs or links of a crawl as JSON Lines, CSV or Parquet", _export)
+    export.add_argument("what", choices=_WHAT)
+    export.add_argument("crawl", metavar="CRAWL")
+    export.add_argument("--format", choices=tuple(FORMATS), help="default: by FILE's ending, else jsonl")
+    export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    body = verbs.add("body", "the stored body of a page", _body)
+    body.add_argument("crawl", metavar="CRAWL")
+    body.add_argument("url", metavar="URL", help="any spelling of it")
+    body.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+
+
+def _export(desk: Desk, arguments: argparse.Namespace) -> int:
+    ending = "" if arguments.out is None else arguments.out.suffix.removeprefix(".").lower()
+    form = FORMATS[arguments.format or (ending if ending in FORMATS else "jsonl")]
+    if form == "parquet" and arguments.out is None and sys.stdout.isatty():
+        raise Usage("Parquet is not for a terminal; name a file with --out FILE.")
+    at = path("crawls", arguments.crawl, "export", arguments.what)
+    size = _save(desk, at, {"format": form}, arguments.out, _SILENCE_S)
+    if arguments.out is not None:
+        desk.note(f"{arguments.what} of {arguments.crawl}: {amount(size)} in {arguments.out}")
+    return Exit.OK
+
+
+def _body(desk: Desk, arguments: argparse.Namespace) -> int:
+    query = {"url": url_of(arguments.url)}
+    at = path("crawls", arguments.crawl, "pages", "lookup", "body")
+    _save(desk, at, query, arguments.out, ANSWER_S)
+    return Exit.OK
+
+
+def _save(desk: Desk, at: str, query: Query, file: Path | None, answer_s: float) -> int:
+    """The whole of the answer, or Environment: a file appears under its name only once it is whole. Its bytes."""
+    size = 0
+    with desk.client.stream(at, query, headers={"Accept": "*/*"}, answer_s=answer_s) as response, _opened(file) as out:
+        try:
+            for piece in response.iter_bytes():
+                out.write(piece)
+                size += len(piece)
+        except httpx.RequestError as error:
+            raise Environment(f"the answer was cut off ({str(error) or type(error).__name__}); ask again.") from error
+    return size
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[IO[bytes]]:
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    staged = path.with_name(f".{path.name}.part")
+    try:
+        with staged.open("wb") as out:
+            yield out
+        staged.replace(path)
+    except OSError as error:
+        raise Usage(f"cannot write {path}: {error.strerror}.") from error
+    finally:
+        staged.unlink(missing_ok=True)

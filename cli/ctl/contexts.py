@@ -1,0 +1,178 @@
+"""Which masters are asked, with which key: from the flags, the environment, or the file that `orb ctl login` writes.
+
+A stored key is sent to the servers it was stored with, and to no others.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from cli.exits import Environment, Usage
+from cli.written import document, text_of
+from shared.tls import TlsSettings, told
+
+SERVER: Final = "ORB_SERVER"
+KEY: Final = "ORB_API_KEY"
+CONTEXT: Final = "ORB_CONTEXT"
+TLS: Final = {"tls_ca": "ORB_TLS_CA", "tls_cert": "ORB_TLS_CERT", "tls_key": "ORB_TLS_KEY"}
+"""The variable of each file for TLS, by its flag."""
+
+DEFAULT: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Masters of one cluster, in the order in which they are tried, and the key that opens them. `tls`: their CA, and
+    the certificate that they demand of us."""
+
+    servers: tuple[str, ...]
+    key: str | None = field(default=None, repr=False)
+    tls: TlsSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What the file holds: accesses by name, and which is used where none is named."""
+
+    current: str | None = None
+    known: Mapping[str, Access] = field(default_factory=dict)
+
+    def having(self, name: str, access: Access) -> "Contexts":
+        """With one more, or one replaced, which becomes the current one."""
+        return Contexts(name, {**self.known, name: access})
+
+    def using(self, name: str) -> "Contexts":
+        """With another as the current one. Usage where there is none of that name."""
+        self.named(name)
+        return replace(self, current=name)
+
+    def without(self, name: str) -> "Contexts":
+        """Without that one. Usage where there is none of that name."""
+        self.named(name)
+        left = {each: access for each, access in self.known.items() if each != name}
+        return Contexts(None if self.current == name else self.current, left)
+
+    def named(self, name: str) -> Access:
+        """The access of that name. Usage where there is none."""
+        if name not in self.known:
+            known = ", ".join(sorted(self.known)) or "none is stored"
+            raise Usage(f"there is no context {name!r} (known: {known}); `orb ctl login --context {name}` makes it.")
+        return self.known[name]
+
+
+def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: Contexts) -> Access:
+    """The access to use; a flag goes before a variable, a variable before the file. Usage where no server is named."""
+    server = flags.get("server") or environ.get(SERVER)
+    key = flags.get("key") or environ.get(KEY)
+    name = flags.get("context") or environ.get(CONTEXT)
+    tls = files(flags, environ)
+    access = None
+    if name is not None:
+        access = stored.named(name)
+    elif stored.current is not None:
+        access = stored.known.get(stored.current)
+    if server is None:
+        if access is None:
+            raise Usage(f"no server is known: log in with `orb ctl login --server URL`, or give --server or {SERVER}.")
+        return replace(access, key=access.key if key is None else key, tls=tls or access.tls)
+    servers = addresses(server.split(","))
+    if access is not None and set(servers) <= set(access.servers):
+        key, tls = access.key if key is None else key, tls or access.tls
+    return Access(servers, key, tls)
+
+
+def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSettings | None:
+    """The files for TLS that flags and variables name; None where they name none."""
+    ca, cert, key = (
+        Path(name).absolute() if (name := flags.get(flag) or environ.get(variable)) else None
+        for flag, variable in TLS.items()
+    )
+    return told(ca, cert, key)
+
+
+def addresses(given: Iterable[str]) -> tuple[str, ...]:
+    """Base URLs of masters; `host:port` means http. Usage where one is no address, or there is none."""
+    found: dict[str, None] = {}
+    for text in filter(None, (each.strip() for each in given)):
+        url = text if "://" in text else f"http://{text}"
+        parts = urlsplit(url)
+        try:
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        if not good or parts.query or parts.fragment or parts.username is not None:
+            raise Usage(f"{text!r} is not the address of a master; write it as http://host:port.")
+        found[url.rstrip("/")] = None
+    if not found:
+        raise Usage("no server is named; write it as --server http://host:port.")
+    return tuple(found)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def default_path(environ: Mapping[str, str]) -> Path:
+    """Where the file lies: `orb/ctl.yaml` below XDG_CONFIG_HOME, by default ~/.config."""
+    home = environ.get("XDG_CONFIG_HOME", "")
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".config") / "orb" / "ctl.yaml"
+
+
+def load(path: Path) -> Contexts:
+    """What is stored; nothing where there is no file. Usage where it is not ours in form, or others may read it."""
+    if not path.exists():
+        return Contexts()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise Usage(f"{path} holds keys and may be read by others (mode {mode:o}); run `chmod 600 {path}`.")
+    data = document(text_of(path, "context"), str(path))
+    match data:
+        case None:
+            return Contexts()
+        case {"contexts": dict(known), **rest} if set(rest) <= {"current"}:
+            current = rest.get("current")
+            return Contexts(
+                current if isinstance(current, str) else None,
+                {str(name): _access(path, str(name), each) for name, each in known.items()},
+            )
+        case _:
+            raise Usage(f"{path} is no file of contexts; move it away and run `orb ctl login` again.")
+
+
+def save(path: Path, contexts: Contexts) -> None:
+    """Replace the file as a whole; nobody but its owner may read it, at any moment."""
+    known: dict[str, Any] = {}
+    for name, access in sorted(contexts.known.items()):
+        known[name] = {"servers": list(access.servers)} | ({} if access.key is None else {"key": access.key})
+        if access.tls is not None:
+            named = {"ca": access.tls.ca, "cert": access.tls.cert, "key": access.tls.key}
+            known[name]["tls"] = {part: str(file) for part, file in named.items() if file is not None}
+    text = yaml.safe_dump({"current": contexts.current, "contexts": known}, sort_keys=False)
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        staged.unlink(missing_ok=True)
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+            out.write(text)
+        staged.replace(path)
+    except OSError as error:
+        raise Environment(f"cannot write {path}: {error.strerror}.") from error
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _access(path: Path, name: str, data: Any) -> Access:
+    match data:
+        case {"servers": list(servers), **rest} if set(rest) <= {"key", "tls"}:
+            key, tls = rest.get("key"), rest.get("tls") or {}
+            if isinstance(tls, dict) and set(tls) <= {"ca", "cert", "key"}:
+                ca, cert, own = (Path(str(tls[part])) if part in tls else None for part in ("ca", "cert", "key"))
+                return Access(addresses(map(str, servers)), None if key is None else str(key), told(ca, cert, own))
+        case _:
+            pass
+    raise Usage(f"{path}: the context {name!r} needs `servers:` and `key:`, may have `tls:`, and nothing else.")

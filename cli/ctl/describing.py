@@ -1,0 +1,75 @@
+"""One thing at length: labelled lines in sections, wrapped to the terminal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cli.ctl.cells import Now, dated, moment, printable, shown
+
+LABEL: Final = 18
+_NARROWEST: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Labelled lines below a title; a label may be empty. `verbatim` lines follow them as they are."""
+
+    title: str
+    rows: Sequence[tuple[str, str]] = ()
+    verbatim: Sequence[str] = field(default=())
+
+
+def lines_of(sections: Sequence[Section], width: int | None) -> Iterator[tuple[str, str]]:
+    """Lines with their styles; no wider than `width` where words allow it."""
+    for place, section in enumerate(sections):
+        if place and section.title:
+            yield "", ""
+        if section.title:
+            yield section.title, "bold"
+        for label, text in section.rows:
+            head = f"{label:<{LABEL - 1}} " if len(label) < LABEL else f"{label} "
+            for line in _wrapped(text, None if width is None else max(_NARROWEST, width - LABEL)):
+                yield (head + line).rstrip(), ""
+                head = " " * LABEL
+        for line in section.verbatim:
+            yield printable(line), ""
+
+
+def flat(body: Mapping[str, Any], now: Now, *, below: str = "") -> list[tuple[str, str]]:
+    """Every value of a JSON object on a line of its own, as `fetch.status`; what is not there is left out."""
+    rows: list[tuple[str, str]] = []
+    for name, value in body.items():
+        if value in (None, "", [], {}):
+            continue
+        match value:
+            case dict():
+                rows += flat(value, now, below=f"{below}{name}.")
+            case [dict(), *_]:
+                for place, each in enumerate(value):
+                    rows += flat(each, now, below=f"{below}{name}[{place}].")
+            case list():
+                rows += [(f"{below}{name}" if place == 0 else "", shown(each)) for place, each in enumerate(value)]
+            case _:
+                rows.append((below + name, told(value, now)))
+    return rows
+
+
+def told(value: Any, now: Now) -> str:
+    """A value; a moment with how far away it is."""
+    at = moment(value) if isinstance(value, str) and "T" in value else None
+    if at is None:
+        return shown(value)
+    ahead = now.until(value)
+    return f"{dated(value)} ({f'in {ahead}' if ahead != '-' else f'{now.since(value)} ago'})"
+
+
+def _wrapped(text: str, width: int | None) -> Iterator[str]:
+    """The text at word boundaries; a word that is too long keeps its line."""
+    line = ""
+    for word in printable(text).split(" "):
+        if line and width is not None and len(line) + 1 + len(word) > width:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    yield line

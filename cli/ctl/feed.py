@@ -1,0 +1,145 @@
+"""Server-Sent Events as the HTML standard parses them, and a stream of them that survives the end of a connection.
+
+Behind a cut the stream goes on, at the next master if need be, with the id of the last event that arrived: what the
+server keeps is seen once, without a gap.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+from cli.ctl.client import Client, Query
+from cli.ctl.problems import Refusal
+from cli.exits import Environment
+
+SILENCE_S: Final = 45.0
+"""Three heartbeats: a connection that is silent for longer is taken for dead."""
+
+QUIET_S: Final = 2.0
+"""Where nothing came for so long, what was kept has been read."""
+
+LONGEST_EVENT: Final = 4 << 20
+_FIRST_WAIT_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 10.0
+
+
+ENDED: Final = "end"
+"""The kind of the event with which a master ends a stream, and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `id` is the last that was seen by then, empty before the first."""
+
+    kind: str
+    data: str
+    id: str
+
+
+class EventParser:
+    """Bytes in any portions to events. `last_id` is that of the last whole one; one without data, such as a heartbeat,
+    has one, too. Environment for what is no stream of events."""
+
+    def __init__(self, last_id: str = "") -> None:
+        self.last_id = last_id
+        self.retry_s: float | None = None
+        self._id = last_id
+        self._rest = b""
+        self._kind = ""
+        self._data: list[str] = []
+        self._begun = False
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """The events that are whole with this piece."""
+        data = self._rest + piece
+        if not self._begun and len(data) >= 3:
+            self._begun = True
+            data = data.removeprefix(b"\xef\xbb\xbf")
+        held = b""
+        if data.endswith(b"\r"):  # the other half of its line's end may follow
+            data, held = data[:-1], b"\r"
+        *lines, rest = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._rest = rest + held
+        if len(self._rest) > LONGEST_EVENT or sum(map(len, self._data)) > LONGEST_EVENT:
+            raise Environment("the server sends something that is no stream of events.")
+        for line in lines:
+            event = self._line(line.decode("utf-8", "replace"))
+            if event is not None:
+                yield event
+
+    def _line(self, line: str) -> Event | None:
+        if not line:
+            kind, data, self._kind, self._data = self._kind, self._data, "", []
+            self.last_id = self._id
+            return Event(kind or "message", "\n".join(data), self.last_id) if data else None
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match name:
+            case "event":
+                self._kind = value
+            case "data":
+                self._data.append(value)
+            case "id" if "\0" not in value:
+                self._id = value
+            case "retry" if value.isascii() and value.isdigit():
+                self.retry_s = int(value) / 1000
+            case _:
+                pass  # a comment, such as a heartbeat, or a field of a later standard
+        return None
+
+
+def follow(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[Event | str]:
+    """Events until nothing more can come; a text in between says that the connection was lost and is made again.
+
+    Refusal where the stream is refused at the first try. Afterwards only what cannot pass by itself ends it.
+    """
+    seen, wait, begun = last_id or "", _FIRST_WAIT_S, False
+    while True:
+        parser = EventParser(seen)
+        try:
+            with client.stream(at, query, headers=_headers(seen), answer_s=SILENCE_S) as response:
+                begun = True
+                for piece in response.iter_raw():
+                    for event in parser.feed(piece):
+                        wait = _FIRST_WAIT_S
+                        yield event
+                        if event.kind == ENDED and "deleted" in event.data:
+                            return
+            lost = f"{client.server} ended the stream"
+        except httpx.RequestError as error:
+            lost = f"{client.server} broke off ({str(error) or type(error).__name__})"
+        except Refusal as refusal:
+            if not begun or refusal.problem.status in (401, 403, 404, 422):
+                raise
+            lost = refusal.problem.detail
+        except Environment as error:
+            if not begun:
+                raise
+            lost = str(error).rstrip(".")
+        seen = parser.last_id
+        yield f"{lost}; connecting again"
+        client.sleep(max(parser.retry_s or 0.0, wait))
+        wait = min(_LONGEST_WAIT_S, wait * 2)
+
+
+def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[Event]:
+    """The events that are kept already, from the oldest on or from behind `last_id`: until none comes for a while."""
+    parser = EventParser()
+    with client.stream(at, query, headers=_headers(last_id or "0"), answer_s=QUIET_S) as response:
+        try:
+            for piece in response.iter_raw():
+                for event in parser.feed(piece):
+                    if event.kind == ENDED:
+                        return
+                    yield event
+        except httpx.ReadTimeout:
+            return
+        except httpx.RequestError as error:
+            raise Environment(f"{client.server} broke off ({str(error) or type(error).__name__}).") from error
+
+
+def _headers(last_id: str) -> dict[str, str]:
+    headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+    return {**headers, "Last-Event-ID": last_id} if last_id else headers

@@ -1,0 +1,76 @@
+"""login, logout, contexts, use: which clusters this person knows, and the keys to them."""
+
+import argparse
+import getpass
+import os
+import sys
+
+from cli.ctl.client import Client
+from cli.ctl.contexts import DEFAULT, KEY, SERVER, TLS, Access, addresses, default_path, files, load, save
+from cli.ctl.desk import Verbs, note
+from cli.ctl.problems import Refusal
+from cli.exits import Exit, Usage
+
+
+def declare(verbs: Verbs) -> None:
+    """Declare the verbs."""
+    login = verbs.add_local("login", "try a key and keep it for later, in a file that only you can read", _login)
+    login.add_argument("--unchecked", action="store_true", help="keep it without asking the cluster")
+    verbs.add_local("logout", "forget a login", _logout)
+    verbs.add_local("contexts", "list the logins that are kept", _contexts)
+    use = verbs.add_local("use", "work with another login from now on", _use)
+    use.add_argument("name", metavar="NAME")
+
+
+def _login(arguments: argparse.Namespace) -> int:
+    file = default_path(os.environ)
+    contexts = load(file)
+    name = arguments.context or DEFAULT
+    given = arguments.server or os.environ.get(SERVER)
+    if given is None and name not in contexts.known:
+        raise Usage("name the masters: `orb ctl login --server http://host:port`.")
+    servers = contexts.known[name].servers if given is None else addresses(given.split(","))
+    tls = files({flag: getattr(arguments, flag) for flag in TLS}, os.environ)
+    if tls is None and given is None:
+        tls = contexts.known[name].tls
+    access = Access(servers, arguments.key or os.environ.get(KEY) or _asked(), tls)
+    if not arguments.unchecked:
+        with Client(access, patience_s=arguments.patience, note=note) as client:
+            try:
+                client.get("/v1/cluster")
+            except Refusal as refusal:
+                raise refusal.ending() from refusal
+    save(file, contexts.having(name, access))
+    print(f"context/{name} logged in at {', '.join(servers)}")
+    return Exit.OK
+
+
+def _logout(arguments: argparse.Namespace) -> int:
+    file = default_path(os.environ)
+    contexts = load(file)
+    name = arguments.context or contexts.current or DEFAULT
+    save(file, contexts.without(name))
+    print(f"context/{name} forgotten")
+    return Exit.OK
+
+
+def _contexts(arguments: argparse.Namespace) -> int:
+    contexts = load(default_path(os.environ))
+    for name, access in sorted(contexts.known.items()):
+        print(f"{'*' if name == contexts.current else ' '} {name}  {','.join(access.servers)}")
+    return Exit.OK
+
+
+def _use(arguments: argparse.Namespace) -> int:
+    file = default_path(os.environ)
+    save(file, load(file).using(arguments.name))
+    print(f"context/{arguments.name} is used from now on")
+    return Exit.OK
+
+
+def _asked() -> str:
+    """The key, typed without being shown, or from a pipe."""
+    key = (getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    if not key:
+        raise Usage(f"no key was given; type it, pipe it in, or set {KEY}.")
+    return key

@@ -1,0 +1,157 @@
+"""What a command says: tables and sentences for people, JSON, YAML or names for programs. Only this is on stdout."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, TextIO
+
+import yaml
+from rich.console import Console
+from rich.text import Text
+
+from cli.ctl.cells import Now
+from cli.ctl.describing import Section, lines_of
+from cli.ctl.resources import Resource
+from cli.ctl.tables import laid_out, offered
+
+FORMS: Final = ("table", "wide", "json", "yaml", "name")
+_BATCH: Final = 500
+"""Rows that are measured together: a longer list is shown as it comes, and takes no more memory."""
+_JSON_LIST: Final = '{"items": ['
+_YAML_LIST: Final = "items:\n"
+
+
+class Output:
+    """Writes to `out` in one form. Colours and widths are those of a terminal; into a file or a pipe nothing is cut."""
+
+    def __init__(
+        self, form: str = "table", *, out: TextIO | None = None, width: int | None = None, now: datetime | None = None
+    ) -> None:
+        self._form = form
+        self._out = sys.stdout if out is None else out
+        self._console = Console(file=self._out, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._width = width or (self._console.width if self._out.isatty() else None)
+        self._now = Now(datetime.now(UTC) if now is None else now)
+
+    @property
+    def for_people(self) -> bool:
+        """Whether sentences and tables are wanted."""
+        return self._form in ("table", "wide")
+
+    def items(self, resource: Resource, rows: Iterable[Mapping[str, Any]]) -> int:
+        """A list; how many there were."""
+        match self._form:
+            case "name":
+                return self._each(rows, lambda row: f"{resource.one}/{row[resource.key]}\n")
+            case "json":
+                return self._list_json(rows)
+            case "yaml":
+                return self._list_yaml(rows)
+            case _:
+                return self._table(resource, rows)
+
+    def one(self, resource: Resource, row: Mapping[str, Any]) -> None:
+        """One resource."""
+        if self.for_people:
+            self._table(resource, [row])
+        elif self._form == "name":
+            self._out.write(f"{resource.one}/{row[resource.key]}\n" if resource.key else f"{resource.one}\n")
+        else:
+            self.document(row)
+
+    def sections(self, body: object, sections: Callable[[Now], Sequence[Section]]) -> None:
+        """Something described at length; programs get the body."""
+        if self.for_people:
+            for line in lines_of(sections(self._now), self._width):
+                self._line([line])
+        else:
+            self.document(body)
+
+    def document(self, body: object) -> None:
+        """A JSON value as JSON, or as YAML."""
+        self._out.write(as_yaml(body) if self._form == "yaml" else as_json(body) + "\n")
+
+    def event(self, body: object) -> None:
+        """One of a stream that has no end: JSON on a line, or a YAML document."""
+        if self._form == "yaml":
+            self._out.write(f"---\n{as_yaml(body)}")
+        else:
+            self._out.write(json.dumps(body, ensure_ascii=False) + "\n")
+        self._out.flush()
+
+    def done(self, name: str, what: str, body: object = None) -> None:
+        """`crawl/docs paused`; the name alone, or the answer's body, where that is wanted and there is one."""
+        if self.for_people:
+            self._out.write(f"{name} {what}\n")
+        elif self._form == "name":
+            self._out.write(f"{name}\n")
+        else:
+            self.document({"name": name, "done": what} if body is None else body)
+        self._out.flush()
+
+    def say(self, text: str = "", style: str = "") -> None:
+        """A line for people, who see it at once."""
+        self._line([(text, style)])
+        self._out.flush()
+
+    def _table(self, resource: Resource, rows: Iterable[Mapping[str, Any]]) -> int:
+        columns = offered(resource.columns, wide=self._form == "wide")
+        count, left = 0, iter(rows)
+        while batch := list(islice(left, _BATCH)):
+            texts = [[column.cell(row, self._now) for column in columns] for row in batch]
+            layout = laid_out(columns, texts, self._width)
+            places = [columns.index(column) for column in layout.columns]
+            if count == 0:
+                self._line([(text, "bold") for text, _ in layout.line(layout.titles())])
+            for row in texts:
+                self._line(layout.line([row[place] for place in places]))
+            count += len(batch)
+            self._out.flush()
+        if count == 0:
+            print(f"orb: no {resource.name} found", file=sys.stderr)
+        return count
+
+    def _each(self, rows: Iterable[Mapping[str, Any]], text: Callable[[Mapping[str, Any]], str]) -> int:
+        count = 0
+        for row in rows:
+            self._out.write(text(row))
+            count += 1
+        return count
+
+    def _list_json(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`{"items": [...]}`, an item as soon as it is there; nothing before that, since it may be refused."""
+        count = 0
+        for row in rows:
+            self._out.write(f"{',' if count else _JSON_LIST}\n{as_json(row)}")
+            count += 1
+        self._out.write("\n]}\n" if count else f"{_JSON_LIST}\n]}}\n")
+        return count
+
+    def _list_yaml(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`items:`, in the same way."""
+        count = 0
+        for row in rows:
+            self._out.write(f"{'' if count else _YAML_LIST}{as_yaml([row])}")
+            count += 1
+        if count == 0:
+            self._out.write(f"{_YAML_LIST}  []\n")
+        return count
+
+    def _line(self, parts: Iterable[tuple[str, str]]) -> None:
+        if self._out.isatty():
+            self._console.print(Text.assemble(*parts), no_wrap=True, overflow="ignore", crop=False)
+        else:
+            self._out.write("".join(text for text, _ in parts).rstrip() + "\n")
+
+
+def as_json(body: object) -> str:
+    """JSON for programs and for people, in the order of the answer."""
+    return json.dumps(body, indent=2, ensure_ascii=False)
+
+
+def as_yaml(body: object) -> str:
+    """YAML that `apply -f` takes."""
+    text: str = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000)
+    return text

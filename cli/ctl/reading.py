@@ -1,0 +1,207 @@
+"""get, describe, explain, lookup, stats: reads alone, which any master answers, whether one leads or not."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final, assert_never
+
+from cli.ctl.client import Client, Query, path
+from cli.ctl.desk import Desk, Verbs
+from cli.ctl.explained import cluster_sections, crawl_sections, explanation, lag_sections, sections_of, stats_sections
+from cli.ctl.problems import Problem, Refusal
+from cli.ctl.resources import CLUSTER, CRAWLS, HOSTS, HOSTS_OF_NO_CRAWL, KINDS, Belongs, Resource, named
+from cli.exits import Exit, Usage
+
+_FILTERS: Final = {
+    "state": "crawls and URLs in this state",
+    "host": "URLs and pages of this host",
+    "prefix": "crawls whose names begin so",
+    "status": "pages with this HTTP status",
+    "mime": "pages of this media type",
+    "actor": "acts of the key with this name or id",
+    "action": "acts of this kind, as crawl.pause; `crawl.` is all that begins so",
+    "target": "acts on this",
+    "since": "acts from this time on, as 2030-01-01T00:00:00Z",
+    "until": "acts before this time",
+}
+"""Options of `get` that narrow a list; which list takes which is in `resources`."""
+
+_OF_A_CRAWL: Final = frozenset(("queued", "waiting", "leased", "pages"))
+
+
+def declare(verbs: Verbs) -> None:
+    """Declare the verbs."""
+    get = verbs.add("get", "list things, or show some by name", _get)
+    get.add_argument("kind", metavar="KIND", help=f"singular or plural: {KINDS}")
+    get.add_argument("names", nargs="*", metavar="NAME", help="these alone")
+    get.add_argument("-c", "--crawl", metavar="CRAWL", help="of this crawl")
+    get.add_argument("-l", "--label", metavar="NAME=VALUE", action="append", help="crawls with this label; repeatable")
+    for name, summary in _FILTERS.items():
+        get.add_argument(f"--{name}", metavar=name.upper(), help=summary)
+    get.add_argument("--limit", type=_positive, metavar="N", help="at most so many (default: all)")
+
+    describe = verbs.add("describe", "everything about one thing", _describe)
+    describe.add_argument("kind", metavar="KIND", help=f"singular or plural: {KINDS}")
+    describe.add_argument("names", nargs="*", metavar="NAME")
+    describe.add_argument("-c", "--crawl", metavar="CRAWL", help="of this crawl")
+
+    for verb, name, summary in (
+        (_explain, "explain", "why a URL is where it is and what applies now; also of URLs never seen"),
+        (_lookup, "lookup", "everything known of a URL"),
+    ):
+        parser = verbs.add(name, summary, verb)
+        parser.add_argument("crawl", metavar="CRAWL")
+        parser.add_argument("url", metavar="URL", help="any spelling of it")
+    lag = verbs.add("lag", "what waits, and for how long: in the cluster, or in one crawl", _lag)
+    lag.add_argument("crawl", nargs="?", metavar="CRAWL")
+    stats = verbs.add("stats", "a crawl's counters, answers, errors and greatest hosts", _stats)
+    stats.add_argument("crawl", metavar="CRAWL")
+
+
+def _get(desk: Desk, arguments: argparse.Namespace) -> int:
+    resource = named(arguments.kind)
+    at = _path(resource, arguments.crawl)
+    query = _query(resource, arguments)
+    if resource is HOSTS and arguments.crawl is None:
+        resource = HOSTS_OF_NO_CRAWL
+    if arguments.names:
+        found = (one(desk.client, resource, at, name) for name in arguments.names)
+        if len(arguments.names) == 1:
+            desk.output.one(resource, next(found))
+        else:
+            desk.output.items(resource, found)
+    elif not resource.key:
+        desk.output.one(resource, desk.client.get(at).body)
+    else:
+        desk.output.items(resource, desk.client.items(at, query, limit=arguments.limit))
+    return Exit.OK
+
+
+def _describe(desk: Desk, arguments: argparse.Namespace) -> int:
+    resource = named(arguments.kind)
+    at = _path(resource, arguments.crawl)
+    if not resource.key:
+        body = desk.client.get(at).body
+        laid_out = cluster_sections if resource is CLUSTER else sections_of
+        desk.output.sections(body, partial(laid_out, resource.one, body))
+        return Exit.OK
+    if not arguments.names:
+        raise Usage(f"name what to describe: `orb ctl describe {resource.one} NAME`.")
+    found = (_described(desk.client, resource, at, name) for name in arguments.names)
+    if not desk.output.for_people and len(arguments.names) > 1:
+        desk.output.document({"items": list(found)})
+        return Exit.OK
+    for name, body in zip(arguments.names, found, strict=True):
+        if resource is CRAWLS:
+            desk.output.sections(body, partial(crawl_sections, body))
+        else:
+            desk.output.sections(body, partial(sections_of, f"{resource.one} {name}", body))
+    return Exit.OK
+
+
+def _described(client: Client, resource: Resource, at: str, name: str) -> Mapping[str, Any]:
+    """All there is to say of one thing."""
+    if resource is CRAWLS:
+        return {
+            "crawl": client.get(path("crawls", name)).body,
+            "progress": client.get(path("crawls", name, "progress")).body,
+            "stats": client.get(path("crawls", name, "stats")).body,
+        }
+    body = _single(client, resource, at, name)
+    if not resource.within:
+        return body
+    # The numbers of a host itself are those of no crawl; its queues have them.
+    thing = {key: value for key, value in body[resource.within].items() if key not in _OF_A_CRAWL}
+    return {**thing, **{key: value for key, value in body.items() if key != resource.within}}
+
+
+def _explain(desk: Desk, arguments: argparse.Namespace) -> int:
+    body = desk.client.get(path("crawls", arguments.crawl, "urls", "explain"), {"url": url_of(arguments.url)}).body
+    desk.output.sections(body, partial(explanation, body))
+    return Exit.OK
+
+
+def _lookup(desk: Desk, arguments: argparse.Namespace) -> int:
+    body = desk.client.get(path("crawls", arguments.crawl, "urls", "lookup"), {"url": url_of(arguments.url)}).body
+    desk.output.sections(body, partial(sections_of, "", body))
+    return Exit.OK
+
+
+def _lag(desk: Desk, arguments: argparse.Namespace) -> int:
+    body = desk.client.get(path("lag") if arguments.crawl is None else path("crawls", arguments.crawl, "lag")).body
+    desk.output.sections(body, partial(lag_sections, body))
+    return Exit.OK
+
+
+def _stats(desk: Desk, arguments: argparse.Namespace) -> int:
+    body = desk.client.get(path("crawls", arguments.crawl, "stats")).body
+    desk.output.sections(body, partial(stats_sections, body))
+    return Exit.OK
+
+
+def one(client: Client, resource: Resource, at: str, name: str) -> Mapping[str, Any]:
+    """One thing by its name, as lists show it. Refusal where there is none."""
+    body = _single(client, resource, at, name)
+    row: Mapping[str, Any] = body[resource.within] if resource.within else body
+    return row
+
+
+def url_of(text: str) -> str:
+    """The URL a person typed; https:// is put before one without a scheme."""
+    return text if "://" in text else f"https://{text}"
+
+
+def _single(client: Client, resource: Resource, at: str, name: str) -> Mapping[str, Any]:
+    if resource.single == "":
+        return _in_list(client.items(at), resource, name)
+    if resource.single is not None:
+        base, _, parameter = resource.single.partition("?")
+        found = client.get(at + base.removeprefix(resource.path), {parameter.rstrip("="): url_of(name)}).body
+    else:
+        found = client.get(f"{at}/{path(name).removeprefix('/v1/')}").body
+    row: Mapping[str, Any] = found
+    return row
+
+
+def _in_list(rows: Iterator[dict[str, Any]], resource: Resource, name: str) -> Mapping[str, Any]:
+    for row in rows:
+        if name in (row.get(resource.key), row.get("name")):
+            return row
+    raise Refusal(Problem(404, "not-found", f"there is no {resource.one} {name!r}"))
+
+
+def _path(resource: Resource, crawl: str | None) -> str:
+    if resource.belongs is not Belongs.TO_CRAWL:
+        return resource.path
+    if crawl is None:
+        raise Usage(f"say of which crawl: `orb ctl get {resource.name} --crawl CRAWL`.")
+    return resource.path.replace("{crawl}", path(crawl).removeprefix("/v1/"))
+
+
+def _query(resource: Resource, arguments: argparse.Namespace) -> Query:
+    names = ("label", *_FILTERS)
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    for name in given:
+        if name not in resource.filters:
+            raise Usage(f"--{name} means nothing for {resource.name}.")
+        if arguments.names:
+            raise Usage(f"--{name} means nothing where names are given.")
+    if arguments.crawl is not None:
+        if arguments.names and resource.belongs is Belongs.TO_CLUSTER_OR_CRAWL:
+            raise Usage("--crawl means nothing where names are given.")
+        match resource.belongs:
+            case Belongs.TO_CLUSTER:
+                raise Usage(f"--crawl means nothing for {resource.name}: they are the cluster's.")
+            case Belongs.TO_CLUSTER_OR_CRAWL:
+                given["crawl"] = arguments.crawl
+            case Belongs.TO_CRAWL:
+                pass  # it is in the path
+            case _:
+                assert_never(resource.belongs)
+    return given
+
+
+def _positive(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise Usage(f"expected a whole number from 1 on, got {text!r}.")

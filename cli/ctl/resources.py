@@ -1,0 +1,247 @@
+"""The kinds of things that can be got: where they are in the API, what names one, and the columns of their tables."""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+from cli.ctl.cells import dated, picked
+from cli.ctl.columns import (
+    age,
+    block_style,
+    crawl_state,
+    duration,
+    key_state,
+    left,
+    many,
+    member_state,
+    number,
+    owned,
+    settings,
+    size,
+    state_style,
+    url_state,
+)
+from cli.ctl.tables import Column
+from cli.exits import Usage
+
+
+class Belongs(Enum):
+    """Whether a kind's list is of the cluster or of one crawl."""
+
+    TO_CLUSTER = auto()
+    TO_CLUSTER_OR_CRAWL = auto()
+    """`crawl` is a filter of the list."""
+    TO_CRAWL = auto()
+    """`{crawl}` is in the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind. `key`: the field that names one, empty for what there is only one of. `single`: the path of one, where it
+    is not the list's with the name behind it; empty where one is found in the list alone. `within`: the field of the
+    answer to one that has what the list shows."""
+
+    name: str
+    one: str
+    path: str
+    columns: tuple[Column, ...]
+    key: str = "id"
+    belongs: Belongs = Belongs.TO_CLUSTER
+    filters: frozenset[str] = frozenset()
+    single: str | None = None
+    within: str = ""
+
+
+_URL_WIDTH: Final = 28
+_URL: Final = Column("URL", picked("url"), cut=_URL_WIDTH)
+_AGE: Final = Column("AGE", age("created_at"), rank=2, right=True)
+
+CRAWLS: Final = Resource(
+    "crawls", "crawl", "/v1/crawls", (
+        Column("NAME", picked("name"), cut=12),
+        Column("STATE", crawl_state, style=state_style),
+        Column("REVISION", picked("revision"), rank=3, right=True),
+        Column("ACTIVE", lambda row, now: duration(row.get("active_s")), rank=4, right=True),
+        _AGE,
+        Column("FINISHED", age("finished_at"), rank=6, right=True, wide=True),
+        Column("LABELS", picked("labels"), rank=5, cut=12),
+        Column("ID", picked("id"), rank=7, right=True, wide=True),
+    ),
+    key="name", filters=frozenset(("state", "prefix", "label")),
+)  # fmt: skip
+
+WORKERS: Final = Resource(
+    "workers", "worker", "/v1/workers", (
+        Column("ID", picked("id"), cut=12),
+        Column("STATE", member_state, style=state_style),
+        Column("POOL", picked("pool"), rank=2),
+        Column("OPEN", picked("load.open"), rank=3, right=True),
+        Column("FREE", picked("load.free"), rank=5, right=True),
+        Column("PAGES/S", picked("load.pages_per_s"), rank=3, right=True),
+        Column("PAGES", number("load.pages"), rank=6, right=True),
+        Column("CONFIG", picked("config_revision"), rank=5, right=True, wide=True),
+        Column("VERSION", picked("version"), rank=4),
+        Column("AGE", age("started_at"), rank=1, right=True),
+    ),
+)  # fmt: skip
+
+MASTERS: Final = Resource(
+    "masters", "master", "/v1/masters", (
+        Column("ID", picked("id"), cut=12),
+        Column("STATE", member_state, style=state_style),
+        Column("LEADS", picked("leading"), rank=2, style=lambda text: "green" if text == "yes" else ""),
+        Column("ADDRESS", picked("address"), rank=3),
+        Column("PARTITIONS", number("partitions"), rank=1, right=True),
+        Column("CONFIG", picked("config_revision"), rank=5, right=True, wide=True),
+        Column("VERSION", picked("version"), rank=4),
+        Column("AGE", age("started_at"), rank=3, right=True),
+    ),
+)  # fmt: skip
+
+HOSTS: Final = Resource(
+    "hosts", "host", "/v1/hosts", (
+        Column("HOST", picked("host"), cut=12),
+        Column("PAGES", number("pages"), rank=1, right=True),
+        Column("QUEUED", number("queued"), rank=1, right=True),
+        Column("WAITING", number("waiting"), rank=5, right=True),
+        Column("LEASED", number("leased"), rank=4, right=True),
+        Column("DELAY", lambda row, now: f"{row.get('delay_s') or 0:g}s", rank=3, right=True),
+        Column("BLOCKED", left("blocked_until"), rank=2, right=True, style=block_style),
+        Column("FAILURES", number("failures"), rank=6, right=True),
+        Column("LAST FAILURE", picked("last_failure"), rank=7, cut=12, wide=True),
+        Column("IP", picked("ip"), rank=8, wide=True),
+        Column("VISITED", age("visited_at"), rank=4, right=True),
+    ),
+    key="host", belongs=Belongs.TO_CLUSTER_OR_CRAWL, within="host",
+)  # fmt: skip
+
+HOSTS_OF_NO_CRAWL: Final = replace(
+    HOSTS, columns=tuple(each for each in HOSTS.columns if each.title not in ("PAGES", "QUEUED", "WAITING", "LEASED"))
+)
+"""Hosts as the cluster lists them: a host's numbers are those of one crawl."""
+
+URLS: Final = Resource(
+    "urls", "url", "/v1/crawls/{crawl}/urls", (
+        _URL,
+        Column("STATE", url_state, style=state_style),
+        Column("STATUS", picked("status"), rank=2, right=True),
+        Column("DEPTH", picked("depth"), rank=3, right=True),
+        Column("ATTEMPTS", picked("attempts"), rank=5, right=True),
+        Column("SIZE", size("size"), rank=4, right=True),
+        Column("FETCHED", age("fetched_at"), rank=4, right=True),
+        Column("FROM", picked("discovered_from"), rank=6, cut=12, wide=True),
+    ),
+    key="url", belongs=Belongs.TO_CRAWL, filters=frozenset(("state", "host", "status")),
+    single="/v1/crawls/{crawl}/urls/lookup?url=",
+)  # fmt: skip
+
+PAGES: Final = Resource(
+    "pages", "page", "/v1/crawls/{crawl}/pages", (
+        _URL,
+        Column("STATUS", picked("status"), rank=1, right=True),
+        Column("TYPE", picked("mime"), rank=3, cut=10),
+        Column("SIZE", size("size"), rank=2, right=True),
+        Column("FETCHED", age("fetched_at"), rank=4, right=True),
+        Column("TITLE", picked("title"), rank=5, cut=16),
+        Column("DIGEST", picked("digest"), rank=7, wide=True),
+        Column("SEGMENT", picked("archive.segment"), rank=8, wide=True),
+        Column("OFFSET", picked("archive.offset"), rank=8, right=True, wide=True),
+    ),
+    key="url", belongs=Belongs.TO_CRAWL, filters=frozenset(("host", "status", "mime")),
+    single="/v1/crawls/{crawl}/pages/lookup?url=",
+)  # fmt: skip
+
+SEEDS: Final = Resource(
+    "seeds", "seed", "/v1/crawls/{crawl}/seeds", (
+        _URL,
+        Column("SOURCE", picked("source"), rank=2),
+        Column("STATE", url_state, rank=1, style=state_style),
+        Column("STATUS", picked("status"), rank=3, right=True),
+        Column("PRIORITY", picked("priority"), rank=4, right=True),
+        Column("FETCHED", age("fetched_at"), rank=5, right=True),
+    ),
+    key="url", belongs=Belongs.TO_CRAWL, single="",
+)  # fmt: skip
+
+LETTERS: Final = Resource(
+    "dead-letters", "dead-letter", "/v1/dead-letters", (
+        Column("ID", picked("id"), right=True),
+        Column("KIND", picked("kind"), rank=3),
+        Column("PARTITION", picked("partition"), rank=5, right=True),
+        Column("AGE", age("at"), rank=2, right=True),
+        Column("URL", picked("url"), cut=_URL_WIDTH),
+        Column("EVIDENCE", picked("evidence"), rank=4, cut=12),
+    ),
+    belongs=Belongs.TO_CLUSTER_OR_CRAWL,
+)  # fmt: skip
+
+KEYS: Final = Resource(
+    "keys", "key", "/v1/api-keys", (
+        Column("ID", picked("id")),
+        Column("NAME", picked("name"), cut=12),
+        Column("ROLE", picked("role"), rank=1),
+        Column("STATE", key_state, rank=2, style=state_style),
+        _AGE,
+        Column("BY", picked("created_by"), rank=5, cut=12),
+    ),
+    single="",
+)  # fmt: skip
+
+REVISIONS: Final = Resource(
+    "revisions", "revision", "/v1/crawls/{crawl}/revisions", (
+        Column("REVISION", picked("revision"), right=True),
+        _AGE,
+        Column("SEEDS", many("spec.seeds"), rank=3, right=True),
+    ),
+    key="revision", belongs=Belongs.TO_CRAWL,
+)  # fmt: skip
+
+AUDIT: Final = Resource(
+    "audit", "act", "/v1/audit", (
+        Column("AT", lambda row, now: dated(row.get("at")), rank=2),
+        Column("BY", picked("actor"), cut=16),
+        Column("ACTION", picked("action")),
+        Column("TARGET", picked("target"), cut=12),
+        Column("REQUEST", picked("request"), rank=5, wide=True),
+    ),
+    single="", filters=frozenset(("actor", "action", "target", "since", "until")),
+)  # fmt: skip
+
+CONFIG: Final = Resource(
+    "config", "config", "/v1/config", (
+        Column("REVISION", picked("revision"), right=True),
+        Column("CHANGED", age("changed_at"), rank=2, right=True),
+        Column("BY", picked("changed_by"), rank=3, cut=12),
+        Column("CONFIG", settings, rank=1, cut=24),
+    ),
+    key="",
+)  # fmt: skip
+
+CONFIGS: Final = Resource("config-revisions", "config-revision", "/v1/config/revisions", CONFIG.columns, key="revision")
+
+CLUSTER: Final = Resource(
+    "cluster", "cluster", "/v1/cluster", (
+        Column("ANSWERS", picked("member")),
+        Column("LEADER", picked("leader_address"), cut=12),
+        Column("TERM", picked("term"), rank=3, right=True),
+        Column("MASTERS", many("masters"), right=True),
+        Column("WORKERS", number("workers"), right=True),
+        Column("OWNED", owned, rank=1, right=True),
+    ),
+    key="",
+)  # fmt: skip
+
+RESOURCES: Final = (
+    CRAWLS, URLS, PAGES, SEEDS, HOSTS, LETTERS, WORKERS, MASTERS, CLUSTER, KEYS, REVISIONS, CONFIG, CONFIGS, AUDIT,
+)  # fmt: skip
+
+KINDS: Final = ", ".join(sorted(resource.name for resource in RESOURCES))
+"""What there is to get, for people."""
+
+
+def named(word: str) -> Resource:
+    """The kind that a word stands for, singular or plural. Usage where there is none."""
+    for resource in RESOURCES:
+        if word in (resource.name, resource.one):
+            return resource
+    raise Usage(f"there is nothing called {word!r}; there are: {KINDS}.")

@@ -1,0 +1,89 @@
+"""Tables of text that fit the terminal: what a column shows, which are left out where it is narrow, which are cut.
+
+Pure: rows in, cells out. Widths are those that a terminal gives a text, not its number of characters.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.cells import cell_len, set_cell_size
+
+from cli.ctl.cells import Now
+
+GAP: Final = 2
+Cell = Callable[[Any, Now], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. `rank`: where there is no room, the highest goes first; 0 stays. `cut`: how far its texts may be
+    shortened before that, 0: not at all. `wide`: only where asked for. `style`: how a text in it looks, by its text."""
+
+    title: str
+    cell: Cell
+    rank: int = 0
+    cut: int = 0
+    right: bool = False
+    wide: bool = False
+    style: Callable[[str], str] = lambda text: ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns that are shown, and how wide each is."""
+
+    columns: tuple[Column, ...]
+    widths: tuple[int, ...]
+
+    def line(self, texts: Sequence[str]) -> list[tuple[str, str]]:
+        """The texts of a row, padded or cut to their columns, each with its style; together one line."""
+        line = []
+        for place, (column, width, text) in enumerate(zip(self.columns, self.widths, texts, strict=True)):
+            fitted = _fitted(text, width)
+            space = " " * (width - cell_len(fitted))
+            last = place == len(self.columns) - 1
+            padded = space + fitted if column.right else fitted if last else fitted + space
+            line.append((padded + ("" if last else " " * GAP), column.style(text)))
+        return line
+
+    def titles(self) -> list[str]:
+        """The heads of the columns."""
+        return [column.title for column in self.columns]
+
+
+def offered(columns: Iterable[Column], *, wide: bool) -> tuple[Column, ...]:
+    """The columns that there are to show."""
+    return tuple(column for column in columns if wide or not column.wide)
+
+
+def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Layout:
+    """How to show the rows (a text a column) within `width`; None: as wide as they are.
+
+    What does not fit is first cut where it may be, then left out by rank.
+    """
+    natural = [
+        max([cell_len(column.title), *(cell_len(row[place]) for row in rows)]) for place, column in enumerate(columns)
+    ]
+    kept = list(range(len(columns)))
+    while width is not None:
+        least = [min(natural[i], columns[i].cut) if columns[i].cut else natural[i] for i in kept]
+        if sum(least) + GAP * (len(kept) - 1) <= width:
+            break
+        ranked = [i for i in kept if columns[i].rank > 0]
+        if not ranked:
+            break
+        kept.remove(max(ranked, key=lambda i: (columns[i].rank, i)))
+    widths = {i: natural[i] for i in kept}
+    if width is not None:
+        over = sum(widths.values()) + GAP * (len(kept) - 1) - width
+        for i in sorted((i for i in kept if columns[i].cut), key=lambda i: -natural[i]):
+            taken = max(0, min(over, widths[i] - columns[i].cut))
+            widths[i] -= taken
+            over -= taken
+    return Layout(tuple(columns[i] for i in kept), tuple(widths[i] for i in kept))
+
+
+def _fitted(text: str, width: int) -> str:
+    """The text in at most `width`, its end cut off where it is longer."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"

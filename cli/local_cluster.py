@@ -1,0 +1,186 @@
+"""A cluster on this machine: etcd, the broker, masters and workers, kept alive until told to stop, ended in order.
+
+Masters and workers are `orb master` and `orb worker` with the flags of any other cluster; only the engines are started
+here. Ended means: the workers report what they hold, the masters apply it and hand over, then the engines stop. Nothing
+has to end well for the next start to go on.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from cli.addresses import Address
+from cli.children import Engine, RoleProcess
+from cli.cluster_folder import ClusterFolder
+from cli.family import End, Ending, Family
+from cli.holding import ROOM_BYTES
+from cli.logs import begin_log, bound_log
+from cli.readiness import Readiness
+from cli.watch import Watch
+from shared.adapters.etcd import EmbeddedEtcd, EtcdCoordinator, EtcdSettings
+from shared.adapters.local.clock import SystemClock
+from shared.adapters.nats import EmbeddedServer, Endpoint, ServerSettings
+from shared.ports.retrying import until_answered
+from shared.supervise import Tasks
+from shared.wire.keys import Keys
+
+CLUSTER: Final = "orb"
+ETCD: Final = "etcd"
+BROKER: Final = "broker"
+ELSEWHERE: Final = frozenset(
+    f"ORB_{name}"
+    for name in (
+        "ETCD_USER",
+        "ETCD_PASSWORD",
+        "ETCD_CA",
+        "ETCD_CERT",
+        "ETCD_KEY",
+        "NATS_CA",
+        "NATS_CERT",
+        "NATS_KEY",
+        "NATS_REPLICAS",
+        "TLS_CERT",
+        "TLS_KEY",
+        "TLS_CLIENT_CA",
+        "TLS_CA",
+        "DATABASE",
+        "CONFIG",
+        "POOL",
+        "POOLS",
+    )
+)
+"""Variables of a cluster elsewhere, which would be wrong of this one; all others reach masters and workers."""
+
+_PROBE_S: Final = 0.1
+_ANSWER_S: Final = 5.0
+_WAITING_S: Final = 10.0
+_LOOK_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """What is started: masters by name with the addresses of their APIs, workers by name with those of their metrics;
+    the URL of the database; the port of the broker (-1: any)."""
+
+    masters: Mapping[str, Address]
+    workers: Mapping[str, Address]
+    database: str
+    nats_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Where the engines of a running cluster are."""
+
+    etcd: str
+    nats: Endpoint
+
+
+class LocalCluster:
+    """Runs `plan` in `folder`, whose lock the caller holds, until told to stop or it cannot go on. May be run once.
+
+    `ready` is told once, when every master answers that it is ready, every worker is registered and one master leads.
+    """
+
+    def __init__(
+        self,
+        folder: ClusterFolder,
+        plan: ClusterPlan,
+        *,
+        lock: int,
+        watch: Watch,
+        ready: Callable[[Engines], None],
+    ) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._lock = lock
+        self._watch = watch
+        self._ready = ready
+        self._family = Family(watch)
+        self._etcd = EmbeddedEtcd(folder.etcd, inherit=(lock,))
+        self._broker = EmbeddedServer(folder.nats, ServerSettings(port=plan.nats_port), inherit=(lock,))
+
+    async def run(self) -> Ending:
+        """The whole run; every process it started has ended when it returns."""
+        return await self._family.run(self._run)
+
+    async def _run(self) -> None:
+        if (engines := await self._start_engines()) is not None:
+            # Whoever holds something by a lease there is dead: the folder's lock says so.
+            await until_answered(self._etcd.end_sessions)
+            async with Tasks() as beside:
+                beside.start("look after logs and disk", self._look_after())
+                if await self._start_members(engines):
+                    beside.start("await readiness", self._await_readiness(engines))
+                    await self._family.over.wait()
+        # Each may need the next until it has ended.
+        await self._family.drain(list(self._plan.workers), list(self._plan.masters), [BROKER], [ETCD])
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    async def _start_engines(self) -> Engines | None:
+        etcd, broker = Engine(ETCD, self._etcd), Engine(BROKER, self._broker)
+        started = await asyncio.gather(self._family.start(etcd), self._family.start(broker))
+        if not all(started):
+            return None
+        assert etcd.endpoint is not None
+        assert broker.endpoint is not None
+        return Engines(etcd.endpoint, broker.endpoint)
+
+    async def _start_members(self, engines: Engines) -> bool:
+        shared = ["--cluster", CLUSTER, "--etcd", engines.etcd, "--nats", engines.nats.url]
+        secrets = {"ORB_NATS_TOKEN": engines.nats.token}
+        for name, place in self._plan.masters.items():
+            flags = ["--id", name, *shared, "--archive", os.fspath(self._folder.archive)]
+            flags += ["--http", str(place), "--address", str(place.reached_at)]
+            if not await self._start(name, ["master", *flags], {**secrets, "ORB_DATABASE": self._plan.database}):
+                return False
+        for name, place in self._plan.workers.items():
+            flags = ["--id", name, *shared, "--dir", os.fspath(self._folder.path), "--metrics", str(place)]
+            if not await self._start(name, ["worker", *flags], secrets):
+                return False
+        return True
+
+    async def _start(self, name: str, arguments: Sequence[str], secrets: Mapping[str, str]) -> bool:
+        path = self._log_of(name)
+        begin_log(path)
+        return await self._family.start(
+            RoleProcess(name, arguments, path, secrets, without=ELSEWHERE, inherit=(self._lock,))
+        )
+
+    async def _await_readiness(self, engines: Engines) -> None:
+        coordinator = EtcdCoordinator(EtcdSettings((engines.etcd,)), SystemClock())
+        try:
+            async with httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False) as client:
+                readiness = Readiness(coordinator, client, Keys(CLUSTER), self._plan.masters, self._plan.workers)
+                told_at = time.monotonic()
+                while missing := await readiness.missing():
+                    if time.monotonic() - told_at > _WAITING_S:
+                        told_at = time.monotonic()
+                        self._watch.note(f"still waiting for {', '.join(missing)}")
+                    await asyncio.sleep(_PROBE_S)
+        finally:
+            await coordinator.close()
+        if not self._family.over.is_set():
+            self._ready(engines)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    async def _look_after(self) -> None:
+        logs = [self._log_of(name) for name in (*self._plan.masters, *self._plan.workers)]
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for path in (*logs, self._etcd.output, self._broker.output):
+                bound_log(path)
+            if self._folder.free_bytes() < ROOM_BYTES:
+                full = f"the disk of {self._folder.path} is full; make room there, and the same command goes on."
+                self._family.end(Ending(End.FAILED, full))
+
+    def _log_of(self, name: str) -> Path:
+        return self._folder.logs / f"{name}.log"

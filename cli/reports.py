@@ -1,0 +1,136 @@
+"""Reports and events out of a broker and into another, subject by subject, each in its order."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, get_args
+
+from shared.domain.errors import Transient
+from shared.domain.frontier import Position, same_stream
+from shared.domain.ids import Partition
+from shared.ports.broker import Broker, Delivered, ReportKind, ReportReader
+from shared.wire.events import EVERY_EVENT, decode_event, event_subject
+from shared.wire.messages import Malformed
+
+if TYPE_CHECKING:
+    from shared.adapters.nats.broker import NatsBroker
+
+KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
+
+_BATCH: Final = 200
+_WAIT_S: Final = 5.0
+_TRIES: Final = 4
+_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What of a subject is to be copied: from behind `after` up to `last`."""
+
+    partition: Partition
+    kind: ReportKind
+    after: int
+    last: int
+
+
+async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
+    """What is stored now and lies behind these positions, as an owner would read it that begins with them."""
+    state = await broker.reports_state()
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def of(partition: Partition, kind: ReportKind, position: Position) -> Stretch:
+        async with gate:
+            fits = same_stream(position, state.created_ns, state.last_sequence) and await _same_time(
+                broker, position, kind
+            )
+            after = position.of(kind) if fits else 0
+            return Stretch(partition, kind, after, await broker.last_report(partition, kind))
+
+    asked = (of(partition, kind, position) for partition, position in positions.items() for kind in KINDS)
+    return [stretch for stretch in await asyncio.gather(*asked) if stretch.last > stretch.after]
+
+
+async def _same_time(broker: Broker, position: Position, kind: ReportKind) -> bool:
+    noted = position.outcome_ns if kind == "outcome" else position.discovery_ns
+    stored = await broker.report_at(position.of(kind))
+    return stored is None or stored == noted
+
+
+async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[list[bytes]]:
+    """Its reports in their order, a batch at a time. Transient when the broker does not give them all."""
+    reader = await broker.read_reports(stretch.partition, stretch.kind, stretch.after)
+    name = f"reports of partition {stretch.partition}"
+    try:
+        async for batch in _through(reader, stretch.last, name):
+            yield [report.data for report in batch]
+    finally:
+        await reader.close()
+
+
+async def read_events(broker: "NatsBroker") -> AsyncIterator[list[tuple[str, bytes]]]:
+    """The events that are kept, each with its subject. What is forgotten meanwhile is left out."""
+    state = await broker.events.state()
+    if state.first > state.last:
+        return
+    reader = await broker.events.read([EVERY_EVENT], state.first - 1)
+    try:
+        async for batch in _through(reader, state.last, "events"):
+            yield [(subject, event.data) for event in batch if (subject := _subject(event.data)) is not None]
+    finally:
+        await reader.close()
+
+
+def _subject(event: bytes) -> str | None:
+    try:
+        known = decode_event(event)
+    except Malformed:
+        return None  # nothing but what a master tells stands there; whoever reads events leaves such ones out, too
+    return event_subject(known.kind, known.about)
+
+
+async def _through(reader: ReportReader, last: int, name: str) -> AsyncIterator[list[Delivered]]:
+    """Everything up to the sequence `last`."""
+    silent = 0
+    while True:
+        try:
+            batch = list(await reader.read(_BATCH, _WAIT_S))
+        except Transient:
+            silent += 1
+            if silent == _TRIES:
+                raise
+            await asyncio.sleep(1.0)
+            continue
+        if not batch:
+            silent += 1
+            if silent == _TRIES:
+                raise Transient(f"the broker does not give the {name} up to sequence {last}")
+            continue
+        silent = 0
+        if wanted := [report for report in batch if report.sequence <= last]:
+            yield wanted
+        if batch[-1].sequence >= last:
+            return
+
+
+async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, ReportKind, list[bytes]]]) -> int:
+    """Store them all, those of a subject in their order; how many. `name` tells this restore from others."""
+    numbers: dict[tuple[int, ReportKind], int] = {}
+    total = 0
+    for partition, kind, batch in batches:
+        for data in batch:
+            number = numbers[partition, kind] = numbers.get((partition, kind), 0) + 1
+            await _stored(broker, Partition(partition), kind, data, f"{name}.{partition}.{kind}.{number}")
+        total += len(batch)
+    return total
+
+
+async def _stored(broker: Broker, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            await broker.publish_report(partition, kind, data, message_id)
+        except Transient as error:
+            if not left:
+                raise
+            await asyncio.sleep(error.retry_in)
+        else:
+            return

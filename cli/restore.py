@@ -1,0 +1,151 @@
+"""`orb restore`: a fresh cluster from a backup, which then goes on crawling.
+
+Reports are stored before the database appears: a restore that is broken off leaves no database that a master could
+start from, and the same command again stores them again, which is harmless.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cli.backup_folder import Backup
+from cli.cluster_folder import ClusterFolder, Remembered, database_of, shown
+from cli.engines import add_engine_flags, broker_of, keys_of, told
+from cli.exits import Environment, Exit, Usage
+from cli.pace import count
+from cli.reports import publish_reports
+from cli.watch import say
+from shared.settings import ClusterMasterSettings, listed
+from shared.wire.keys import Keys
+
+if TYPE_CHECKING:
+    from shared.adapters.nats.broker import NatsBroker
+    from shared.adapters.sql.filling import Filling
+
+_EPILOG: Final = """\
+The database must be new (a file that is not there, an empty PostgreSQL database) and NATS fresh; masters and workers
+are started afterwards. With --etcd it is refused while masters are registered there; nothing is written to etcd, the
+first leader makes all of it from the database. Exit codes: 2 wrong command, 4 an engine is away, or not fresh."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the backup")
+    add_engine_flags(parser, folder="a new folder of `orb up`, instead: the next `orb up --dir DIR` goes on")
+    parser.add_argument("--again", action="store_true", help="NATS holds what a restore left that was broken off")
+    parser.add_argument("--check", action="store_true", help="only read the backup, and compare its checksums")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    backup = Backup(arguments.folder)
+    if arguments.check:
+        backup.verify()
+        say(f"the backup {backup.manifest.id} is whole")
+        return Exit.OK
+    if arguments.up is not None:
+        into_folder(backup, ClusterFolder(arguments.up), arguments.database)
+    else:
+        settings = told(arguments, os.environ, "database", "nats_url")
+        asyncio.run(restore(backup, settings, again=arguments.again))
+    rows = sum(part.values for part in backup.manifest.tables.values())
+    say(
+        f"restored {count(rows)} rows, {count(backup.manifest.reports.values)} reports and "
+        f"{count(backup.manifest.events.values)} events; start masters and workers now"
+    )
+    return Exit.OK
+
+
+async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: bool = False) -> None:
+    """Make the cluster of the backup where the settings say. Environment where it is not fresh."""
+    from shared.adapters.sql.filling import begin_anew, filling
+
+    manifest = backup.manifest
+    backup.verify()
+    await _refuse_members(settings)
+    async with broker_of(settings) as broker, filling(settings.database, manifest.schema) as fresh:
+        await broker.declare(listed(settings.pools))
+        await broker.events.declare()
+        stored = await broker.pending_reports()
+        if stored and not again:
+            raise Environment(
+                f"NATS holds {stored} reports of another cluster, or of a restore that was broken off (then --again)."
+            )
+        await _tables(backup, fresh)
+        await fresh.write(begin_anew)
+        await _reports(backup, broker)
+        await _events(backup, broker)
+
+
+def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> None:
+    """Make a new folder of `orb up`, its NATS started for as long as it takes. Usage when a cluster is in it.
+
+    It is marked as a cluster's at the end: until then `orb up` refuses it. A failure leaves it empty.
+    """
+    from shared.adapters.nats import EmbeddedServer
+
+    if folder.remembered() is not None:
+        raise Usage(f"{folder.path} belongs to a cluster already; name a new folder.")
+    url = database_of(folder, database)
+    folder.make()
+    with folder.held() as lock:
+
+        async def fill() -> None:
+            server = EmbeddedServer(folder.nats, inherit=(lock,))
+            endpoint = await server.start()
+            try:
+                here = ClusterMasterSettings(
+                    id="operator", etcd="", nats_url=endpoint.url, nats_token=endpoint.token, database=url
+                )
+                await restore(backup, here)
+            finally:
+                await server.stop()
+
+        try:
+            asyncio.run(fill())
+        except BaseException:
+            shutil.rmtree(folder.nats, ignore_errors=True)
+            raise
+        folder.remember(Remembered(database=shown(folder, url)))
+
+
+async def _refuse_members(settings: ClusterMasterSettings) -> None:
+    if not settings.etcd:
+        return
+    keys = Keys(settings.cluster)
+    living = [name for key in await keys_of(settings) if (name := keys.master_of(key) or keys.worker_of(key))]
+    if living:
+        raise Environment(f"members of the cluster {settings.cluster} are at work: {', '.join(sorted(living))}.")
+
+
+async def _tables(backup: Backup, fresh: "Filling") -> None:
+    """Every table, as it was; numbers that were given are not given again."""
+    from shared.adapters.sql import rows
+    from shared.adapters.sql.filling import SKIPPED_CRAWLS
+
+    for table, part in backup.manifest.tables.items():
+        for page in backup.frames(part):
+            await fresh.write(lambda c, page=page: rows.put(c, table, part.columns, page))  # type: ignore[misc]  # noqa: B023
+        written = await fresh.write(lambda c: rows.count(c, table))  # noqa: B023
+        if written != part.values:
+            raise Environment(f"{part.file} holds {part.values} rows, and {written} were written.")
+    numbers = dict(backup.manifest.numbers)
+    numbers["crawls"] = numbers.get("crawls", 0) + SKIPPED_CRAWLS
+    await fresh.write(lambda c: rows.give_beyond(c, numbers))
+
+
+async def _reports(backup: Backup, broker: "NatsBroker") -> None:
+    part = backup.manifest.reports
+    stored = await publish_reports(broker, f"restore-{backup.manifest.id}", backup.frames(part))
+    if stored != part.values:
+        raise Environment(f"{part.file} holds {part.values} reports, and {stored} were found.")
+
+
+async def _events(backup: Backup, broker: "NatsBroker") -> None:
+    number = 0
+    for events in backup.frames(backup.manifest.events):
+        for subject, data in events:
+            number += 1
+            await broker.events.publish(subject, data, f"restore-{backup.manifest.id}.{number}")

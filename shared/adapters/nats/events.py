@@ -1,0 +1,135 @@
+"""The Events port over JetStream: one stream bounded by age, size and count, and one subject's share of it by count.
+
+A new stream begins at a sequence made of the time (microseconds since 1970: a whole number also in JavaScript, until
+2255), beyond any that an earlier one has reached: so a place in a stream that is gone lies before the new one.
+"""
+
+import base64
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.jetstream import (
+    NO_MESSAGE,
+    SECOND_NS,
+    STREAM_DIFFERS,
+    STREAM_NOT_FOUND,
+    ApiError,
+    call,
+    demand,
+    failure,
+    store,
+    unix_ns,
+)
+from shared.adapters.nats.reader import StreamReader
+from shared.adapters.nats.settings import MIB, StreamSettings
+from shared.adapters.nats.streams import keeping_replicas
+from shared.domain.errors import Transient
+from shared.ports.broker import Delivered
+from shared.ports.events import EventsState
+from shared.wire.events import EVENTS, EVERY_EVENT
+
+_REPEAT_WINDOW_S: Final = 120
+_TRIES: Final = 3
+
+
+def events_stream(settings: StreamSettings, first: int) -> dict[str, Any]:
+    """The stream as it is to be, beginning at sequence `first`."""
+    return {
+        "name": EVENTS,
+        "subjects": [EVERY_EVENT],
+        "retention": "limits",
+        "storage": "file",
+        "discard": "old",
+        "max_age": int(settings.events_age_s * SECOND_NS),
+        "max_bytes": settings.events_bytes,
+        "max_msgs": settings.events_count,
+        "max_msgs_per_subject": settings.events_per_subject,
+        "duplicate_window": int(min(_REPEAT_WINDOW_S, settings.events_age_s) * SECOND_NS),
+        "num_replicas": settings.replicas,
+        "max_consumers": -1,
+        "first_seq": first,
+    }
+
+
+class NatsEvents:
+    """`shared.ports.events.Events`; every call is bounded by `settings.answer_s`."""
+
+    def __init__(self, connection: Connection, settings: StreamSettings) -> None:
+        self._connection = connection
+        self._settings = settings
+        # Many read at once, each for a client that may be slow.
+        self._reading = replace(settings, read_bytes=min(settings.read_bytes, MIB))
+
+    def __repr__(self) -> str:
+        return f"<NatsEvents {self._connection!r}>"
+
+    async def declare(self) -> None:
+        for _ in range(_TRIES):
+            info = await self._call(f"STREAM.INFO.{EVENTS}", None)
+            if isinstance(info, dict):
+                wanted = events_stream(self._settings, int(info["config"].get("first_seq", 0)))
+                wanted = keeping_replicas(wanted, info["config"])
+                if {name: info["config"].get(name) for name in wanted} == wanted:
+                    return
+                answer = await self._call(f"STREAM.UPDATE.{EVENTS}", wanted)
+            elif info.err_code == STREAM_NOT_FOUND:
+                answer = await self._call(f"STREAM.CREATE.{EVENTS}", events_stream(self._settings, _now_us()))
+            else:
+                answer = info
+            if isinstance(answer, dict):
+                return
+            if answer.err_code not in (STREAM_DIFFERS, STREAM_NOT_FOUND):  # not: made or deleted by another meanwhile
+                raise failure(answer, f"cannot declare stream {EVENTS}")
+        raise Transient(f"stream {EVENTS} is made and deleted by others")
+
+    async def publish(self, subject: str, data: bytes, message_id: str) -> int:
+        wait_s = self._settings.answer_s
+        stored = await store(self._connection, subject, data, wait_s, headers={"Nats-Msg-Id": message_id})
+        if isinstance(stored, ApiError):
+            raise failure(stored, f"cannot store an event on {subject}")
+        return stored
+
+    async def state(self) -> EventsState:
+        info = await demand(self._connection, f"STREAM.INFO.{EVENTS}", None, self._settings.answer_s)
+        state = info["state"]
+        first, last = int(state["first_seq"]), int(state["last_seq"])
+        return EventsState(unix_ns(info["created"]), first if state["messages"] else last + 1, last)
+
+    async def last(self, subject: str) -> Delivered | None:
+        verb = f"STREAM.MSG.GET.{EVENTS}"
+        answer = await self._call(verb, {"last_by_subj": subject})
+        if isinstance(answer, ApiError):
+            if answer.err_code in (NO_MESSAGE, STREAM_NOT_FOUND):
+                return None
+            raise failure(answer, verb)
+        message = answer["message"]
+        return Delivered(int(message["seq"]), unix_ns(message["time"]), base64.b64decode(message.get("data") or ""))
+
+    async def newest(self, pattern: str) -> Sequence[Delivered]:
+        reader = StreamReader(self._connection, EVENTS, [pattern], 0, self._settings, deliver_policy="last_per_subject")
+        await reader.open()
+        try:
+            found: list[Delivered] = []
+            while len(found) < reader.stored:
+                some = await reader.read(1_000, self._settings.answer_s)
+                if not some:
+                    raise Transient(f"the broker does not deliver what it keeps on {pattern}")
+                found += some
+            return found
+        finally:
+            await reader.close()
+
+    async def read(self, subjects: Sequence[str], after: int) -> StreamReader:
+        reader = StreamReader(self._connection, EVENTS, subjects, after, self._reading)
+        await reader.open()
+        return reader
+
+    async def _call(self, verb: str, body: object) -> dict[str, Any] | ApiError:
+        return await call(self._connection, verb, body, self._settings.answer_s)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000

@@ -1,0 +1,66 @@
+"""The library's client as we use it, and one that speaks TLS or not at all.
+
+The client library begins TLS only where the server's greeting, which comes in the clear, says so: whoever answers in
+the server's place could leave that out, and would be sent the token and all else.
+"""
+
+import ssl
+from collections.abc import Sequence
+from typing import Final
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from shared.domain.errors import Unusable
+from shared.tls import TlsSettings, client_context
+
+SCHEME: Final = "tls://"
+
+
+def demanded(urls: Sequence[str], tls: TlsSettings | None) -> TlsSettings | None:
+    """The files to speak TLS with; None where nobody asks for it. Unusable when some URLs ask for it and others not, or
+    when a file cannot be used."""
+    secure = [url for url in urls if url.startswith(SCHEME)]
+    if tls is None and not secure:
+        return None
+    if len(secure) < len(urls):
+        clear = next(url for url in urls if url not in secure)
+        shown = clear.rpartition("@")[2].rpartition("://")[2]
+        raise Unusable(f"TLS is configured, but the broker's endpoint {shown} does not begin with {SCHEME}")
+    files = tls or TlsSettings()
+    client_context(files)
+    return files
+
+
+class PlainClient(Client):
+    """Leaves no connection behind whose greetings failed."""
+
+    async def _process_connect_init(self) -> None:
+        """The greetings, the handshake among them; where they fail, the library leaves the connection open."""
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            if self._transport:
+                self._transport.close()  # type: ignore[no-untyped-call]
+            raise
+
+
+class SecureClient(PlainClient):
+    """Reads the files anew for every connection: after they were replaced, the next one shows the new certificate."""
+
+    def __init__(self, files: TlsSettings) -> None:
+        super().__init__()
+        self._files = files
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext:
+        try:
+            return client_context(self._files)
+        except Unusable as error:  # while they are being replaced: the library tries again after its own errors only
+            raise NatsError(str(error)) from error
+
+    def _connect_command(self) -> bytes:
+        """What is sent first, credentials within."""
+        if not self._server_info.get("tls_required"):
+            raise NatsError("the server does not demand TLS, and nothing is sent to it without")
+        return super()._connect_command()

@@ -1,0 +1,55 @@
+"""What stands in the pools' queues, as their streams know it: looked at, not taken."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final
+
+from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.jetstream import NO_MESSAGE, STREAM_NOT_FOUND, ApiError, call, demand, failure
+from shared.domain.ids import Partition
+from shared.ports.broker import QueuedVisit, StoredVisit
+from shared.wire import subjects
+
+_QUEUES: Final = subjects.visits_stream("")
+
+
+async def listed_visits(connection: Connection, partition: Partition, wait_s: float) -> Sequence[QueuedVisit]:
+    """See Broker.queued_visits. A stream that is deleted meanwhile has nothing."""
+    every = subjects.visits_of(partition)
+    found: list[QueuedVisit] = []
+    for stream in await _streams(connection, every, wait_s):
+        verb = f"STREAM.INFO.{stream}"
+        answer = await call(connection, verb, {"subjects_filter": every}, wait_s)
+        if isinstance(answer, ApiError):
+            if answer.err_code == STREAM_NOT_FOUND:
+                continue
+            raise failure(answer, verb)
+        places = map(subjects.queued_visit, answer["state"].get("subjects") or {})
+        found += [place for place in places if place is not None]
+    return found
+
+
+async def stored_visit(
+    connection: Connection, partition: Partition, place: QueuedVisit, wait_s: float
+) -> StoredVisit | None:
+    """See Broker.visit_at. The stream's leader answers: a direct get may come from a replica that is behind."""
+    verb = f"STREAM.MSG.GET.{subjects.visits_stream(place.pool)}"
+    subject = subjects.visit(place.pool, partition, place.host_id, place.slot)
+    answer = await call(connection, verb, {"last_by_subj": subject}, wait_s)
+    if isinstance(answer, ApiError):
+        if answer.err_code in (NO_MESSAGE, STREAM_NOT_FOUND):
+            return None
+        raise failure(answer, verb)
+    message: dict[str, Any] = answer["message"]
+    return StoredVisit(int(message["seq"]), base64.b64decode(message.get("data") or ""))
+
+
+async def _streams(connection: Connection, subject: str, wait_s: float) -> list[str]:
+    """The pools' streams that may hold something on `subject`. The server names them page by page."""
+    names: list[str] = []
+    while True:
+        answer = await demand(connection, "STREAM.NAMES", {"subject": subject, "offset": len(names)}, wait_s)
+        page: list[str] = answer.get("streams") or []
+        names += page
+        if not page or len(names) >= answer["total"]:
+            return [name for name in names if name.startswith(_QUEUES)]

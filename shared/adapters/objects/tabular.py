@@ -1,0 +1,148 @@
+"""Rows as the bytes of a file, batch by batch: JSON Lines, CSV, Parquet.
+
+An encoder holds what its format needs and no more: for Parquet one row group, as columns. Encoding blocks, for a batch
+of a thousand rows some milliseconds.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from shared.domain.exports import Columns, Row
+
+GROUP_ROWS: Final = 20_000
+"""Rows of a Parquet row group, at least; the last one and those behind a large batch aside."""
+
+
+class RowEncoder(Protocol):
+    """Makes the bytes of one file: those of all batches in their order, then those of the end."""
+
+    def add(self, rows: Sequence[Row]) -> bytes:
+        """What may be written once these rows are in; empty while they are held back."""
+        ...
+
+    def end(self) -> bytes:
+        """The rest of the file; for a file without rows, all of it."""
+        ...
+
+
+class JsonLines:
+    """A JSON object a line; times are ISO 8601 in UTC, to the millisecond."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._times = _times(columns)
+        self._encoder = msgspec.json.Encoder()
+
+    def add(self, rows: Sequence[Row]) -> bytes:
+        return self._encoder.encode_lines([_dated(row, self._times) for row in rows])
+
+    def end(self) -> bytes:
+        return b""
+
+
+class Csv:
+    """Comma-separated with a header line (RFC 4180, UTF-8); what has no value is empty, times as in JSON Lines."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._times = _times(columns)
+        self._text = io.StringIO(newline="")
+        self._writer = csv.DictWriter(self._text, fieldnames=list(columns))
+        self._writer.writeheader()
+
+    def add(self, rows: Sequence[Row]) -> bytes:
+        self._writer.writerows([_dated(row, self._times) for row in rows])
+        return self._taken()
+
+    def end(self) -> bytes:
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        text = self._text.getvalue()
+        self._text.seek(0)
+        self._text.truncate()
+        return text.encode()
+
+
+class Parquet:
+    """Row groups of at least `GROUP_ROWS`, zstd; times are timestamps in UTC."""
+
+    def __init__(self, columns: Columns) -> None:
+        import pyarrow  # slow to load, and most processes never export
+        import pyarrow.parquet
+
+        types = {
+            "string": pyarrow.string(),
+            "int32": pyarrow.int32(),
+            "int64": pyarrow.int64(),
+            "timestamp": pyarrow.timestamp("ms", tz="UTC"),
+        }
+        self._arrow = pyarrow
+        self._schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+        self._sink = _Sink()
+        self._writer = pyarrow.parquet.ParquetWriter(self._sink, self._schema, compression="zstd")
+        self._batches: list[Any] = []
+        self._rows = 0
+
+    def add(self, rows: Sequence[Row]) -> bytes:
+        if rows:
+            self._batches.append(self._arrow.RecordBatch.from_pylist(rows, schema=self._schema))
+            self._rows += len(rows)
+        if self._rows >= GROUP_ROWS:
+            self._write_group()
+        return self._sink.taken()
+
+    def end(self) -> bytes:
+        if self._batches:
+            self._write_group()
+        self._writer.close()
+        return self._sink.taken()
+
+    def _write_group(self) -> None:
+        table = self._arrow.Table.from_batches(self._batches)
+        self._writer.write_table(table, row_group_size=self._rows)
+        self._batches, self._rows = [], 0
+
+
+class _Sink(io.RawIOBase):
+    """Where a writer of files writes to; holds what was not taken yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+        self._place = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def write(self, data: Any) -> int:
+        part = bytes(data)
+        self._parts.append(part)
+        self._place += len(part)
+        return len(part)
+
+    def taken(self) -> bytes:
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+ENCODERS: Final[Mapping[str, Callable[[Columns], RowEncoder]]] = {"jsonl": JsonLines, "csv": Csv, "parquet": Parquet}
+
+
+def _times(columns: Columns) -> list[str]:
+    return [name for name, kind in columns.items() if kind == "timestamp"]
+
+
+def _dated(row: Row, times: Sequence[str]) -> Row:
+    """The row with times as text."""
+    for name in times:
+        if row[name] is not None:
+            at = datetime.fromtimestamp(row[name] / 1000, UTC)
+            row[name] = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return row

@@ -1,0 +1,184 @@
+"""Reads of those who watch over the whole: standings, counters, lag, new dead letters, the audit log."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, func, select, text
+
+from shared.adapters.sql import control, schema
+from shared.adapters.sql.access_schema import audit_log
+from shared.adapters.sql.catalog import Transactions
+from shared.domain.audit import AuditFilter, AuditLine
+from shared.domain.declared import DeadLetterView
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import CrawlId, Revision
+from shared.domain.lag import FrontierLag, Waiting
+from shared.domain.ledger import Counters
+from shared.ports.overview import CrawlStanding
+
+SCANNED: Final = 5_000
+"""Lines of the audit log that one page looks at, at most."""
+
+QUEUES: Final = 10_000
+"""Queues that one answer about lag looks at, at most."""
+
+_WORKED_ON: Final = (CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED)
+
+_BUSY_PARTS = text(
+    "SELECT crawl_id, partition FROM crawl_counters WHERE crawl_id IN :crawls AND queued > 0"
+    " ORDER BY crawl_id, partition"
+).bindparams(bindparam("crawls", expanding=True))
+OLDEST_QUEUES = text(
+    "SELECT queued, active_at_ms FROM queues"
+    " WHERE crawl_id = :crawl_id AND partition = :partition AND queued + waiting > 0 ORDER BY active_at_ms LIMIT :most"
+)
+"""Those that were not served for the longest time, first: by the index queues_ready."""
+
+LEASES = text(
+    "SELECT CASE WHEN grants = 0 THEN 0 ELSE 1 END AS begun, count(*) AS n, min(issued_at_ms) AS oldest_ms"
+    " FROM leases WHERE crawl_id IN :crawls GROUP BY 1"
+).bindparams(bindparam("crawls", expanding=True))
+"""By the index leases_crawl alone."""
+
+_LETTERS = text(
+    "SELECT id, partition, crawl_id, kind, at_ms, url, evidence FROM dead_letters WHERE id > :after ORDER BY id"
+    " LIMIT :most"
+)
+
+
+class SqlOverview:
+    """`shared.ports.overview.Overview`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._run = transactions
+
+    def __repr__(self) -> str:
+        return f"<SqlOverview {self._run!r}>"
+
+    async def standings(self) -> Sequence[CrawlStanding]:
+        return await self._run.read(_standings)
+
+    async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
+        return await self._run.read(lambda c: _counters(c, crawls)) if crawls else {}
+
+    async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
+        return await self._run.read(lambda c: _lag(c, crawl_id, now_ms))
+
+    async def letters(self, after: int, most: int) -> Sequence[DeadLetterView]:
+        return await self._run.read(lambda c: _letters(c, after, most))
+
+    async def newest_letter(self) -> int:
+        newest = select(func.max(schema.dead_letters.c.id))
+        return await self._run.read(lambda c: int(c.execute(newest).scalar() or 0))
+
+    async def audit(self, which: AuditFilter, *, before: int, most: int) -> tuple[Sequence[AuditLine], int | None]:
+        return await self._run.read(lambda c: _audit(c, which, before, most))
+
+
+def _standings(connection: Connection) -> Sequence[CrawlStanding]:
+    crawls = schema.crawls.c
+    query = select(
+        crawls.crawl_id,
+        crawls.name,
+        crawls.revision,
+        crawls.version,
+        crawls.state,
+        crawls.finished_reason,
+        crawls.created_at_ms,
+    ).where(crawls.state != CrawlState.DELETED)
+    return [
+        CrawlStanding(
+            CrawlId(row.crawl_id),
+            row.name,
+            Revision(row.revision),
+            row.version,
+            CrawlState(row.state),
+            row.finished_reason,
+            row.created_at_ms,
+        )
+        for row in connection.execute(query.order_by(crawls.crawl_id))
+    ]
+
+
+def _counters(connection: Connection, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
+    table, names = schema.crawl_counters.c, (*schema.COUNTERS, "version")
+    sums = (func.sum(table[name]).label(name) for name in names)
+    rows = connection.execute(select(table.crawl_id, *sums).where(table.crawl_id.in_(crawls)).group_by(table.crawl_id))
+    return {CrawlId(row.crawl_id): Counters(**{name: int(row._mapping[name]) for name in names}) for row in rows}
+
+
+def _lag(connection: Connection, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
+    crawls = [crawl_id] if crawl_id is not None else _worked_on(connection)
+    shards = {row.begun: row for row in connection.execute(LEASES, {"crawls": crawls})}
+    return FrontierLag(
+        due=_due(connection, crawls, now_ms),
+        pending=_shards(shards.get(0), now_ms),
+        in_flight=_shards(shards.get(1), now_ms),
+        positions=control.positions(connection),
+    )
+
+
+def _worked_on(connection: Connection) -> list[CrawlId]:
+    crawls = schema.crawls.c
+    return [CrawlId(i) for (i,) in connection.execute(select(crawls.crawl_id).where(crawls.state.in_(_WORKED_ON)))]
+
+
+def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
+    """The queues of every part of the crawls, each part's oldest first, as many as may be looked at."""
+    parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
+    most = max(1, QUEUES // max(1, len(parts)))
+    count, oldest_ms, more = 0, None, len(parts) > QUEUES
+    for part in parts[:QUEUES]:
+        queues = connection.execute(OLDEST_QUEUES, {**part._mapping, "most": most + 1}).all()
+        more |= len(queues) > most
+        for queue in queues[:most]:
+            if queue.queued:
+                count += queue.queued
+                oldest_ms = queue.active_at_ms if oldest_ms is None else min(oldest_ms, queue.active_at_ms)
+    return Waiting(count, None if oldest_ms is None else _age_s(oldest_ms, now_ms), more)
+
+
+def _shards(row: Row[Any] | None, now_ms: int) -> Waiting:
+    return Waiting(0, None) if row is None else Waiting(row.n, _age_s(row.oldest_ms, now_ms))
+
+
+def _age_s(since_ms: int, now_ms: int) -> float:
+    return max(0, now_ms - since_ms) / 1000
+
+
+def _letters(connection: Connection, after: int, most: int) -> Sequence[DeadLetterView]:
+    return [DeadLetterView(**row._mapping) for row in connection.execute(_LETTERS, {"after": after, "most": most})]
+
+
+def _audit(
+    connection: Connection, which: AuditFilter, before: int, most: int
+) -> tuple[Sequence[AuditLine], int | None]:
+    looked = select(audit_log).where(audit_log.c.id < before).order_by(audit_log.c.id.desc()).limit(SCANNED).subquery()
+    query = select(looked).order_by(looked.c.id.desc()).limit(most)
+    for condition in _conditions(looked.c, which):
+        query = query.where(condition)
+    lines = [AuditLine(**row._mapping) for row in connection.execute(query)]
+    if len(lines) == most:
+        return lines, lines[-1].id
+    last = select(audit_log.c.id).where(audit_log.c.id < before).order_by(audit_log.c.id.desc()).offset(SCANNED - 1)
+    return lines, connection.execute(last.limit(1)).scalar()
+
+
+def _conditions(columns: Any, which: AuditFilter) -> list[Any]:
+    found = []
+    if which.actor is not None:
+        # As Actor writes it: the name, and in brackets the id, 16 characters or none.
+        named = columns.actor.startswith(f"{which.actor} (", autoescape=True)
+        named &= func.length(columns.actor).in_([len(which.actor) + 3, len(which.actor) + 19])
+        found.append(named | columns.actor.endswith(f" ({which.actor})", autoescape=True))
+    if which.action is not None:
+        prefix = which.action.endswith(".")
+        same = columns.action == which.action
+        found.append(columns.action.startswith(which.action, autoescape=True) if prefix else same)
+    if which.target is not None:
+        found.append(columns.target == which.target)
+    if which.since_ms is not None:
+        found.append(columns.at_ms >= which.since_ms)
+    if which.until_ms is not None:
+        found.append(columns.at_ms < which.until_ms)
+    return found

@@ -1,0 +1,125 @@
+"""Whole tables as plain rows, out of one database and into another, of whatever engine.
+
+Pages are read by primary key, so that memory is bounded by a page whatever the table's size. A row is a tuple of ints,
+texts, bytes, truth values and None, in the order of its columns.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, literal, select, text, tuple_
+
+from shared.adapters.sql import schema
+from shared.adapters.sql.access_schema import metadata
+from shared.adapters.sql.apply import storable
+from shared.adapters.sql.snapshot import Snapshot
+
+Rows = Sequence[tuple[Any, ...]]
+
+TABLES: Final[Mapping[str, Table]] = {
+    str(table.name): table
+    for table in (
+        schema.cluster,  # first: who fills a database has it locked by this row
+        *sorted(
+            (table for table in metadata.tables.values() if table not in (schema.cluster, schema.report_holds)),
+            key=lambda table: table.name,
+        ),
+    )
+}
+"""What makes up a cluster, in the order in which it is written. Holds are a running cluster's own."""
+
+_PAGE: Final = 5_000
+_LARGE_ROWS: Final = {
+    "cluster": 1,
+    "crawl_revisions": 20,
+    "config_revisions": 20,
+    "dead_letters": 8,
+    "audit_log": 100,
+    "idempotency": 100,
+}
+"""Rows a page where a row may be large."""
+
+_NUMBERED: Final = {"crawls": "crawl_id", "dead_letters": "id", "audit_log": "id"}
+"""Tables whose numbers the database gives, and never twice."""
+
+
+def columns_of(table: str) -> tuple[str, ...]:
+    """The names of its columns, in their order."""
+    return tuple(map(str, TABLES[table].columns.keys()))
+
+
+async def pages(snapshot: Snapshot, table: str) -> AsyncIterator[Rows]:
+    """The table's rows in the order of their keys, page by page."""
+    after: tuple[Any, ...] | None = None
+    known = TABLES[table]
+    keys = [known.columns.keys().index(column.key) for column in known.primary_key.columns]
+    most = _LARGE_ROWS.get(table, _PAGE)
+    while True:
+        rows = await snapshot.read(lambda c, after=after: _page(c, known, after, most))  # type: ignore[misc]
+        if rows:
+            yield rows
+            after = tuple(rows[-1][key] for key in keys)
+        if len(rows) < most:
+            return
+
+
+def numbers(connection: Connection) -> dict[str, int]:
+    """The greatest number that each table has given so far."""
+    given = {}
+    for table, column in _NUMBERED.items():
+        if connection.dialect.name == "postgresql":
+            sequence = connection.execute(text(f"SELECT pg_get_serial_sequence('{table}', '{column}')")).scalar_one()
+            last = connection.execute(text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}"))
+        else:
+            last = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = :table"), {"table": table})
+        given[table] = int(last.scalar() or 0)
+    return given
+
+
+def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
+    """Let every table give only numbers beyond these."""
+    for table, number in given.items():
+        if not number:
+            continue
+        if connection.dialect.name == "postgresql":
+            statement = f"SELECT setval(pg_get_serial_sequence('{table}', '{_NUMBERED[table]}'), :number)"
+            connection.execute(text(statement), {"number": number})
+        else:
+            keys = {"table": table, "number": number}
+            connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :table"), keys)
+            connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:table, :number)"), keys)
+
+
+def put(connection: Connection, table: str, columns: Sequence[str], rows: Rows) -> None:
+    """Insert rows, as fast as the engine takes them."""
+    if connection.dialect.name == "postgresql":
+        driver: Any = connection.connection.dbapi_connection
+        kept = [tuple(map(storable, row)) for row in rows]
+        driver.run_async(lambda raw: raw.copy_records_to_table(table, records=kept, columns=list(columns)))
+        return
+    named = ", ".join(f'"{column}"' for column in columns)
+    places = ", ".join("?" * len(columns))
+    connection.exec_driver_sql(f"INSERT INTO {table} ({named}) VALUES ({places})", [tuple(row) for row in rows])
+
+
+def count(connection: Connection, table: str) -> int:
+    """How many rows it has."""
+    return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+def version(connection: Connection) -> tuple[int, ...]:
+    """Another one whenever a master has written since: owners count their transactions, operators' changes are in the
+    audit log, and leaders count what they change of crawls by states."""
+    sums = connection.execute(text("SELECT coalesce(sum(version), 0), coalesce(sum(owner_term), 0) FROM partitions"))
+    states = text("SELECT coalesce(sum(version), 0), coalesce(sum(active_ms), 0), count(*) FROM crawls")
+    audited = text("SELECT coalesce(max(id), 0) FROM audit_log")
+    return tuple(int(n) for n in (*sums.one(), *connection.execute(states).one(), *connection.execute(audited).one()))
+
+
+def _page(connection: Connection, table: Table, after: tuple[Any, ...] | None, most: int) -> list[tuple[Any, ...]]:
+    keys = list(table.primary_key.columns)
+    query = select(table).order_by(*keys).limit(most)
+    if after is not None:
+        found = (literal(value, key.type) for value, key in zip(after, keys, strict=True))
+        query = query.where(tuple_(*keys) > tuple_(*found))
+    return [tuple(row) for row in connection.execute(query)]

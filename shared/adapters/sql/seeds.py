@@ -1,0 +1,63 @@
+"""Reads of seeds: the URLs that no page led to stand in an index of their own, whatever the size of the crawl."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, select, text, tuple_
+
+from shared.adapters.sql.schema import fetches, hosts, urls
+from shared.domain.frontier import UrlState
+from shared.domain.ids import CrawlId, Fingerprint, HostId
+from shared.domain.url import Location
+from shared.domain.views import SeedView
+from shared.ports.catalog import UrlPlace
+
+_SEEDS: Final = text(
+    "SELECT f.host_id, f.fingerprint, f.url, f.priority, f.state, f.reason, r.status, r.at_ms"
+    " FROM (SELECT * FROM urls u WHERE u.crawl_id = :crawl_id AND u.via_host IS NULL"
+    " AND (u.host_id, u.fingerprint) > (:after_host, :after)"
+    " ORDER BY u.crawl_id, u.host_id, u.fingerprint LIMIT :most) f"
+    " LEFT JOIN fetches r ON r.crawl_id = f.crawl_id AND r.host_id = f.host_id AND r.fingerprint = f.fingerprint"
+    " ORDER BY f.host_id, f.fingerprint"
+)
+_HOST_IDS: Final = select(hosts.c.host, hosts.c.host_id).where(hosts.c.host.in_(bindparam("names", expanding=True)))
+_SAME: Final = (
+    (fetches.c.crawl_id == urls.c.crawl_id)
+    & (fetches.c.host_id == urls.c.host_id)
+    & (fetches.c.fingerprint == urls.c.fingerprint)
+)
+_COLUMNS: Final = (
+    urls.c.host_id, urls.c.fingerprint, urls.c.url, urls.c.priority, urls.c.state, urls.c.reason,
+    fetches.c.status, fetches.c.at_ms,
+)  # fmt: skip
+
+
+def seeds(connection: Connection, crawl_id: CrawlId, after: UrlPlace, most: int) -> list[SeedView]:
+    """See Catalog.seeds."""
+    place = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint, "most": most}
+    return [_seed(row) for row in connection.execute(_SEEDS, place)]
+
+
+def known(connection: Connection, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
+    """See Catalog.known_seeds."""
+    names = sorted({location.host for location in locations})
+    ids = {row.host: row.host_id for row in connection.execute(_HOST_IDS, {"names": names})} if names else {}
+    keys = [(ids[at.host], at.fingerprint) for at in locations if at.host in ids]
+    if not keys:
+        return {}
+    here = (urls.c.crawl_id == crawl_id) & tuple_(urls.c.host_id, urls.c.fingerprint).in_(keys)
+    rows = connection.execute(select(*_COLUMNS).select_from(urls.outerjoin(fetches, _SAME)).where(here))
+    return {Fingerprint(bytes(row.fingerprint)): _seed(row) for row in rows}
+
+
+def _seed(row: Any) -> SeedView:
+    return SeedView(
+        host_id=HostId(row.host_id),
+        fingerprint=Fingerprint(bytes(row.fingerprint)),
+        url=row.url,
+        priority=row.priority,
+        state=UrlState(row.state),
+        reason=row.reason,
+        status=row.status,
+        fetched_at_ms=row.at_ms,
+    )

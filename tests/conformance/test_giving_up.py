@@ -1,0 +1,100 @@
+"""Hosts of any size that are given up: URL by URL in chunks, with others in between, and whoever dies meanwhile."""
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from shared.adapters.sql import apply
+from shared.domain.crawl import Budget, CrawlSpec
+from shared.domain.failure import HOST_UNREACHABLE
+from shared.domain.frontier import UrlState
+from shared.domain.politeness import HOST_GIVE_UP
+from shared.domain.url import fingerprint
+from shared.ports.broker import VisitMessage
+from shared.wire.messages import HostNote, Outcome, encode
+from tests.support.simcluster import Cluster
+from tests.support.simhand import Hand, Start
+
+CHUNK = 4
+URLS = 3 * CHUNK
+DEAD = (UrlState.FAILED, HOST_UNREACHABLE)
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply, "_GIVEN_UP_AT_ONCE", CHUNK)
+
+
+def url(i: int) -> str:
+    return f"http://h0.test/{i}"
+
+
+def begun(start: Start) -> tuple[Cluster, Hand]:
+    """A host with several chunks of URLs."""
+    cluster, hand = start(1)
+    hand.discover(cluster.crawl_id, {url(i): 1 for i in range(1, URLS)})
+    return cluster, hand
+
+
+def unanswered(hand: Hand) -> VisitMessage:
+    """The host's next shard comes back untouched: nobody answers there. Its message, to be acknowledged."""
+    hand.world.run_for(60.0)  # the host was left alone since the last time
+    message, shard = hand.pull()
+    grant = hand.go(shard, 1).grant
+    left: list[bytes] = [fingerprint(entry.url) for entry in shard.urls]
+    note = HostNote(failure="connect")
+    hand.publish("outcome", encode(Outcome(shard.lease, shard.crawl, grant, shard.host_id, [], left, True, 0, note)))
+    return message
+
+
+def ends(hand: Hand) -> Counter[tuple[int, str | None]]:
+    return Counter(hand.states().values())
+
+
+def test_a_dead_hosts_urls_all_fail_however_many_there_are(start: Start) -> None:
+    cluster, hand = begun(start)
+    for _ in range(HOST_GIVE_UP):
+        hand.wait(unanswered(hand).ack())
+    cluster.world.run_for(1.0)
+    assert ends(hand) == {DEAD: URLS}
+    assert cluster.database.rows("SELECT queued, waiting, leased FROM queues") == [(0, 0, 0)]
+    cluster.assert_kept()
+
+
+def test_a_host_whose_owner_dies_while_it_is_given_up_is_given_up_by_the_next(start: Start) -> None:
+    """After one more request: the next owner finds what is left in the queue, and the host as dead as it was."""
+    cluster, hand = begun(start)
+    for _ in range(HOST_GIVE_UP - 1):
+        hand.wait(unanswered(hand).ack())
+    message = unanswered(hand)
+    hand.open_where(lambda _: not ends(hand)[DEAD])
+    assert ends(hand)[DEAD] == CHUNK
+    cluster.world.kill(cluster.owners[0].process)
+    cluster.start_owner()
+    hand.wait(message.ack())
+    hand.wait(unanswered(hand).ack())
+    cluster.world.run_for(1.0)
+    assert ends(hand) == {DEAD: URLS}
+    cluster.assert_kept()
+
+
+def test_all_that_a_hosts_page_budget_leaves_over_is_excluded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = Cluster.spec
+
+    def of_two_pages(cluster: Cluster) -> CrawlSpec:
+        return msgspec.structs.replace(spec(cluster), budget=Budget(max_pages_per_host=2))
+
+    monkeypatch.setattr(Cluster, "spec", of_two_pages)
+    cluster, hand = begun(start)
+    pages = 0
+    while pages < 2:
+        message, shard = hand.pull()
+        grant = hand.go(shard, 1).grant
+        hand.report(shard, grant, {entry.url: 200 for entry in shard.urls}, final=True)
+        hand.wait(message.ack())
+        pages += len(shard.urls)
+    hand.world.run_for(60.0)
+    assert ends(hand) == {(UrlState.DONE, None): 2, (UrlState.EXCLUDED, "max_pages_per_host"): URLS - 2}
+    assert cluster.database.rows("SELECT queued, waiting, leased FROM queues") == [(0, 0, 0)]
+    cluster.assert_kept()

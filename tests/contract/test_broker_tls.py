@@ -1,0 +1,194 @@
+"""A broker of three servers over mutual TLS: who is let in, who is told nothing, and what the death of one costs."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.adapters.nats import NatsBroker, StreamSettings
+from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.jetstream import demand
+from shared.domain.errors import Transient, Unusable
+from shared.domain.ids import Partition
+from shared.tls import TlsSettings
+from shared.wire import subjects
+from tests.support.broker import POOL, persist
+from tests.support.certificates import OPENSSL, Certificate, authority, signed
+from tests.support.nats_cluster import NatsCluster, nats_cluster
+
+pytestmark = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
+
+P = Partition(7)
+HASTY = StreamSettings(connect_s=1.0, reconnect_s=0.05)
+STREAMS = (subjects.REPORTS, subjects.visits_stream(POOL), f"KV_{subjects.ROBOTS_BUCKET}", "EVENTS")
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    with nats_cluster(tmp_path_factory.mktemp("nats")) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def broker(nats: NatsCluster, tls: TlsSettings | None = None, replicas: int = 3) -> AsyncIterator[NatsBroker]:
+    settings = StreamSettings(replicas=replicas, reconnect_s=0.05, answer_s=10.0, connect_s=30.0)
+    opened = await NatsBroker.connect(nats.urls, token=None, name="test", settings=settings, tls=tls or nats.tls)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def declare(broker: NatsBroker) -> None:
+    await persist(lambda: broker.declare([POOL]))
+    await persist(broker.events.declare)
+
+
+async def look(nats: NatsCluster, stream: str) -> dict[str, Any]:
+    """What the servers say of a stream."""
+    connection = await Connection.open(nats.urls, token=None, name="look", settings=StreamSettings(), tls=nats.tls)
+    try:
+        return await demand(connection, f"STREAM.INFO.{stream}", None, 10.0)
+    finally:
+        await connection.close()
+
+
+async def replicas(nats: NatsCluster) -> set[int]:
+    """On how many servers the streams are kept."""
+    return {(await look(nats, stream))["config"]["num_replicas"] for stream in STREAMS}
+
+
+async def refused(urls: Sequence[str], tls: TlsSettings | None) -> str:
+    """Why there is no connection."""
+    with pytest.raises(Transient) as caught:
+        await NatsBroker.connect(urls, token="secret", name="test", settings=HASTY, tls=tls)
+    return str(caught.value)
+
+
+def test_replicas_are_raised_on_streams_that_have_messages_and_never_lowered(nats: NatsCluster) -> None:
+    async def run() -> None:
+        async with broker(nats, replicas=1) as alone:
+            await declare(alone)
+            await alone.publish_report(P, "outcome", b"1", "a")
+            assert await replicas(nats) == {1}
+        async with broker(nats) as raised:
+            await declare(raised)
+            assert await replicas(nats) == {3}
+        async with broker(nats, replicas=1) as untold:
+            await declare(untold)
+            assert await replicas(nats) == {3}
+            assert await untold.pending_reports() == 1
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_who_has_no_certificate_of_the_authority_is_not_let_in(nats: NatsCluster, tmp_path: Path) -> None:
+    stranger = signed(tmp_path, authority(tmp_path), "stranger")
+
+    async def run() -> None:
+        await refused(nats.urls, TlsSettings(nats.ca.cert))
+        await refused(nats.urls, TlsSettings(nats.ca.cert, stranger.cert, stranger.key))
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_server_of_another_authority_or_name_is_not_spoken_to(nats: NatsCluster, tmp_path: Path) -> None:
+    other = authority(tmp_path)
+
+    async def run() -> None:
+        strange = TlsSettings(other.cert, nats.client.cert, nats.client.key)
+        assert "certificate verify failed" in await refused(nats.urls, strange)
+        elsewhere = [url.replace("127.0.0.1", "127.0.0.2") for url in nats.urls]
+        assert "no broker" in await refused(elsewhere, nats.tls)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize("tls", [True, False], ids=["files", "system's authorities"])
+def test_a_server_that_demands_no_tls_is_told_nothing_at_all(nats: NatsCluster, tls: bool) -> None:
+    """Somebody in its place may have left the demand out of the greeting, which comes in the clear."""
+    heard = bytearray()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.11.0","auth_required":true,"max_payload":1048576}\r\n')
+        heard.extend(await reader.read())
+        writer.close()
+
+    async def run() -> None:
+        async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            said = await refused([f"tls://127.0.0.1:{port}"], nats.tls if tls else None)
+            assert "does not demand TLS" in said
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert bytes(heard) == b""
+
+
+def test_the_next_connection_shows_the_certificate_that_the_files_hold_by_then(
+    nats: NatsCluster, tmp_path: Path
+) -> None:
+    own = Certificate(tmp_path / "own.pem", tmp_path / "own.key")
+
+    def renew(by: Certificate) -> None:
+        shutil.copy(by.cert, own.cert)
+        shutil.copy(by.key, own.key)
+
+    async def run() -> None:
+        renew(nats.client)
+        async with broker(nats, TlsSettings(nats.ca.cert, own.cert, own.key)) as held:
+            await declare(held)
+            await held.publish_report(P, "outcome", b"1", "before")
+            own.cert.write_text("half of a certificate")
+            for server in nats.servers:
+                server.kill()
+            for server in nats.servers:
+                server.start()
+            nats.wait_until_healthy()
+            with pytest.raises(TimeoutError):
+                await persist(lambda: held.publish_report(P, "outcome", b"2", "broken"), patience_s=0.5)
+            renew(signed(tmp_path, nats.ca, "renewed"))
+            await persist(lambda: held.publish_report(P, "outcome", b"3", "renewed"))
+
+    asyncio.run(asyncio.wait_for(run(), 90))
+
+
+def test_nothing_acknowledged_is_lost_when_the_server_that_leads_the_stream_is_killed(nats: NatsCluster) -> None:
+    async def run() -> None:
+        async with broker(nats) as held:
+            await declare(held)
+            before = await persist(held.pending_reports)
+            for number in range(40):
+                await persist(partial(held.publish_report, P, "outcome", b"x", f"r{number}"), 60)
+                if number == 20:
+                    info = await look(nats, subjects.REPORTS)
+                    leading = next(each for each in nats.servers if each.folder.name == info["cluster"]["leader"])
+                    leading.kill()
+            assert await persist(held.pending_reports) == before + 40
+            leading.start()
+
+    asyncio.run(asyncio.wait_for(run(), 180))
+
+
+@pytest.mark.parametrize(
+    ("urls", "tls", "says"),
+    [
+        (["tls://a:1", "nats://token@b:2"], None, "endpoint b:2 does not begin with tls://"),
+        (["nats://a:1"], TlsSettings(Path("ca.pem")), "endpoint a:1 does not begin with tls://"),
+        (["tls://a:1"], TlsSettings(ca=Path("/no/such/file")), "cannot read the CA /no/such/file"),
+        (["tls://a:1"], TlsSettings(cert=Path("/a")), "both"),
+        (["tls://a:1"], TlsSettings(cert=Path("/a"), key=Path("/b")), "cannot use the certificate"),
+    ],
+)
+def test_settings_that_would_speak_in_the_clear_or_cannot_work_are_refused(
+    urls: list[str], tls: TlsSettings | None, says: str
+) -> None:
+    async def run() -> None:
+        with pytest.raises(Unusable, match=says):
+            await NatsBroker.connect(urls, token=None, name="test", settings=HASTY, tls=tls)
+
+    asyncio.run(run())

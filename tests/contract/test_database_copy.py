@@ -1,0 +1,131 @@
+"""A database in another engine has every row of the first, gives no number twice, and is there whole or not at all."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from cli.database import copied
+from cli.exits import Environment
+from shared.adapters.sql import rows
+from shared.adapters.sql.migrate import HEAD
+from shared.adapters.sql.postgres import PostgresStore
+from shared.adapters.sql.store import SqliteStore
+from shared.domain.errors import Unusable
+from tests.support.filled import fill
+from tests.support.orb_command import orb
+from tests.support.postgres import PostgresLook, PostgresServer
+
+ROWS = 53
+
+
+async def source(path: Path, *, drawn: int = ROWS) -> str:
+    store = await SqliteStore.open(path)
+    try:
+        await store.executor.write(lambda c: fill(c, drawn))
+        await store.executor.write(lambda c: c.execute(text("DELETE FROM crawls WHERE crawl_id = 53")))
+    finally:
+        await store.close()
+    return str(path)
+
+
+def tables(path: Path | str) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, by a reader of its own."""
+    with closing(sqlite3.connect(path)) as connection:
+        named = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: sorted(connection.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in named}
+
+
+def test_from_sqlite_to_postgresql_and_back_every_row_is_the_same(
+    tmp_path: Path, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_PAGE", 5)
+    monkeypatch.setattr(rows, "_LARGE_ROWS", {"crawls": 2})
+
+    async def story() -> None:
+        first = await source(tmp_path / "a.db")
+        url = await postgres_server.database(empty=True)
+        there = await copied(first, url)
+        back = await copied(url, f"sqlite:///{tmp_path / 'b.db'}")
+        before, after = tables(first), tables(tmp_path / "b.db")
+        assert before == after
+        others = {"alembic_version", "sqlite_sequence", "report_holds"}
+        assert there == back == sum(len(found) for name, found in before.items() if name not in others)
+        assert {name for name, found in before.items() if not found} == {"report_holds"}
+        look = PostgresLook(url)
+        try:
+            for name in before.keys() - others:
+                assert look(f"SELECT count(*) FROM {name}") == [(len(before[name]),)], name
+        finally:
+            look.close()
+        store = await PostgresStore.open(url)
+        row, _ = await store.put_crawl("next", "{}", 0)
+        assert row.crawl_id == 54, "53 was given once, although its row is gone"
+        await store.close()
+
+    asyncio.run(story())
+
+
+def test_nothing_is_put_over_what_is_there(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    async def story() -> None:
+        first = await source(tmp_path / "a.db")
+        (tmp_path / "b.db").write_bytes(b"mine")
+        with pytest.raises(Unusable, match="there already"):
+            await copied(first, str(tmp_path / "b.db"))
+        assert (tmp_path / "b.db").read_bytes() == b"mine"
+        url = await postgres_server.database()
+        await copied(first, url)
+        with pytest.raises(Unusable, match="holds a cluster already"):
+            await copied(first, url)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+def test_a_source_that_is_written_to_meanwhile_is_not_copied_at_all(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """The masters were not stopped: what they wrote behind the copy would be lost with the old database."""
+    put = rows.put
+    first = asyncio.run(source(tmp_path / "a.db"))
+
+    def and_a_master_writes(connection: Any, table: str, *more: Any) -> None:
+        put(connection, table, *more)
+        if table == "urls":
+            with closing(sqlite3.connect(first)) as master, master:
+                master.execute("UPDATE partitions SET version = version + 1")
+
+    monkeypatch.setattr(rows, "put", and_a_master_writes)
+
+    async def story() -> None:
+        target = str(tmp_path / "b.db")
+        if engine == "postgresql":
+            target = await request.getfixturevalue("postgres_server").database(empty=True)
+        with pytest.raises(Environment, match="stop all masters"):
+            await copied(first, target)
+        if engine == "sqlite":
+            assert [found.name for found in tmp_path.iterdir() if found.name.startswith("b.db")] == []
+        else:
+            look = PostgresLook(target)
+            assert look("SELECT (SELECT count(*) FROM cluster) + (SELECT count(*) FROM urls)") == [(0,)]
+            look.close()
+
+    asyncio.run(story())
+
+
+def test_the_commands_say_what_they_did_and_end_as_documented(tmp_path: Path) -> None:
+    first = asyncio.run(source(tmp_path / "a.db", drawn=3))
+    orb("migrate", "--database", first, "--check")
+    orb("migrate", "--database", tmp_path / "none.db", "--check", code=1)
+    assert not (tmp_path / "none.db").exists()
+    orb("migrate", "--database", tmp_path / "new.db")
+    assert tables(tmp_path / "new.db")["alembic_version"] == [(HEAD,)]
+    orb("db", "check", "--database", first, "--json", code=1)  # drawn rows add up to nothing
+    orb("db", "check", "--database", tmp_path / "none.db", code=4)
+    orb("db", "copy", "--from", first, "--to", tmp_path / "b.db")
+    orb("db", "copy", "--from", first, "--to", tmp_path / "b.db", code=4)
+    assert tables(first) == tables(tmp_path / "b.db")

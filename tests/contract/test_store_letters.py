@@ -1,0 +1,146 @@
+"""The store's promises about dead letters: replayed or discarded once, each count following, whatever else happened."""
+
+from collections.abc import Callable
+
+import pytest
+
+from shared.adapters.sql import letters as letters_room
+from shared.domain.frontier import UrlState
+from shared.domain.ids import CrawlId, Term
+from shared.domain.ledger import Changes, CommandRun, DeadLetter, LeaseRow, MessageLetter
+from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, link, links
+
+OnStore = Callable[..., None]
+
+HOST = "a.example.com"
+
+
+async def _buried(t: Tables, most: int = 500) -> LeaseRow:
+    """URLs of the host given up as poison, each with its letter."""
+    row = await t.lease(HOST, most)
+    assert row is not None
+    await t.settle(row, UrlState.FAILED, reason="poison")
+    changes = Changes()
+    for url in row.urls.values():
+        changes.tallies[t.crawl_id, "failed", "poison"] += 1
+        changes.dead_letters.append(DeadLetter(t.crawl_id, "url", NOW_MS, "5 grants ended", url=url.url))
+    await t.apply(changes)
+    return row
+
+
+def _ids(t: Tables) -> list[int]:
+    return [letter for (letter,) in t.rows("SELECT id FROM dead_letters ORDER BY id")]
+
+
+def test_a_replayed_url_is_queued_again_with_fresh_attempts_and_its_letter_is_gone(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(3), depth=2))
+        await _buried(t, 2)
+        first, second = _ids(t)
+        assert await t.command("replay", letter=first, now_ms=NOW_MS + 5) == 1
+        assert _ids(t) == [second]
+        assert (await t.queue(HOST)).queued == 2
+        assert await t.store.tallies(t.crawl_id) == {"failed": {"poison": 1}}
+        fresh = "SELECT attempts, reason, lease_id FROM urls WHERE state = 0 AND rank > ?"
+        assert t.rows(fresh, NOW_MS + 2 * 3_600_000) == [(0, None, None)]
+        await t.command("replay", id="again", letter=first)
+        assert (await t.queue(HOST)).queued == 2, "a letter that is gone is replayed no more"
+
+    on_store(story)
+
+
+def test_a_replay_of_what_is_no_longer_failed_only_takes_the_letter_away(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(1)))
+        await _buried(t)
+        await t.command("retry_failed", id="r")
+        (letter,) = _ids(t)
+        await t.command("replay", letter=letter)
+        assert _ids(t) == []
+        assert (await t.queue(HOST)).queued == 1
+        counters = await t.store.counters(t.crawl_id)
+        assert (counters.queued, counters.failed, counters.url_drift(), counters.link_drift()) == (1, 0, 0, 0)
+
+    on_store(story)
+
+
+def test_all_letters_of_a_crawl_are_replayed_in_chunks_and_no_other_crawls(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letters_room, "_LETTERS_A_CHUNK", 3)
+
+    async def story(t: Tables) -> None:
+        other, _ = await t.store.put_crawl("other", "{}", NOW_MS)
+        await t.found(*links(HOST, range(8)))
+        await _buried(t)
+        await t.bury(DeadLetter(other.crawl_id, "url", NOW_MS, "x", url=f"http://{HOST}/0"))
+        await t.bury(DeadLetter(t.crawl_id, "discovery", NOW_MS, "a whole message", payload=b"m"))
+        run = CommandRun("c1", t.crawl_id, "replay", {"letter": 0}, PARTITION)
+        rest = await t.command_chunk(run, 0)
+        assert rest == _ids(t)[0] - 1, "the first three are gone"
+        await t.claim(2)
+        assert await t.command("replay", letter=0) == 2, "begun anew after a crash, with what is left"
+        assert (await t.queue(HOST)).queued == 8
+        kinds = t.rows("SELECT crawl_id, kind FROM dead_letters ORDER BY id")
+        assert kinds == [(other.crawl_id, "url"), (t.crawl_id, "discovery")]
+        assert t.value("SELECT outcome_seq FROM partitions WHERE partition = ?", PARTITION) == t.position.outcome_seq
+
+    on_store(story)
+
+
+def test_discarded_letters_leave_what_was_given_up_as_it_is(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters_room, "_LETTERS_A_CHUNK", 2)
+
+    async def story(t: Tables) -> None:
+        await t.found(*links(HOST, range(3)))
+        await _buried(t)
+        await t.bury(DeadLetter(None, "outcome", NOW_MS, "nobody knows whose", payload=b"m"))
+        *ours, nobodys = _ids(t)
+        await t.command("discard", id="one", letter=ours[0])
+        assert _ids(t) == [*ours[1:], nobodys]
+        await t.command("discard", id="all", letter=0)
+        assert _ids(t) == [nobodys]
+        await t.command("discard", id="last", letter=nobodys)
+        assert _ids(t) == []
+        assert t.value("SELECT count(*) FROM urls WHERE state = 4") == 3
+        assert (await t.store.counters(t.crawl_id)).failed == 3
+
+    on_store(story)
+
+
+def test_a_letter_of_another_partition_is_not_touched(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.bury(DeadLetter(None, "outcome", NOW_MS, "x", payload=b"m"))
+        (letter,) = _ids(t)
+        other = Tables(t.store, t.at, t.crawl_id, (await t.store.claim(OTHER, Term(1))).fence)
+        for kind in ("replay", "discard"):
+            run = CommandRun(kind, CrawlId(0), kind, {"letter": letter}, OTHER)
+            assert await other.command_chunk(run, 0) is None
+            assert await t.store.message_letters(run, 0, 10) == []
+        assert _ids(t) == [letter]
+        assert await t.store.newest_letter(OTHER) == 0
+        assert await t.store.newest_letter(PARTITION) == letter
+
+    on_store(story)
+
+
+def test_messages_are_given_to_their_owner_in_order_and_forgotten_once_sent(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(link(f"http://{HOST}/"))
+        await _buried(t)
+        for payload in (b"one", b"two", b"three"):
+            await t.bury(DeadLetter(t.crawl_id, "discovery", NOW_MS, "x", payload=payload))
+        _, *messages = _ids(t)
+        every = CommandRun("c", t.crawl_id, "replay", {"letter": 0}, PARTITION)
+        found = await t.store.message_letters(every, 0, 2)
+        assert found == [
+            MessageLetter(messages[0], "discovery", b"one"),
+            MessageLetter(messages[1], "discovery", b"two"),
+        ]
+        assert [letter.payload for letter in await t.store.message_letters(every, messages[1], 9)] == [b"three"]
+        single = CommandRun("c", t.crawl_id, "replay", {"letter": messages[2]}, PARTITION)
+        assert [letter.id for letter in await t.store.message_letters(single, 0, 9)] == [messages[2]]
+        await t.apply(Changes(letters_sent=messages[:2]))
+        assert [letter.payload for letter in await t.store.message_letters(every, 0, 9)] == [b"three"]
+
+    on_store(story)

@@ -1,0 +1,253 @@
+"""Hot configuration and drains in a cluster of real processes: asked for at any master, kept to by every member."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+import pytest
+
+from shared.adapters.sql.desired import SqlDesired
+from shared.domain.config import HotConfig, MemberRole, WorkerPart
+from shared.domain.declared import Actor
+from tests.support import judge
+from tests.support.cluster import Cluster
+from tests.support.cluster import cluster as opened
+from tests.support.postgres import PostgresServer
+from tests.support.synthetic import SyntheticSite
+from tests.support.web import Web
+
+T = TypeVar("T")
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+
+DELAY_S = 0.05
+FIRST_KEY = "the first admin key, shown this once: "
+OPERATOR = Actor("0" * 16, "operator", "r")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with opened(tmp_path) as made:
+        yield made
+
+
+def started(cluster: Cluster, *, masters: int = 2, workers: int = 2) -> str:
+    """The members, and the leader's name as soon as it owns everything."""
+    for number in range(1, masters + 1):
+        cluster.master(f"m{number}")
+    for number in range(1, workers + 1):
+        cluster.worker(f"w{number}")
+    cluster.wait_until(lambda: set(cluster.owners()) == {cluster.leader()}, "the leader owns all partitions")
+    leader = cluster.leader()
+    assert leader is not None
+    return leader
+
+
+def client(cluster: Cluster, name: str) -> httpx.Client:
+    """A client of one master's API, with the key that one of them has shown."""
+    cluster.wait_until(lambda: bool(cluster.said(name, "master.started")), f"{name} has started")
+    said = "".join(member.log.read_text() for member in cluster.members.values())
+    key = said.split(FIRST_KEY)[1].split()[0]
+    address = cluster.said(name, "master.started")[-1]["http"]
+    return httpx.Client(base_url=f"http://{address}", headers={"Authorization": f"Bearer {key}"}, timeout=20)
+
+
+def in_sql(cluster: Cluster, work: Callable[[SqlDesired], Awaitable[T]]) -> T:
+    """What a leader does in SQL, and dies of before anything else."""
+
+    async def whole() -> T:
+        store = await cluster._opened()
+        try:
+            return await work(SqlDesired(store.executor))
+        finally:
+            await store.close()
+
+    return asyncio.run(whole())
+
+
+def spec(served: Web) -> dict[str, Any]:
+    return {
+        "seeds": [f"{served.origins[0]}/"],
+        "scope": {"mode": "any"},
+        "politeness": {"delay_s": DELAY_S},
+        "retry": {"base_s": 0.2, "attempts": 5},
+    }
+
+
+def judged(cluster: Cluster, served: Web) -> None:
+    """The pages are exactly those of the site, each stored once, and no host was asked too soon."""
+    pages = cluster.pages()
+    assert sorted(pages) == sorted(set(served.sites[0].expected_pages(served.origins)))  # type: ignore[union-attr]
+    log = served.log()
+    assert min(judge.smallest_gap(log, host) for host in judge.hosts(log)) >= DELAY_S
+
+
+def told_of(api: httpx.Client) -> dict[str, Any]:
+    """What the stream of events tells of the first change of the configuration."""
+    with api.stream("GET", "/v1/events", params={"kind": "config", "after": 0}) as stream:
+        data = next(line for line in stream.iter_lines() if line.startswith("data:"))
+    told: dict[str, Any] = msgspec.json.decode(data.removeprefix("data:"))["data"]
+    return told
+
+
+def worker_of(api: httpx.Client, name: str) -> dict[str, Any]:
+    """The worker as it is shown."""
+    found: dict[str, Any] = api.get(f"/v1/workers/{name}").json()
+    return found
+
+
+def all_run(cluster: Cluster, api: httpx.Client, revision: int) -> dict[str, Any]:
+    """The cluster as it is shown when every member runs the revision."""
+    shown: dict[str, Any] = {}
+
+    def all_do() -> bool:
+        shown.update(api.get("/v1/cluster").json())
+        return (shown["config_revision"], shown["behind"]) == (revision, [])
+
+    cluster.wait_until(all_do, f"every member runs revision {revision}")
+    return shown
+
+
+def turns(cluster: Cluster, api: httpx.Client, name: str, state: str) -> None:
+    """Wait until the worker is in the state."""
+    cluster.wait_until(lambda: worker_of(api, name).get("state") == state, f"{name} is {state}")
+
+
+# --- hot configuration ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_put_at_a_follower_is_run_by_every_member_without_a_restart(cluster: Cluster) -> None:
+    leader = started(cluster)
+    follower = "m2" if leader == "m1" else "m1"
+    with client(cluster, follower) as api:
+        wanted = {"log_level": "debug", "worker": {"visits": 7}, "master": {"grant_s": 2.0, "sweep_s": 0.2}}
+        put = api.put("/v1/config", json=wanted, headers={"If-Match": '"0"'})
+        assert put.status_code == 200, put.text
+        seen = all_run(cluster, api, 1)
+        assert seen["worker_revisions"] == {"1": 2}
+        assert {master["config_revision"] for master in seen["masters"]} == {1}
+        assert {worker_of(api, name)["load"]["visits"] for name in ("w1", "w2")} == {7}
+        assert {worker_of(api, name)["capacity"] for name in ("w1", "w2")} == {7}
+        for name in ("m1", "m2", "w1", "w2"):
+            (applied,) = cluster.said(name, "config.applied")
+            assert applied["revision"] == 1
+            assert applied["changes"]["log_level"] == "info -> debug"
+        assert told_of(api) == {"revision": 1, "by": put.json()["changed_by"]}
+        refused = api.put("/v1/config", json={"master": {"grant_s": 60}})
+        assert refused.status_code == 422, "above what the masters were started with"
+
+
+def test_a_leader_that_died_between_sql_and_etcd_is_made_up_for_by_the_next_one(cluster: Cluster) -> None:
+    leader = started(cluster)
+    other = "m2" if leader == "m1" else "m1"
+    with client(cluster, other) as api:
+        cluster.members[leader].end()
+        document = HotConfig(worker=WorkerPart(visits=3))
+        in_sql(cluster, lambda desired: desired.put_config(document, expected=None, actor=OPERATOR, now_ms=1))
+        in_sql(cluster, lambda desired: desired.drain(MemberRole.WORKER, "w2", actor=OPERATOR, now_ms=1))
+        cluster.wait_until(
+            lambda: api.get("/v1/cluster").json()["worker_revisions"] == {"1": 2}, "the workers run the revision"
+        )
+        assert worker_of(api, "w1")["load"]["visits"] == 3
+        turns(cluster, api, "w2", "drained")
+
+
+def test_an_etcd_that_lost_everything_turns_nothing_back_and_is_told_anew(cluster: Cluster) -> None:
+    started(cluster)
+    with client(cluster, "m1") as api:
+        api.put("/v1/config", json={"worker": {"visits": 5}})
+        api.post("/v1/workers/w1/drain")
+        turns(cluster, api, "w1", "drained")
+        cluster.replace_etcd()
+        cluster.wait_until(lambda: cluster.epoch() > 2, "the epoch is raised")
+        cluster.wait_until(
+            lambda: api.get("/v1/cluster").json()["worker_revisions"] == {"1": 2}, "the workers are registered again"
+        )
+        assert worker_of(api, "w1")["state"] == "drained"
+        assert len(cluster.said("w1", "config.applied")) == 1, "nothing was turned to and fro"
+        cluster.worker("w3")
+        cluster.wait_until(
+            lambda: worker_of(api, "w3").get("config_revision") == 1, "one that joins now runs the same revision"
+        )
+
+
+# --- drains -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_drains_under_load_loses_nothing_and_works_again_when_it_may(
+    cluster: Cluster, web: Callable[..., Web]
+) -> None:
+    served = web(SyntheticSite(pages=2000, hosts=10, missing=10, flaky=10, redirects=10))
+    leader = started(cluster)
+    follower = "m2" if leader == "m1" else "m1"
+    crawl = cluster.declare(spec(served))
+    served.wait_served(60)
+    with client(cluster, follower) as api:
+        assert api.post("/v1/workers/w1/drain").json()["draining"] is True
+        turns(cluster, api, "w1", "drained")
+        drained = worker_of(api, "w1")
+        assert (drained["load"]["open"], drained["load"]["free"], drained["draining"]) == (0, 0, True)
+        # The leader's death and its own restart change nothing about it.
+        cluster.members[leader].end()
+        cluster.members["w1"].signal(signal.SIGTERM)
+        assert cluster.members["w1"].process.wait(30) == 0
+        cluster.worker("w1")
+        seen = len(served.log())
+        served.wait_until(lambda log: len(log) > seen + 60)
+        turns(cluster, api, "w1", "drained")
+        assert worker_of(api, "w1")["load"]["pages"] == 0, "it fetched nothing since it was started anew"
+        cluster.wait_until(lambda: api.post("/v1/workers/w1/undrain").status_code == 202, "a leader takes writes")
+        cluster.wait_until(lambda: worker_of(api, "w1")["state"] == "active", "it works again")
+        cluster.wait_until(
+            lambda: worker_of(api, "w1")["load"]["pages"] > 0 or cluster.row(crawl).state == "finished", "it fetches"
+        )
+    assert cluster.finish(crawl).finished_reason == "complete"
+    judged(cluster, served)
+
+
+def test_a_drained_master_hands_over_what_it_owns_and_the_lead(
+    tmp_path: Path, postgres_server: PostgresServer, web: Callable[..., Web]
+) -> None:
+    served = web(SyntheticSite(pages=300, hosts=10))
+    url = asyncio.run(postgres_server.database())
+    with opened(tmp_path, url) as cluster:
+        for name in ("m1", "m2"):
+            cluster.master(name)
+        for name in ("w1", "w2"):
+            cluster.worker(name)
+        cluster.wait_until(lambda: set(cluster.owners()) == {"m1", "m2"}, "both own partitions")
+        leader = cluster.leader()
+        assert leader is not None
+        other = "m2" if leader == "m1" else "m1"
+        crawl = cluster.declare(spec(served))
+        served.wait_served(40)
+        with client(cluster, leader) as api:
+            assert api.post(f"/v1/masters/{leader}/drain").status_code == 202
+            cluster.wait_until(lambda: api.get(f"/v1/masters/{leader}").json()["state"] == "drained", "it is drained")
+            assert (cluster.leader(), set(cluster.owners())) == (other, {other})
+            assert api.get("/readyz").status_code == 200, "it answers as before"
+        assert cluster.finish(crawl).finished_reason == "complete"
+        judged(cluster, served)
+
+
+def test_a_drained_master_stays_drained_when_it_is_started_anew_and_leads_rather_than_nobody(cluster: Cluster) -> None:
+    leader = started(cluster, workers=0)
+    other = "m2" if leader == "m1" else "m1"
+    with client(cluster, leader) as api:
+        assert api.post(f"/v1/masters/{leader}/drain").status_code == 202
+        cluster.wait_until(lambda: set(cluster.owners()) == {other}, "the other one owns everything")
+        cluster.members[leader].signal(signal.SIGTERM)
+        assert cluster.members[leader].process.wait(30) == 0
+        cluster.master(leader)
+        cluster.wait_until(lambda: len(cluster.said(leader, "master.started")) == 2, "it is back")
+    with client(cluster, leader) as api:
+        cluster.wait_until(lambda: api.get(f"/v1/masters/{leader}").json().get("state") == "drained", "it is drained")
+        assert cluster.leader() == other
+        cluster.members[other].end()
+        cluster.wait_until(lambda: cluster.leader() == leader, "a drained master leads rather than nobody")
+        cluster.wait_until(lambda: api.post(f"/v1/masters/{leader}/undrain").status_code == 202, "it is undrained")
+        cluster.wait_until(lambda: set(cluster.owners()) == {leader}, "it owns everything again")

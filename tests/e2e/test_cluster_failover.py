@@ -1,0 +1,172 @@
+"""A cluster whose members die, stop and are exchanged while clients read and write: what they see, and what is left."""
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.adapters.sql.postgres import PostgresSettings
+from shared.domain.ids import CrawlId
+from tests.support.clients import Background, client, reading
+from tests.support.cluster import PARTITIONS, Cluster
+from tests.support.cluster import cluster as opened
+from tests.support.postgres import PostgresServer
+from tests.support.proof import BEGUN, TAKEOVER_S, declared, never_back, rest, spec, started, watched_terms, whole
+from tests.support.stopped import writes_held
+from tests.support.synthetic import SyntheticSite
+from tests.support.web import Web
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with opened(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def shared(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Cluster]:
+    """On PostgreSQL, where masters share the partitions."""
+    with opened(tmp_path, asyncio.run(postgres_server.database())) as made:
+        yield made
+
+
+@pytest.fixture
+def served(web: Callable[..., Web]) -> Web:
+    return web(SyntheticSite(pages=600, hosts=10, missing=20, flaky=20, redirects=20))
+
+
+def test_after_the_death_of_the_leader_writes_work_again_in_time_and_reads_never_stop(
+    cluster: Cluster, served: Web
+) -> None:
+    leader, follower = started(cluster)
+    crawl = declared(cluster, served, follower)
+    served.wait_served(100)
+    with reading(cluster, follower) as reader, client(cluster, follower) as writer:
+        cluster.members[leader].end()
+        died = time.monotonic()
+        body = {"name": "again", "spec": spec(served), "start": False}
+        cluster.wait_until(lambda: writer.ask("POST", "/v1/crawls", body) is not None, "a write is carried out again")
+        written = writer.history.answers[-1]
+    assert written.status == 201
+    assert written.answered - died <= TAKEOVER_S
+    assert len(writer.history.unanswered) > 0, "there was a time without a leader"
+    assert all("503" in said[follower] for _, said in writer.history.unanswered), "which was said, at once"
+    assert reader.history.failed() == []
+    assert [answer for answer in reader.history.answers if died < answer.asked < written.answered]
+    whole(cluster, served, crawl)
+
+
+def test_after_the_death_of_one_that_owns_half_of_the_partitions_the_other_goes_on_with_all(
+    shared: Cluster, served: Web
+) -> None:
+    leader, owner = started(shared)
+    crawl = declared(shared, served, leader)
+    served.wait_served(100)
+    with reading(shared, leader) as reader, watched_terms(shared) as terms:
+        shared.members[owner].end()
+        took_s = shared.wait_until(
+            lambda: shared.owners() == Counter({leader: PARTITIONS}), "the leader owns all partitions"
+        )
+        assert took_s <= TAKEOVER_S
+        whole(shared, served, crawl)
+    assert reader.history.failed() == []
+    never_back(terms)
+
+
+def test_what_killed_workers_had_in_hand_is_done_by_others(cluster: Cluster, served: Web) -> None:
+    _, follower = started(cluster)
+    crawl = declared(cluster, served, follower)
+    served.wait_served(80)
+    for number, victim in enumerate(("w1", "w2"), start=4):
+        assert cluster.leased(crawl) > 0
+        cluster.members[victim].end()
+        served.wait_served(80 * number // 2)
+        cluster.worker(f"w{number}")
+    whole(cluster, served, crawl)
+
+
+@pytest.mark.parametrize("seconds", [0.0, pytest.param(30.0, marks=pytest.mark.slow)])
+def test_an_owner_stopped_inside_a_transaction_holds_up_nobody_and_changes_nothing(
+    shared: Cluster, web: Callable[..., Web], seconds: float
+) -> None:
+    """The database's server ends the session that holds the partition's row; then the next owner's claim goes through,
+    and what the stopped one still wanted to write is refused."""
+    served = web(SyntheticSite(pages=900, hosts=10, missing=20, flaky=20, redirects=20))
+    leader, owner = started(shared)
+    assert shared.url is not None
+    crawl = declared(shared, served, leader)
+    served.wait_served(100)
+    with watched_terms(shared) as terms, reading(shared, leader) as reader:
+        its_own = [partition for partition, name in shared.assigned().items() if name == owner]
+        before = shared.terms()
+        with writes_held(shared.url, more_than=PARTITIONS - len(its_own)) as held:
+            shared.members[owner].signal(signal.SIGSTOP)
+            stopped = time.monotonic()
+            held.release()
+            held.wait_idle_in_transaction()
+        shared.wait_until(
+            lambda: (now := shared.terms()) and all(now[partition] > before[partition] for partition in its_own),  # type: ignore[arg-type, return-value]
+            "the other one has claimed its partitions",
+        )
+        assert time.monotonic() - stopped <= TAKEOVER_S + PostgresSettings().idle_in_transaction_s
+        assert set(shared.assigned().values()) == {leader}
+        rest(shared, stopped, seconds)
+        shared.members[owner].signal(signal.SIGCONT)
+        shared.wait_until(
+            lambda: any(change["ended"] == len(its_own) for change in shared.said(owner, "fleet.changed")),
+            "the stopped one knows that it is deposed",
+        )
+        whole(shared, served, crawl)
+    assert reader.history.failed() == []
+    never_back(terms)
+
+
+def test_members_exchanged_one_by_one_under_running_crawls_cost_no_read_no_write_and_no_page(
+    cluster: Cluster, web: Callable[..., Web]
+) -> None:
+    served = web(SyntheticSite(pages=240, hosts=10, missing=20, flaky=20, redirects=20))
+    leader, follower = started(cluster)
+    acknowledged: list[str] = []
+    crawls: list[CrawlId] = []
+    with reading(cluster, leader, follower) as reader, client(cluster, follower, leader) as writer:
+
+        def write() -> None:
+            name = f"n-{len(acknowledged)}"
+            body = {"name": name, "spec": spec(served), "start": False}
+            answer = writer.ask("POST", "/v1/crawls", body, **{"Idempotency-Key": name})
+            if answer is not None:
+                assert answer.status == 201, answer
+                acknowledged.append(name)
+
+        with Background(write, 0.05):
+            for name in (leader, follower, "w1", "w2", "w3"):
+                crawls.append(declared(cluster, served, leader, follower, name=f"under-{name}"))
+                cluster.wait_until(lambda: cluster.query(BEGUN.format(crawls[-1])) != [], "its crawl has begun")
+                assert cluster.row(crawls[-1]).state in ("seeding", "running")
+                restarted(cluster, name)
+                reader.refresh()
+                writer.refresh()
+        assert reader.history.failed() == []
+        assert len(reader.history.answers) > 50
+        assert len(acknowledged) > 20
+        for crawl in crawls:
+            whole(cluster, served, crawl)
+    stored = Counter(name for (name,) in cluster.query("SELECT name FROM crawls"))
+    assert set(acknowledged) <= set(stored)
+    assert set(stored.values()) == {1}
+
+
+def restarted(cluster: Cluster, name: str) -> None:
+    """A member ended in good order, and begun anew under its name."""
+    role = "worker" if name.startswith("w") else "master"
+    begun = len(cluster.said(name, f"{role}.started"))
+    cluster.members[name].signal(signal.SIGTERM)
+    assert cluster.members[name].process.wait(30) == 0
+    _ = cluster.worker(name) if role == "worker" else cluster.master(name)
+    cluster.wait_until(lambda: len(cluster.said(name, f"{role}.started")) > begun, f"{name} has started again")

@@ -1,0 +1,174 @@
+"""Who names the version that is there gets 304 and no body; who names one that is not, cannot write over it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from api.conditional import has
+from shared.adapters.objects.local import LocalSegments
+from shared.adapters.objects.served import ServedPages
+from shared.domain.access import Role
+from shared.domain.frontier import CrawlState
+from tests.support.api import SPEC, Api, api, problem
+from tests.support.crawled import SEED, made
+from tests.support.tables import sqlite_tables
+
+
+@pytest.mark.parametrize(
+    ("known", "tag", "same"),
+    [
+        (b'"a"', b'"a"', True),
+        (b'"a", "b"', b'"b"', True),
+        (b'W/"a"', b'"a"', True),
+        (b'"a"', b'W/"a"', True),
+        (b"*", b'"a"', True),
+        (b" * ", b'"a"', True),
+        (b'"a"', b'"b"', False),
+        (b'"a', b'"a"', False),
+        (b"a", b'"a"', False),
+        (b'"b,a"', b'"a"', False),
+        (b'"a*"', b'"*"', False),
+        (b"*", b"", False),
+        (b'""', b'""', True),
+    ],
+)
+def test_tags_are_compared_as_the_rfc_has_it(known: bytes, tag: bytes, same: bool) -> None:
+    assert has(known, tag) is same
+
+
+async def told_304(client: httpx.AsyncClient, path: str, **params: Any) -> str:
+    """The resource's ETag, by which a second read is 304 and another ETag is not."""
+    first = await client.get(path, params=params)
+    assert first.status_code == 200, first.text
+    tag = first.headers["etag"]
+    again = await client.get(path, params=params, headers={"If-None-Match": f'"other", {tag}'})
+    assert (again.status_code, again.content) == (304, b""), path
+    assert again.headers["etag"] == tag
+    assert not [name for name in again.headers if name.startswith("content-")]
+    other = await client.get(path, params=params, headers={"If-None-Match": '"other"'})
+    assert (other.status_code, other.content) == (200, first.content)
+    return tag
+
+
+def test_single_resources_show_their_version_and_are_not_sent_twice(tmp_path: Path) -> None:
+    crawl = made(tmp_path / "a.crawl")
+    archive = ServedPages(LocalSegments(crawl.path / "archive"))
+
+    async def story() -> None:
+        async with api(crawl.path / "crawl.db", archive=archive) as us, us.as_role(Role.ADMIN) as client:
+            await told_304(client, "/v1/crawls/docs")
+            await told_304(client, "/v1/crawls/docs/revisions/1")
+            page = await told_304(client, "/v1/crawls/docs/pages/lookup", url=SEED)
+            body = await told_304(client, "/v1/crawls/docs/pages/lookup/body", url=SEED)
+            (listed, *_) = (await client.get("/v1/crawls/docs/pages")).json()["items"]
+            assert page != body
+            await told_304(client, f"/v1/crawls/docs/pages/{listed['id']}")
+            await told_304(client, f"/v1/crawls/docs/pages/{listed['id']}/body")
+            letter = await told_304(client, "/v1/dead-letters/1")
+            other = await client.delete("/v1/dead-letters/1", headers={"If-Match": '"letter-2"'})
+            problem(other, 412, "lost-update")
+            assert other.headers["etag"] == letter
+            key = (await client.get("/v1/api-keys")).json()["items"][0]["id"]
+            await told_304(client, f"/v1/api-keys/{key}")
+
+    asyncio.run(story())
+    archive.close()
+
+
+def test_a_body_that_the_caller_has_is_not_read_from_the_archive(tmp_path: Path) -> None:
+    crawl = made(tmp_path / "a.crawl")
+    archive = ServedPages(LocalSegments(crawl.path / "archive"))
+
+    async def story() -> None:
+        async with api(crawl.path / "crawl.db", archive=archive) as us, us.as_role(Role.VIEWER) as client:
+            path = f"/v1/crawls/docs/pages/lookup/body?url={SEED}"
+            tag = (await client.get(path)).headers["etag"]
+            for segment in (crawl.path / "archive").glob("*.warc.gz"):
+                segment.unlink()
+            assert (await client.get(path, headers={"If-None-Match": tag})).status_code == 304
+            problem(await client.get(path), 409, "no-archive")
+
+    asyncio.run(story())
+    archive.close()
+
+
+def test_a_changed_crawl_has_another_version_and_an_old_revision_the_same(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "o.db") as us, us.as_role(Role.OPERATOR) as client:
+            await us.created("docs")
+            first = await told_304(client, "/v1/crawls/docs")
+            revision = await told_304(client, "/v1/crawls/docs/revisions/1")
+            changed = await client.patch("/v1/crawls/docs", json={"spec": {"scope": {"max_depth": 9}}})
+            got = await client.get("/v1/crawls/docs", headers={"If-None-Match": first})
+            assert got.status_code == 200
+            assert got.headers["etag"].partition(".")[0] == changed.headers["etag"].removesuffix('"')
+            assert await told_304(client, "/v1/crawls/docs/revisions/1") == revision
+            assert await told_304(client, "/v1/crawls/docs/revisions/2") != revision
+            # A crawl of the same name is another one, and so are its revisions.
+            await client.post("/v1/crawls/docs/reset")
+            assert await told_304(client, "/v1/crawls/docs/revisions/1") != revision
+
+    asyncio.run(story())
+
+
+def test_a_crawl_that_went_on_by_itself_is_sent_again_and_may_be_changed_as_it_was_seen(tmp_path: Path) -> None:
+    """Its state is the leader's doing: who polls must hear of it, and who edits the spec need not."""
+
+    async def story() -> None:
+        async with sqlite_tables(tmp_path) as tables, api(tables.path) as us, us.as_role(Role.OPERATOR) as client:
+            before = await told_304(client, "/v1/crawls/docs")
+            await tables.store.set_state(tables.crawl_id, CrawlState.FINISHED, "complete", 1)
+            finished = await client.get("/v1/crawls/docs", headers={"If-None-Match": before})
+            assert (finished.status_code, finished.json()["state"]) == (200, "finished")
+            assert finished.headers["etag"] != before
+            await tables.store.add_active_time(tables.crawl_id, 1)
+            assert (await client.get("/v1/crawls/docs")).headers["etag"] != finished.headers["etag"]
+            changed = await client.put("/v1/crawls/docs", json={"spec": SPEC}, headers={"If-Match": before})
+            assert changed.status_code == 200, changed.text
+            late = await client.put("/v1/crawls/docs", json={"spec": SPEC}, headers={"If-Match": before})
+            problem(late, 412, "lost-update")
+
+    asyncio.run(story())
+
+
+def test_errors_and_writes_are_never_304(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "o.db") as us, us.as_role(Role.OPERATOR) as client:
+            await us.created("docs")
+            anything = {"If-None-Match": "*"}
+            problem(await client.get("/v1/crawls/none", headers=anything), 404, "not-found")
+            problem(await us.anonymous.get("/v1/crawls/docs", headers=anything), 401, "unauthenticated")
+            put = await client.put("/v1/crawls/docs", json={"spec": SPEC}, headers=anything)
+            problem(put, 412, "lost-update")
+            assert (await client.get("/v1/crawls", headers=anything)).status_code == 200, "a list has no version"
+
+    asyncio.run(story())
+
+
+async def a_key(us: Api, client: httpx.AsyncClient) -> tuple[str, str]:
+    made = await client.post("/v1/api-keys", json={"name": "ours", "role": "viewer"})
+    assert made.status_code == 201, made.text
+    return made.headers["location"], made.headers["etag"]
+
+
+def test_a_key_is_revoked_only_as_it_was_seen(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "o.db") as us, us.as_role(Role.ADMIN) as client:
+            path, tag = await a_key(us, client)
+            assert await told_304(client, path) == tag
+            refused = await client.delete(path, headers={"If-Match": '"other"'})
+            problem(refused, 412, "lost-update")
+            assert refused.headers["etag"] == tag
+            revoked = await client.delete(path, headers={"If-Match": tag})
+            assert revoked.status_code == 200
+            assert await told_304(client, path) == revoked.headers["etag"] != tag
+            problem(await client.delete(path, headers={"If-Match": tag}), 412, "lost-update")
+            assert (await client.delete(path)).json() == revoked.json(), "again is harmless"
+            problem(await client.get("/v1/api-keys/" + "0" * 16), 404, "not-found")
+            async with us.as_role(Role.OPERATOR) as operator:
+                problem(await operator.get(path), 403, "forbidden")
+
+    asyncio.run(story())

@@ -1,0 +1,255 @@
+"""The API against its own document: whatever is asked, by whom, the answer is one that the document foretells.
+
+Requests are made from the document, right ones and wrong ones, and sent to an application on a real database and a real
+broker. Judged is all that the tool can judge: no server error, no status, media type, header or body that is not in the
+document, wrong requests refused and right ones not, no answer without a key, no method that is not declared.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+from schemathesis.schemas import BaseSchema
+
+from api.http import application
+from shared.domain.access import Role
+from shared.domain.url import MAX_URL_CHARS
+from tests.support.api import SPEC, problem
+from tests.support.broker import BrokerServer
+from tests.support.grown import grown
+from tests.support.served import Served, served
+
+AnyCase = schemathesis.Case[Any]
+
+EXAMPLES: Final = 4
+MANY_EXAMPLES: Final = 150
+FOLLOWED: Final = ("/v1/events", "/v1/crawls/{name}/events")
+"""Streams, which do not end by themselves: they are asked for once, below."""
+
+BEYOND_THE_DOCUMENT: Final = frozenset(
+    {
+        "the crawl spec cannot be used",
+        "the configuration cannot be used",
+        "the address has a NUL character in it",
+        "the cursor is not valid",
+        "the URL is not valid",
+        "the host is not valid",
+        "it must say which seeds",
+        "the seeds are not valid",
+        "the time is not valid",
+        "the filter is not valid",
+        "this idempotency key was used for another request",
+    }
+)
+"""Rules that a JSON Schema cannot state: refusals by them are foreseen, though the request fits the document."""
+
+
+@schemathesis.serializer("application/x-ndjson")
+def _lines(_context: schemathesis.SerializationContext, value: Any) -> bytes:
+    """A body of lines is its text."""
+    return value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")
+
+
+def document(*, examples: int, coverage: bool) -> BaseSchema:
+    """The served document, of which so many requests an operation are made at random; with `coverage` also one for
+    each way in which a request can be wrong."""
+    accepted = ["2xx", "3xx", "401", "403", "404", "409", "412", "429", "503"]
+    config = SchemathesisConfig.from_dict(
+        {
+            "seed": 1,
+            "generation": {"max-examples": examples, "no-shrink": True, "database": "none"},
+            "phases": {"coverage": {"enabled": coverage}},
+            "checks": {"positive_data_acceptance": {"expected-statuses": accepted}},
+        }
+    )
+    schema = schemathesis.openapi.from_dict(application().openapi(), config=config)
+    return schema.exclude(path=list(FOLLOWED))
+
+
+FEW: Final = document(examples=EXAMPLES, coverage=False)
+MANY: Final = document(examples=MANY_EXAMPLES, coverage=True)
+
+
+@schemathesis.hook
+def filter_failure(_context: Any, failure: Any, case: AnyCase, response: Any) -> bool:
+    """Whether it is one: not if the tool is wrong about the request."""
+    match failure.code:
+        case "ST202":  # a right request was refused
+            foreseen = response.status_code in (400, 422) and response.json()["detail"] in BEYOND_THE_DOCUMENT
+            return not (foreseen or misfits(case))
+        case "ST201":  # a wrong request was taken
+            return not in_short(case.body)
+    return True
+
+
+def misfits(case: AnyCase) -> bool:
+    """The tool takes headers for right that are not of their pattern."""
+    patterns = {"If-Match": r'\*|"[^"]*"', "If-None-Match": r"\*" if case.method == "PUT" else r".*"}
+    sent: dict[str, str] = dict(case.headers or {})
+    return any(name in sent and re.fullmatch(pattern, sent[name]) is None for name, pattern in patterns.items())
+
+
+def in_short(body: Any) -> bool:
+    """A spec may be written in short, as people do in files: an empty section has its defaults, one seed needs no
+    list. The document has the long form only, for the sake of typed clients."""
+    spec = body.get("spec") if isinstance(body, dict) else None
+    return isinstance(spec, dict) and (_has_nothing(spec) or not isinstance(spec.get("seeds", []), list))
+
+
+def _has_nothing(section: dict[str, Any]) -> bool:
+    return any(each is None or (isinstance(each, dict) and _has_nothing(each)) for each in section.values())
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """An API with a crawl, thousands of whose URLs are known."""
+    folder = tmp_path_factory.mktemp("conformance")
+    broker = BrokerServer(folder / "broker")
+    try:
+        with served(folder, broker) as made:
+            key = {"Authorization": f"Bearer {made.keys[Role.OPERATOR]}"}
+            crawl = httpx.post(f"{made.url}/v1/crawls", json={"name": "docs", "spec": SPEC}, headers=key, timeout=30)
+            assert crawl.status_code == 201, crawl.text
+            grown(folder / "crawl.db", crawl.json()["id"], 2_000)
+            yield made
+    finally:
+        asyncio.run(broker.embedded.stop())
+
+
+def conforms(case: AnyCase, running: Served, role: Role) -> None:
+    headers = {"Authorization": f"Bearer {running.keys[role]}"}
+    case.call_and_validate(base_url=running.url, headers=headers, timeout=30)
+
+
+@FEW.parametrize()
+def test_every_answer_to_an_admin_is_foretold(case: AnyCase, running: Served) -> None:
+    conforms(case, running, Role.ADMIN)
+
+
+@FEW.parametrize()
+def test_every_answer_to_an_operator_is_foretold(case: AnyCase, running: Served) -> None:
+    conforms(case, running, Role.OPERATOR)
+
+
+@FEW.parametrize()
+def test_every_answer_to_a_viewer_is_foretold(case: AnyCase, running: Served) -> None:
+    conforms(case, running, Role.VIEWER)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@MANY.parametrize()
+def test_every_answer_is_foretold_at_length(case: AnyCase, running: Served) -> None:
+    conforms(case, running, Role.ADMIN)
+
+
+def test_nothing_that_a_viewer_asks_changes_anything(running: Served) -> None:
+    """Every write of the document, well formed, is refused for want of a role, and none is in the audit log."""
+    viewer = {"Authorization": f"Bearer {running.keys[Role.VIEWER]}"}
+    admin = {"Authorization": f"Bearer {running.keys[Role.ADMIN]}"}
+    with httpx.Client(base_url=running.url, timeout=30) as client:
+        tried = 0
+        for path, item in application().openapi()["paths"].items():
+            for method in set(item) - {"get"}:
+                if path.endswith("/plan"):
+                    continue  # a dry run, for everybody
+                place = re.sub(r"\{(letter|revision)\}", "1", path)
+                place = re.sub(r"\{\w+\}", "docs", place)
+                answer = client.request(method, place, headers=viewer, params=_needed(item[method]), json={})
+                assert answer.status_code in (403, 422), f"{method} {path}: {answer.text}"
+                tried += 1
+        assert tried > 20
+        log = client.get("/v1/audit", headers=admin, params={"actor": "viewer", "limit": 500}).json()
+    assert log["items"] == []
+
+
+def _needed(operation: dict[str, Any]) -> dict[str, str]:
+    """The query parameters without which it is not well formed."""
+    return {each["name"]: "docs" for each in operation.get("parameters", ()) if each["in"] == "query"}
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("path", FOLLOWED)
+def test_streams_begin_as_the_document_says(path: str, role: Role, running: Served) -> None:
+    headers = {"Authorization": f"Bearer {running.keys[role]}"}
+    place = running.url + path.format(name="followed")
+    admin = {"Authorization": f"Bearer {running.keys[Role.ADMIN]}"}
+    httpx.put(f"{running.url}/v1/crawls/followed", json={"spec": SPEC}, headers=admin, timeout=30).raise_for_status()
+    assert httpx.get(place, timeout=30).status_code == 401
+    assert httpx.get(place, headers=headers, params={"after": -1}, timeout=30).status_code == 422
+    documented = application().openapi()["paths"][path]["get"]["responses"]["200"]["content"]
+    with httpx.stream("GET", place, headers=headers, params={"after": 0}, timeout=30) as stream:
+        assert stream.status_code == 200
+        assert stream.headers["content-type"].partition(";")[0] in documented
+        assert next(stream.iter_lines())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "body"),
+    [
+        ("PUT", "/v1/hosts/example.org/delay", {}, {"delay_s": False}),
+        ("PUT", "/v1/hosts/example.org/delay", {}, {"delay_s": "1"}),
+        ("PUT", "/v1/hosts/example.org/block", {}, {"until": 0}),
+        ("PUT", "/v1/hosts/example.org/block", {}, {"until": "0"}),
+        ("POST", "/v1/crawls/docs/plan", {}, {"spec": SPEC, "start": "yes"}),
+        ("PUT", "/v1/config", {}, {"worker": {"visits": True}}),
+        ("PUT", "/v1/config", {}, {"worker": {"visits": 1.5}}),
+        ("PUT", "/v1/crawls/docs", {"If-None-Match": '"7-3"'}, {"spec": SPEC}),
+        ("PATCH", "/v1/crawls/docs", {}, {"labels": {"Not a label": "x"}}),
+        ("PATCH", "/v1/crawls/docs", {}, {"labels": {"team": "x" * 256}}),
+        ("GET", "/v1/audit?until=0.5", {}, None),
+        ("GET", "/v1/crawls?stat=running", {}, None),
+        ("POST", "/v1/crawls/docs/pause?if_match=1", {}, None),
+    ],
+)
+def test_what_was_once_taken_for_something_else_is_refused(
+    method: str, path: str, headers: dict[str, str], body: Any, running: Served
+) -> None:
+    """A row for each that was found: numbers for times and truths, other ETags for `*`, labels that a put refuses,
+    and filters that were ignored."""
+    key = {"Authorization": f"Bearer {running.keys[Role.ADMIN]}"}
+    answer = httpx.request(method, running.url + path, json=body, headers={**key, **headers}, timeout=30)
+    problem(answer, 422, "invalid")
+
+
+def test_labels_stay_within_their_number_when_some_are_added(running: Served) -> None:
+    key = {"Authorization": f"Bearer {running.keys[Role.ADMIN]}"}
+    with httpx.Client(base_url=running.url, headers=key, timeout=30) as client:
+        made = client.post(
+            "/v1/crawls", json={"name": "labelled", "spec": SPEC, "labels": {f"l{n}": "x" for n in range(64)}}
+        )
+        assert made.status_code == 201, made.text
+        problem(client.patch("/v1/crawls/labelled", json={"labels": {"more": "x"}}), 422, "invalid")
+        swapped = client.patch("/v1/crawls/labelled", json={"labels": {"more": "x", "l0": None}})
+        assert len(swapped.json()["labels"]) == 64
+
+
+def test_every_resource_names_its_methods_to_who_asks_by_another(running: Served) -> None:
+    for path, item in application().openapi()["paths"].items():
+        place = re.sub(r"\{(letter|revision)\}", "1", path)
+        place = re.sub(r"\{\w+\}", "docs", place)
+        key = {"Authorization": f"Bearer {running.keys[Role.ADMIN]}"}
+        answer = httpx.request("OPTIONS", running.url + place, headers=key, timeout=30)
+        problem(answer, 405, "method-not-allowed")
+        assert answer.headers["allow"] == ", ".join(sorted(method.upper() for method in item)), path
+
+
+def test_urls_as_long_as_the_document_allows_are_answered(running: Served) -> None:
+    """Written as a parameter one takes up to twelve bytes a character, which was more than the server read."""
+    url = "https://example.org/" + "\U000f00d9" * (MAX_URL_CHARS - 20)
+    connection = HTTPConnection(running.url.removeprefix("http://"), timeout=30)
+    try:
+        key = {"Authorization": f"Bearer {running.keys[Role.VIEWER]}"}
+        connection.request("GET", f"/v1/crawls/docs/urls/lookup?{urlencode({'url': url})}", headers=key)
+        answer = connection.getresponse()
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.status in (404, 422)
+    finally:
+        connection.close()

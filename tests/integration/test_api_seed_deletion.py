@@ -1,0 +1,128 @@
+"""Seeds taken back over REST: out of the spec as a new revision, out of the queue by their owners."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from shared.adapters.nats import NatsBroker
+from shared.domain.access import Role
+from shared.domain.ids import Partition
+from shared.domain.url import fingerprint, partition_of
+from shared.wire.messages import Command, decode_report
+from tests.support.api import PARTITIONS, api, problem
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+
+DOCS = "/v1/crawls/docs"
+SPEC = {"seeds": ["https://one.test/", "https://two.test/"]}
+
+
+@asynccontextmanager
+async def declared(folder: Path, server: BrokerServer) -> AsyncIterator[tuple[NatsBroker, httpx.AsyncClient]]:
+    async with (
+        server.broker() as broker,
+        api(folder / "crawl.db", broker) as served,
+        served.as_role(Role.OPERATOR) as client,
+    ):
+        made = await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC})
+        assert made.status_code == 201, made.text
+        yield broker, client
+
+
+async def delete(client: httpx.AsyncClient, body: dict[str, Any], **headers: str) -> httpx.Response:
+    return await client.request("DELETE", f"{DOCS}/seeds", json=body, headers=headers)
+
+
+async def told(broker: NatsBroker) -> dict[int, Command]:
+    """The newest command of each partition that has one."""
+    found: dict[int, Command] = {}
+    for partition in range(PARTITIONS):
+        reader = await broker.read_reports(Partition(partition), "outcome", 0)
+        for report in await reader.read(100, 0.05):
+            message = decode_report(report.data)
+            assert isinstance(message, Command)
+            found[partition] = message
+        await reader.close()
+    return found
+
+
+def place(url: str) -> list[object]:
+    return [url.split("/")[2], fingerprint(url)]
+
+
+def test_an_uploaded_seeds_owner_is_told_and_the_spec_stays(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with declared(tmp_path, server) as (broker, client):
+            asked = await delete(client, {"seeds": ["HTTPS://Three.test:443/#x"]})
+            assert asked.status_code == 202, asked.text
+            assert asked.json()["revision"] == 1
+            ((partition, command),) = (await told(broker)).items()
+            assert partition == partition_of("three.test", PARTITIONS)
+            assert (command.id, command.kind) == (asked.json()["command"], "delete_seeds")
+            assert command.args == {"all": False, "places": [place("https://three.test/")]}
+            progress = (await client.get(f"/v1/commands/{command.id}")).json()
+            assert (progress["applied"], progress["partitions"]) == (0, 1)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_seed_of_the_spec_leaves_it_as_a_new_revision_and_the_last_one_stays(
+    tmp_path: Path, server: BrokerServer
+) -> None:
+    async def story() -> None:
+        async with declared(tmp_path, server) as (broker, client):
+            asked = await delete(client, {"seeds": ["https://one.test/"]})
+            assert asked.json()["revision"] == 2
+            crawl = (await client.get(DOCS)).json()
+            assert [seed["url"] for seed in crawl["spec"]["seeds"]] == ["https://two.test/"]
+            assert list(await told(broker)) == [partition_of("one.test", PARTITIONS)]
+            again = await delete(client, {"seeds": ["https://one.test/"]})
+            assert again.json()["revision"] == 2, "what was broken off may be asked for again"
+            refused = problem(await delete(client, {"seeds": ["https://two.test/"]}), 422, "invalid")
+            assert "seed" in refused["detail"]
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_all_but_the_specs_seeds_are_asked_for_at_every_owner(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with declared(tmp_path, server) as (broker, client):
+            asked = await delete(client, {"all": True})
+            assert (asked.status_code, asked.json()["revision"]) == (202, 1)
+            commands = await told(broker)
+            assert sorted(commands) == list(range(PARTITIONS))
+            assert all(command.args["all"] for command in commands.values())
+            kept = [kept for command in commands.values() for kept in command.args["places"]]
+            assert sorted(kept) == sorted(map(place, SPEC["seeds"]))
+            for partition, command in commands.items():
+                assert {partition_of(host, PARTITIONS) for host, _ in command.args["places"]} <= {partition}
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_deletion_that_is_none_or_comes_too_late_changes_nothing(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with declared(tmp_path, server) as (broker, client):
+            tag = (await client.get(DOCS)).headers["etag"]
+            wrong: list[dict[str, Any]] = [
+                {},
+                {"seeds": []},
+                {"seeds": ["http://a.test/"], "all": True},
+                {"seeds": ["x:y"]},
+            ]
+            for body in wrong:
+                problem(await delete(client, body), 422, "invalid")
+            problem(await delete(client, {"seeds": ["https://one.test/"], "now": True}), 422, "invalid")
+            long = {"seeds": ["https://one.test/" + "x" * 4000] * 1_000}
+            problem(await delete(client, {"seeds": [*long["seeds"], *long["seeds"]]}), 413, "too-large")
+            await client.patch(DOCS, json={"spec": {"weight": 2}})
+            problem(await delete(client, {"seeds": ["https://one.test/"]}, **{"If-Match": tag}), 412, "lost-update")
+            problem(await client.request("DELETE", "/v1/crawls/none/seeds", json={"all": True}), 404, "not-found")
+            assert await told(broker) == {}
+            assert (await client.get(DOCS)).json()["revision"] == 2
+
+    asyncio.run(asyncio.wait_for(story(), 60))

@@ -1,0 +1,306 @@
+"""What a backup must have, whatever happens while it is taken; what a restore refuses, and that it can be repeated."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from api.control.standalone import Standalone
+from api.frontier.ownership import FrontierSettings
+from cli import backup as taking
+from cli import restore as restoring
+from cli.backup import take
+from cli.backup_folder import MANIFEST, REPORTS, Backup
+from cli.cluster_folder import ClusterFolder
+from cli.database import examined
+from cli.exits import Environment, Usage
+from cli.reports import Stretch, unread
+from cli.restore import into_folder, restore
+from shared.adapters.local.clock import SystemClock
+from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.nats import NatsBroker
+from shared.adapters.sql.store import SqliteStore
+from shared.domain.errors import Transient, Unusable
+from shared.domain.frontier import Position
+from shared.domain.ids import Partition
+from shared.domain.spec_parse import parse_spec
+from shared.domain.url import public_suffix_snapshot
+from shared.ports.broker import Broker
+from shared.settings import ClusterMasterSettings
+from shared.supervise import Tasks
+from shared.wire.events import Event, encode_event, event_subject
+from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+
+PARTITION = Partition(0)
+SPEC = parse_spec({"seeds": ["http://a.test/"]})
+
+
+class Watched(SqliteStore):
+    """Counts how often owners look whether they may purge."""
+
+    looks = 0
+
+    async def report_holds(self) -> Mapping[str, int]:
+        self.looks += 1
+        return await super().report_holds()
+
+
+@dataclass
+class AtWork:
+    """A master that owns the only partition of a database, without workers, over a broker."""
+
+    store: Watched
+    broker: NatsBroker
+    settings: ClusterMasterSettings
+
+    async def found(self, n: int) -> None:
+        """Let a link be found."""
+        link = Link(f"http://a.test/{n}", 1)
+        message = Discoveries(1, 1, "somebody", n, n, [Origin(0, b"", [link])])
+        await self.broker.publish_report(PARTITION, "discovery", encode(message), f"m{n}")
+
+    async def applied(self) -> None:
+        """Wait until all that is stored is applied, and the master has looked what it may purge."""
+        last = await self.broker.last_report(PARTITION, "discovery")
+        while (await self.store.positions())[PARTITION].discovery_seq < last:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        looks = self.store.looks
+        while self.store.looks < looks + 3 and await self.broker.pending_reports():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def at_work(folder: Path, server: BrokerServer) -> AsyncIterator[AtWork]:
+    store = await Watched.open(folder / "cluster.db")
+    assert isinstance(store, Watched)
+    await store.open_cluster(1, public_suffix_snapshot(), 0)
+    async with server.broker() as broker, Tasks() as tasks:
+        await broker.events.declare()
+        master = Standalone(
+            SPEC,
+            store=store,
+            broker=broker,
+            specs=LocalSpecs(folder / "specs"),
+            clock=SystemClock(),
+            settings=FrontierSettings(partitions=1, sweep_s=0.05),
+            alone=True,
+        )
+        stop = asyncio.Event()
+        running = tasks.start("master", master.run(stop, grace_s=0))
+        settings = ClusterMasterSettings(
+            id="t", etcd="", nats_url=server.endpoint.url, nats_token=server.endpoint.token,
+            database=str(folder / "cluster.db"),
+        )  # fmt: skip
+        try:
+            us = AtWork(store, broker, settings)
+            while not await us.store.crawls() or not (await us.store.positions())[PARTITION].discovery_seq:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await us.applied()
+            yield us
+        finally:
+            stop.set()
+            await running
+            await store.close()
+
+
+def elsewhere(settings: ClusterMasterSettings, folder: Path, server: BrokerServer) -> ClusterMasterSettings:
+    """A fresh cluster's."""
+    return msgspec.structs.replace(
+        settings, nats_url=server.endpoint.url, nats_token=server.endpoint.token, database=str(folder / "b.db")
+    )
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Any:
+    """A second, fresh broker."""
+    running = BrokerServer(tmp_path / "other")
+    yield running
+    asyncio.run(running.embedded.stop())
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_what_is_applied_between_the_snapshot_and_the_copy_of_the_reports_is_in_the_backup(
+    tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The race of every backup of two engines: the master applies it too late for the snapshot, and would purge it too
+    early for the copy, if nobody held it."""
+
+    async def story() -> None:
+        async with at_work(tmp_path, server) as us:
+
+            async def late(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
+                for n in range(1, 4):
+                    await us.found(n)
+                await us.applied()
+                assert (await us.store.positions())[PARTITION] != positions[PARTITION]
+                return await unread(broker, positions)
+
+            monkeypatch.setattr(taking, "unread", late)
+            await take(us.settings, tmp_path / "backup")
+            backup = Backup(tmp_path / "backup")
+            copied = [data for _, _, batch in backup.frames(backup.manifest.reports) for data in batch]
+            links = [decode_discoveries(data).origins[0].links[0].url for data in copied]
+            assert links == [f"http://a.test/{n}" for n in range(1, 4)]
+            await us.applied()
+            while await us.broker.pending_reports():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # the hold is gone with the backup
+
+    run(story)
+
+
+def test_a_hold_that_was_lost_while_reports_were_copied_leaves_no_backup(
+    tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with at_work(tmp_path, server) as us:
+
+            async def long(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
+                monkeypatch.setattr(SystemClock, "elapsed", lambda _: 1e12)
+                return await unread(broker, positions)
+
+            elapsed = SystemClock.elapsed
+            monkeypatch.setattr(taking, "unread", long)
+            with pytest.raises(Transient, match="was lost"):
+                await take(us.settings, tmp_path / "backup")
+            monkeypatch.setattr(SystemClock, "elapsed", elapsed)
+            assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
+
+    run(story)
+
+
+def test_a_restore_that_was_broken_off_leaves_no_database_and_the_same_again_is_whole(
+    tmp_path: Path, server: BrokerServer, other: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = restoring._events
+
+    async def story() -> None:
+        async with at_work(tmp_path, server) as us:
+            event = Event("crawl", "1", "created", 7)
+            await us.broker.events.publish(event_subject("crawl", "1"), encode_event(event), "e1")
+            await us.applied()
+            counters = await us.store.counters((await us.store.crawls())[0].crawl_id)
+            await take(us.settings, tmp_path / "backup")
+            fresh = elsewhere(us.settings, tmp_path, other)
+        backup = Backup(tmp_path / "backup")
+
+        async def broken(*_: object) -> None:
+            raise Transient("the broker is away")
+
+        monkeypatch.setattr(restoring, "_events", broken)
+        with pytest.raises(Transient):
+            await restore(backup, fresh)
+        assert [path.name for path in tmp_path.iterdir() if path.name.startswith("b.db")] == []
+        monkeypatch.setattr(restoring, "_events", events)
+        await restore(backup, fresh, again=True)
+        found = await examined(str(tmp_path / "b.db"))
+        assert (found.shown, found.looked_at["urls"]) == ([], 1)
+        store = await SqliteStore.open(tmp_path / "b.db")
+        try:
+            [row] = await store.crawls()
+            assert await store.counters(row.crawl_id) == counters
+            assert await store.epoch() == backup.manifest.epoch + 1
+        finally:
+            await store.close()
+        async with other.broker() as broker:
+            newest = await broker.events.last(event_subject("crawl", "1"))
+            assert newest is not None
+            assert newest.data == encode_event(event)
+
+    run(story)
+
+
+def test_what_is_not_fresh_is_not_restored_into(tmp_path: Path, server: BrokerServer, other: BrokerServer) -> None:
+    async def story() -> None:
+        async with at_work(tmp_path, server) as us:
+            await take(us.settings, tmp_path / "backup")
+            with pytest.raises(Usage, match="already"):
+                await take(us.settings, tmp_path / "backup")
+            fresh = elsewhere(us.settings, tmp_path, other)
+        backup = Backup(tmp_path / "backup")
+        with pytest.raises(Unusable, match="there already"):
+            await restore(backup, msgspec.structs.replace(fresh, database=str(tmp_path / "cluster.db")))
+        async with other.broker() as broker:
+            await broker.publish_report(PARTITION, "outcome", b"somebody's", "x")
+        with pytest.raises(Environment, match="holds 1 reports"):
+            await restore(backup, fresh)
+        assert not (tmp_path / "b.db").exists()
+
+    run(story)
+
+
+@pytest.mark.parametrize("file", [REPORTS, "tables/urls.gz"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
+def test_a_damaged_backup_is_named_and_nothing_is_made_of_it(
+    tmp_path: Path, server: BrokerServer, file: str, damage: str
+) -> None:
+    async def story() -> None:
+        async with at_work(tmp_path, server) as us:
+            await take(us.settings, tmp_path / "backup")
+        part = tmp_path / "backup" / file
+        data = bytearray(part.read_bytes())
+        match damage:
+            case "gone":
+                part.unlink()
+            case "cut":
+                part.write_bytes(data[:-1])
+            case _:
+                data[len(data) // 2] ^= 1
+                part.write_bytes(data)
+        with pytest.raises(Environment, match=f"damaged: {file}"):
+            await restore(Backup(tmp_path / "backup"), elsewhere(us.settings, tmp_path, server))
+        assert not (tmp_path / "b.db").exists()
+
+    run(story)
+
+
+def test_a_folder_that_is_no_backup_or_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match="is no backup"):
+        Backup(tmp_path)
+    (tmp_path / MANIFEST).write_text("{}")
+    with pytest.raises(Usage, match="cannot read"):
+        Backup(tmp_path)
+    part = {"file": "x", "values": 0, "bytes": 0, "sha256": ""}
+    manifest = {
+        "format": 2, "id": "x", "cluster": "x", "taken_at_ms": 0, "schema": "0001", "store": "sqlite", "epoch": 1,
+        "partitions": 1, "tables": {}, "numbers": {}, "reports": part, "events": part, "later": True,
+    }  # fmt: skip
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(Usage, match="newer Orbweaver"):
+        Backup(tmp_path)
+
+
+def test_a_folder_that_a_restore_failed_to_fill_is_empty_and_taken_again(
+    tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = restoring._events
+
+    async def taken() -> None:
+        async with at_work(tmp_path, server) as us:
+            await take(us.settings, tmp_path / "backup")
+
+    async def broken(*_: object) -> None:
+        raise Transient("the broker is away")
+
+    run(taken)
+    backup, folder = Backup(tmp_path / "backup"), ClusterFolder(tmp_path / "up")
+    monkeypatch.setattr(restoring, "_events", broken)
+    with pytest.raises(Transient):
+        into_folder(backup, folder, None)
+    assert [path.name for path in folder.path.iterdir()] == ["lock"]
+    monkeypatch.setattr(restoring, "_events", events)
+    into_folder(backup, folder, None)
+    assert folder.remembered() is not None
+    assert folder.database.is_file()
+    with pytest.raises(Usage, match="belongs to a cluster"):
+        into_folder(backup, folder, None)

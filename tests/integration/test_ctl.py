@@ -1,0 +1,302 @@
+"""`orb ctl` against the real API over a real socket: what a person sees, what a script gets, how it ends."""
+
+import asyncio
+import gzip
+import json
+import re
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.exits import Exit
+from cli.main import main
+from shared.domain.access import Role
+from shared.domain.frontier import UrlState
+from shared.domain.ids import Partition
+from shared.wire.events import EventKind, event_subject
+from shared.wire.messages import decode_discoveries
+from tests.support.api import PARTITIONS, Follower
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+from tests.support.served import Served, served
+from tests.support.tables import links, sqlite_tables
+
+Orb = Callable[..., str]
+
+CRAWL = """\
+name: docs
+labels: {team: search}
+start: false
+spec:
+  seeds: [https://example.org/]
+  scope: {max_depth: 3}
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ORB_SERVER", "ORB_API_KEY", "ORB_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # loopback is reached without it
+
+
+@pytest.fixture
+def orb(capfd: pytest.CaptureFixture[str]) -> Orb:
+    """`orb ctl`: its standard output, or with another exit code its errors."""
+
+    def run(*arguments: object, code: int = Exit.OK) -> str:
+        ended = main(["ctl", *map(str, arguments)])
+        out, err = capfd.readouterr()
+        assert ended == code, err
+        assert "Traceback" not in err
+        return out if code == Exit.OK else err
+
+    return run
+
+
+@pytest.fixture
+def running(tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """An API with a broker, which `orb` asks as an admin."""
+    (tmp_path / "api").mkdir()
+    with served(tmp_path / "api", server) as api:
+        for name, value in api.environ().items():
+            monkeypatch.setenv(name, value)
+        yield api
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "crawl.yaml"
+    path.write_text(CRAWL)
+    return path
+
+
+def ageless(text: str) -> str:
+    """The text without what depends on the clock."""
+    return re.sub(r"\b(\d+[smhd])+(?= |$)", "0s", text, flags=re.M)
+
+
+def test_a_crawl_is_declared_changed_turned_and_deleted(running: Served, orb: Orb, file: Path) -> None:
+    assert orb("apply", "-f", file, "--dry-run") == "crawl/docs would be created, created\n"
+    assert orb("apply", "-f", file) == "crawl/docs created\n"
+    assert orb("apply", "-f", file) == "crawl/docs unchanged\n"
+    file.write_text(CRAWL.replace("max_depth: 3", "max_depth: 5"))
+    assert orb("apply", "-f", file, "--dry-run") == (
+        "crawl/docs would become revision 2, created\n  - spec.scope.max_depth: 3\n  + spec.scope.max_depth: 5\n"
+    )
+    assert orb("apply", "-f", file) == "crawl/docs configured\n"
+    assert ageless(orb("get", "crawls")) == (
+        "NAME  STATE    REVISION  ACTIVE  AGE  LABELS\n"
+        "docs  created         2      0s   0s  team=search\n"
+    )  # fmt: skip
+    assert orb("start", "docs") == "crawl/docs started\n"
+    assert orb("pause", "docs") == "crawl/docs paused\n"
+    assert orb("pause", "docs", code=Exit.FAILED) == (
+        "orb: a crawl that is paused cannot be asked to pause; legal now: resume, cancel, reset, retry-failed, delete\n"
+    )
+    assert orb("get", "crawls", "--state", "paused", "-l", "team=search", "-o", "name") == "crawl/docs\n"
+    assert orb("wait", "crawl", "docs", "--for", "state=paused") == "crawl/docs paused\n"
+    assert orb("delete", "-f", file) == "crawl/docs deleted\n"
+    assert orb("get", "crawl", "docs", code=Exit.FAILED) == "orb: there is no crawl 'docs'\n"
+
+
+def test_what_is_shown_declares_the_same_again(running: Served, orb: Orb, file: Path, tmp_path: Path) -> None:
+    orb("apply", "-f", file)
+    shown = tmp_path / "shown.yaml"
+    for arguments in (("get", "crawl", "docs", "-o", "yaml"), ("get", "crawls", "-o", "json")):
+        shown.write_text(orb(*arguments))
+        assert orb("apply", "-f", shown) == "crawl/docs unchanged\n"
+
+
+def test_a_wrong_spec_is_pointed_at_and_nothing_is_changed(running: Served, orb: Orb, file: Path) -> None:
+    file.write_text("name: good\nspec: {seeds: [https://example.org/]}\n---\n" + CRAWL.replace("3", "-3"))
+    said = orb("apply", "-f", file, code=Exit.USAGE)
+    assert f"{file}, document 2: crawl docs: the crawl spec cannot be used:\n  spec.scope.max_depth: " in said
+    assert json.loads(orb("get", "crawls", "-o", "json")) == {"items": []}
+    said = orb("create", "docs", "https://example.org/", "--delay", "soon", code=Exit.USAGE)
+    assert "spec.politeness.delay_s" in said
+
+
+def test_seeds_of_any_form_are_durable_once_and_what_was_not_taken_is_told(
+    running: Served, server: BrokerServer, orb: Orb, file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    orb("apply", "-f", file)
+    packed = tmp_path / "seeds.gz"
+    packed.write_bytes(gzip.compress(b"".join(b"http://h%d.test/%d\n" % (n % 5, n) for n in range(1000)) + b"nonsense"))
+    for _ in range(2):
+        said = orb("seeds", "add", "docs", "-f", packed, "--upload-id", "nightly", "-o", "json")
+        report = json.loads(said)
+        assert (report["accepted"], report["rejected"], report["lines"]) == (1000, 1, 1001)
+        assert report["first_rejected"][0]["line"] == 1001
+    lines = tmp_path / "seeds.jsonl"
+    lines.write_text('"http://x.test/"\n{"url": "http://y.test/", "priority": 3}\n')
+    assert orb("seeds", "add", "docs", "-f", lines) == "crawl/docs seeds: 2 accepted, 0 repeated, 0 not taken\n"
+    assert orb("seeds", "add", "docs", "ftp://x.test/", code=Exit.FAILED).startswith("orb: line 1 was not taken: ftp:")
+    urls = sorted(asyncio.run(discovered(server)))
+    assert urls == sorted([*(f"http://h{n % 5}.test/{n}" for n in range(1000)), "http://x.test/", "http://y.test/"])
+
+
+async def discovered(server: BrokerServer) -> list[str]:
+    """Every URL in the stream of discoveries."""
+    found: list[str] = []
+    async with server.broker(declare=False) as broker:
+        for partition in range(PARTITIONS):
+            reader = await broker.read_reports(Partition(partition), "discovery", 0)
+            while reports := await reader.read(1000, 0.05):
+                for report in reports:
+                    message = decode_discoveries(report.data)
+                    found += [link.url for origin in message.origins for link in origin.links]
+            await reader.close()
+    return found
+
+
+def test_the_frontier_is_listed_described_and_explained(running: Served, orb: Orb, tmp_path: Path, file: Path) -> None:
+    async def fill() -> None:
+        async with sqlite_tables(tmp_path / "api") as tables:
+            await tables.found(*links("a.test", range(7)))
+            row = await tables.lease("a.test", 3)
+            assert row is not None
+            await tables.settle(row, UrlState.FAILED, reason="http_500")
+
+    asyncio.run(fill())
+    assert orb("apply", "-f", file) == "crawl/docs configured\n"
+    assert orb("get", "urls", "-c", "docs", "-o", "name").count("url/http://a.test/") == 7
+    failed = json.loads(orb("get", "urls", "-c", "docs", "--state", "failed", "-o", "json"))["items"]
+    assert {url["reason"] for url in failed} == {"http_500"}
+    assert len(yaml.safe_load(orb("get", "urls", "-c", "docs", "--limit", 4, "-o", "yaml"))["items"]) == 4
+    assert orb("get", "urls", "-c", "docs").splitlines()[0].split() == [
+        "URL", "STATE", "STATUS", "DEPTH", "ATTEMPTS", "SIZE", "FETCHED",
+    ]  # fmt: skip
+    assert "a.test" in orb("get", "hosts", "-c", "docs")
+    assert "failed (http_500)" in orb("get", "url", failed[0]["url"], "-c", "docs")
+    assert "http_500" in orb("describe", "url", failed[0]["url"], "-c", "docs")
+    stats = orb("stats", "docs")
+    assert re.search(r"^failed +3$", stats, re.M)
+    assert re.search(r"^identities +both hold$", stats, re.M)
+    assert re.search(r"^settled +3 of 7 URLs", orb("describe", "crawl", "docs"), re.M)
+    explained = orb("explain", "docs", "http://elsewhere.test/x")
+    assert "It would be excluded" in explained
+    assert re.search(r"^NO +other_host", explained, re.M)
+    assert orb("lookup", "docs", "elsewhere.test", code=Exit.FAILED) == (
+        "orb: the crawl 'docs' has never heard of https://elsewhere.test/\n"
+    )
+
+
+def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> None:
+    key = orb("keys", "create", "ci", "--role", "viewer").strip()
+    found = next(each for each in json.loads(orb("get", "keys", "-o", "json"))["items"] if each["name"] == "ci")
+    assert key.startswith(f"orb_{found['id']}_")
+    assert orb("get", "crawls", "--key", key, "-o", "name") == ""
+    said = orb("create", "docs", "http://a.test/", "--key", key, code=Exit.FAILED)
+    assert said == "orb: this needs the role operator, and the key 'ci' has viewer\n"
+    assert orb("keys", "revoke", found["id"]) == f"key/{found['id']} revoked\n"
+    assert "orb ctl login" in orb("get", "crawls", "--key", key, code=Exit.FAILED)
+    assert orb("config", "set", "worker.visits=9") == "config/1 configured\n"
+    assert orb("config", "set", "worker.visits=9") == "config/1 unchanged\n"
+    assert yaml.safe_load(orb("config", "get"))["worker"]["visits"] == 9
+    assert "worker.visits=9" in orb("get", "config-revisions")
+    assert "worker.visits" in orb("config", "set", "worker.visits=-9", code=Exit.USAGE)
+    assert re.search(r"^m1 +active", orb("get", "masters"), re.M)
+    assert orb("hosts", "block", "a.test", "--for", "2h").startswith("host/a.test is to be left alone until ")
+    assert orb("hosts", "delay", "a.test", "5") == "host/a.test is to be asked at most every 5 s\n"
+    assert "config.replace" in orb("get", "audit", "--action", "config.")
+
+
+def test_events_are_told_and_followed(running: Served, orb: Orb, capfd: pytest.CaptureFixture[str]) -> None:
+    orb("create", "docs", "http://a.test/")
+
+    def tell(action: str) -> None:
+        event = {
+            "type": "event/1", "kind": "crawl", "about": "1", "action": action, "at_ms": 1_893_456_000_000,
+            "member": "m1", "crawl": "docs", "data": {"state": "running", "reason": None, "created_at_ms": 1},
+        }  # fmt: skip
+        assert running.events is not None
+        publish = running.events.publish(event_subject(EventKind.CRAWL, "1"), json.dumps(event).encode(), action)
+        asyncio.run_coroutine_threadsafe(publish, running.loop).result(30)
+
+    for action in ("started", "paused\x1b[2J"):
+        tell(action)
+    assert orb("logs", "docs") == (
+        "2030-01-01 00:00:00 UTC  crawl started         docs  state=running\n"
+        "2030-01-01 00:00:00 UTC  crawl paused\\x1b[2J   docs  state=running\n"
+    )
+    first = json.loads(orb("events", "-o", "json").splitlines()[0])
+    assert (first["kind"], first["data"]["action"]) == ("crawl", "started")
+    assert orb("events", "--since", first["id"]).count("\n") == 1
+    telling = threading.Timer(0.2, tell, ["deleted"])
+    telling.start()
+    try:
+        said = orb("logs", "docs", "-f", "--since", first["id"])
+    finally:
+        telling.join()
+    assert [line.split()[4] for line in said.splitlines()] == ["paused\\x1b[2J", "deleted"]
+
+
+def test_a_login_is_tried_kept_for_its_owner_and_forgotten(
+    running: Served, orb: Orb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ORB_SERVER")
+    monkeypatch.delenv("ORB_API_KEY")
+    assert "no server is known" in orb("get", "crawls", code=Exit.USAGE)
+    wrong = f"orb_{'0' * 16}_{'x' * 43}"
+    assert "is not known" in orb("login", "--server", running.url, "--key", wrong, code=Exit.FAILED)
+    file = tmp_path / "config" / "orb" / "ctl.yaml"
+    assert not file.exists()
+    orb("login", "--server", running.url, "--key", running.keys[Role.VIEWER])
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    orb("login", "--server", running.url, "--key", running.keys[Role.ADMIN], "--context", "admin")
+    assert orb("contexts") == f"* admin  {running.url}\n  default  {running.url}\n"
+    orb("get", "keys")
+    assert "needs the role admin" in orb("get", "keys", "--context", "default", code=Exit.FAILED)
+    orb("use", "default")
+    assert "needs the role admin" in orb("get", "keys", code=Exit.FAILED)
+    elsewhere = orb("get", "crawls", "--server", running.url.replace("127.0.0.1", "localhost"), code=Exit.FAILED)
+    assert "the request has no API key" in elsewhere
+    orb("logout")
+    orb("logout", "--context", "admin")
+    assert "no server is known" in orb("get", "crawls", code=Exit.USAGE)
+
+
+def test_masters_that_cannot_help_are_passed_over(
+    running: Served, orb: Orb, tmp_path: Path, file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A dead address, a replica without a leader, and one that leads."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        dead = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with served(tmp_path, None, plane=Follower(None)) as replica:
+        keys = ("--key", running.keys[Role.ADMIN])
+        assert "no master answers" in orb("get", "crawls", "--server", dead, code=Exit.ENVIRONMENT)
+        assert orb("apply", "-f", file, "--server", f"{dead},{running.url}", *keys) == "crawl/docs created\n"
+        said = orb(
+            "create", "x", "http://a.test/", "--server", replica.url, "--key", replica.keys[Role.ADMIN],
+            "--patience", "0.1", code=Exit.ENVIRONMENT,
+        )  # fmt: skip
+        assert "no master leads at the moment" in said
+
+
+def test_interrupted_output_is_no_error(running: Served, orb: Orb, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+        def isatty(self) -> bool:
+            return False
+
+        def flush(self) -> None: ...
+
+        def fileno(self) -> int:
+            return 1
+
+    orb("create", "docs", "http://a.test/", "--no-start")
+    arguments: list[Any] = ["ctl", "get", "crawls"]
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", Gone())
+        patched.setattr("os.dup2", lambda *files: None)
+        assert main(arguments) == 141

@@ -1,0 +1,53 @@
+"""An owner that is told to end ends, also where an engine fails in that very moment."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from api.frontier.crawls import Crawls
+from api.frontier.owner import Owner
+from api.frontier.ownership import FrontierSettings
+from api.frontier.room import PoolRoom
+from api.frontier.sweep import Sweep
+from shared.adapters.local.clock import SystemClock
+from shared.adapters.sql.store import SqliteStore
+from shared.domain.errors import Transient
+from shared.domain.ids import Partition, Term
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+
+
+def test_an_owner_that_is_told_to_end_while_the_broker_fails_does_not_begin_anew(
+    tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def failing(_: Sweep) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise Transient("the connection was closed") from None
+
+    monkeypatch.setattr(Sweep, "run", failing)
+
+    async def story() -> None:
+        store = await SqliteStore.open(tmp_path / "cluster.db")
+        try:
+            await store.open_cluster(1, "", 0)
+            async with server.broker() as broker:
+                owner = Owner(
+                    Partition(0), Term(1), store=store, broker=broker, clock=SystemClock(), crawls=Crawls(),
+                    room=PoolRoom(), settings=FrontierSettings(partitions=1), alarm=lambda partition, text: None,
+                )  # fmt: skip
+                owning = asyncio.create_task(owner.run())
+                async with asyncio.timeout(30):
+                    await begun.wait()
+                    owning.cancel()
+                    await asyncio.wait({owning})
+                assert owning.cancelled()
+        finally:
+            await store.close()
+
+    asyncio.run(story())

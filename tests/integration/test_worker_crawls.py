@@ -1,0 +1,234 @@
+"""A crawl is deleted, paused or changed while its pages are under way: what the web and the archive see of it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from shared.domain.crawl import CrawlSpec
+from shared.domain.frontier import End
+from shared.domain.url import fingerprint
+from shared.wire.messages import Gone
+from tests.support import judge
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+from tests.support.fetching import run
+from tests.support.owner import owner_of, paths, spec_for, worker
+from tests.support.rawserver import Connection, page, raw_server
+from tests.support.synthetic import SyntheticSite
+from tests.support.web import Web
+
+HTML = b"Content-Type: text/html"
+
+
+def spec(agent: str = "one", **politeness: float | bool) -> CrawlSpec:
+    return spec_for(
+        "http://127.0.0.1/",
+        politeness={"obey_robots": False, **politeness},
+        fetch={"user_agent": agent},
+    )
+
+
+class Held:
+    """Answers at once, but the path `/held` only when `release` is set; `asked` and `gone` are of that path."""
+
+    def __init__(self) -> None:
+        self.asked, self.release, self.gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, connection: Connection) -> None:
+        while True:
+            request = await connection.request()
+            if b" /held " in request:
+                self.asked.set()
+                async with asyncio.TaskGroup() as group:
+                    leaving = group.create_task(connection.gone())
+                    answering = group.create_task(self.release.wait())
+                    await asyncio.wait({leaving, answering}, return_when=asyncio.FIRST_COMPLETED)
+                    leaving.cancel()
+                    answering.cancel()
+                if not self.release.is_set():
+                    self.gone.set()
+                    return
+            await connection.send(page(b'<title>t</title><a href="/found">f</a>', HTML))
+
+
+def agents(requests: list[bytes]) -> list[str]:
+    """The User-Agent of each request."""
+    return [
+        line.partition(b": ")[2].decode()
+        for request in requests
+        for line in request.split(b"\r\n")
+        if line.lower().startswith(b"user-agent:")
+    ]
+
+
+def archived(folder: Path) -> dict[str, int]:
+    """The archive's files and their sizes."""
+    return {path.name: path.stat().st_size for path in (folder / "archive").iterdir()}
+
+
+def test_what_is_in_flight_for_a_deleted_crawl_is_ended_and_nothing_more_is_archived(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        held = Held()
+        async with raw_server(held) as site, owner_of(server, tmp_path, spec()) as owner:
+            async with worker(server, tmp_path):
+                urls = [site.url("/quick"), site.url("/held"), site.url("/never")]
+                lease = await owner.send(*urls)
+                await held.asked.wait()
+                await owner.until(lambda: bool(owner.results(lease)))
+                await owner.publish_spec(spec(), gone=True)
+                await held.gone.wait()
+                last = await owner.ended(lease)
+                assert last.not_attempted == [fingerprint(url) for url in urls[1:]], "its slot is free, nothing is lost"
+                assert paths(owner.results(lease), urls) == urls[:1]
+                await owner.slot_free()
+                kept = archived(tmp_path)
+                queued = await owner.send(site.url("/more"), slot=1)
+                assert (await owner.ended(queued)).not_attempted == [fingerprint(site.url("/more"))]
+                owner.on_begin = lambda _: Gone()
+                await owner.send(site.url("/more"), slot=2)
+                await owner.slot_free(2)
+                assert len(site.requests) == 2
+            assert archived(tmp_path) == kept, "finished when the last visit was over, not when the worker ends"
+            assert not [name for name in kept if name.endswith(".open")]
+
+    run(main())
+
+
+def test_a_visit_that_waits_for_its_host_ends_at_once_when_its_crawl_is_deleted(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        held = Held()
+        async with (
+            raw_server(held) as site,
+            owner_of(server, tmp_path, spec()) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(site.url("/quick"), site.url("/never"), delay_ms=25_000)
+            await owner.until(lambda: bool(owner.results(lease)))
+            await owner.publish_spec(spec(), gone=True)
+            assert (await owner.ended(lease)).not_attempted == [fingerprint(site.url("/never"))]
+            assert len(site.requests) == 1
+
+    run(main())
+
+
+def test_a_paused_crawl_finishes_what_is_in_flight_and_hands_back_the_rest(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        held = Held()
+        async with (
+            raw_server(held) as site,
+            owner_of(server, tmp_path, spec()) as owner,
+            worker(server, tmp_path),
+        ):
+            resting = await owner.send(site.url("/quick"), site.url("/later"), delay_ms=25_000, slot=1)
+            await owner.until(lambda: bool(owner.results(resting)))
+            urls = [site.url("/held"), site.url("/never")]
+            lease = await owner.send(*urls)
+            await held.asked.wait()
+            await owner.publish_spec(spec(), paused=True)
+            last = await owner.ended(resting)
+            assert last.not_attempted == [fingerprint(site.url("/later"))]
+            assert not held.gone.is_set()
+            held.release.set()
+            last = await owner.ended(lease)
+            [result] = owner.results(lease)
+            assert (result.end, paths([result], urls)) == (End.ANSWERED, urls[:1])
+            assert result.record is not None
+            assert last.not_attempted == [fingerprint(urls[1])]
+            await owner.slot_free()
+            again = await owner.send(site.url("/never"), slot=2)
+            assert (await owner.ended(again)).not_attempted == [fingerprint(site.url("/never"))]
+            assert len(site.requests) == 2
+            await owner.publish_spec(spec())
+            await owner.ended(await owner.send(site.url("/never"), slot=3))
+            assert len(site.requests) == 3, "resumed"
+
+    run(main())
+
+
+def test_the_next_request_is_sent_under_the_new_revision(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        held = Held()
+        async with (
+            raw_server(held) as site,
+            owner_of(server, tmp_path, spec("one", delay_s=0)) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(site.url("/held"), site.url("/next"))
+            await held.asked.wait()
+            await owner.publish_spec(spec("two", delay_s=0), revision=2)
+            held.release.set()
+            await owner.ended(lease)
+            await owner.caught_up()
+            assert agents(site.requests) == ["one", "two"]
+            assert [message.spec for message in owner.discoveries] == [1, 2], "links are judged as their page was"
+
+    run(main())
+
+
+def test_a_revision_that_comes_while_the_host_rests_holds_for_the_next_request(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        held = Held()
+        async with (
+            raw_server(held) as site,
+            owner_of(server, tmp_path, spec("one")) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(site.url("/held"), site.url("/next"), delay_ms=1_000)
+            await held.asked.wait()
+            held.release.set()
+            await owner.until(lambda: bool(owner.results(lease)))
+            await owner.publish_spec(spec("two"), revision=2)
+            await owner.ended(lease)
+            assert agents(site.requests) == ["one", "two"]
+
+    run(main())
+
+
+def test_a_longer_delay_of_a_new_revision_holds_from_the_next_request_on(
+    server: BrokerServer, web: Callable[..., Web], tmp_path: Path
+) -> None:
+    site = SyntheticSite(pages=10)
+    served = web(site)
+    urls = [served.origins[0] + site.path(number) for number in range(3)]
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec()) as owner:
+            lease = await owner.send(*urls, delay_ms=50)
+            await owner.publish_spec(spec(delay_s=0.5), revision=2)
+            async with worker(server, tmp_path):
+                await owner.ended(lease)
+                assert paths(owner.results(lease), urls) == urls
+
+    run(main())
+    assert judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
+
+
+def test_a_shard_without_delay_is_handed_back_when_a_new_revision_asks_for_one(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    """Others of its host may be out: only the owner can keep them apart."""
+
+    async def main() -> None:
+        held = Held()
+        async with (
+            raw_server(held) as site,
+            owner_of(server, tmp_path, spec(delay_s=0)) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(site.url("/held"), site.url("/next"))
+            await held.asked.wait()
+            await owner.publish_spec(spec(delay_s=1), revision=2)
+            held.release.set()
+            last = await owner.ended(lease)
+            assert (len(owner.results(lease)), last.not_attempted) == (1, [fingerprint(site.url("/next"))])
+            assert len(site.requests) == 1
+
+    run(main())

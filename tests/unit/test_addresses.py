@@ -1,0 +1,90 @@
+"""Where masters listen: where they did before, as far as that is free; a place that was asked for is kept to."""
+
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from cli import addresses
+from cli.addresses import Address, is_free, parsed
+from cli.exits import Environment, Usage
+
+
+@pytest.fixture
+def free() -> int:
+    """A port behind which some are free, and not one that this machine may use for real."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def chosen(wanted: Address | None, kept: Sequence[int], count: int, first: int = 8081) -> list[Address]:
+    with ExitStack() as holding:
+        return addresses.chosen(holding, wanted, kept, count, first=first)
+
+
+def test_the_first_start_begins_at_the_usual_port_and_passes_over_taken_ones(free: int) -> None:
+    with socket.create_server(("127.0.0.1", free)):
+        ports = [place.port for place in chosen(None, (), 3, free)]
+    assert len(set(ports)) == 3
+    assert min(ports) > free
+
+
+def test_masters_return_to_where_they_were(free: int) -> None:
+    first = [place.port for place in chosen(None, (), 3, free)]
+    assert [place.port for place in chosen(None, first[::-1], 3, free)] == first[::-1]
+
+
+def test_a_port_that_was_taken_meanwhile_moves_that_master_only(free: int) -> None:
+    before = [place.port for place in chosen(None, (), 2, free)]
+    with socket.create_server(("127.0.0.1", before[0])):
+        now = [place.port for place in chosen(None, before, 2, free)]
+    assert now[0] != before[0]
+    assert now[1] == before[1] or now[0] == before[1]
+
+
+def test_a_port_that_was_asked_for_is_taken_exactly_or_the_command_says_why_not(free: int) -> None:
+    assert chosen(Address("127.0.0.1", free), (1, 2), 1) == [Address("127.0.0.1", free)]
+    with (
+        socket.create_server(("127.0.0.1", free)),
+        pytest.raises(Environment, match=rf"cannot listen at 127\.0\.0\.1:{free} .*--http"),
+    ):
+        chosen(Address("127.0.0.1", free), (), 2)
+
+
+def test_a_port_is_free_as_long_as_nobody_listens_there(free: int) -> None:
+    with socket.create_server(("127.0.0.1", free)):
+        assert not is_free(free)
+    assert is_free(free)
+
+
+def test_an_address_that_is_none_of_ours_is_refused_at_once() -> None:
+    with pytest.raises(Environment, match=r"cannot listen at 192\.0\.2\.1:8081"):
+        chosen(Address("192.0.2.1", 8081), (), 2)
+    with pytest.raises(Environment, match="cannot listen at"):
+        chosen(Address("192.0.2.1", 0), (8081,), 2)
+
+
+def test_port_0_is_any_free_one_for_each() -> None:
+    places = chosen(Address("127.0.0.1", 0), (), 3)
+    assert len({place.port for place in places}) == 3
+    assert 0 not in {place.port for place in places}
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:8081", Address("127.0.0.1", 8081)), ("[::1]:0", Address("::1", 0)), (":80", Address("", 80))],
+)
+def test_addresses_are_read(text: str, address: Address) -> None:
+    assert parsed(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "8081", "localhost", "a:b", "a:65536", "a:-1", "a:٣"])
+def test_what_is_no_address_is_wrong_usage(text: str) -> None:
+    with pytest.raises(Usage, match="HOST:PORT"):
+        parsed(text)
+
+
+def test_what_listens_everywhere_is_reached_here() -> None:
+    shown = [str(Address(host, 1).reached_at) for host in ("0.0.0.0", "::", "", "10.0.0.1")]
+    assert shown == ["127.0.0.1:1", "[::1]:1", "127.0.0.1:1", "10.0.0.1:1"]

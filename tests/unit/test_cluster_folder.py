@@ -1,0 +1,87 @@
+"""The folder of a cluster: nobody else's files are touched, and one database belongs to it for good."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.cluster_folder import ClusterFolder, Remembered, database_of, shown
+from cli.exits import Environment, Usage
+
+URL = "postgresql://orb:secret@db.example:5432/orb?sslmode=require&password=secret"
+SHOWN = "postgresql://orb@db.example:5432/orb?sslmode=require"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ClusterFolder:
+    made = ClusterFolder(tmp_path / "orb.cluster")
+    made.make()
+    return made
+
+
+def test_an_empty_or_own_folder_is_taken(folder: ClusterFolder) -> None:
+    with folder.held():
+        pass
+    folder.make()
+    folder.remember(Remembered(database="cluster.db"))
+    (folder.path / "notes").touch()
+    folder.make()
+
+
+def test_a_folder_with_other_files_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    with pytest.raises(Usage, match=r"files that are no cluster's \(letters\)"):
+        ClusterFolder(tmp_path).make()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["letters"]
+
+
+def test_a_second_start_is_told_who_is_at_work(folder: ClusterFolder) -> None:
+    with (
+        folder.held(),
+        pytest.raises(Environment, match=rf"another `orb up` is at work in .* \(process {os.getpid()}\)"),
+        folder.held(),
+    ):
+        pass
+
+
+def test_what_is_remembered_comes_back(folder: ClusterFolder) -> None:
+    assert folder.remembered() is None
+    kept = Remembered(database=SHOWN, http=(8081, 8090), nats=4222, key_shown_at="2026-01-02T03:04:05+00:00")
+    folder.remember(kept)
+    assert folder.remembered() == kept
+    folder.mark.write_text("{")
+    with pytest.raises(Environment, match=r"cannot read .*cluster\.json"):
+        folder.remembered()
+
+
+def test_the_folders_own_file_is_the_database_unless_another_is_told(folder: ClusterFolder) -> None:
+    assert database_of(folder, None) == str(folder.path / "cluster.db")
+    assert database_of(folder, URL) == URL
+    with pytest.raises(Usage, match="postgresql://"):
+        database_of(folder, "elsewhere.db")
+
+
+def test_a_password_is_neither_kept_nor_shown(folder: ClusterFolder) -> None:
+    assert shown(folder, URL) == SHOWN
+    assert shown(folder, "postgresql:///orb?host=/run/pg") == "postgresql:///orb?host=/run/pg"
+    assert shown(folder, str(folder.database)) == "cluster.db"
+
+
+def test_a_folder_never_meets_another_database_than_its_own(folder: ClusterFolder) -> None:
+    folder.remember(Remembered(database=shown(folder, URL)))
+    folder.etcd.mkdir()
+    assert database_of(folder, URL) == URL
+    with pytest.raises(Usage, match="say it again with --database"):
+        database_of(folder, None)
+    with pytest.raises(Usage, match="choose another folder"):
+        database_of(folder, "postgresql://orb@db.example/other")
+    folder.remember(Remembered(database="cluster.db"))
+    with pytest.raises(Usage, match="choose another folder"):
+        database_of(folder, URL)
+
+
+def test_a_database_that_never_answered_binds_no_folder(folder: ClusterFolder) -> None:
+    folder.remember(Remembered(database="postgresql://orb@db.exmaple/orb"))
+    assert database_of(folder, URL) == URL
+    with pytest.raises(Usage, match="say it again with --database"):
+        database_of(folder, None)

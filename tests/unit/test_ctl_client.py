@@ -1,0 +1,157 @@
+"""What is asked again, of whom, and what is not: nothing that may have been done is done twice."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cli.ctl.client import Trouble, path, waits
+from cli.ctl.contexts import Access
+from cli.ctl.problems import Refusal
+from cli.exits import Environment, Failed
+from tests.support.masters import Masters, listing, problem
+
+REFUSED = httpx.ConnectError("Connection refused")
+BROKEN = httpx.ReadError("cut")
+OK = httpx.Response(200, json={"ok": True}, headers={"ETag": '"7-1"'})
+
+
+def test_a_master_that_cannot_be_reached_is_passed_over_for_reads_and_writes_alike() -> None:
+    for method, repeatable in (("GET", True), ("POST", False)):
+        masters = Masters([REFUSED, OK], count=2)
+        answer = masters.client().ask(method, "/v1/x", repeatable=repeatable)
+        assert (answer.body, answer.etag, answer.unsure) == ({"ok": True}, '"7-1"', False)
+        assert masters.told == [f"m1 {method} /v1/x", f"m2 {method} /v1/x"]
+        assert masters.now == 0
+
+
+def test_the_master_that_answered_is_asked_first_from_then_on() -> None:
+    masters = Masters([REFUSED, OK, OK], count=2)
+    client = masters.client()
+    client.get("/v1/x")
+    client.get("/v1/y")
+    assert masters.told[-1] == "m2 GET /v1/y"
+
+
+def test_where_no_master_can_be_reached_the_command_ends_at_once_and_names_them_all() -> None:
+    masters = Masters([REFUSED, httpx.ConnectTimeout("")], count=2)
+    with pytest.raises(Environment, match=r"http://m1 \(Connection refused\); http://m2 \(it does not answer\)"):
+        masters.client().get("/v1/x")
+    assert masters.now == 0
+
+
+def test_a_write_whose_answer_was_lost_is_not_repeated_unless_that_is_harmless() -> None:
+    masters = Masters([BROKEN], count=2)
+    with pytest.raises(Failed, match="it may have been done, or not"):
+        masters.client().ask("POST", "/v1/x", repeatable=False)
+    masters = Masters([BROKEN, OK], count=2)
+    assert masters.client().ask("POST", "/v1/x").unsure
+    assert masters.told == ["m1 POST /v1/x", "m2 POST /v1/x"]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_without_a_leader_the_next_master_is_asked_after_the_time_that_was_told(status: int) -> None:
+    no_leader = problem(status, "no-leader", headers={"Retry-After": "2"})
+    masters = Masters([no_leader, OK], count=2)
+    assert masters.client().get("/v1/x").body == {"ok": True}
+    assert (masters.now, [each.url.host for each in masters.asked]) == (2.0, ["m1", "m2"])
+    assert len(masters.notes) == 1
+    masters = Masters([no_leader], count=2)
+    with pytest.raises(Refusal) as refused:
+        masters.client().ask("POST", "/v1/x", repeatable=False)
+    assert refused.value.problem.kind == "no-leader"
+
+
+def test_too_much_waiting_is_waited_for_at_the_same_master_also_by_writes_that_must_not_be_repeated() -> None:
+    masters = Masters([problem(429, "busy", headers={"Retry-After": "7"}), OK], count=2)
+    answer = masters.client().ask("POST", "/v1/x", repeatable=False)
+    assert (answer.unsure, masters.now, [each.url.host for each in masters.asked]) == (False, 7.0, ["m1", "m1"])
+
+
+def test_patience_ends_before_a_wait_that_would_outlast_it() -> None:
+    masters = Masters([problem(429, "busy", headers={"Retry-After": "7"})] * 3, patience_s=15)
+    with pytest.raises(Refusal):
+        masters.client().get("/v1/x")
+    assert (masters.now, len(masters.asked)) == (14.0, 3)
+
+
+def test_waits_grow_where_the_server_names_none_and_stay_bounded() -> None:
+    found = [waits(Trouble.UNSURE, repeatable=True, attempt=n, asked_s=None, left_s=99) for n in range(1, 8)]
+    assert found == [0.25, 0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    assert waits(Trouble.UNSURE, repeatable=False, attempt=1, asked_s=1, left_s=99) is None
+    assert waits(Trouble.REFUSED, repeatable=False, attempt=1, asked_s=1, left_s=99) == 1
+
+
+def test_statuses_that_the_caller_deals_with_are_given_back_at_once() -> None:
+    masters = Masters([problem(429, "busy", durable_lines=3)])
+    with pytest.raises(Refusal) as refused:
+        masters.client().ask("POST", "/v1/x", given_back=(429,))
+    assert (refused.value.problem.durable_lines, masters.now) == (3, 0.0)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 412, 422, 500])
+def test_other_refusals_are_final(status: int) -> None:
+    masters = Masters([problem(status, "x")], count=2)
+    with pytest.raises(Refusal):
+        masters.client().get("/v1/x")
+    assert len(masters.asked) == 1
+
+
+def test_a_list_is_followed_to_its_end_or_its_limit() -> None:
+    def pages(request: httpx.Request) -> httpx.Response:
+        begin = int(request.url.params.get("cursor", 0))
+        most = int(request.url.params["limit"])
+        found = [{"n": n} for n in range(begin, min(begin + most, 1200))]
+        return listing(found, str(begin + most) if begin + most < 1200 else None)
+
+    masters = Masters(pages)
+    assert [item["n"] for item in masters.client().items("/v1/x")] == list(range(1200))
+    assert [each.url.params["limit"] for each in masters.asked] == ["500"] * 3
+    masters = Masters(pages)
+    assert [item["n"] for item in masters.client().items("/v1/x", {"state": "done"}, limit=700)] == list(range(700))
+    assert [each.url.params["limit"] for each in masters.asked] == ["500", "200"]
+    assert {each.url.params["state"] for each in masters.asked} == {"done"}
+
+
+def test_short_and_empty_pages_are_no_end() -> None:
+    masters = Masters([listing([], "a"), listing([{"n": 1}], "b"), listing([])])
+    assert list(masters.client().items("/v1/x")) == [{"n": 1}]
+
+
+def test_the_key_goes_with_every_request_and_is_shown_nowhere() -> None:
+    masters = Masters([OK], key="orb_secret")
+    client = masters.client()
+    client.get("/v1/x")
+    assert masters.asked[0].headers["authorization"] == "Bearer orb_secret"
+    assert "secret" not in f"{client!r} {Access(('http://m1',), 'orb_secret')!r}"
+
+
+def test_what_is_no_json_is_said_to_come_from_no_master() -> None:
+    with pytest.raises(Environment, match="did not answer with JSON"):
+        Masters([httpx.Response(200, text="<html>")]).client().get("/v1/x")
+
+
+def test_what_is_no_list_and_what_leads_elsewhere_is_said() -> None:
+    with pytest.raises(Environment, match="did not answer with a list"):
+        list(Masters([OK]).client().items("/v1/x"))
+    moved = httpx.Response(308, headers={"Location": "https://other/"})
+    with pytest.raises(Environment, match="http://m1 redirects to https://other/"):
+        Masters([moved]).client().get("/v1/x")
+
+
+def test_the_public_api_is_all_that_is_used() -> None:
+    """What `orb ctl` can do any program can do: neither side of the wire is imported, nor any engine."""
+    code = (
+        "import sys; from cli.main import main; main(['ctl', '--help']); "
+        "print(*(name for name in sys.modules if name.split('.')[0] in ('api', 'workers', 'sqlalchemy', 'nats', 'grpc')"
+        " or name.startswith('shared.adapters')), file=sys.stderr)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stderr.split() == []
+
+
+def test_names_are_quoted_into_paths() -> None:
+    assert path("crawls", "a/b?c#d", "urls") == "/v1/crawls/a%2Fb%3Fc%23d/urls"

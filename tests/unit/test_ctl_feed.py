@@ -1,0 +1,149 @@
+"""Server-Sent Events: parsed as the standard says however they are cut, and followed across the end of connections."""
+
+from collections.abc import Iterator
+from itertools import islice, pairwise
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.ctl.feed import LONGEST_EVENT, Event, EventParser, follow, kept
+from cli.ctl.problems import Refusal
+from cli.exits import Environment
+from tests.support.masters import Masters, problem
+
+STREAM = (
+    b"\xef\xbb\xbf: hello\n\n"
+    b"id: 1\nevent: crawl.started\ndata: {\"a\":\ndata: 1}\n\n"
+    b"data: two\r\n\r\n"
+    b"retry: 1500\rid:3\rdata\rdata:x\r\r"
+    b"event: nothing\n\n"
+    b"id: 4\nunknown: field\ndata: \xe2\x80\xa8 \xc2\x85 stays\n\n"
+    b"id: 5\ndata: is not whole\n"
+)  # fmt: skip
+EVENTS = [
+    Event("crawl.started", '{"a":\n1}', "1"),
+    Event("message", "two", "1"),
+    Event("message", "\nx", "3"),
+    Event("message", "\u2028 \x85 stays", "4"),
+]
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_events_are_the_same_wherever_the_bytes_are_cut(cuts: list[int]) -> None:
+    parser = EventParser()
+    places = [0, *sorted(cuts), len(STREAM)]
+    found = [event for start, end in pairwise(places) for event in parser.feed(STREAM[start:end])]
+    assert found == EVENTS
+    assert (parser.retry_s, parser.last_id) == (1.5, "4")
+
+
+def test_a_stream_without_events_is_not_held_for_ever() -> None:
+    parser = EventParser()
+    assert list(parser.feed(b"x" * LONGEST_EVENT)) == []
+    with pytest.raises(Environment, match="no stream of events"):
+        list(parser.feed(b"x"))
+
+
+class Cut(httpx.SyncByteStream):
+    """Bytes, and then the connection is gone; or it ends well."""
+
+    def __init__(self, content: bytes, *, broken: bool = True) -> None:
+        self._content, self._broken = content, broken
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._content
+        if self._broken:
+            raise httpx.ReadError("cut")
+
+
+def stream(content: bytes, *, broken: bool = True) -> httpx.Response:
+    return httpx.Response(200, stream=Cut(content, broken=broken), headers={"Content-Type": "text/event-stream"})
+
+
+def test_behind_a_cut_the_stream_goes_on_with_the_last_event_that_arrived() -> None:
+    masters = Masters(
+        [
+            stream(b"id: 7\ndata: a\n\nid: 8\ndata: is not whole"),
+            httpx.ConnectError("refused"),
+            stream(b"id: 8\ndata: b\n\n", broken=False),
+            problem(503, "unavailable", "the broker is away"),
+            stream(b"id: 9\ndata: c\n\n"),
+        ],
+        count=2,
+    )
+    said = list(islice(follow(masters.client(), "/v1/events", {"kind": ["x", "y"]}, last_id="6"), 5))
+    assert [each.data for each in said if isinstance(each, Event)] == ["a", "b", "c"]
+    assert [each for each in said if isinstance(each, str)] == [
+        "http://m1 broke off (cut); connecting again",
+        "http://m2 ended the stream; connecting again",
+    ]
+    assert [each.headers["last-event-id"] for each in masters.asked] == ["6", "7", "7", "8", "8"]
+    assert masters.told[0] == "m1 GET /v1/events?kind=x&kind=y"
+    assert masters.now > 0
+
+
+def test_a_heartbeat_says_from_where_to_go_on_but_an_event_that_was_cut_does_not() -> None:
+    masters = Masters([stream(b": ping\nid: 7\n\nevent: x\ndata: cut\nid: 8\n"), stream(b"data: a\n\n")])
+    said = list(islice(follow(masters.client(), "/v1/events", None, last_id=None), 2))
+    assert [each.data for each in said if isinstance(each, Event)] == ["a"]
+    assert masters.asked[1].headers["last-event-id"] == "7"
+
+
+def test_a_stream_ends_when_its_crawl_is_gone_and_goes_on_when_a_master_stops() -> None:
+    shutdown = stream(b'event: end\ndata: {"reason":"shutdown"}\n\n', broken=False)
+    deleted = stream(b'data: a\n\nevent: end\ndata: {"reason":"deleted"}\n\n', broken=False)
+    masters = Masters([shutdown, deleted])
+    said = list(follow(masters.client(), "/v1/events", None, last_id=None))
+    assert [each.data for each in said if isinstance(each, Event)] == [
+        '{"reason":"shutdown"}', "a", '{"reason":"deleted"}',
+    ]  # fmt: skip
+
+
+class Silent(httpx.SyncByteStream):
+    """Bytes, and then nothing any more."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._content
+        raise httpx.ReadTimeout("nothing came")
+
+
+def test_what_is_kept_is_read_from_the_oldest_on_until_nothing_more_comes() -> None:
+    masters = Masters([httpx.Response(200, stream=Silent(b"id: 1\ndata: a\n\nid: 2\ndata: b\n\ndata: cut"))])
+    assert [event.id for event in kept(masters.client(), "/v1/events", None, last_id=None)] == ["1", "2"]
+    assert masters.asked[0].headers["last-event-id"] == "0"
+    with pytest.raises(Environment):
+        list(kept(Masters([stream(b"data: a\n\n")]).client(), "/v1/events", None, last_id="5"))
+
+
+def test_the_first_connection_begins_at_the_present() -> None:
+    masters = Masters([stream(b"id: 1\ndata: a\n\n")])
+    next(follow(masters.client(), "/v1/events", None, last_id=None))
+    assert "last-event-id" not in masters.asked[0].headers
+
+
+def test_the_server_says_how_long_to_stay_away() -> None:
+    masters = Masters([stream(b"retry: 60000\nid: 1\ndata: a\n\n"), stream(b"data: b\n\n")])
+    list(islice(follow(masters.client(), "/v1/events", None, last_id=None), 3))
+    assert masters.now == 60.0
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 422])
+def test_a_stream_that_is_refused_ends_the_command_also_later(status: int) -> None:
+    for before in ([], [stream(b"data: a\n\n")]):
+        masters = Masters([*before, problem(status, "x")])
+        with pytest.raises(Refusal):
+            list(follow(masters.client(), "/v1/events", None, last_id=None))
+
+
+def test_a_cluster_that_is_away_for_long_is_waited_for_once_the_stream_has_begun() -> None:
+    away = [httpx.ConnectError("refused")] * 8
+    masters = Masters([stream(b"id: 1\ndata: a\n\n"), *away, stream(b"id: 2\ndata: b\n\n")])
+    said = list(islice(follow(masters.client(), "/v1/events", None, last_id=None), 11))
+    assert [each.data for each in said if isinstance(each, Event)] == ["a", "b"]
+    with pytest.raises(Environment):
+        next(follow(Masters([httpx.ConnectError("refused")]).client(), "/v1/events", None, last_id=None))

@@ -1,0 +1,169 @@
+"""Uploads of seeds: every line is sent until it is durable, at constant memory, and the same pieces always."""
+
+import gzip
+import io
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cli.ctl.problems import Refusal
+from cli.ctl.uploading import Upload, lines_of, pieces_of
+from cli.exits import Usage
+from tests.support.masters import Masters, problem
+
+AT = "/v1/crawls/docs/seeds"
+
+
+def received(request: httpx.Request) -> list[bytes]:
+    assert request.headers["content-encoding"] == "gzip"
+    return gzip.decompress(request.content).split(b"\n")
+
+
+def accepted(request: httpx.Request, rejected: int = 0) -> httpx.Response:
+    count = len(received(request))
+    first = [{"line": 1, "url": "x", "reason": "no URL"}] * rejected
+    return httpx.Response(
+        200,
+        json={"lines": count, "accepted": count - rejected, "duplicate": 0, "rejected": rejected,
+              "durable_lines": count, "first_rejected": first},
+    )  # fmt: skip
+
+
+def lines(count: int) -> list[bytes]:
+    return [b"http://h.test/%d" % n for n in range(count)]
+
+
+def test_pieces_hold_every_line_once_in_order_and_are_always_the_same() -> None:
+    found = list(pieces_of(iter(lines(1000)), 500))
+    assert [line for piece in found for line in piece] == lines(1000)
+    assert max(sum(map(len, piece)) + len(piece) for piece in found) <= 500
+    assert found == list(pieces_of(iter(lines(1000)), 500))
+    assert list(pieces_of(iter([b"x" * 900]), 500)) == [[b"x" * 900]]
+
+
+def test_each_piece_goes_under_a_key_of_its_own_and_lines_count_through() -> None:
+    masters = Masters(lambda request: accepted(request, rejected=1))
+    upload = Upload(masters.client(), AT, "nightly")
+    for piece in pieces_of(iter(lines(100)), 500):
+        upload.send(piece)
+    keys = [each.headers["idempotency-key"] for each in masters.asked]
+    assert keys == [f"nightly-{n}.1" for n in range(1, len(keys) + 1)]
+    total = upload.total
+    assert (total.lines, total.accepted, total.rejected) == (100, 100 - len(keys), len(keys))
+    begins = [1]
+    for each in masters.asked[:-1]:
+        begins.append(begins[-1] + len(received(each)))
+    assert [line for line, _, _ in total.first_rejected] == begins[:10]
+
+
+def test_a_piece_whose_answer_was_lost_is_sent_again_under_the_same_key_to_the_next_master() -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        if len(asked) == 1:
+            raise httpx.ReadError("cut")
+        return accepted(request)
+
+    masters = Masters(answer, count=2)
+    upload = Upload(masters.client(), AT, "u")
+    upload.send(lines(10))
+    assert {each.headers["idempotency-key"] for each in asked} == {"u-1.1"}
+    assert [each.url.host for each in asked] == ["m1", "m2"]
+    assert upload.total.accepted == 10
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_upload_goes_on_behind_what_is_durable_when_the_server_says(status: int) -> None:
+    refusal = problem(status, "busy", durable_lines=4, accepted=3, headers={"Retry-After": "5"})
+    nothing = problem(status, "busy", durable_lines=0, accepted=0, headers={"Retry-After": "5"})
+    said: list[httpx.Response] = [nothing, refusal, nothing]
+    masters = Masters(lambda request: said.pop(0) if said else accepted(request), patience_s=12)
+    upload = Upload(masters.client(), AT, "u")
+    upload.send(lines(10))
+    assert [received(each)[0] for each in masters.asked] == [lines(10)[n] for n in (0, 0, 4, 4)]
+    assert [each.headers["idempotency-key"] for each in masters.asked] == ["u-1.1", "u-1.1", "u-1.2", "u-1.2"]
+    assert (upload.total.lines, upload.total.accepted, masters.now) == (10, 9, 15.0)
+
+
+def test_an_upload_that_gets_nowhere_is_given_up_and_what_is_durable_is_known() -> None:
+    busy = problem(429, "busy", durable_lines=4, accepted=4, headers={"Retry-After": "5"})
+    stuck = problem(429, "busy", durable_lines=0, accepted=0, headers={"Retry-After": "5"})
+    masters = Masters([busy, stuck, stuck], patience_s=12)
+    upload = Upload(masters.client(), AT, "u")
+    with pytest.raises(Refusal):
+        upload.send(lines(10))
+    assert (upload.total.lines, upload.total.accepted) == (4, 4)
+
+
+def test_the_kind_of_lines_is_seen_by_itself() -> None:
+    for first, kind in (
+        ([b"http://a.test/"], "text/plain"),
+        ([b"", b"# said", b'"http://a.test/"'], "application/x-ndjson"),
+        ([b' {"url": "http://a.test/"}'], "application/x-ndjson"),
+        ([b""], "text/plain"),
+    ):
+        masters = Masters(accepted)
+        Upload(masters.client(), AT, "u").send(first)
+        assert masters.asked[0].headers["content-type"] == kind
+
+
+@pytest.mark.parametrize("content", [b"", b"a", b"a\nb", b"a\r\nb\n", b"\n\na\n"])
+def test_files_give_their_lines_packed_or_not(content: bytes) -> None:
+    expected = [line.removesuffix(b"\r") for line in content.split(b"\n")]
+    if expected[-1] == b"":
+        expected.pop()
+    assert list(lines_of(io.BytesIO(content), "f")) == expected
+    members = gzip.compress(content[:1]) + gzip.compress(content[1:])
+    assert list(lines_of(io.BytesIO(members), "f")) == expected
+
+
+def test_gzip_that_is_cut_or_is_none_further_on_is_said_to_be() -> None:
+    packed = gzip.compress(b"\n".join(lines(1000)))
+    with pytest.raises(Usage, match="cut short"):
+        list(lines_of(io.BytesIO(packed[:-20]), "f"))
+    with pytest.raises(Usage, match="f is not gzip throughout"):
+        list(lines_of(io.BytesIO(packed + b"rubbish"), "f"))
+
+
+def test_any_number_of_lines_takes_no_more_memory_than_a_few_pieces(tmp_path: Path) -> None:
+    def many() -> Iterator[bytes]:
+        for n in range(200_000):
+            yield b"https://host-%d.example.org/some/path/of/a/page/%d\n" % (n % 1000, n)
+
+    file = tmp_path / "seeds.gz"
+    with gzip.open(file, "wb", compresslevel=1) as out:
+        out.writelines(many())
+    counted = 0
+    tracemalloc.start()
+    try:
+        with file.open("rb") as opened:
+            for piece in pieces_of(lines_of(opened, "f"), 1 << 18):
+                counted += len(piece)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert counted == 200_000
+    assert peak < 4 << 20
+
+
+def test_one_endless_line_takes_no_more_memory_than_any() -> None:
+    class Endless(io.RawIOBase):
+        left = 64 << 20
+
+        def read(self, size: int = -1) -> bytes:
+            size = min(size, self.left)
+            self.left -= size
+            return b"x" * size
+
+    tracemalloc.start()
+    try:
+        [line] = lines_of(Endless(), "f")  # type: ignore[arg-type]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 65_536 < len(line) < 1 << 20
+    assert peak < 8 << 20

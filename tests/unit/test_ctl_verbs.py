@@ -1,0 +1,331 @@
+"""What each verb asks for: once in effect, whatever happens to its answers; and what it says of it."""
+
+import argparse
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from cli.ctl.command import configure
+from cli.ctl.output import Output
+from cli.ctl.resources import RESOURCES
+from cli.ctl.tending import with_values
+from cli.exits import Exit, Failed, Usage
+from tests.support.masters import Masters, Say, listing, problem
+
+BROKEN = httpx.ReadError("cut")
+STALE = problem(412, "lost-update")
+
+
+def crawl(state: str, tag: str = "1-1", crawl_id: int = 1, reason: str | None = None) -> httpx.Response:
+    body = {"name": "docs", "id": crawl_id, "revision": 1, "state": state, "finished_reason": reason}
+    return httpx.Response(200, json=body, headers={"ETag": f'"{tag}"'})
+
+
+def turned(state: str, command: str | None = None) -> httpx.Response:
+    return httpx.Response(200, json={"crawl": {"name": "docs", "state": state}, "command": command})
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_a_list_that_is_refused_leaves_nothing_on_stdout(form: str) -> None:
+    def refused() -> Iterator[dict[str, Any]]:
+        yield from ()
+        raise Failed("this needs the role admin")
+
+    out, keys = io.StringIO(), next(resource for resource in RESOURCES if resource.name == "keys")
+    with pytest.raises(Failed):
+        Output(form, out=out).items(keys, refused())
+    assert out.getvalue() == ""
+    assert Output(form, out=out).items(keys, []) == 0
+    assert yaml.safe_load(out.getvalue())["items"] == []
+
+
+@pytest.mark.parametrize("words", [("--key", "K", "get", "crawls"), ("get", "crawls", "--key", "K")])
+def test_options_stand_before_the_verb_or_behind_it(words: tuple[str, ...]) -> None:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    both = parser.parse_args(["-o", "json", *words])
+    assert (both.key, both.output, both.server) == ("K", "json", None)
+    assert parser.parse_args(["--key", "A", "get", "crawls", "--key", "B"]).key == "B"
+
+
+# --- verbs of crawls --------------------------------------------------------------------------------------------------
+
+
+def test_a_verb_names_the_version_it_was_meant_for() -> None:
+    masters = Masters([crawl("running"), turned("paused")])
+    assert masters.run("pause", "docs") == "crawl/docs paused\n"
+    assert masters.told == ["m1 GET /v1/crawls/docs", "m1 POST /v1/crawls/docs/pause"]
+    assert masters.asked[1].headers["if-match"] == '"1-1"'
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "now"),
+    [
+        ("pause", crawl("running"), crawl("paused", "1-2")),
+        ("start", crawl("finished"), crawl("seeding", "1-2")),
+        ("resume", crawl("paused"), crawl("running", "1-2")),
+        ("cancel", crawl("running"), crawl("finished", "1-2", reason="cancelled")),
+        ("reset", crawl("running"), crawl("seeding", "2-1", crawl_id=2)),
+    ],
+)
+@pytest.mark.parametrize("refused", [STALE, problem(409, "illegal-transition")])
+def test_a_verb_whose_answer_was_lost_is_found_carried_out_and_not_done_twice(
+    verb: str, before: httpx.Response, now: httpx.Response, refused: httpx.Response
+) -> None:
+    masters = Masters([before, BROKEN, refused, now], count=2)
+    assert masters.run(verb, "docs").startswith("crawl/docs ")
+    assert [each.method for each in masters.asked] == ["GET", "POST", "POST", "GET"]
+    assert {each.headers["if-match"] for each in masters.asked if each.method == "POST"} == {'"1-1"'}
+
+
+def test_a_change_in_between_is_no_reason_to_give_up_a_verb() -> None:
+    masters = Masters([crawl("running"), STALE, crawl("running", "1-2"), turned("paused")])
+    assert masters.run("pause", "docs") == "crawl/docs paused\n"
+    assert masters.asked[3].headers["if-match"] == '"1-2"'
+
+
+def test_a_state_that_does_not_allow_a_verb_is_told_with_what_it_allows() -> None:
+    illegal = problem(409, "illegal-transition", "a crawl that is running cannot be resumed", hint="legal now: pause")
+    with pytest.raises(Failed, match="cannot be resumed; legal now: pause"):
+        Masters([crawl("running"), illegal]).run("resume", "docs")
+
+
+def test_programs_get_the_answer_and_people_are_told_how_to_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = turned("running", "retry-1")
+    assert json.loads(Masters([crawl("running"), answer]).run("retry-failed", "docs", form="json"))["command"]
+    assert Masters([crawl("running"), answer]).run("retry-failed", "docs", form="name") == "crawl/docs\n"
+    assert capsys.readouterr().err == ""
+    Masters([crawl("running"), answer]).run("retry-failed", "docs")
+    assert "orb ctl wait command retry-1" in capsys.readouterr().err
+
+
+# --- wait -------------------------------------------------------------------------------------------------------------
+
+
+def test_waiting_ends_when_it_is_so_also_across_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[Say] = [crawl("seeding"), crawl("running"), httpx.ConnectError("away"), crawl("running"), BROKEN]
+    masters = Masters([*said, crawl("finished", reason="complete")])
+    assert masters.run("wait", "crawl", "docs") == "crawl/docs finished\n"
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if "is seeding" in line] == ["orb: crawl docs: is seeding"]
+    assert any("no master answers" in line for line in told)
+
+
+def test_waiting_has_a_limit_and_what_is_gone_ends_it() -> None:
+    masters = Masters(lambda request: crawl("running"))
+    with pytest.raises(Failed, match="not state=finished after 5 s: is running"):
+        masters.run("wait", "crawl", "docs", "--timeout", "5")
+    assert 3 <= masters.now <= 5
+    gone = problem(404, "not-found")
+    with pytest.raises(Failed):
+        Masters([crawl("running"), gone]).run("wait", "crawl", "docs")
+    assert Masters([crawl("running"), gone]).run("wait", "crawl", "docs", "--for", "deleted") == "crawl/docs deleted\n"
+
+
+def test_commands_and_members_can_be_waited_for() -> None:
+    def applied(count: int) -> httpx.Response:
+        return httpx.Response(200, json={"id": "c", "applied": count, "partitions": 4})
+
+    assert Masters([applied(1), applied(4)]).run("wait", "command", "c") == "command/c applied\n"
+    worker = [httpx.Response(200, json={"id": "w1", "state": state}) for state in ("active", "draining", "drained")]
+    assert Masters(worker).run("wait", "worker", "w1") == "worker/w1 drained\n"
+    with pytest.raises(Usage, match="of a worker one can wait for drained, gone"):
+        Masters([]).run("wait", "worker", "w1", "--for", "state=finished")
+
+
+# --- declaring --------------------------------------------------------------------------------------------------------
+
+
+def plan(action: str, **more: Any) -> httpx.Response:
+    body = {"action": action, "revision": 2, "state": "seeding", "changes": [], **more}
+    return httpx.Response(200, json=body)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> str:
+    file = tmp_path / "crawls.yaml"
+    file.write_text("---\n".join(f"name: {name}\nspec: {{seeds: [https://example.org/]}}\n" for name in "abc"))
+    return str(file)
+
+
+def test_apply_creates_configures_and_leaves_alone(three: str) -> None:
+    made = httpx.Response(201, json={"name": "a"})
+    changed = httpx.Response(200, json={"name": "b"})
+    masters = Masters([plan("create"), plan("update"), plan("none"), made, changed])
+    assert masters.run("apply", "-f", three) == "crawl/a created\ncrawl/b configured\ncrawl/c unchanged\n"
+    assert [each.method for each in masters.asked] == ["POST", "POST", "POST", "PUT", "PUT"]
+
+
+def test_nothing_is_applied_where_one_of_several_is_wrong(three: str) -> None:
+    wrong = problem(422, "invalid", "the crawl spec cannot be used", errors=[{"path": "spec.x", "message": "no"}])
+    masters = Masters([plan("create"), wrong])
+    with pytest.raises(Usage, match=r"crawls.yaml, document 2: crawl b: the crawl spec cannot be used:\n  spec.x"):
+        masters.run("apply", "-f", three)
+    assert [each.url.path for each in masters.asked] == ["/v1/crawls/a/plan", "/v1/crawls/b/plan"]
+
+
+def test_an_apply_whose_answer_was_lost_still_says_what_it_did(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"name": "a", "spec": {}}')
+    masters = Masters([plan("create"), BROKEN, httpx.Response(200, json={"name": "a"})], count=2)
+    assert masters.run("apply", "-f", str(file)) == "crawl/a created\n"
+
+
+def test_a_dry_run_shows_what_would_change_and_changes_nothing(three: str) -> None:
+    changes = [
+        {"path": "spec.budget.max_pages", "before": 10, "after": 20},
+        {"path": "spec.seeds", "before": None, "after": [{"url": f"https://{n}/"} for n in range(7)]},
+        {"path": "labels.x", "before": "a\x1b[2J", "after": None},
+    ]
+    answers = [plan("create"), plan("update", changes=changes), plan("none")]
+    masters = Masters(answers)
+    assert masters.run("apply", "-f", three, "--dry-run").splitlines() == [
+        "crawl/a would be created, seeding",
+        "crawl/b would become revision 2, seeding",
+        "  - spec.budget.max_pages: 10",
+        "  + spec.budget.max_pages: 20",
+        "  + spec.seeds: https://0/, https://1/, https://2/, https://3/, https://4/ and 2 more",
+        "  - labels.x: a\\x1b[2J",
+        "crawl/c would stay as it is",
+    ]
+    assert {each.url.path.rpartition("/")[2] for each in masters.asked} == {"plan"}
+    assert len(json.loads(Masters(answers).run("apply", "-f", three, "--dry-run", form="json"))["items"]) == 3
+
+
+def test_create_is_repeatable_and_takes_a_specs_flags() -> None:
+    made = httpx.Response(201, json={"name": "docs"})
+    masters = Masters([BROKEN, made], count=2)
+    out = masters.run("create", "docs", "example.org", "http://b.test/", "--max-pages", "7", "--no-start")
+    assert out == "crawl/docs created\n"
+    first, second = masters.asked
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+    assert json.loads(first.content) == {
+        "name": "docs",
+        "spec": {"seeds": ["https://example.org", "http://b.test/"], "budget": {"max_pages": 7}},
+        "start": False,
+    }
+
+
+def test_programs_get_json_also_of_what_was_not_changed_or_is_gone(three: str) -> None:
+    masters = Masters(
+        lambda request: plan("none") if request.method == "POST" else httpx.Response(200, json={"name": "a"})
+    )
+    out = masters.run("apply", "-f", three, form="json")
+    assert [json.loads(each) for each in out.replace("}\n{", "}\0{").split("\0")] == [{"name": "a"}] * 3
+    gone = Masters([httpx.Response(204)]).run("delete", "crawl", "docs", form="json")
+    assert json.loads(gone) == {"name": "crawl/docs", "done": "deleted"}
+
+
+def test_delete_is_done_when_the_answer_to_the_first_try_was_lost() -> None:
+    missing = problem(404, "not-found", "there is no crawl 'docs'")
+    assert Masters([BROKEN, missing], count=2).run("delete", "crawl", "docs") == "crawl/docs deleted\n"
+    with pytest.raises(Failed):
+        Masters([missing]).run("delete", "crawl", "docs")
+    assert Masters([missing]).run("delete", "crawls", "docs", "--ignore-missing") == "crawl/docs not there\n"
+    with pytest.raises(Usage, match="one can delete a crawl, a key, a dead-letter"):
+        Masters([]).run("delete", "host", "a.test")
+
+
+# --- tending ----------------------------------------------------------------------------------------------------------
+
+
+def config(revision: int, **values: Any) -> httpx.Response:
+    body = {"revision": revision, "changed_at": None, "changed_by": None, "config": values}
+    return httpx.Response(200, json=body, headers={"ETag": f'"{revision}"'})
+
+
+def test_single_values_are_set_in_what_is_there_also_when_that_changes_meanwhile() -> None:
+    masters = Masters([config(1, worker={"visits": 8}), STALE, config(2, log_level="debug"), config(3)])
+    assert masters.run("config", "set", "worker.visits=64", "master.grant_s=null") == "config/3 configured\n"
+    sent = [json.loads(each.content) for each in masters.asked if each.method == "PUT"]
+    assert sent == [
+        {"worker": {"visits": 64}, "master": {"grant_s": None}},
+        {"log_level": "debug", "worker": {"visits": 64}, "master": {"grant_s": None}},
+    ]
+    assert [each.headers.get("if-match") for each in masters.asked] == [None, '"1"', None, '"2"']
+
+
+def test_a_whole_configuration_replaces_only_the_one_that_was_there(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("worker: {visits: 9}")
+    masters = Masters([config(1), STALE])
+    with pytest.raises(Failed):
+        masters.run("config", "put", "-f", str(file))
+    assert len(masters.asked) == 2
+    assert Masters([config(1), config(1)]).run("config", "put", "-f", str(file)) == "config/1 unchanged\n"
+
+
+def test_values_are_set_at_their_paths_and_nothing_else_changes() -> None:
+    before = {"a": {"b": 1, "c": 2}, "d": 3}
+    assert with_values(before, [(["a", "b"], 9), (["e", "f"], [1]), (["d", "x"], 1)]) == {
+        "a": {"b": 9, "c": 2}, "d": {"x": 1}, "e": {"f": [1]},
+    }  # fmt: skip
+    assert before == {"a": {"b": 1, "c": 2}, "d": 3}
+
+
+def test_a_new_key_is_the_only_thing_on_standard_output_and_is_not_asked_for_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = httpx.Response(201, json={"id": "0" * 16, "name": "ci", "role": "viewer", "key": "orb_x"})
+    assert Masters([made]).run("keys", "create", "ci", "--role", "viewer") == "orb_x\n"
+    assert "not shown again" in capsys.readouterr().err
+    with pytest.raises(Failed, match="may have been done"):
+        Masters([BROKEN], count=2).run("keys", "create", "ci", "--role", "viewer")
+
+
+def test_dead_letters_are_replayed_one_by_one_or_all_of_a_crawl() -> None:
+    asked = httpx.Response(202, json={"command": "replay-1"})
+    masters = Masters([asked, asked, asked])
+    masters.run("dead-letters", "replay", "7", "8")
+    masters.run("dead-letters", "replay", "-c", "docs")
+    assert masters.told == [
+        "m1 POST /v1/dead-letters/7/replay",
+        "m1 POST /v1/dead-letters/8/replay",
+        "m1 POST /v1/dead-letters/replay?crawl=docs",
+    ]
+    with pytest.raises(Usage):
+        Masters([]).run("dead-letters", "discard")
+
+
+def test_filters_that_mean_nothing_are_told_before_anything_is_asked() -> None:
+    for argv in (
+        ("get", "crawls", "--host", "a.test"),
+        ("get", "crawls", "docs", "--state", "running"),
+        ("get", "urls"),
+        ("get", "workers", "-c", "docs"),
+        ("get", "host", "a.test", "-c", "docs"),
+        ("describe", "crawl"),
+    ):
+        with pytest.raises(Usage):
+            Masters([]).run(*argv)
+
+
+def test_a_seed_upload_in_which_nothing_was_taken_has_failed() -> None:
+    report = {"lines": 1, "accepted": 0, "duplicate": 0, "rejected": 1, "durable_lines": 1,
+              "first_rejected": [{"line": 1, "url": "x\x1b", "reason": "it is no URL"}]}  # fmt: skip
+    masters = Masters([httpx.Response(200, json=report)])
+    masters.run("seeds", "add", "docs", "x\x1b")
+    assert masters.code == Exit.FAILED
+
+
+def test_the_documentation_has_every_verb_and_kind() -> None:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    [verbs] = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    text = (Path(__file__).resolve().parents[2] / "docs" / "ctl.md").read_text("utf-8")
+    for word in (*verbs.choices, *(resource.name for resource in RESOURCES)):
+        assert re.search(rf"`{word}\b", text), f"docs/ctl.md does not tell of {word}"
+
+
+def test_keys_are_found_by_name_too() -> None:
+    keys = listing([{"id": "0" * 16, "name": "ci", "role": "viewer", "created_at": None, "created_by": "x"}])
+    assert "ci" in Masters([keys]).run("get", "key", "ci")
+    with pytest.raises(Failed, match="there is no key 'nobody'"):
+        Masters([keys]).run("get", "key", "nobody")

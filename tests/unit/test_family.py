@@ -1,0 +1,170 @@
+"""The processes of one command: they end in the order that is said, the first reason counts, and nobody is left."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cli import family as families
+from cli.children import Child
+from cli.family import End, Ending, Family
+from cli.watch import Silent
+from shared.domain.errors import Unusable
+
+
+class Living:
+    """A child that lives until it is signalled; SIGTERM may be ignored, and every signal is put down in `ends`."""
+
+    def __init__(self, name: str, ends: list[str], *, stubborn: bool = False, status: int = 0) -> None:
+        self.name = name
+        self._ends = ends
+        self._stubborn = stubborn
+        self._status = status
+        self._over = asyncio.Event()
+        self._started = False
+        self.refuse: Exception | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return 1 if self._started and not self._over.is_set() else None
+
+    async def start(self) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self._started = True
+
+    async def exited(self) -> int:
+        await self._over.wait()
+        return self._status
+
+    def signal(self, number: int) -> None:
+        if self.pid is not None and not (self._stubborn and number == signal.SIGTERM):
+            self._ends.append(f"{self.name} {signal.Signals(number).name}")
+            self._over.set()
+
+    def ends(self) -> None:
+        """By itself."""
+        self._over.set()
+
+    def last_words(self) -> str:
+        return ""
+
+
+def ended(work: Callable[[Family, list[str]], Awaitable[None]]) -> tuple[Ending, list[str]]:
+    """How a family ended that did this work, and who was ended in which order."""
+    ends: list[str] = []
+
+    async def story() -> Ending:
+        family = Family(Silent(notes=False))
+        return await asyncio.wait_for(family.run(lambda: work(family, ends)), 30)
+
+    return asyncio.run(story()), ends
+
+
+async def two(family: Family, ends: list[str], *, stubborn: bool = False) -> None:
+    for name in ("engine", "member"):
+        assert await family.start(Living(name, ends, stubborn=stubborn))
+
+
+def send(*numbers: int) -> None:
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+
+def test_ctrl_c_ends_children_in_the_order_that_is_said() -> None:
+    async def work(family: Family, ends: list[str]) -> None:
+        await two(family, ends)
+        send(signal.SIGINT)
+        await family.over.wait()
+        await family.drain(["member"], ["engine"])
+
+    assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_ctrl_c_waits_for_nobody(second: int) -> None:
+    async def work(family: Family, ends: list[str]) -> None:
+        await two(family, ends, stubborn=True)
+        send(signal.SIGINT)
+        await family.over.wait()
+        send(second)
+        await family.drain(["member"], ["engine"])
+
+    assert ended(work) == (Ending(End.INTERRUPTED, at_once=True), ["engine SIGKILL", "member SIGKILL"])
+
+
+def test_a_terminal_that_goes_says_so_twice_and_the_family_is_drained_all_the_same() -> None:
+    async def work(family: Family, ends: list[str]) -> None:
+        await two(family, ends)
+        send(signal.SIGHUP)
+        await family.over.wait()
+        send(signal.SIGHUP)
+        await asyncio.sleep(0)
+        await family.drain(["member"], ["engine"])
+
+    assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
+
+
+def test_a_child_that_does_not_end_in_its_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "PATIENCE_S", 0.01)
+
+    async def work(family: Family, ends: list[str]) -> None:
+        await two(family, ends, stubborn=True)
+        family.end(Ending(End.INTERRUPTED))
+        await family.drain(["member"], ["engine"])
+
+    assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGKILL", "engine SIGKILL"])
+
+
+def test_the_first_reason_to_end_is_the_one_that_counts() -> None:
+    async def work(family: Family, ends: list[str]) -> None:
+        family.end(Ending(End.FAILED, "the disk is full"))
+        family.end(Ending(End.FINISHED))
+        assert family.over.is_set()
+
+    assert ended(work) == (Ending(End.FAILED, "the disk is full"), [])
+
+
+def test_a_child_that_cannot_be_started_is_the_end_and_takes_the_others_along() -> None:
+    async def work(family: Family, ends: list[str]) -> None:
+        await two(family, ends)
+        third = Living("third", ends)
+        third.refuse = Unusable("no port")
+        assert not await family.start(third)
+        assert family.over.is_set()
+
+    ending, ends = ended(work)
+    assert ending == Ending(End.FAILED, "cannot start third: no port")
+    assert ends == ["engine SIGKILL", "member SIGKILL"]
+
+
+def test_what_it_means_that_a_child_ended_well_is_said_by_who_started_it() -> None:
+    async def work(family: Family, ends: list[str]) -> None:
+        async def finished(child: Child) -> Ending:
+            return Ending(End.FINISHED, child.name)
+
+        child = Living("master", ends)
+        await family.start(child, ended=finished)
+        child.ends()
+        await family.over.wait()
+
+    assert ended(work) == (Ending(End.FINISHED, "master"), [])
+
+
+def test_work_that_fails_leaves_no_child_behind() -> None:
+    ends: list[str] = []
+
+    async def story() -> None:
+        family = Family(Silent(notes=False))
+
+        async def work() -> None:
+            await two(family, ends)
+            raise ValueError("a bug")
+
+        await family.run(work)
+
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(asyncio.wait_for(story(), 30))
+    assert ends == ["engine SIGKILL", "member SIGKILL"]

@@ -1,0 +1,173 @@
+"""When a master is fit to lead: by what its engines and its loop say, without changing its mind to and fro."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.control.health import Answered, Condition, Health, HealthRules, Missed, Observation, StoodStill, after
+from api.control.stalls import StallWatch
+from shared.adapters.local.clock import SystemClock
+from shared.domain.errors import Transient
+
+RULES = HealthRules(silent_s=6.0, stalled_s=5.0, well_s=4.0)
+CLOCK = SystemClock()
+ENGINES = ("database", "nats")
+
+steps = st.lists(
+    st.tuples(
+        st.floats(0.0, 3.0),
+        st.sampled_from([*map(Answered, ENGINES), *map(Missed, ENGINES), StoodStill(3.0), StoodStill(5.0)]),
+    ),
+    max_size=80,
+)
+
+
+def followed(seen: Sequence[tuple[float, Observation]]) -> list[tuple[float, Observation, Condition]]:
+    """Each observation with its time and the condition after it; `seen` holds the time since the one before."""
+    now, condition, found = 0.0, Condition(), []
+    for wait_s, observation in seen:
+        now += wait_s
+        condition = after(condition, observation, now, RULES)
+        found.append((now, observation, condition))
+    return found
+
+
+def again(times: int, every_s: float, observation: Observation) -> list[tuple[float, Observation]]:
+    return [(every_s, observation)] * times
+
+
+def ailments(*seen: tuple[float, Observation]) -> list[str | None]:
+    return [condition.ailment for _, _, condition in followed(seen)]
+
+
+def test_an_engine_that_is_silent_for_long_makes_unfit_and_for_a_moment_does_not() -> None:
+    misses = again(6, 1.0, Missed("nats"))
+    assert ailments((0.0, Answered("nats")), *misses[:5])[-1] is None
+    assert ailments((0.0, Answered("nats")), *misses)[-1] == "nats is silent for 6.0 s"
+    assert ailments((0.0, Answered("nats")), *misses[:5], (0.1, Answered("nats")), *misses[:5])[-1] is None
+
+
+def test_fit_again_takes_a_while_in_which_nothing_went_wrong() -> None:
+    sick = [*again(1, 0.0, Answered("nats")), *again(3, 2.0, Missed("nats"))]
+    well = again(9, 1.0, Answered("nats"))
+    assert ailments(*sick, *well[:4])[-1] is None
+    assert ailments(*sick, *well[:3])[-1] is not None
+    assert ailments(*sick, *well[:3], (0.9, Missed("nats")), *well[:3])[-1] is not None, "a relapse"
+
+
+def test_a_loop_that_stood_still_makes_unfit_and_a_hiccup_does_not() -> None:
+    answers = again(4, 1.0, Answered("nats"))
+    assert ailments((0.0, StoodStill(4.9)))[-1] is None
+    assert ailments((0.0, StoodStill(5.1)))[-1] == "the loop stood still for 5.1 s"
+    assert ailments((0.0, StoodStill(5.1)), *answers)[-1] is None
+
+
+def test_fit_again_needs_a_word_from_every_engine() -> None:
+    start = [*again(1, 0.0, Answered("nats")), *again(1, 0.0, Answered("database"))]
+    sick = [*start, *again(2, 3.0, Missed("nats"))]
+    well = again(9, 1.0, Answered("nats"))
+    assert ailments(*sick, *well)[-1] is not None
+    assert ailments(*sick, *well, (0.0, Answered("database")), (0.0, Answered("nats")))[-1] is None
+
+
+@given(steps)
+def test_nobody_is_fit_again_within_the_time_that_all_must_be_well(seen: list[tuple[float, Observation]]) -> None:
+    unfit_at = None
+    for now, _, condition in followed(seen):
+        if condition.ailment is not None:
+            unfit_at = now if unfit_at is None else unfit_at
+        elif unfit_at is not None:
+            assert now - unfit_at >= RULES.well_s
+            unfit_at = None
+
+
+@given(steps)
+def test_fit_is_who_heard_of_every_engine_in_time_and_never_stood_still(seen: list[tuple[float, Observation]]) -> None:
+    """Whatever else happens: who is fit has no engine silent for too long, as far as it was asked."""
+    answered: dict[str, float] = {}
+    for now, observation, condition in followed(seen):
+        match observation:
+            case Answered(engine):
+                answered[engine] = now
+            case Missed(engine):
+                if now - answered.setdefault(engine, now) >= RULES.silent_s:
+                    assert condition.ailment is not None
+            case StoodStill(seconds):
+                assert seconds < RULES.stalled_s or condition.ailment is not None
+
+
+def test_an_engine_that_goes_away_and_comes_back_is_noticed_both_times() -> None:
+    async def story() -> None:
+        away = asyncio.Event()
+
+        async def probe() -> None:
+            if away.is_set():
+                raise Transient("away")
+
+        health = Health({"nats": probe}, CLOCK, HealthRules(0.05, 5.0, 0.05), every_s=0.005)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            running = group.create_task(health.run())
+            await health.fit()
+            away.set()
+            assert (await health.unfit()).startswith("nats is silent")
+            away.clear()
+            await health.fit()
+            running.cancel()
+
+    asyncio.run(story())
+
+
+def test_an_engine_that_never_answers_its_probe_is_silent() -> None:
+    async def story() -> None:
+        async def probe() -> None:
+            await asyncio.Event().wait()
+
+        health = Health({"nats": probe}, CLOCK, HealthRules(0.1, 5.0, 0.05), every_s=0.005)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            running = group.create_task(health.run())
+            assert (await health.unfit()).startswith("nats is silent")
+            running.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_loop_that_stands_still_is_told_of_while_it_does_and_afterwards() -> None:
+    """The loop is blocked until the watch says so: only a watch from outside of it can."""
+    said: list[str] = []
+    noticed = threading.Event()
+
+    def stuck(where: str) -> None:
+        said.append(where)
+        noticed.set()
+
+    async def story() -> list[float]:
+        stood: list[float] = []
+        over = asyncio.Event()
+
+        def told(seconds: float) -> None:
+            stood.append(seconds)
+            over.set()
+
+        with StallWatch(CLOCK, told, least_s=0.2, every_s=0.01, stuck=stuck).watching():
+            await asyncio.sleep(0.05)
+            assert noticed.wait(30)  # the whole loop waits
+            async with asyncio.timeout(30):
+                await over.wait()
+        return stood
+
+    stood = asyncio.run(story())
+    assert stood[0] >= 0.2
+    assert "noticed.wait" in said[0], "the log says where the loop stands"
+
+
+def test_the_watch_ends_with_its_block_even_when_it_has_just_begun_to_ask() -> None:
+    async def story() -> None:
+        for _ in range(50):
+            with StallWatch(CLOCK, lambda _: None, least_s=60.0, every_s=0.0).watching():
+                await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert not [thread for thread in threading.enumerate() if thread.name == "stall-watch"]

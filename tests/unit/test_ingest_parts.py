@@ -1,0 +1,27 @@
+"""What is applied in one transaction is bounded by its size, so that an upload holds no other writer up for long."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.frontier.ingest import parts
+from shared.ports.broker import Delivered
+
+
+def reports(sizes: list[int]) -> list[Delivered]:
+    return [Delivered(n, n, bytes(size)) for n, size in enumerate(sizes, 1)]
+
+
+@given(st.lists(st.integers(0, 30), max_size=40), st.integers(1, 50))
+def test_parts_are_the_reports_in_their_order_each_as_large_as_it_may_be(sizes: list[int], most: int) -> None:
+    whole = reports(sizes)
+    cut = list(parts(whole, most))
+    assert [report for part in cut for report in part] == whole
+    assert all(cut)
+    held = [sum(len(report.data) for report in part) for part in cut]
+    assert all(size <= most or len(part) == 1 for size, part in zip(held, cut, strict=True))
+    following = [len(part[0].data) for part in cut[1:]]
+    assert all(size + more > most for size, more in zip(held, following, strict=False))
+
+
+def test_a_report_that_is_larger_by_itself_is_applied_alone() -> None:
+    assert [len(part) for part in parts(reports([1, 99, 1, 1]), 10)] == [1, 1, 2]

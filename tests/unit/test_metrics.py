@@ -1,0 +1,89 @@
+"""The table of metrics says what the processes expose, neither more nor less."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from api.metrics import METRICS as MASTERS
+from api.traffic import measure
+from shared.telemetry import Metric, exposed, registry_of
+from workers.metrics import METRICS as WORKERS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+BASE_UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_info")
+PARTS_OF_A_UNIT = ("milli", "_ms", "_kb", "_mb", "minutes", "hours", "percent")
+
+
+def documented(section: str) -> dict[str, tuple[str, str]]:
+    """Name -> type and labels, as the table of this section has them."""
+    text = DOCS.read_text("utf-8").split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*?) *\| (.+?) \| (.*?) ?\|$", text, re.MULTILINE)
+    assert all(meaning for _, _, _, meaning, _ in rows)
+    return {name: (kind, labels) for name, kind, labels, _, _ in rows}
+
+
+def described(metrics: Sequence[Metric]) -> dict[str, tuple[str, str]]:
+    return {f"orb_{metric.name}": (metric.kind, ", ".join(metric.labels)) for metric in metrics}
+
+
+def of_http() -> dict[str, tuple[str, str]]:
+    """What the middleware of the API registers."""
+    registry = CollectorRegistry()
+    measure(FastAPI(), registry)
+    suffix = {"counter": "_total"}
+    found = {}
+    for collector in registry._collector_to_names:
+        for family in collector.collect():
+            labels = ", ".join(getattr(collector, "_labelnames"))  # noqa: B009  not declared in their types
+            found[family.name + suffix.get(family.type, "")] = (family.type, labels)
+    return found
+
+
+def test_the_table_of_masters_and_their_registry_agree() -> None:
+    assert documented("Masters") == described(MASTERS) | of_http()
+
+
+def test_the_table_of_workers_and_their_registry_agree() -> None:
+    assert documented("Workers") == described(WORKERS)
+
+
+@pytest.mark.parametrize("metric", [*MASTERS, *WORKERS], ids=lambda metric: metric.name)
+def test_names_follow_the_convention(metric: Metric) -> None:
+    assert (metric.kind == "counter") == metric.name.endswith("_total")
+    assert not any(part in metric.name for part in PARTS_OF_A_UNIT), "base units only"
+    if metric.kind == "histogram":
+        assert metric.name.endswith("_seconds")
+    assert "le" not in metric.labels
+    assert metric.text.endswith(".")
+
+
+def test_a_metric_of_both_kinds_of_member_is_one_metric() -> None:
+    both = described(MASTERS).keys() & described(WORKERS).keys()
+    assert both == {"orb_member_lease_seconds", "orb_member_sessions_lost_total"}
+    assert {name: described(MASTERS)[name] for name in both} == {name: described(WORKERS)[name] for name in both}
+
+
+def test_a_registry_is_read_anew_at_every_scrape() -> None:
+    pages = Metric("pages_total", "counter", "Pages.", ("crawl",))
+    counted: dict[tuple[str, ...], float] = {("a",): 1}
+    registry = registry_of([pages], lambda: [(pages, counted)])
+    assert b'\norb_pages_total{crawl="a"} 1.0\n' in exposed(registry)[0]
+    counted["b",] = 2
+    text, media_type = exposed(registry, "application/openmetrics-text; version=1.0.0")
+    assert b'\norb_pages_total{crawl="b"} 2.0\n' in text
+    assert media_type.startswith("application/openmetrics-text")
+    assert text.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize("module", ["api.main", "workers.main"])
+def test_who_exposes_no_metrics_does_not_load_their_library(module: str) -> None:
+    """As the processes of `orb crawl` do: they begin with nothing more than these modules."""
+    code = f"import sys, {module}; print([name for name in sys.modules if name.startswith('prometheus')])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=DOCS.parents[1], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

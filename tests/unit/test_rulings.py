@@ -1,0 +1,143 @@
+"""Every rule that applies to a URL says so, in order, and the first that does not allow it is why it is not fetched."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shared.domain.crawl_state import CANCELLED, Standing
+from shared.domain.frontier import CrawlState, UrlState
+from shared.domain.ids import Fingerprint, HostId
+from shared.domain.ledger import Counters
+from shared.domain.robots import RobotsRecord, robots_record
+from shared.domain.rulings import Circumstances, Ruling, rulings, why_not_now
+from shared.domain.spec_parse import parse_spec
+from shared.domain.url import Location, locate
+from shared.domain.views import FetchView, HostView, UrlView
+
+NOW_MS = 1_700_000_000_000
+HOST = HostView(HostId(1), "a.test", 4, 0, 1, 10, 0, 0, 0, 0, None, 0, 0, 0, None)
+AROUND = Circumstances(Standing(CrawlState.RUNNING), 5_000, Counters(pages=10, bytes=2_000), HOST, None, 3)
+ROBOTS = robots_record(200, b"User-agent: *\nDisallow: /private\n", fetched_at_ms=NOW_MS)
+
+
+def at(url: str) -> Location:
+    found = locate(url)
+    assert found is not None
+    return found
+
+
+def view(state: UrlState, **more: Any) -> UrlView:
+    known = UrlView(
+        "http://a.test/x", Fingerprint(bytes(16)), state, None, 1, 0, 0, 0, 0, None, HOST, None, ("http://a.test/",), ()
+    )
+    return replace(known, **more)
+
+
+def judged(
+    known: UrlView | None = None,
+    around: Circumstances = AROUND,
+    url: str = "http://a.test/x",
+    **sections: Any,
+) -> dict[str, Ruling]:
+    spec = parse_spec({"seeds": ["http://a.test/"], **sections})
+    found = rulings(url, at(url), known, spec, around, NOW_MS)
+    names = [ruling.rule for ruling in found]
+    assert len(set(names)) == len(names), "each rule speaks once"
+    return {ruling.rule: ruling for ruling in found}
+
+
+def held_by(found: dict[str, Ruling]) -> list[str]:
+    return [ruling.rule for ruling in found.values() if not ruling.allowed]
+
+
+def test_a_queued_url_that_nothing_keeps_waiting_is_held_up_by_no_rule() -> None:
+    found = judged(view(UrlState.QUEUED))
+    assert held_by(found) == []
+    assert why_not_now(list(found.values())) is None
+    order = ["canonical", "scope", "state", "robots", "crawl", "budget", "pool", "blocked", "delay"]
+    assert list(found) == order
+
+
+@pytest.mark.parametrize(
+    ("record", "allowed", "said"),
+    [
+        (None, True, "not fetched yet"),
+        (ROBOTS, False, "line 2 decides for orb: 'Disallow: /private', in the group of *"),
+        (
+            robots_record(200, b"User-agent: *\nDisallow: /b\n", fetched_at_ms=NOW_MS),
+            True,
+            "no rule of it keeps orb out",
+        ),
+        (robots_record(404, b"", fetched_at_ms=NOW_MS), True, "everything is allowed (status 404)"),
+        (robots_record(503, b"", fetched_at_ms=NOW_MS), False, "cannot be read (status 503)"),
+        (robots_record(404, b"", fetched_at_ms=NOW_MS - 10**9), True, "to be fetched anew"),
+    ],
+)
+def test_robots_txt_is_told_by_the_line_that_decides(record: RobotsRecord | None, allowed: bool, said: str) -> None:
+    found = judged(around=replace(AROUND, robots=record), url="http://a.test/private/x")
+    assert found["robots"].allowed == allowed
+    assert said in found["robots"].detail
+    disregarded = judged(
+        around=replace(AROUND, robots=record), url="http://a.test/private/x", politeness={"obey_robots": False}
+    )
+    assert disregarded["robots"].allowed
+
+
+@pytest.mark.parametrize(
+    ("standing", "said"),
+    [
+        (Standing(CrawlState.CREATED), "`start` begins it"),
+        (Standing(CrawlState.PAUSED), "until `resume`"),
+        (Standing(CrawlState.FINISHED, reason=CANCELLED), "(cancelled): what is queued waits for `start`"),
+        (Standing(CrawlState.SEEDING), ""),
+    ],
+)
+def test_a_crawl_that_sends_nothing_out_says_what_would_change_that(standing: Standing, said: str) -> None:
+    found = judged(view(UrlState.QUEUED), replace(AROUND, standing=standing))
+    assert found["crawl"].allowed == (not said)
+    assert said in found["crawl"].detail
+
+
+@pytest.mark.parametrize(
+    ("budget", "name"),
+    [({"max_pages": 10}, "max_pages"), ({"max_bytes": 2_000}, "max_bytes"), ({"max_seconds": 5}, "max_seconds")],
+)
+def test_a_budget_that_is_spent_is_named(budget: dict[str, int], name: str) -> None:
+    found = judged(view(UrlState.QUEUED), budget=budget)
+    assert held_by(found) == ["budget"]
+    assert f"budget.{name} is spent" in found["budget"].detail
+    more = judged(view(UrlState.QUEUED), budget={key: value + 1 for key, value in budget.items()})
+    assert held_by(more) == []
+
+
+def test_what_only_makes_a_url_wait_is_told_too() -> None:
+    blocked = replace(HOST, blocked_until_ms=NOW_MS + 60_000, failures=3, last_failure="connect", crawl_delay_ms=7_000)
+    waiting = view(UrlState.WAITING, due_ms=NOW_MS + 1_000, attempts=2, host=blocked)
+    found = judged(waiting, replace(AROUND, host=blocked, workers=0), budget={"max_pages_per_host": 10})
+    assert held_by(found) == ["back_off", "pool", "host_budget", "blocked"]
+    assert "after 3 failures (connect)" in found["blocked"].detail
+    assert "every 7 s" in found["delay"].detail
+    assert why_not_now(list(found.values())) == found["back_off"].detail
+    due = judged(replace(waiting, due_ms=NOW_MS))
+    assert held_by(due) == []
+
+
+def test_what_is_fetched_or_given_up_is_held_by_its_own_state() -> None:
+    fetch = FetchView(NOW_MS, 301, False, None, None, 0, 0, None, b"", None, None, None, "http://b.test/", None, 0, ())
+    moved = judged(view(UrlState.DONE, fetch=fetch))
+    assert held_by(moved) == ["duplicate"]
+    assert "a redirect to http://b.test/" in moved["duplicate"].detail
+    page = judged(view(UrlState.DONE, fetch=replace(fetch, redirect=None, status=200)))
+    assert "is fetched once" in page["duplicate"].detail
+    assert held_by(judged(view(UrlState.LEASED))) == ["state"]
+    assert "status 404" in judged(view(UrlState.FAILED, reason="http_404"))["state"].detail
+
+
+def test_one_that_was_kept_out_is_judged_again_and_one_in_another_spelling_is_named() -> None:
+    excluded = judged(view(UrlState.EXCLUDED, reason="depth", depth=4), scope={"max_depth": 3})
+    assert held_by(excluded) == ["depth", "state"]
+    unseen = judged(None, replace(AROUND, host=None), url="HTTP://B.test:80/x#y")
+    assert "the same URL as http://b.test/x" in unseen["canonical"].detail
+    assert held_by(unseen) == ["other_host"]
+    assert "delay" not in unseen, "nothing is known of the host"

@@ -1,0 +1,208 @@
+"""Masters follow what is published, and every value of it is kept to from then on."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from api.control.tuning import Tuning, limits_of, started_as
+from api.control.uploading import SeedUpload
+from api.frontier.crawls import Crawls
+from api.frontier.front import Front
+from api.frontier.leases import HeldByAnother, Leases, MayGrant
+from api.frontier.ownership import FrontierSettings, Ownership
+from api.frontier.room import PoolRoom
+from api.frontier.shares import Shares
+from api.frontier.tally import FrontierTally
+from shared.adapters.local.clock import SystemClock
+from shared.domain.config import AS_STARTED, Drains, HotConfig, MasterPart, MasterTuning, StoredConfig, master_tuning
+from shared.domain.crawl import CrawlSpec
+from shared.domain.errors import Refused
+from shared.domain.frontier import Fence, Position
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
+from shared.domain.ledger import Claimed, LeasedUrl, LeaseRow
+from shared.domain.spec_parse import parse_spec
+from shared.ports.broker import Broker
+from shared.ports.store import Store
+from shared.wire.keys import DRAINS, SETTINGS, Keys
+from shared.wire.messages import WorkerStatus
+from shared.wire.wanted import config_record, drains_record
+from tests.support.published import Published
+
+KEYS = Keys("test")
+STARTED = MasterTuning(grant_s=30.0)
+
+
+def entries(revision: int, config: HotConfig = AS_STARTED, *drained: str) -> dict[str, bytes]:
+    return {
+        KEYS.setting(SETTINGS): config_record(StoredConfig(revision, config)),
+        KEYS.setting(DRAINS): drains_record(Drains(masters=drained)),
+    }
+
+
+class Followed:
+    """A tuning, and what it asked of the master."""
+
+    def __init__(self, view: Published) -> None:
+        self.applied: list[MasterTuning] = []
+        self.drained: list[bool] = []
+        self.tuning = Tuning(view, KEYS, "m1", STARTED, apply=self.applied.append, drain=self.drained.append)
+        self.view = view
+
+    def show(self, shown: dict[str, bytes]) -> None:
+        self.view.show(shown)
+        self.tuning.follow(self.view.snapshot)
+
+
+# --- following --------------------------------------------------------------------------------------------------------
+
+
+def test_each_revision_is_applied_once_and_its_number_known() -> None:
+    followed = Followed(Published())
+    config = HotConfig(master=MasterPart(batch=7))
+    for _ in range(2):
+        followed.show(entries(1, config))
+    assert [tuning.batch for tuning in followed.applied] == [7]
+    assert (followed.tuning.revision, followed.tuning.current.batch) == (1, 7)
+    followed.show(entries(2))
+    assert (followed.tuning.revision, followed.tuning.current) == (2, STARTED)
+
+
+def test_only_its_own_drain_concerns_a_master_and_only_when_it_changes() -> None:
+    followed = Followed(Published())
+    for drained in (("m2",), ("m1", "m2"), ("m1",), (), ()):
+        followed.show(entries(0, AS_STARTED, *drained))
+    assert followed.drained == [True, False]
+
+
+def test_what_cannot_be_read_leaves_everything_as_it_was() -> None:
+    followed = Followed(Published())
+    followed.show(entries(1, HotConfig(master=MasterPart(batch=7)), "m1"))
+    followed.show({KEYS.setting(SETTINGS): b"{", KEYS.setting(DRAINS): b"{"})
+    followed.show({})
+    assert (followed.tuning.revision, followed.tuning.current.batch, followed.drained) == (1, 7, [True])
+
+
+def test_a_change_is_followed_as_soon_as_it_is_seen() -> None:
+    async def story() -> None:
+        view = Published(entries(1, HotConfig(master=MasterPart(batch=7))))
+        followed, applied = Followed(view), asyncio.Event()
+        followed.tuning._apply = lambda tuning: applied.set()
+        running = asyncio.ensure_future(followed.tuning.run())
+        await asyncio.wait_for(applied.wait(), 10)
+        applied.clear()
+        view.show(entries(2, HotConfig(master=MasterPart(batch=8))))
+        await asyncio.wait_for(applied.wait(), 10)
+        assert followed.tuning.revision == 2
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(story())
+
+
+# --- what is applied --------------------------------------------------------------------------------------------------
+
+
+def row(number: int, grants: int = 0) -> LeaseRow:
+    order = (Fingerprint(bytes(16)),)
+    held = {order[0]: LeasedUrl("http://a/", 2, 2, 1, 0, 0, 0, 0)}
+    return LeaseRow(
+        LeaseId(number), CrawlId(1), Revision(1), HostId(1), "a", 0, "default", 0, order, held, grants=grants
+    )
+
+
+def test_a_shorter_grant_is_for_new_grants_and_shortens_none_that_was_given() -> None:
+    leases = Leases(grant_s=30.0)
+    first, second = leases.add(row(1), 0.0), leases.add(row(2), 0.0)
+    leases.granted(first, 1, "w", 0.0)
+    leases.grant_s = 5.0
+    leases.granted(second, 1, "w", 0.0)
+    leases.extended(first, 1.0)
+    assert (first.live(29.9), second.live(5.1)) == (True, False)
+    assert leases.begin(LeaseId(1), 2, "v", 10.0) == HeldByAnother(20.0)
+
+
+def test_a_new_owner_waits_for_grants_of_before_as_long_as_any_owner_gives_them() -> None:
+    """The earlier owner may not have heard of the shorter grants: two workers would fetch from the host at once."""
+    leases = Leases(grant_s=5.0, longest_s=30.0)
+    held = leases.take_over(row(1, grants=1), 0.0, ended=False)
+    assert leases.begin(LeaseId(1), 2, "v", 10.0) == HeldByAnother(20.0)
+    assert leases.begin(LeaseId(1), 2, "v", 30.0) == MayGrant(held, expired=True)
+
+
+def test_whatever_is_turned_owners_take_grants_of_before_for_as_long_as_they_were_started_to_give_them() -> None:
+    started = FrontierSettings(partitions=8, grant_s=30.0, ack_wait_s=7.0)
+    assert master_tuning(AS_STARTED, started_as(started, "info")) == started_as(started, "info")
+    turned = master_tuning(HotConfig(master=MasterPart(grant_s=5.0, batch=7)), started_as(started, "info"))
+    limits = limits_of(started, turned)
+    assert (limits.grant_s, limits.longest_grant_s, limits.batch) == (5.0, 30.0, 7)
+    assert (limits.partitions, limits.ack_wait_s) == (8, 7.0), "what cannot be turned stays"
+    assert limits_of(started, started_as(started, "info")).longest_grant_s == 30.0
+
+
+def test_dispatch_keeps_as_many_shards_ahead_as_it_may_and_none_at_all_at_zero() -> None:
+    room = PoolRoom()
+    room.heard(WorkerStatus("w", "default", 10, 0), 0.0)
+    assert room.for_pool("default", 0.0) == 20
+    for ahead, shards in ((1.5, 15), (0.25, 2), (0.0, 0), (2.0, 20)):
+        room.ahead = ahead
+        assert room.for_pool("default", 0.0) == shards
+
+
+def test_a_front_takes_in_no_further_host_above_a_lowered_limit() -> None:
+    front = Front(Shares(), most_hosts=10, rested_from=0.0)
+    assert not front.full()
+    front.most_hosts = 0
+    assert front.full()
+
+
+def test_an_owner_goes_on_under_other_limits_at_once() -> None:
+    async def story() -> None:
+        own = Ownership(
+            Claimed(Fence(Partition(0), Term(1), 0), Position(), 1, 1, ()),
+            store=cast(Store, None),
+            broker=cast(Broker, None),
+            clock=SystemClock(),
+            crawls=Crawls(),
+            room=PoolRoom(),
+            settings=FrontierSettings(grant_s=30.0, longest_grant_s=30.0),
+            tally=FrontierTally(),
+        )
+        own.tune(FrontierSettings(grant_s=5.0, most_hosts=7, batch=3, shards_at_once=2, sweep_s=0.5))
+        assert (own.leases.grant_s, own.front.most_hosts) == (5.0, 7)
+        assert (own.settings.batch, own.settings.shards_at_once, own.settings.sweep_s) == (3, 2, 0.5)
+        assert own.tuned.is_set(), "a sweep that sleeps for long is woken"
+        assert own.work.is_set(), "and so is a dispatch"
+
+    asyncio.run(story())
+
+
+class HalfFull:
+    """A broker whose fullest partition has half of what it may have waiting."""
+
+    def __init__(self) -> None:
+        self.stored = 0
+
+    async def fullness(self, kind: str) -> float:
+        return 0.5
+
+    async def publish_report(self, *report: Any) -> int:
+        self.stored += 1
+        return self.stored
+
+
+@pytest.mark.parametrize(("refused_at", "refused"), [(0.0, True), (0.5, True), (0.6, False)])
+def test_uploads_are_refused_from_the_fullness_that_is_said(refused_at: float, refused: bool) -> None:
+    async def story() -> None:
+        broker, spec = HalfFull(), parse_spec({"seeds": ["http://a.test/"]})
+        assert isinstance(spec, CrawlSpec)
+        upload = SeedUpload(cast(Broker, broker), CrawlId(1), Revision(1), spec, 4, None, refused_at=refused_at)
+        await upload.take("http://a.test/1")
+        if refused:
+            with pytest.raises(Refused):
+                await upload.finish()
+        else:
+            assert (await upload.finish()).accepted == 1
+        assert broker.stored == (0 if refused else 1)
+
+    asyncio.run(story())

@@ -1,0 +1,276 @@
+"""A worker follows what is published: how much it holds, how soon it reports, and that it drains."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from shared.adapters.local.clock import SystemClock
+from shared.domain.config import AS_STARTED, Drains, HotConfig, StoredConfig, WorkerPart, WorkerTuning
+from shared.ports.broker import Broker
+from shared.supervise import Tasks
+from shared.wire.keys import DRAINS, SETTINGS, Keys
+from shared.wire.messages import UrlOutcome, WorkerStatus, decode_status
+from shared.wire.wanted import config_record, drains_record
+from tests.support.published import Published
+from workers.archive import WarcArchive
+from workers.report import Reporter, SettledUrl
+from workers.runtime import Identity, Runtime
+from workers.tally import Tally
+from workers.tuning import Tuning
+from workers.visit import Equipment
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = Keys("test")
+STARTED = WorkerTuning(visits=64, report_s=2.0, log_level="info")
+
+
+def entries(revision: int, config: HotConfig = AS_STARTED, *drained: str) -> dict[str, bytes]:
+    return {
+        KEYS.setting(SETTINGS): config_record(StoredConfig(revision, config)),
+        KEYS.setting(DRAINS): drains_record(Drains(workers=drained)),
+    }
+
+
+def within(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(cast(Any, story()), 20))
+
+
+# --- following --------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_takes_its_pools_values_and_its_own_drain() -> None:
+    applied: list[tuple[WorkerTuning, int]] = []
+    drained: list[bool] = []
+    view = Published()
+    tuning = Tuning(
+        view,
+        KEYS,
+        member="w1",
+        pool="eu",
+        started=STARTED,
+        most_visits=100,
+        apply=lambda values, revision: applied.append((values, revision)),
+        drain=drained.append,
+    )
+    config = HotConfig(worker=WorkerPart(visits=500, report_s=1.0), pools={"eu": WorkerPart(report_s=0.5)})
+    shown = [entries(1, config), entries(1, config, "w1"), entries(1, config, "w1", "w2"), {}, entries(2), entries(2)]
+    for each in shown:
+        view.show(each)
+        tuning.follow(view.snapshot)
+    assert applied == [(WorkerTuning(100, 0.5, "info"), 1), (STARTED, 2)], "no more visits than connections"
+    assert drained == [True, False]
+
+
+# --- holding ----------------------------------------------------------------------------------------------------------
+
+
+class Message:
+    """A shard that nobody can read: it is acknowledged at once, unless it is handed back."""
+
+    data, delivery = b"", 1
+
+    def __init__(self, settled: "asyncio.Queue[str]") -> None:
+        self._settled = settled
+
+    async def ack(self) -> None:
+        self._settled.put_nowait("ack")
+
+    async def nak(self, delay_s: float) -> None:
+        self._settled.put_nowait("nak")
+
+    async def working(self) -> None:
+        raise AssertionError("nobody works on it")
+
+
+class OneMessageAPull:
+    """A broker in which a pull ends when the test lets it, with one message."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.pulling = asyncio.Event()
+        self.deliver = asyncio.Event()
+        self.settled: asyncio.Queue[str] = asyncio.Queue()
+        self.told: list[WorkerStatus] = []
+
+    async def pull_visits(self, pool: str, most: int, wait_s: float) -> Sequence[Message]:
+        self.asked.append(most)
+        self.pulling.set()
+        await self.deliver.wait()
+        self.deliver.clear()
+        return [Message(self.settled)]
+
+    async def tell(self, subject: str, data: bytes) -> None:
+        self.told.append(decode_status(data))
+
+    async def next_pull(self) -> int:
+        """Wait for a further pull: how many it asks for."""
+        self.pulling.clear()
+        self.deliver.set()
+        await self.pulling.wait()
+        return self.asked[-1]
+
+
+async def always() -> None:
+    """There always is room."""
+
+
+def runtime_of(
+    broker: OneMessageAPull, tasks: Tasks, visits: int = 4, room: Callable[[], Awaitable[None]] = always
+) -> Runtime:
+    equipment = SimpleNamespace(
+        clock=SystemClock(), reporter=SimpleNamespace(room=room), tally=Tally(), failpoint=lambda name: None
+    )
+    return Runtime(
+        Identity("w1", "p", "default", 1),
+        broker=cast(Broker, broker),
+        crawls=cast(Any, None),
+        equipment=cast(Equipment, equipment),
+        tasks=tasks,
+        visits=visits,
+    )
+
+
+def test_more_or_fewer_visits_are_asked_for_at_the_next_pull() -> None:
+    async def story() -> None:
+        broker = OneMessageAPull()
+        async with Tasks() as tasks:
+            runtime = runtime_of(broker, tasks)
+            pulling = tasks.start("pull", runtime.pull())
+            await broker.pulling.wait()
+            assert broker.asked == [4]
+            runtime.tune(9, 3)
+            assert await broker.next_pull() in (8, 9)
+            runtime.tune(1, 4)
+            await runtime.tell()
+            assert (broker.told[-1].visits, broker.told[-1].config) == (1, 4)
+            pulling.cancel()
+
+    within(story)
+
+
+def test_a_worker_told_to_hold_fewer_or_none_while_its_reports_held_it_back_pulls_no_more_than_that() -> None:
+    async def story() -> None:
+        broker, room = OneMessageAPull(), asyncio.Event()
+        held = asyncio.Event()
+
+        async def until_reported() -> None:
+            held.set()
+            await room.wait()
+
+        async with Tasks() as tasks:
+            runtime = runtime_of(broker, tasks, room=until_reported)
+            pulling = tasks.start("pull", runtime.pull())
+            await held.wait()
+            runtime.drain(True)
+            room.set()
+            await runtime.tell()
+            await asyncio.sleep(0)
+            assert broker.asked == [], "it rests"
+            room.clear()
+            held.clear()
+            runtime.drain(False)
+            await held.wait()
+            runtime.tune(1, 2)
+            room.set()
+            await broker.pulling.wait()
+            assert broker.asked == [1]
+            pulling.cancel()
+
+    within(story)
+
+
+def test_a_drained_worker_hands_back_what_an_open_pull_still_brings_and_pulls_again_when_it_may() -> None:
+    async def story() -> None:
+        broker = OneMessageAPull()
+        async with Tasks() as tasks:
+            runtime = runtime_of(broker, tasks)
+            pulling = tasks.start("pull", runtime.pull())
+            await broker.pulling.wait()
+            runtime.drain(True)
+            broker.deliver.set()
+            assert await broker.settled.get() == "nak"
+            await runtime.tell()
+            assert (broker.told[-1].pulling, broker.told[-1].draining) == (False, True)
+            assert len(broker.asked) == 1, "it pulls nothing more"
+            broker.pulling.clear()
+            runtime.drain(False)
+            await broker.pulling.wait()
+            await runtime.tell()
+            assert (broker.told[-1].pulling, broker.told[-1].draining) == (True, False)
+            pulling.cancel()
+
+    within(story)
+
+
+# --- reporting --------------------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """A broker that keeps reports, and an archive that is durable at once."""
+
+    def __init__(self) -> None:
+        self.reported = asyncio.Event()
+
+    async def publish_report(self, *report: Any) -> int:
+        self.reported.set()
+        return 1
+
+    async def sync(self) -> None:
+        """Nothing is on its way."""
+
+    def writer(self, crawl: Any) -> "Kept":
+        return self
+
+
+def test_a_page_that_waits_is_reported_at_the_new_pace() -> None:
+    async def story() -> None:
+        kept = Kept()
+        async with Tasks() as tasks:
+            reporter = Reporter(
+                broker=cast(Broker, kept),
+                archive=cast(WarcArchive, kept),
+                clock=SystemClock(),
+                producer="p",
+                report_s=60.0,
+            )
+            running = tasks.start("report", reporter.run())
+            visit = reporter.visit(None, 1, cast(Any, 4096), 1, 1)
+            visit.add(SettledUrl(UrlOutcome(bytes(16), 0, 0)))
+            reporter.pace(0.01)
+            await kept.reported.wait()
+            running.cancel()
+
+    within(story)
+
+
+# --- logging ----------------------------------------------------------------------------------------------------------
+
+_LOGGING = """
+import logging, structlog
+from shared.telemetry import configure_logging, set_log_level
+configure_logging("info", "json")
+log = structlog.get_logger("orb")
+for level in ("info", "debug", "error", "info"):
+    set_log_level(level)
+    for name in ("debug", "info", "warning", "error"):
+        getattr(log, name)(f"{level}.{name}")
+    logging.getLogger("other").info(f"{level}.other")
+"""
+
+
+def test_the_log_level_changes_for_loggers_that_were_used_before() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOGGING], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == ""
+    said = [line.split('"event": "')[1].split('"')[0] for line in done.stderr.splitlines()]
+    assert said == [
+        *("info.info", "info.warning", "info.error"),
+        *("debug.debug", "debug.info", "debug.warning", "debug.error"),
+        "error.error",
+        *("info.info", "info.warning", "info.error"),
+    ]

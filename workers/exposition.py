@@ -1,0 +1,97 @@
+"""A worker's metrics over HTTP: the one path /metrics, read between two steps of everybody else on the event loop.
+
+It is no web server: an answer a connection, few connections at once, and none that keeps its own open.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from shared.domain.errors import Unusable
+from shared.telemetry import exposed
+from shared.tls import ServerTls
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+log = structlog.get_logger(__name__)
+
+PATH: Final = "/metrics"
+MOST_CONNECTIONS: Final = 16
+HEAD_BYTES: Final = 8192
+ANSWER_S: Final = 5.0
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+@asynccontextmanager
+async def exposing(address: str, registry: "CollectorRegistry", tls: ServerTls | None = None) -> AsyncIterator[str]:
+    """Answers at `host:port` (port 0: any free one) until the block ends; yields the address it has. Unusable when it
+    cannot be had."""
+    host, _, port = address.rpartition(":")
+    writers: set[asyncio.StreamWriter] = set()
+    try:
+        if not host:
+            raise ValueError("it names no host")
+        server = await asyncio.start_server(
+            partial(_serve, registry, writers), host.strip("[]"), int(port), limit=HEAD_BYTES,
+            ssl=None if tls is None else tls.context,
+        )  # fmt: skip
+    except (OSError, ValueError, OverflowError) as error:
+        raise Unusable(f"cannot listen at {address} for metrics ({error}): choose another with --metrics") from error
+    try:
+        bound, number = server.sockets[0].getsockname()[:2]
+        yield f"[{bound}]:{number}" if ":" in bound else f"{bound}:{number}"
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()
+
+
+async def _serve(
+    registry: "CollectorRegistry",
+    writers: set[asyncio.StreamWriter],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    writers.add(writer)
+    try:
+        if len(writers) <= MOST_CONNECTIONS:
+            async with asyncio.timeout(ANSWER_S):
+                writer.write(answer(await reader.readuntil(b"\r\n\r\n"), registry))
+                await writer.drain()
+    except (TimeoutError, EOFError, asyncio.LimitOverrunError, ConnectionError) as error:
+        log.debug("metrics.not_answered", reason=repr(error))
+    finally:
+        writers.discard(writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def answer(head: bytes, registry: "CollectorRegistry") -> bytes:
+    """The answer to a request, by its line and headers."""
+    line, *rest = head.decode("latin-1").split("\r\n")
+    words = line.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return _response("400 Bad Request", "this is no HTTP/1 request\n")
+    method, target, _ = words
+    if target.partition("?")[0] != PATH:
+        return _response("404 Not Found", f"there is nothing but {PATH} here\n")
+    if method not in ("GET", "HEAD"):
+        return _response("405 Method Not Allowed", "it can only be read\n", "Allow: GET, HEAD\r\n")
+    headers = dict(field.lower().split(":", 1) for field in rest if ":" in field)
+    text, media_type = exposed(registry, headers.get("accept", "").strip())
+    return _response("200 OK", text, media_type=media_type, body=method == "GET")
+
+
+def _response(status: str, text: str | bytes, more: str = "", *, media_type: str = _TEXT, body: bool = True) -> bytes:
+    data = text.encode() if isinstance(text, str) else text
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {len(data)}\r\n"
+        f"Cache-Control: no-store\r\nConnection: close\r\n{more}\r\n"
+    )
+    return head.encode("latin-1") + (data if body else b"")

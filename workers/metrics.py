@@ -1,0 +1,124 @@
+"""A worker's metrics: what each means, and where it is read from when somebody scrapes."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from shared.domain.software import VERSION
+from shared.ports.clock import Clock
+from shared.ports.registering import Registration
+from shared.telemetry import LEASE, LOST, Metric, Readings, Values, registry_of
+from workers.archive import WarcArchive
+from workers.report import Reporter
+from workers.runtime import Runtime
+from workers.tally import Tally
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+WORKER = Metric("worker_info", "gauge", "1; its id, pool and version.", ("worker", "pool", "version"))
+OPEN = Metric("visits_open", "gauge", "URL shards in hand.")
+LIMIT = Metric("visits_limit", "gauge", "URL shards it can have in hand.")
+PULLING = Metric("worker_pulling", "gauge", "1 while it takes further shards, 0 while it drains.")
+VISITS = Metric("visits_total", "counter", "Visits by how they ended.", ("end",))
+MALFORMED = Metric("malformed_shards_total", "counter", "Shards that could not be read.")
+FETCHES = Metric(
+    "fetches_total", "counter", "URLs asked for, by the class of the answer's status.", ("crawl", "status")
+)
+FETCHED = Metric("fetched_bytes_total", "counter", "Payload of the answers.", ("crawl",))
+DENIED = Metric("denied_urls_total", "counter", "URLs not asked for, as a rule forbids it.", ("crawl", "reason"))
+DURATION = Metric("fetch_duration_seconds", "histogram", "From the start of a request to its end, however it ended.")
+FAILURES = Metric("fetch_failures_total", "counter", "Fetches that got no answer.", ("kind",))
+WAITS = Metric("politeness_wait_seconds", "histogram", "How long a request waited for its host's rest.")
+ARCHIVED = Metric("archive_pages_total", "counter", "Pages placed in WARC segments.")
+ARCHIVED_BYTES = Metric("archive_bytes_total", "counter", "Bytes of their records, compressed.")
+COMMITS = Metric("archive_commit_duration_seconds", "histogram", "Making what was placed durable.")
+COMMIT_FAILURES = Metric("archive_commit_failures_total", "counter", "Attempts that failed, and are repeated.")
+BUFFERED = Metric("archive_buffered_bytes", "gauge", "Placed, and not durable yet.")
+PUBLISHED = Metric("reports_published_total", "counter", "Reports that the broker acknowledged.", ("kind",))
+LINKS = Metric("links_published_total", "counter", "Links in them.")
+UNREPORTED = Metric("unreported_pages", "gauge", "Pages that no acknowledged report has told of.")
+UNREPORTED_LINKS = Metric("unreported_links", "gauge", "Links of these pages.")
+FLUSHES = Metric("report_flush_duration_seconds", "histogram", "From the archive's sync to the last acknowledgement.")
+FLUSHING = Metric("report_flush_running_seconds", "gauge", "For how long the present one has been going on.")
+
+METRICS: Final = (
+    WORKER, OPEN, LIMIT, PULLING, VISITS, MALFORMED, FETCHES, FETCHED, DENIED, DURATION, FAILURES, WAITS, ARCHIVED,
+    ARCHIVED_BYTES, COMMITS, COMMIT_FAILURES, BUFFERED, PUBLISHED, LINKS, UNREPORTED, UNREPORTED_LINKS, FLUSHES,
+    FLUSHING, LEASE, LOST,
+)  # fmt: skip
+
+_ENDS: Final = {"settled": "Settled", "handed_back": "HandBack", "left": "Left"}
+_KINDS: Final = ("outcome", "discovery")
+
+
+class WorkerMetrics:
+    """Reads them. Nothing here waits. Without `registration` there is no cluster to be registered in."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        reporter: Reporter,
+        archive: WarcArchive,
+        tally: Tally,
+        clock: Clock,
+        registration: Registration | None,
+    ) -> None:
+        self._runtime = runtime
+        self._reporter = reporter
+        self._archive = archive
+        self._tally = tally
+        self._clock = clock
+        self._registration = registration
+
+    def __repr__(self) -> str:
+        return f"<WorkerMetrics {self._runtime!r}>"
+
+    def registry(self) -> "CollectorRegistry":
+        """The registry of the process."""
+        return registry_of(METRICS, self.read)
+
+    def read(self) -> Readings:
+        """Everything as it is now."""
+        yield from self._load()
+        yield from self._fetched()
+        yield from self._kept()
+
+    def _load(self) -> Iterator[tuple[Metric, Values]]:
+        status, tally = self._runtime.status(), self._tally
+        yield WORKER, {(status.worker, status.pool, VERSION): 1}
+        yield OPEN, {(): status.busy}
+        yield LIMIT, {(): status.visits}
+        yield PULLING, {(): int(status.pulling and not status.draining)}
+        yield VISITS, {(end,): tally.visits[settlement] for end, settlement in _ENDS.items()}
+        yield MALFORMED, {(): tally.malformed}
+        if self._registration is not None:
+            yield LEASE, {(): self._registration.left_s(self._clock.elapsed())}
+            yield LOST, {(): self._registration.lost}
+
+    def _fetched(self) -> Iterator[tuple[Metric, Values]]:
+        tally = self._tally
+        by_kind: dict[str, dict[tuple[str, ...], float]] = {"status": {}, "denied": {}, "bytes": {}}
+        for crawl, counts in tally.crawls.named().items():
+            for (kind, key), n in counts.items():
+                by_kind[kind][(crawl, key) if key else (crawl,)] = n
+        yield FETCHES, by_kind["status"]
+        yield FETCHED, by_kind["bytes"]
+        yield DENIED, by_kind["denied"]
+        yield DURATION, {(): tally.fetches}
+        yield FAILURES, {(kind,): n for kind, n in tally.failures.items()}
+        yield WAITS, {(): tally.waits}
+
+    def _kept(self) -> Iterator[tuple[Metric, Values]]:
+        tally, archived, reporter = self._tally, self._archive.tally, self._reporter
+        yield ARCHIVED, {(): archived.pages}
+        yield ARCHIVED_BYTES, {(): archived.bytes}
+        yield COMMITS, {(): archived.commits}
+        yield COMMIT_FAILURES, {(): archived.failures}
+        yield BUFFERED, {(): self._archive.buffered()}
+        yield PUBLISHED, {(kind,): tally.reports[kind] for kind in _KINDS}
+        yield LINKS, {(): tally.links}
+        pages, links = reporter.unreported()
+        yield UNREPORTED, {(): pages}
+        yield UNREPORTED_LINKS, {(): links}
+        yield FLUSHES, {(): tally.flushes}
+        yield FLUSHING, {(): reporter.flushing_s()}
