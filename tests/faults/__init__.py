@@ -1,1 +1,3 @@
-"""Processes killed, stopped and starved at awkward moments; a pure validator judges what is left."""
+"""Processes killed, stopped and starved, links cut, silent and slow, a disk full: drawn from a seed, judged by what is
+left. How that is done, and what judges it, is in `tests/support/faults` and has its own tests here.
+"""

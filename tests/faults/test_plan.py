@@ -1,0 +1,41 @@
+"""The draws of a run are repeatable and complete."""
+
+from collections import Counter
+
+from tests.support.faults.plan import ENGINES, MEMBERS, Kind, Who, deck, kinds, plan
+
+
+def test_a_seed_gives_the_same_faults_again_and_another_seed_others() -> None:
+    assert plan(7, 30) == plan(7, 30)
+    assert plan(7, 30) != plan(8, 30)
+
+
+def test_a_longer_run_begins_with_the_shorter_one() -> None:
+    assert plan(7, 100)[:30] == plan(7, 30)
+
+
+def test_each_deck_holds_every_fault_once() -> None:
+    size = len(deck(served_database=True))
+    assert set(Counter(fault.name for fault in plan(7, 2 * size)).values()) == {2}
+    assert len(kinds(plan(7, size))) == size
+
+
+def test_every_member_and_engine_is_killed_and_stopped_and_every_link_between_them_is_struck() -> None:
+    faults = deck(served_database=True)
+    for who in Who:
+        assert (Kind.KILL, who, None) in faults
+        assert (Kind.STOP, who, None) in faults
+    links = {(member, engine) for member in MEMBERS for engine in ENGINES} - {(Who.WORKER, Who.DATABASE)}
+    for kind in (Kind.CUT, Kind.SILENCE, Kind.DELAY):
+        assert {(who, engine) for struck, who, engine in faults if struck is kind} == links
+
+
+def test_a_database_that_is_a_file_has_no_process_and_no_link() -> None:
+    assert not [fault for fault in deck(served_database=False) if Who.DATABASE in fault]
+
+
+def test_some_faults_strike_the_recovery_from_the_one_before_and_some_outlast_a_lease() -> None:
+    faults = plan(7, 200)
+    assert any(fault.after_s == 0 for fault in faults)
+    assert any(fault.hold_s > 4 for fault in faults)
+    assert all(0 <= fault.after_s <= 2 and 0.1 <= fault.hold_s <= 7 for fault in faults)

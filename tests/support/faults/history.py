@@ -1,0 +1,119 @@
+"""What a run leaves behind for its judge: plain facts, each from whoever saw it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shared.domain.frontier import UrlState
+from tests.support.faults.plan import Fault
+from tests.support.weblog import Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A fault as it was done. Times are CLOCK_MONOTONIC nanoseconds: when it began, when it was over (for the death of
+    a member, when it died: others are to take its place), and when the cluster was whole again (None: the next fault
+    struck first)."""
+
+    number: int
+    fault: Fault
+    victim: str
+    begun_ns: int
+    over_ns: int
+    whole_ns: int | None
+    skipped: str | None = None
+
+    @property
+    def recovery_s(self) -> float | None:
+        """From the end of the fault until the cluster was whole."""
+        return None if self.whole_ns is None or self.skipped is not None else (self.whole_ns - self.over_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class PageSeen:
+    """A page in the index, and where its record is said to be."""
+
+    url: str
+    status: int
+    segment: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlSeen:
+    """A crawl at the end: what the site holds, which seeds clients were told are kept, which
+    they offered, what the database says.
+    `reasons`: why a URL failed or was excluded."""
+
+    name: str
+    state: str
+    reason: str | None
+    expected: frozenset[str]
+    seeds: frozenset[str]
+    offered: frozenset[str]
+    urls: Mapping[str, UrlState]
+    reasons: Mapping[str, str]
+    pages: tuple[PageSeen, ...]
+    counters: Mapping[str, int]
+    leases: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedSeen:
+    """A crawl whose deletion was acknowledged: what the database still has of it."""
+
+    name: str
+    state: str
+    urls: int
+    leases: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceSeen:
+    """An owner's transaction that was committed; in the order of commits within a partition. `xid` is 0 and `member`
+    empty where the database does not tell them apart."""
+
+    xid: int
+    partition: int
+    term: int
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSeen:
+    """A committed transaction that changed an owner's table."""
+
+    xid: int
+    relation: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSeen:
+    """A lease as it was written, and who owned its partition at that moment."""
+
+    partition: int
+    term: int
+    owner_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All of it. `delay_s`: what every crawl promised every host. `records`: the URL of the record that lies at each
+    place an index names. `left`: what still stands in streams, in words. `statuses`: how often clients got each
+    answer. `went_on_ns`: when stopped workers went on."""
+
+    seed: int
+    delay_s: float
+    rounds: tuple[Round, ...]
+    crawls: tuple[CrawlSeen, ...]
+    deleted: tuple[DeletedSeen, ...]
+    exchanges: tuple[Exchange, ...]
+    fences: tuple[FenceSeen, ...]
+    writes: tuple[WriteSeen, ...]
+    leases: tuple[LeaseSeen, ...]
+    records: Mapping[tuple[str, int], str]
+    left: tuple[str, ...]
+    statuses: Mapping[int, int]
+    went_on_ns: tuple[int, ...]
+    seconds: float

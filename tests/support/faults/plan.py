@@ -1,0 +1,111 @@
+"""What happens to whom, drawn from a seed: decks of all faults, shuffled, so that a long run has met each of them."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count
+from typing import Final
+
+
+class Kind(StrEnum):
+    """What is done. The last four are done to the link between a member and an engine, or to a disk."""
+
+    KILL = "kill"
+    """SIGKILL, and a new start after the hold."""
+    STOP = "stop"
+    """SIGSTOP, and SIGCONT after the hold."""
+    EMPTY = "empty"
+    """SIGKILL, and a start with nothing left."""
+    CUT = "cut"
+    """Connections break and are refused."""
+    SILENCE = "silence"
+    """Connections stay and carry nothing; what was sent meanwhile arrives afterwards."""
+    DELAY = "delay"
+    """Everything arrives late, both ways."""
+    FILL = "fill"
+    """A disk without room."""
+
+
+class Who(StrEnum):
+    """A member by what it is at that moment, or an engine. FOLLOWER: a master that does not lead; on PostgreSQL it owns
+    partitions."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    WORKER = "worker"
+    ETCD = "etcd"
+    BROKER = "broker"
+    DATABASE = "database"
+
+
+MEMBERS: Final = (Who.LEADER, Who.FOLLOWER, Who.WORKER)
+ENGINES: Final = (Who.ETCD, Who.BROKER, Who.DATABASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`engine` is the other end of a link. Seconds: `after_s` until it begins, `hold_s` until it ends. `draw` chooses
+    among equals, such as workers."""
+
+    kind: Kind
+    who: Who
+    engine: Who | None
+    after_s: float
+    hold_s: float
+    draw: int
+
+    @property
+    def name(self) -> str:
+        """As it stands in a report."""
+        return f"{self.kind} {self.who}" + (f"-{self.engine}" if self.engine else "")
+
+
+def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
+    """Every fault once. A database that is a file has no process and no link."""
+    engines = [engine for engine in ENGINES if served_database or engine is not Who.DATABASE]
+    faults: list[tuple[Kind, Who, Who | None]] = [
+        (kind, who, None) for kind in (Kind.KILL, Kind.STOP) for who in (*MEMBERS, *engines)
+    ]
+    faults += [
+        (kind, member, engine)
+        for kind in (Kind.CUT, Kind.SILENCE, Kind.DELAY)
+        for member in MEMBERS
+        for engine in engines
+        if not (member is Who.WORKER and engine is Who.DATABASE)
+    ]
+    return [*faults, (Kind.EMPTY, Who.ETCD, None), (Kind.FILL, Who.WORKER, None)]
+
+
+def plan(seed: int, rounds: int, *, served_database: bool = True) -> tuple[Fault, ...]:
+    """The faults of a run, in order; one in five follows at once on the one before, so that recoveries are struck too.
+
+    A longer run of the same seed begins with the shorter one. Most holds are short of a lease's time to live (2 s in
+    these clusters), some well beyond it.
+    """
+    draw = random.Random(seed)
+    faults: list[Fault] = []
+    order: list[tuple[Kind, Who, Who | None]] = []
+    for number in count():
+        if number == rounds:
+            return tuple(faults)
+        if not order:
+            order = deck(served_database=served_database)
+            draw.shuffle(order)
+        kind, who, engine = order.pop()
+        faults.append(
+            Fault(
+                kind,
+                who,
+                engine,
+                after_s=0.0 if draw.random() < 0.2 else draw.uniform(0.2, 2.0),
+                hold_s=draw.uniform(4.0, 7.0) if draw.random() < 0.4 else draw.uniform(0.1, 1.5),
+                draw=draw.randrange(1 << 16),
+            )
+        )
+    raise AssertionError("count() has no end")
+
+
+def kinds(faults: Sequence[Fault]) -> list[str]:
+    """The names of the faults, each once, in the order of the table in a report."""
+    return sorted({fault.name for fault in faults})

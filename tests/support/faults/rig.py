@@ -1,0 +1,187 @@
+"""The cluster that is struck: real processes, each member with a link of its own to each engine, and what can be seen
+of its health."""
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import asyncpg
+import psutil
+
+from shared.adapters.local.suffixes import installed_list
+from shared.adapters.sql.postgres import PostgresStore
+from shared.adapters.sql.store import SqliteStore, SqlStore
+from shared.domain.errors import Transient
+from tests.support.cluster import KEYS, PARTITIONS, Cluster, Member
+from tests.support.cluster import cluster as opened
+from tests.support.etcd import coordinator
+from tests.support.faults import witness
+from tests.support.faults.link import Links, links
+from tests.support.faults.plan import Who
+from tests.support.postgres import PostgresServer
+
+MASTERS: Final = ("m1", "m2")
+WORKERS: Final = ("w1", "w2", "w3")
+GRANT_S: Final = "6"
+"""Long enough for owners on a machine that has much else to do: a grant that is answered too late counts as expired."""
+SMALL_DISK: Final = "w3"
+"""The worker whose archive lies on a disk of its own, which can be filled."""
+DISK_MIB: Final = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Outcomes applied, and the owner term of each partition."""
+
+    done: int
+    terms: tuple[int, ...]
+
+
+@dataclass
+class Rig:
+    """`served` is None where the database is a file."""
+
+    cluster: Cluster
+    links: Links
+    served: PostgresServer | None
+    no_disk: str | None
+    """Why there is no disk to fill."""
+    went_on_ns: list[int] = field(default_factory=list)
+    starts: int = 0
+
+    def start(self, name: str) -> Member:
+        """A member, anew if it was there before; it has the same name, folder and links."""
+        self.starts += 1
+        cluster, nats = self.cluster, urlsplit(self.cluster.broker.endpoint.url)
+        broker = self.links.between(name, Who.BROKER, f"127.0.0.1:{nats.port}")
+        settings = {
+            "ORB_ETCD": f"http://127.0.0.1:{self.links.between(name, Who.ETCD, cluster.etcd.endpoint)}",
+            "ORB_NATS_URL": f"nats://127.0.0.1:{broker}",
+            "ORB_GRANT_S": GRANT_S,
+            "ORB_ACK_WAIT_S": GRANT_S,
+        }
+        if name in WORKERS:
+            return cluster.worker(name, **settings)
+        if self.served is not None:
+            settings["ORB_DATABASE"] = self._database(name, self.served)
+        return cluster.master(name, **settings)
+
+    def _database(self, name: str, served: PostgresServer) -> str:
+        assert self.cluster.url is not None
+        port = self.links.between(name, Who.DATABASE, f"unix:{served.socket}")
+        return f"postgresql://orb@127.0.0.1:{port}{urlsplit(self.cluster.url).path}?{witness.MEMBER}={name}"
+
+    def named(self, who: Who, draw: int) -> str:
+        """The member that is this at the moment; while nobody leads, any master."""
+        if who is Who.WORKER:
+            return WORKERS[draw % len(WORKERS)]
+        try:
+            leader = self.cluster.leader() or MASTERS[draw % 2]
+        except Transient:  # etcd has not recovered yet
+            leader = MASTERS[draw % 2]
+        return leader if who is Who.LEADER else next(name for name in MASTERS if name != leader)
+
+    def pids(self, who: Who, name: str) -> list[int]:
+        """The processes of a member or an engine."""
+        match who:
+            case Who.LEADER | Who.FOLLOWER | Who.WORKER:
+                return [self.cluster.members[name].process.pid]
+            case Who.ETCD:
+                found = self.cluster.etcd.embedded.pid
+            case Who.BROKER:
+                found = self.cluster.broker.embedded.pid
+            case Who.DATABASE:
+                assert self.served is not None
+                found = self.served.pid
+        assert found is not None
+        return [found, *(child.pid for child in psutil.Process(found).children(recursive=True))]
+
+    # --- health -------------------------------------------------------------------------------------------------------
+
+    def standing(self) -> "Standing":
+        """What has been done so far, and under which terms."""
+        [(done,)] = self.cluster.query("SELECT coalesce(sum(fetches), 0) FROM crawl_counters")
+        return Standing(int(done), tuple(self.cluster.terms()))
+
+    def whole(self, since: "Standing", bereft: frozenset[int], dead: str | None = None) -> bool:
+        """One leads, every partition is owned, the bereft ones under a later term than then, all but the dead are
+        registered, and owners have applied outcomes since."""
+        try:
+            now = self.standing()
+            return (
+                now.done > since.done
+                and all(now.terms[partition] > since.terms[partition] for partition in bereft)
+                and self.cluster.leader() is not None
+                and "" not in self.cluster.owners()
+                and asyncio.run(self._registered()) >= {*MASTERS, *WORKERS} - {dead}
+            )
+        except (OSError, Transient, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return False
+
+    def registered(self, name: str) -> bool:
+        """Whether etcd knows the member."""
+        try:
+            return name in asyncio.run(self._registered())
+        except Transient:
+            return False
+
+    async def _registered(self) -> set[str]:
+        async with coordinator(self.cluster.etcd.endpoint) as opened:
+            masters, workers = await opened.list(KEYS.masters), await opened.list(KEYS.workers)
+        named = [*map(KEYS.master_of, masters.entries), *map(KEYS.worker_of, workers.entries)]
+        return {name for name in named if name is not None}
+
+    def owned(self, name: str) -> frozenset[int]:
+        """The partitions that the member owns."""
+        return frozenset(partition for partition, owner in self.cluster.assigned().items() if owner == name)
+
+
+@contextmanager
+def rig(folder: Path, served: PostgresServer | None) -> Iterator[Rig]:
+    """A started cluster for the block: two masters and three workers."""
+    with ExitStack() as stack:
+        no_disk = _small_disk(stack, folder / SMALL_DISK)
+        url = None if served is None else asyncio.run(served.database())
+        wires = stack.enter_context(links())
+        cluster = stack.enter_context(opened(folder, url))
+        made = Rig(cluster, wires, served, no_disk)
+        asyncio.run(_prepared(cluster))
+        made.start("m1")
+        cluster.wait_until(lambda: cluster.leader() == "m1", "the first one leads")
+        for name in (*MASTERS[1:], *WORKERS):
+            made.start(name)
+        cluster.wait_until(
+            lambda: cluster.owners().total() == PARTITIONS and "" not in cluster.owners(), "all is owned"
+        )
+        yield made
+
+
+async def _prepared(cluster: Cluster) -> None:
+    """The database as the first master would make it, and the triggers that bear witness."""
+    store: SqlStore = await (
+        SqliteStore.open(cluster.database) if cluster.url is None else PostgresStore.open(cluster.url)
+    )
+    try:
+        await store.open_cluster(PARTITIONS, installed_list(), 0)
+    finally:
+        await store.close()
+    await (witness.watch(cluster.url) if cluster.url is not None else witness.watch_file(cluster.database))
+
+
+def _small_disk(stack: ExitStack, at: Path) -> str | None:
+    """Mount a small file system for the block; the reason where the machine does not let us."""
+    at.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", str(at)]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "there is no mount here"
+    if ended.returncode:
+        return ended.stderr.strip() or f"mount ended with {ended.returncode}"
+    stack.callback(subprocess.run, ["umount", str(at)], check=True)
+    return None

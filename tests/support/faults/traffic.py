@@ -1,0 +1,202 @@
+"""What goes on while a cluster is struck: crawls one after another over the same hosts, seeds, verbs and reads, and
+what their clients were told."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import asyncpg
+
+from tests.support.clients import Answer, AnyMaster, Background
+from tests.support.faults.rig import MASTERS, Rig
+from tests.support.synthetic import PageKind, SyntheticSite
+from tests.support.web import Site, Web
+
+DELAY_S: Final = 0.1
+CLIENTS: Final = ("writer", "reader")
+_UNDER_WAY: Final = "SELECT count(*) FROM crawls WHERE name LIKE 'c%' AND state <> 'finished'"
+UNDER_WAY: Final = 2
+"""Crawls that are not finished at any time."""
+SEEDS: Final = 5
+"""In one upload."""
+PAUSE_S: Final = 0.3
+STEP_S: Final = 0.2
+READ_S: Final = 0.1
+
+
+@dataclass
+class Declared:
+    """A crawl, the seeds that a client was told are kept, and all that were offered: an answer may be lost."""
+
+    id: int
+    name: str
+    site: int
+    seeds: set[str] = field(default_factory=set)
+    offered: set[str] = field(default_factory=set)
+    deleted: bool = False
+
+
+class Traffic:
+    """Keeps it going on a thread, until the block of `traffic` ends."""
+
+    def __init__(self, rig: Rig, web: Web) -> None:
+        self.crawls: list[Declared] = []
+        self.doomed: list[Declared] = []
+        """Crawls that are deleted while they run; the last one may have been spared."""
+        self._rig = rig
+        self._web = web
+        self._numbers = itertools.count(1)
+        self._plain = [plain_pages(site) for site in web.sites]
+        self._over = threading.Event()
+        self._starts = dict.fromkeys(CLIENTS, 0)
+        self._clients = {task: AnyMaster(rig.cluster, list(MASTERS)) for task in CLIENTS}
+
+    def statuses(self) -> Counter[int]:
+        """How often clients got each answer, those among them that mean 'not now' (502, 503, 504) left out."""
+        return Counter(answer.status for one in self._clients.values() for answer in one.history.answers)
+
+    def step(self) -> None:
+        """Declare a crawl where too few are under way, and do one thing to the newest."""
+        if not self.crawls or self._unfinished() < UNDER_WAY:
+            self._declare(self.crawls, "c")
+            return
+        crawl = self.crawls[-1]
+        number = next(self._numbers)
+        match number % 16:
+            case 3 if not self._spared:
+                self._declare(self.doomed, "d")
+            case 7 | 15:
+                self._paused(crawl)
+            case 10:
+                self._delete()
+            case _:
+                self._seeded(crawl, number)
+
+    def read(self) -> None:
+        """One list of crawls."""
+        self._ask("reader", "GET", "/v1/crawls")
+
+    def over(self) -> None:
+        """Wait for no master any longer."""
+        self._over.set()
+
+    def end(self) -> None:
+        """Let every crawl go on that a lost answer left paused, and delete the one that was spared."""
+        self._over.clear()
+        for crawl in self.crawls:
+            self._resumed(crawl)
+        while self._spared:
+            self._delete()
+
+    def close(self) -> None:
+        for one in self._clients.values():
+            one.close()
+
+    def _unfinished(self) -> int:
+        try:
+            [(count,)] = self._rig.cluster.query(
+                "SELECT count(*) FROM crawls WHERE state NOT IN ('finished', 'deleted')"
+            )
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return UNDER_WAY  # nobody knows; there is time
+        return int(count)
+
+    @property
+    def _spared(self) -> bool:
+        return bool(self.doomed) and not self.doomed[-1].deleted
+
+    def _declare(self, among: list[Declared], letter: str) -> None:
+        """Under one Idempotency-Key until a master has carried it out, which happens once however often it is asked."""
+        number = len(among)
+        site = number % len(self._web.sites)
+        name = f"{letter}{number + 1}"
+        body = {"name": name, "spec": spec(self._web.origins_of(site)[0])}
+        answer = self._ask("writer", "POST", "/v1/crawls", body, **{"Idempotency-Key": name})
+        if answer is not None:
+            assert answer.status == 201, answer
+            among.append(Declared(answer.body["id"], name, site))
+
+    def _delete(self) -> None:
+        """The doomed crawl that was spared so far; 404 where an answer was lost before."""
+        if self._spared:
+            answer = self._ask("writer", "DELETE", f"/v1/crawls/{self.doomed[-1].name}")
+            if answer is not None:
+                assert answer.status in (204, 404), answer
+                self.doomed[-1].deleted = True
+
+    def _seeded(self, crawl: Declared, number: int) -> None:
+        """A few seeds that no page links to; they count only where the answer says that they are kept."""
+        origins, plain = self._web.origins_of(crawl.site), self._plain[crawl.site]
+        pages = [plain[at % len(plain)] for at in range(number * SEEDS, (number + 1) * SEEDS)]
+        site = self._web.sites[crawl.site]
+        assert isinstance(site, SyntheticSite)
+        urls = [f"{origins[page % len(origins)]}{site.path(page)}?upload={number}" for page in pages]
+        crawl.offered |= set(urls)
+        answer = self._ask(
+            "writer",
+            "POST",
+            f"/v1/crawls/{crawl.name}/seeds",
+            {"seeds": urls},
+            **{"Idempotency-Key": f"{crawl.name}-{number}"},
+        )
+        if answer is not None and answer.status == 200 and answer.body["accepted"] == len(urls):
+            crawl.seeds |= set(urls)
+
+    def _paused(self, crawl: Declared) -> None:
+        if self._ask("writer", "POST", f"/v1/crawls/{crawl.name}/pause") is not None:
+            time.sleep(PAUSE_S)
+        self._resumed(crawl)
+
+    def _resumed(self, crawl: Declared) -> None:
+        """Until a master has said so, or that there is nothing to resume (409)."""
+        while self._ask("writer", "POST", f"/v1/crawls/{crawl.name}/resume") is None:
+            if self._over.wait(PAUSE_S):
+                return
+
+    def _ask(self, who: str, method: str, path: str, body: object = None, **headers: str) -> Answer | None:
+        """Ask the masters where they are now: one that was started again listens elsewhere."""
+        one = self._clients[who]
+        if (started := self._rig.starts) != self._starts[who]:
+            one.refresh()
+            self._starts[who] = started
+        answer = one.ask(method, path, body, **headers)
+        if answer is None:
+            self._starts[who] = -1  # whoever is starting now has not said yet where it listens
+        return answer
+
+
+def plain_pages(site: Site) -> list[int]:
+    """The pages that always answer 200, whatever query is added to their path."""
+    assert isinstance(site, SyntheticSite)
+    return [page for page in range(site.pages) if site.kind(page) is PageKind.PAGE]
+
+
+def spec(seed: str) -> dict[str, Any]:
+    """Any host, politely and patiently."""
+    return {
+        "seeds": [seed],
+        "scope": {"mode": "any"},
+        "politeness": {"delay_s": DELAY_S},
+        "retry": {"base_s": 0.2, "attempts": 8},
+        "egress": {"allow": ["127.0.0.0/8"]},
+    }
+
+
+@contextmanager
+def traffic(rig: Rig, web: Web) -> Iterator[Traffic]:
+    """Crawls, seeds, verbs and reads for the block; at its end nothing is left paused."""
+    made = Traffic(rig, web)
+    try:
+        with Background(made.step, STEP_S), Background(made.read, READ_S):
+            try:
+                yield made
+            finally:
+                made.over()
+        made.end()
+    finally:
+        made.close()

@@ -1,0 +1,200 @@
+"""The judge of a history: a pure function that finds every broken promise, and refuses to judge too little."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from shared.domain.frontier import UrlState
+from tests.support import judge
+from tests.support.faults.history import CrawlSeen, History
+from tests.support.judge import TooLittleTraffic
+from tests.support.weblog import Exchange
+
+LEAST_EXCHANGES = 20
+"""Requests per round, on average, below which a run proves nothing."""
+
+_NS = 1e-9
+
+
+class Promise(StrEnum):
+    """What was promised (architecture: promises), and broken."""
+
+    LOST = "lost"
+    """A page or an acknowledged seed that did not end, a crawl that did not finish, a record that cannot be read."""
+    TWICE = "stored twice"
+    IMPOLITE = "impolite"
+    TWO_OWNERS = "two owners"
+    STALE_WRITE = "stale write"
+    """A deposed owner, or nobody's transaction, changed what only an owner may."""
+    IDENTITY = "identity"
+    UNDEAD = "deleted and not gone"
+    ANSWER = "answer"
+    """A client was told of a fault of the server's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken promise and the evidence."""
+
+    promise: Promise
+    evidence: str
+
+
+def validate(history: History) -> tuple[Violation, ...]:
+    """Every broken promise; none is what is wanted. TooLittleTraffic when the history could not show one."""
+    _enough(history)
+    found: list[Violation] = []
+    for crawl in history.crawls:
+        found += _lost(crawl)
+        found += _twice(crawl)
+        found += _identities(crawl)
+    found += (
+        Violation(Promise.UNDEAD, f"{crawl.name} is {crawl.state}, with {crawl.urls} URLs and {crawl.leases} shards")
+        for crawl in history.deleted
+        if (crawl.state, crawl.urls, crawl.leases) != ("deleted", 0, 0)
+    )
+    found += _records(history)
+    found += (Violation(Promise.LOST, left) for left in history.left)
+    found += (Violation(Promise.IMPOLITE, evidence) for evidence in (*impolite(history, after_stop=False),))
+    found += _owners(history)
+    found += _writes(history)
+    found += (
+        Violation(Promise.ANSWER, f"{status} to {count} requests")
+        for status, count in sorted(history.statuses.items())
+        if status >= 500 and status not in (502, 503, 504)
+    )
+    return tuple(found)
+
+
+def _enough(history: History) -> None:
+    struck = [round for round in history.rounds if round.skipped is None]
+    if not struck:
+        raise TooLittleTraffic("nothing was struck")
+    served = [exchange for exchange in history.exchanges if exchange.complete and exchange.path != "/robots.txt"]
+    if len(served) < LEAST_EXCHANGES * len(struck):
+        raise TooLittleTraffic(f"{len(served)} requests were answered in {len(struck)} rounds")
+    last = max(exchange.begun_ns for exchange in served)
+    for round in struck:
+        if round.begun_ns >= last:
+            raise TooLittleTraffic(f"no request followed round {round.number} ({round.fault.name}): it struck no crawl")
+    if not history.fences or not history.leases:
+        raise TooLittleTraffic("the database has no word of any owner")
+    if not history.crawls or not any(crawl.seeds for crawl in history.crawls):
+        raise TooLittleTraffic("no seed was acknowledged")
+
+
+def _lost(crawl: CrawlSeen) -> Iterator[Violation]:
+    if (crawl.state, crawl.reason) != ("finished", "complete"):
+        yield Violation(Promise.LOST, f"{crawl.name} is {crawl.state} ({crawl.reason}), not finished")
+    ended = {url for url, state in crawl.urls.items() if state in (UrlState.DONE, UrlState.FAILED, UrlState.EXCLUDED)}
+    for url in sorted(crawl.urls.keys() - ended):
+        yield Violation(Promise.LOST, f"{crawl.name}: {url} is still {crawl.urls[url].name}")
+    for url in sorted(crawl.seeds - crawl.urls.keys()):
+        yield Violation(Promise.LOST, f"{crawl.name}: {url} was acknowledged as a seed and is nowhere")
+    stored = {page.url for page in crawl.pages if page.status == 200}
+    for url in sorted(crawl.expected - stored):
+        state, reason = crawl.urls.get(url), crawl.reasons.get(url, "no reason")
+        known = "unknown" if state is None else f"{state.name}, {reason}"
+        yield Violation(Promise.LOST, f"{crawl.name}: no page of {url} ({known})")
+    for url in sorted(stored - crawl.expected - crawl.offered):
+        yield Violation(Promise.LOST, f"{crawl.name}: {url} is stored and is no page of the site")
+    if crawl.leases:
+        yield Violation(Promise.LOST, f"{crawl.name}: {crawl.leases} shards are still leased")
+
+
+def _twice(crawl: CrawlSeen) -> Iterator[Violation]:
+    for url, times in Counter(page.url for page in crawl.pages).items():
+        if times > 1:
+            yield Violation(Promise.TWICE, f"{crawl.name}: {url} stands {times} times in the index")
+    for place, times in Counter((page.segment, page.offset) for page in crawl.pages).items():
+        if times > 1:
+            yield Violation(Promise.TWICE, f"{crawl.name}: {times} pages lie at {place}")
+    if crawl.counters["pages"] != len(crawl.pages):
+        yield Violation(
+            Promise.TWICE, f"{crawl.name}: {crawl.counters['pages']} pages counted, {len(crawl.pages)} kept"
+        )
+
+
+def _identities(crawl: CrawlSeen) -> Iterator[Violation]:
+    n = crawl.counters
+    kept = Counter(crawl.urls.values())
+    if n["discovered"] != n["queued"] + n["leased"] + n["done"] + n["failed"] + n["excluded"]:
+        yield Violation(Promise.IDENTITY, f"{crawl.name}: URLs do not add up: {dict(n)}")
+    if n["accepted"] != n["new"] + n["known"] + n["refused"]:
+        yield Violation(Promise.IDENTITY, f"{crawl.name}: links do not add up: {dict(n)}")
+    for state in (UrlState.DONE, UrlState.FAILED):
+        if n[state.name.lower()] != kept[state]:
+            yield Violation(
+                Promise.IDENTITY, f"{crawl.name}: {n[state.name.lower()]} counted {state.name}, {kept[state]} kept"
+            )
+
+
+def _records(history: History) -> Iterator[Violation]:
+    for crawl in history.crawls:
+        for page in crawl.pages:
+            found = history.records.get((page.segment, page.offset))
+            if found != page.url:
+                yield Violation(
+                    Promise.LOST, f"{crawl.name}: the record of {page.url} at {page.segment}:{page.offset} is {found}"
+                )
+
+
+def impolite(history: History, *, after_stop: bool) -> Iterator[str]:
+    """Requests that came sooner than the delay after a response of their host ended; the evidence of each.
+
+    `after_stop`: those of the documented limit instead, which began just after a stopped worker went on: it may have
+    been stopped between its last look at the clock and the call that sends.
+    """
+    for host in judge.hosts(history.exchanges):
+        exchanges = judge.of_host(history.exchanges, host)
+        if not exchanges:
+            continue
+        ended_ns = exchanges[0].ended_ns
+        for before, after in pairwise(exchanges):
+            ended_ns = max(ended_ns, before.ended_ns)
+            gap_s = (after.begun_ns - ended_ns) * _NS
+            if gap_s < history.delay_s and _after_a_stop(history, after) is after_stop:
+                yield f"{host}{after.path} {gap_s:.4f} s after the end of a response"
+
+
+def _after_a_stop(history: History, exchange: Exchange) -> bool:
+    return any(0 <= exchange.begun_ns - went_on_ns < SENDING_NS for went_on_ns in history.went_on_ns)
+
+
+SENDING_NS = 50_000_000
+"""How soon after its SIGCONT a worker's call to send, which had begun before, must have ended."""
+
+
+def _owners(history: History) -> Iterator[Violation]:
+    """Fences of a partition, in the order of their commits: terms never fall, and a term is one member's."""
+    terms: dict[int, int] = {}
+    whose: dict[tuple[int, int], str] = {}
+    for fence in history.fences:
+        if fence.term < terms.get(fence.partition, 0):
+            yield Violation(
+                Promise.TWO_OWNERS,
+                f"{fence.member} wrote partition {fence.partition} under term {fence.term}"
+                f" after term {terms[fence.partition]}",
+            )
+        terms[fence.partition] = max(fence.term, terms.get(fence.partition, 0))
+        first = whose.setdefault((fence.partition, fence.term), fence.member)
+        if first != fence.member:
+            yield Violation(
+                Promise.TWO_OWNERS,
+                f"{first} and {fence.member} wrote partition {fence.partition} under term {fence.term}",
+            )
+
+
+def _writes(history: History) -> Iterator[Violation]:
+    fenced = {fence.xid for fence in history.fences}
+    for write in history.writes:
+        if write.xid not in fenced:
+            yield Violation(Promise.STALE_WRITE, f"{write.member} wrote {write.relation} without a fence ({write.xid})")
+    for lease in history.leases:
+        if lease.term != lease.owner_term:
+            yield Violation(
+                Promise.STALE_WRITE,
+                f"a lease of partition {lease.partition} under term {lease.term} while {lease.owner_term} owned it",
+            )
