@@ -31,7 +31,8 @@ from sqlalchemy import Connection
 
 from shared.adapters.sql.engine import SqliteThreads
 from shared.adapters.sql.migrate import upgrade_sqlite
-from shared.adapters.sql.store import PostgresStore, SqliteStore, SqlStore
+from shared.adapters.sql.postgres import PostgresStore
+from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.frontier import Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
 from shared.domain.ledger import (
