@@ -1,20 +1,24 @@
 """The library's client as we use it, and one that speaks TLS or not at all.
 
 The client library begins TLS only where the server's greeting, which comes in the clear, says so: whoever answers in
-the server's place could leave that out, and would be sent the token and all else.
+the server's place could leave that out, and would be sent the token and all else. It also waits without a bound for
+the end of a connection that it gave up, before it tries another server.
 """
 
+import asyncio
 import ssl
 from collections.abc import Sequence
 from typing import Final
 
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
 from shared.domain.errors import Unusable
 from shared.tls import TlsSettings, client_context
 
 SCHEME: Final = "tls://"
+_LAST_BYTES_S: Final = 2.0
 
 
 def demanded(urls: Sequence[str], tls: TlsSettings | None) -> TlsSettings | None:
@@ -32,8 +36,49 @@ def demanded(urls: Sequence[str], tls: TlsSettings | None) -> TlsSettings | None
     return files
 
 
+class _Line(TcpTransport):
+    """A connection whose end is waited for no longer than two seconds, and then forced.
+
+    Without the bound the wait may last for ever: for a server that stands still and takes the last bytes no more, and
+    for a handshake that was broken off, of whose end the library's stream is never told.
+    """
+
+    async def wait_closed(self) -> None:
+        ended = asyncio.ensure_future(super().wait_closed())  # type: ignore[no-untyped-call]
+        try:
+            await asyncio.wait({ended}, timeout=_LAST_BYTES_S)
+        finally:
+            self.abort()
+            if not ended.done():
+                ended.cancel()
+        if ended.done() and not ended.cancelled():
+            ended.result()
+
+    def abort(self) -> None:
+        """End it now; what was not sent is lost."""
+        for writer in (self._io_writer, self._bare_io_writer):
+            if writer is not None:
+                writer.transport.abort()
+
+    def __bool__(self) -> bool:
+        """There is one from the start; the library would make its own where it finds none."""
+        return True
+
+
 class PlainClient(Client):
-    """Leaves no connection behind whose greetings failed."""
+    """Leaves no connection behind whose greetings failed, and none that does not end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._transport = self._line = _Line()  # type: ignore[no-untyped-call]
+
+    async def close(self) -> None:
+        """Send what waits, within two seconds, and close."""
+        forced = asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._line.abort)
+        try:
+            await super().close()
+        finally:
+            forced.cancel()
 
     async def _process_connect_init(self) -> None:
         """The greetings, the handshake among them; where they fail, the library leaves the connection open."""

@@ -1,0 +1,74 @@
+"""A server in the broker's place that stands still: giving it up ends, and the next one is tried."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from shared.adapters.nats import StreamSettings
+from shared.adapters.nats.connection import Connection
+from shared.domain.errors import Transient
+from shared.tls import TlsSettings
+from tests.support.certificates import OPENSSL, authority, signed
+
+GREETING = b'INFO {"server_id":"x","version":"2.10.0","headers":true,"max_payload":1048576%s}\r\n'
+HASTY = StreamSettings(connect_s=0.5, reconnect_s=0.05, unsent_bytes=1 << 30)
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(answer: Answer) -> AsyncIterator[int]:
+    """Its port. `answer` is asked for every connection, which stays open until the end."""
+    ended = asyncio.Event()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(reader, writer)
+        await ended.wait()
+        writer.transport.abort()
+
+    serving = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield serving.sockets[0].getsockname()[1]
+    finally:
+        ended.set()
+        serving.close()
+        await serving.wait_closed()
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
+def test_a_handshake_that_never_ends_is_given_up(tmp_path: Path) -> None:
+    ca = authority(tmp_path)
+    client = signed(tmp_path, ca, "client")
+
+    async def greets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GREETING % b',"tls_required":true')
+        await writer.drain()
+
+    async def run() -> None:
+        async with server(greets) as port:
+            files = TlsSettings(ca.cert, client.cert, client.key)
+            with pytest.raises(Transient, match="no broker at"):
+                await Connection.open([f"tls://127.0.0.1:{port}"], token=None, name="t", settings=HASTY, tls=files)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_connection_whose_server_reads_no_more_is_closed() -> None:
+    async def reads_the_greetings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GREETING % b"")
+        while not (await reader.readline()).startswith(b"PING"):
+            pass
+        writer.write(b"PONG\r\n")
+        await writer.drain()
+
+    async def run() -> None:
+        async with server(reads_the_greetings) as port:
+            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=HASTY)
+            for _ in range(64):  # far more than the sockets hold
+                await connection.send("x", bytes(1 << 20))
+            await connection.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
