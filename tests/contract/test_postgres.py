@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql.fence import pass_fence
-from shared.adapters.sql.postgres import PostgresPool, PostgresSettings, PostgresStore
+from shared.adapters.sql.postgres import PostgresPool, PostgresSettings, PostgresStore, patient_engine, patiently
 from shared.domain.errors import Permanent, Transient, Unusable
 from shared.domain.ids import Term
 from shared.domain.ledger import DeadLetter
@@ -117,6 +117,23 @@ def test_a_server_that_falls_silent_is_transient(postgres_server: PostgresServer
             await pool.close()
             assert letters(t) == 0
             await t.store.reload(PARTITION, Term(1))
+
+    asyncio.run(story())
+
+
+def test_closing_does_not_wait_for_a_server_that_stands_still(postgres_server: PostgresServer) -> None:
+    """Session after session, each for as long as a statement may take: three of them would take most of a minute."""
+
+    async def story() -> None:
+        url = await postgres_server.database()
+        pool, patient = PostgresPool(url), patient_engine(url)
+        await asyncio.gather(*(pool.read(lambda c: c.execute(text("SELECT pg_sleep(0.2)")).close()) for _ in range(3)))
+        async with patiently(patient) as transaction:
+            await transaction.read(lambda c: c.execute(text("SELECT 1")).close())
+        with postgres_server.stopped():
+            async with asyncio.timeout(30):
+                await pool.close()
+                await patient.dispose()
 
     asyncio.run(story())
 

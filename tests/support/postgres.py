@@ -114,6 +114,22 @@ class PostgresServer:
         self._ended()
         psutil.wait_procs(children)
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP to the server and all its backends, and SIGCONT at the end: it holds its sessions, says nothing."""
+        assert self._process is not None
+        parent = psutil.Process(self._process.pid)
+        processes = [parent]
+        try:
+            parent.suspend()
+            for process in parent.children(recursive=True):
+                process.suspend()
+                processes.append(process)
+            yield
+        finally:
+            for process in processes:
+                process.resume()
+
     def stop(self) -> None:
         """End it and every session at once."""
         if self._process is not None:

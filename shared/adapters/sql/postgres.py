@@ -15,8 +15,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 import asyncpg
+import structlog
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -28,7 +30,10 @@ from shared.domain.errors import Permanent, Transient, Unusable
 
 T = TypeVar("T")
 
+log = structlog.get_logger(__name__)
+
 _BACK_OFF_S: Final = 0.02
+_FAREWELL_S: Final = 2.0
 
 _PLANNING: Final = {"random_page_cost": "1.1", "jit": "off"}
 """All that is hot goes by an index and is short."""
@@ -55,6 +60,21 @@ class PostgresSettings:
             raise ValueError("a takeover needs idle_in_transaction_s < lock_s <= statement_s")
 
 
+class _Session(asyncpg.Connection):  # type: ignore[misc]  # the library declares no types
+    """One whose end is waited for no longer than two seconds, and then forced.
+
+    Its own bound is what a statement may take, and a server that stands still would be waited for as long as that for
+    one session after the other.
+    """
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  the library calls it so
+        """Say farewell; never raises for want of an answer."""
+        try:
+            await super().close(timeout=_FAREWELL_S)
+        except (TimeoutError, OSError) as error:
+            log.debug("postgres.session_cut", reason=repr(error))
+
+
 class PostgresPool:
     """Runs transactions: writes at READ COMMITTED behind their fences, reads on a snapshot of their own."""
 
@@ -62,11 +82,13 @@ class PostgresPool:
         """`url`: postgresql://..., with all that libpq knows of hosts, TLS and passwords."""
         self._url = url
         self._settings = settings or PostgresSettings()
-        self._writer = _engine(url, self._settings, self._settings.writers)
+        self._sessions: WeakSet[_Session] = WeakSet()
+        self._writer = _engine(url, self._settings, self._settings.writers, opened=self._sessions.add)
         self._reader = _engine(
             url,
             self._settings,
             self._settings.readers,
+            opened=self._sessions.add,
             isolation_level="REPEATABLE READ",
             execution_options={"postgresql_readonly": True},
         )
@@ -95,7 +117,8 @@ class PostgresPool:
             await engine.dispose()
 
     async def close(self) -> None:
-        """Close the connections; no transaction may be under way."""
+        """Close the connections, within two seconds; no transaction may be under way."""
+        await asyncio.gather(*(session.close() for session in self._sessions))
         await self._writer.dispose()
         await self._reader.dispose()
 
@@ -151,10 +174,20 @@ async def patiently(engine: AsyncEngine) -> AsyncIterator[LongTransaction]:
         raise mapped(error) from error
 
 
-def _engine(url: str, settings: PostgresSettings, size: int, **options: Any) -> AsyncEngine:
-    async def connect() -> Any:
-        return await asyncpg.connect(
+def _engine(
+    url: str,
+    settings: PostgresSettings,
+    size: int,
+    *,
+    opened: Callable[[_Session], None] = lambda session: None,
+    **options: Any,
+) -> AsyncEngine:
+    """`opened` is given every session that is made."""
+
+    async def connect() -> _Session:
+        session: _Session = await asyncpg.connect(
             url,
+            connection_class=_Session,
             timeout=settings.connect_s,
             command_timeout=settings.statement_s + settings.answer_s,
             server_settings={
@@ -165,6 +198,8 @@ def _engine(url: str, settings: PostgresSettings, size: int, **options: Any) -> 
                 **_PLANNING,
             },
         )
+        opened(session)
+        return session
 
     return create_async_engine(
         "postgresql+asyncpg://",
