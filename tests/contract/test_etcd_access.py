@@ -1,6 +1,7 @@
 """Who is let in: passwords that tokens stand for, TLS, certificates as users, and settings that make no sense."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,8 @@ import pytest
 from etcd3.etcdrpc import auth_pb2
 
 from shared.adapters.etcd import EtcdCoordinator, EtcdServerSettings, EtcdSettings
+from shared.adapters.etcd.requests import read
+from shared.adapters.etcd.session import open_session
 from shared.domain.errors import Transient, Unusable
 from shared.ports.retrying import until_answered
 from shared.tls import TlsSettings
@@ -110,6 +113,29 @@ def test_a_server_that_begins_to_demand_passwords_interrupts_nobody_who_has_one(
             leader = await session.campaign("/orb/t/leader", b"")
             await demand_passwords(server.endpoint)
             await leader.write({"/orb/t/k": b"1"})
+
+    run(story)
+
+
+def test_nobody_waits_for_the_logins_of_all_the_others(tmp_path: Path) -> None:
+    """The server stands still: twenty logins, one after the other and each for as long as an attempt takes, would hold
+    up the end of a session for as long as all of them."""
+
+    async def story() -> None:
+        async with etcd(tmp_path) as server, connected(server.endpoint, user="orb", password="secret") as connection:
+            await demand_passwords(server.endpoint)
+            async with contextlib.AsyncExitStack() as opened:
+                await opened.enter_async_context(open_session(connection, CLOCK, 15))
+                with server.stopped():
+                    connection.forget_login()
+                    asking = [
+                        asyncio.create_task(connection.call("KV.Range", read("k"), repeat=False)) for _ in "*" * 20
+                    ]
+                    await asyncio.sleep(0)
+                    async with asyncio.timeout(20):
+                        await opened.aclose()
+                        told = await asyncio.gather(*asking, return_exceptions=True)
+                assert {type(each) for each in told} == {Transient}
 
     run(story)
 

@@ -114,7 +114,7 @@ class Connection:
         """One member's answer; it is asked again only when it refused the token, and so did nothing."""
         patience = max(min(self.settings.attempt_s, within_s), 0.01)
         for again in (True, False):
-            login = await self.login(member)
+            login = await self.login(member, patience)
             try:
                 return await member.method(name)(request, timeout=patience, metadata=login)
             except grpc.aio.AioRpcError as error:
@@ -182,23 +182,30 @@ class Connection:
 
     # --- login --------------------------------------------------------------------------------------------------------
 
-    async def login(self, member: Member) -> Metadata:
-        """What proves to a member who we are."""
+    async def login(self, member: Member, within_s: float | None = None) -> Metadata:
+        """What proves to a member who we are. One asks for all; nobody waits longer for it than an attempt may take."""
         settings = self.settings
         if settings.user is None or settings.password is None:
             return ()
-        async with self._login:
-            if self._token is None:
-                request = rpc.AuthenticateRequest(name=settings.user, password=settings.password)
-                try:
-                    answer = await member.method("Auth.Authenticate")(request, timeout=settings.attempt_s)
-                except grpc.aio.AioRpcError as error:
-                    if "authentication is not enabled" not in (error.details() or ""):
-                        raise failure_of(error, f"login of {settings.user}") from error
-                    self._token = ""
-                else:
-                    self._token = str(answer.token)
-            return self._proof()
+        patience = settings.attempt_s if within_s is None else within_s
+        try:
+            async with asyncio.timeout(patience), self._login:
+                if self._token is None:
+                    self._token = await self._logged_in(member, settings.user, settings.password)
+        except TimeoutError as error:
+            raise Transient(f"etcd login of {settings.user}: no answer within {patience:g} s") from error
+        return self._proof()
+
+    async def _logged_in(self, member: Member, user: str, password: str) -> str:
+        """A token, empty where none is asked for."""
+        request = rpc.AuthenticateRequest(name=user, password=password)
+        try:
+            answer = await member.method("Auth.Authenticate")(request, timeout=self.settings.attempt_s)
+        except grpc.aio.AioRpcError as error:
+            if "authentication is not enabled" not in (error.details() or ""):
+                raise failure_of(error, f"login of {user}") from error
+            return ""
+        return str(answer.token)
 
     def forget_login(self, used: Metadata | None = None) -> None:
         """The proof `used` (whichever, if None) is no good: log in again before the next call."""
