@@ -123,9 +123,7 @@ class Chronicle:
         }
         # A leader says how far the letters were told when it began, so that the first of all is not missed.
         told = [
-            int(event.data.get("letter", 0))
-            for kind in (EventKind.DEAD_LETTER, EventKind.LEADER)
-            for event in await self._newest(kind)
+            _letter(event) for kind in (EventKind.DEAD_LETTER, EventKind.LEADER) for event in await self._newest(kind)
         ]
         self._letter = max(told) if told else await self._overview.newest_letter()
         late = await self._overview.letters(self._letter - _LATE, _LATE)
@@ -230,6 +228,12 @@ class Chronicle:
 
 
 _UNDER_WAY: Final = (CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED)
+
+
+def _letter(event: Event) -> int:
+    """Up to which dead letter was told when this was; 0 when it does not say so in our words."""
+    told = event.data.get("letter")
+    return told if isinstance(told, int) else 0
 
 
 def _shown(standing: CrawlStanding, action: str) -> dict[str, Any]:

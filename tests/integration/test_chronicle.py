@@ -22,7 +22,7 @@ from shared.domain.declared import Declaration
 from shared.domain.frontier import CrawlState, UrlState
 from shared.domain.ids import Term
 from shared.domain.ledger import DeadLetter
-from shared.wire.events import EVENTS, EVERY_EVENT, Event, EventKind, decode_event, event_subject
+from shared.wire.events import EVENTS, EVERY_EVENT, Event, EventKind, decode_event, encode_event, event_subject
 from shared.wire.keys import MemberRecord
 from tests.support.api import SOMEONE, api
 from tests.support.broker import BrokerServer, persist
@@ -168,6 +168,19 @@ def test_what_operators_and_the_leader_make_of_a_crawl_is_told_once_and_in_order
         await s.turn(Verb.RESET)
         await leader.look()
         assert sorted(await s.of_crawls()) == ["docs created", "docs deleted", "docs started"]
+
+    on_stage(story)
+
+
+@pytest.mark.parametrize("letter", ["seven", None, [7], {"id": 7}], ids=str)
+def test_an_event_in_other_words_keeps_no_leader_from_the_chronicle(
+    on_stage: Callable[..., None], letter: object
+) -> None:
+    async def story(s: Stage) -> None:
+        event = Event(EventKind.DEAD_LETTER, "9", "buried", NOW_MS, "m0", "docs", {"letter": letter})
+        await s.broker.events.publish(event_subject(event.kind, event.about), encode_event(event), "foreign")
+        await s.leader().look()
+        assert [event.action for event in await s.told(EventKind.LEADER)] == ["elected"]
 
     on_stage(story)
 
