@@ -1,7 +1,7 @@
 """The crawls of this master, kept equal to SQL: what operators declared, whichever replica they asked.
 
 Level-triggered: every pass compares all that is declared with all that is worked on, so that a pass that was missed is
-made up for by the next.
+made up for by the next; so is one that the database refused, which the log tells.
 
 Every pass reads anew what the owners of other masters have spent of a crawl's budget. It may be out of date by a pass:
 the dispatching transaction counts for itself.
@@ -18,7 +18,7 @@ from api.control.fleet import Fleet
 from api.frontier.crawls import ActiveCrawl, Crawls
 from api.frontier.room import Allowance, Spent
 from shared.domain.crawl import Budget, CrawlSpec, decode_spec
-from shared.domain.errors import Transient
+from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import CrawlRow
@@ -52,6 +52,8 @@ class Crawling:
                 await self.once()
             except Transient as error:
                 log.warning("crawling.waits", error=str(error))
+            except Permanent as error:
+                log.error("crawling.refused", error=str(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
                     await self._poked.wait()

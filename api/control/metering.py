@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from api.frontier.crawls import Crawls
-from shared.domain.errors import Transient
+from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ledger import Counters
@@ -73,6 +73,8 @@ class Metering:
                 await self.once()
             except Transient as error:
                 log.warning("metering.waits", error=str(error))
+            except Permanent as error:
+                log.error("metering.refused", error=str(error))
             await asyncio.sleep(self._read_s)
 
     async def once(self) -> None:

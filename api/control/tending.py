@@ -48,6 +48,7 @@ class Tending:
         self._seeding: set[tuple[CrawlId, Revision]] = set()
         self._collecting = Collecting(store, broker, clock)
         self._looked_back_at = float("-inf")
+        self._counted_at = clock.elapsed()
         self._poked = asyncio.Event()
 
     def wake(self) -> None:
@@ -57,31 +58,44 @@ class Tending:
 
     async def run(self, acting: Callable[[], bool]) -> None:
         """Until cancelled. Nothing is decided while not `acting`."""
-        since = self._clock.elapsed()
+        self._counted_at = self._clock.elapsed()
         self._seeding.clear()
         async with Tasks() as tasks:
             while True:
                 self._poked.clear()
                 if acting():
                     try:
-                        rows = await self._store.crawls()
-                        since = await self._count_time(rows, since)
-                        self._seed(rows, tasks)
-                        await self._finish(rows, acting)
-                        await self._look_back(acting)
+                        await self._pass(acting, tasks)
                     except Transient as error:
                         log.warning("tending.waits", error=str(error))
+                    except Permanent as error:
+                        log.error("tending.refused", error=str(error))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_TICK_S):
                         await self._poked.wait()
 
-    async def _count_time(self, rows: Sequence[CrawlRow], since: float) -> float:
+    async def _pass(self, acting: Callable[[], bool], tasks: Tasks) -> None:
+        """Do everything once. What is refused for good keeps nothing else from being done."""
+        rows = await self._store.crawls()
+        self._seed(rows, tasks)
+        for step in (
+            partial(self._count_time, rows),
+            partial(self._finish, rows, acting),
+            partial(self._look_back, acting),
+        ):
+            try:
+                await step()
+            except Permanent as error:
+                log.error("tending.refused", error=str(error))
+
+    async def _count_time(self, rows: Sequence[CrawlRow]) -> None:
         now = self._clock.elapsed()
-        if now - since < _ACTIVE_TIME_S:
-            return since
+        worked_s = now - self._counted_at
+        if worked_s < _ACTIVE_TIME_S:
+            return
+        self._counted_at = now
         for crawl_id in running(rows):
-            await self._store.add_active_time(crawl_id, int(min(now - since, 2 * _ACTIVE_TIME_S) * 1000))
-        return now
+            await self._store.add_active_time(crawl_id, int(min(worked_s, 2 * _ACTIVE_TIME_S) * 1000))
 
     def _seed(self, rows: Sequence[CrawlRow], tasks: Tasks) -> None:
         for row in rows:

@@ -1,0 +1,140 @@
+"""What the database or the broker refuses for good: it is said, and the master goes on with everything else."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
+
+from structlog.testing import capture_logs
+
+from api.control.crawling import Crawling
+from api.control.fleet import Fleet
+from api.control.metering import Metering
+from api.control.tending import Tending
+from api.frontier.crawls import Crawls
+from shared.adapters.local.clock import SystemClock
+from shared.domain.errors import Permanent
+from shared.domain.frontier import Position
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ledger import CrawlRow
+from shared.domain.tally import CrawlCounts
+from shared.ports.broker import Broker
+from shared.ports.store import Store
+from shared.supervise import Tasks
+
+_CLOCK: Final = SystemClock()
+
+
+class Refusing:
+    """Stands for a database and a broker; the first call of `refused` is refused. What was asked of it, in order."""
+
+    def __init__(self, refused: str) -> None:
+        self.asked: list[str] = []
+        self._refused = refused
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if what == self._refused and self.asked.count(what) == 1:
+            raise Permanent(f"{what}: refused")
+
+    async def crawls(self) -> Sequence[CrawlRow]:
+        self._ask("crawls")
+        return []
+
+    async def positions(self) -> dict[Partition, Position]:
+        return {}
+
+    async def reopen(self) -> Sequence[CrawlId]:
+        self._ask("reopen")
+        return []
+
+    async def uncollected(self) -> dict[CrawlId, Sequence[int]]:
+        self._ask("uncollected")
+        return {}
+
+    async def fullness(self, kind: str) -> float:
+        self._ask("fullness")
+        return 0.0
+
+    async def pending_reports(self) -> int:
+        self._ask("pending_reports")
+        return 0
+
+
+class Kept(Protocol):
+    """A loop that is kept at, and may be woken."""
+
+    async def run(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+async def told(loop: Kept, engines: Refusing, then: str) -> list[str]:
+    """The errors that are logged until `then` is asked for the second time."""
+    with capture_logs() as logs:
+        async with asyncio.timeout(30), Tasks() as tasks:
+            task = tasks.start("run", loop.run())
+            while engines.asked.count(then) < 2 and not task.done():
+                loop.wake()
+                await asyncio.sleep(0.01)
+    return [line["event"] for line in logs if line["log_level"] == "error"]
+
+
+class Tended:
+    """A leader's tending, acting."""
+
+    def __init__(self, engines: Refusing) -> None:
+        self._tending = Tending(
+            store=cast(Store, engines), broker=cast(Broker, engines), clock=_CLOCK, partitions=1, told=lambda: None
+        )
+        self.wake = self._tending.wake
+
+    async def run(self) -> None:
+        await self._tending.run(lambda: True)
+
+
+class Metered(Metering):
+    """A metering that needs no waking."""
+
+    def wake(self) -> None: ...
+
+
+def test_a_pass_that_the_database_refuses_is_made_up_for_by_the_next() -> None:
+    async def story() -> None:
+        store = Refusing("crawls")
+        crawling = Crawling(Crawls(), cast(Fleet, []), cast(Store, store))
+        assert await told(crawling, store, "crawls") == ["crawling.refused"]
+
+    asyncio.run(story())
+
+
+def test_a_leader_goes_on_tending_after_a_refusal() -> None:
+    async def story() -> None:
+        store = Refusing("crawls")
+        assert await told(Tended(store), store, "reopen") == ["tending.refused"]
+
+    asyncio.run(story())
+
+
+def test_what_is_refused_of_one_thing_keeps_a_leader_from_nothing_else() -> None:
+    async def story() -> None:
+        store = Refusing("reopen")
+        assert await told(Tended(store), store, "uncollected") == ["tending.refused"]
+
+    asyncio.run(story())
+
+
+def test_numbers_that_cannot_be_read_are_read_later() -> None:
+    async def story() -> None:
+        engines = Refusing("fullness")
+        metering = Metered(
+            Crawls(),
+            CrawlCounts(1),
+            list,
+            store=cast(Store, engines),
+            broker=cast(Broker, engines),
+            clock=_CLOCK,
+            read_s=0.01,
+        )
+        assert await told(metering, engines, "pending_reports") == ["metering.refused"]
+
+    asyncio.run(story())
