@@ -135,6 +135,33 @@ def test_deleting_removes_every_row_of_a_crawl_in_chunks_and_nothing_of_another(
     on_store(story)
 
 
+def test_what_a_crawl_has_beside_its_hosts_is_deleted_in_chunks_too(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead letters are as many as URLs may be, and producers as the processes that ever reported."""
+    monkeypatch.setattr(commands, "_ROWS_A_CHUNK", 3)
+
+    async def story(t: Tables) -> None:
+        other, _ = await t.store.put_crawl("other", "{}", NOW_MS)
+        for _ in range(7):
+            await t.bury(DeadLetter(t.crawl_id, "url", NOW_MS, "x"))
+        await t.bury(DeadLetter(other.crawl_id, "url", NOW_MS, "y"))
+        for n in range(4):
+            await t.found(link("http://a.example.com/"), producer=f"w{n}")
+        run = CommandRun("d", t.crawl_id, "delete", {}, PARTITION)
+        left = [(7, 4)]
+        after: int | None = 0
+        while after is not None:
+            after = await t.command_chunk(run, after)
+            rows = t.rows("SELECT (SELECT count(*) FROM dead_letters), (SELECT count(*) FROM producers)")
+            left.append((rows[0][0] - 1, rows[0][1]))
+        assert left == [(7, 4), (4, 4), (1, 4), (0, 2), (0, 0)]
+        assert t.value("SELECT count(*) FROM crawl_counters WHERE crawl_id = ?", t.crawl_id) == 0
+        assert t.value("SELECT count(*) FROM urls") == t.value("SELECT count(*) FROM queues") == 0
+
+    on_store(story)
+
+
 def test_exactly_a_chunk_of_hosts_ends_the_command(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         await t.found(*(link(f"http://h{i:03}.example.com/") for i in range(200)))

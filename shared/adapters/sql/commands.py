@@ -70,10 +70,15 @@ _DELETE_SOME = {
 _DELETE_QUEUE = text(f"DELETE FROM queues WHERE {_OF_HOST}")
 # A lease that was ever granted stays until its grant has run out: a new owner must know that its host is being visited.
 _DELETE_LEASES = text("DELETE FROM leases WHERE crawl_id = :crawl_id AND partition = :partition AND grants = 0")
-_DELETE_REST = tuple(
-    text(f"DELETE FROM {table} WHERE crawl_id = :crawl_id AND partition = :partition")
-    for table in ("producers", "crawl_counters", "crawl_tallies", "dead_letters")
+_OF_CRAWL = "crawl_id = :crawl_id AND partition = :partition"
+_DELETE_SOME_REST = tuple(
+    text(
+        f"DELETE FROM {table} WHERE {_OF_CRAWL} AND {key} IN"
+        f" (SELECT {key} FROM {table} WHERE {_OF_CRAWL} ORDER BY {key} LIMIT :most)"
+    )
+    for table, key in (("dead_letters", "id"), ("producers", "producer"))
 )
+_DELETE_REST = tuple(text(f"DELETE FROM {table} WHERE {_OF_CRAWL}") for table in ("crawl_counters", "crawl_tallies"))
 _BLOCK = text("UPDATE hosts SET blocked_until_ms = :until_ms WHERE host = :host AND partition = :partition")
 _DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host AND partition = :partition")
 
@@ -98,9 +103,8 @@ def run_chunk(
                     rest = _retry(connection, kind, command, hosts, {first: mark}, now_ms)
                 if rest is None and len(hosts) == _HOSTS_A_CHUNK:
                     rest = behind_host(hosts[-1])
-                if rest is None and kind is CommandKind.DELETE:
-                    for statement in (_DELETE_LEASES, *_DELETE_REST):
-                        connection.execute(statement, keys)
+                if rest is None and kind is CommandKind.DELETE and not _delete_rest(connection, keys):
+                    rest = behind_host(hosts[-1]) if hosts else after
             case CommandKind.BLOCK_HOST:
                 connection.execute(_BLOCK, keys | _only(command, "host", "until_ms"))
             case CommandKind.HOST_DELAY:
@@ -174,3 +178,15 @@ def _delete(connection: Connection, keys: dict[str, int], hosts: Sequence[int]) 
                 return behind(host_id, b"")
         connection.execute(_DELETE_QUEUE, host)
     return None
+
+
+def _delete_rest(connection: Connection, keys: dict[str, int]) -> bool:
+    """What a crawl has beside its hosts, as much as a chunk holds; whether that was all."""
+    left = _ROWS_A_CHUNK
+    for statement in _DELETE_SOME_REST:
+        left -= connection.execute(statement, keys | {"most": left}).rowcount
+        if left == 0:
+            return False
+    for statement in (_DELETE_LEASES, *_DELETE_REST):
+        connection.execute(statement, keys)
+    return True
