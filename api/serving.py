@@ -30,9 +30,12 @@ class _Server(uvicorn.Server):
 
 
 def listening(address: str) -> socket.socket:
-    """A socket that listens at `host:port` (port 0: any free one). Unusable when that cannot be."""
+    """A socket that listens at `host:port` (port 0: any free one). Unusable when that cannot be, and without a host,
+    which would be every interface of the machine."""
     host, _, port = address.rpartition(":")
     try:
+        if not host:
+            raise ValueError("it names no host; 127.0.0.1 is this machine alone, 0.0.0.0 every interface")
         return socket.create_server((host.strip("[]"), int(port)), family=_family(host), backlog=1024)
     except (OSError, ValueError, OverflowError) as error:
         raise Unusable(f"cannot listen at {address} for the API ({error}): choose another with --http") from error

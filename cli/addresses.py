@@ -13,7 +13,7 @@ FIRST_PORT: Final = 8081
 FIRST_METRICS_PORT: Final = 9101
 HOST: Final = "127.0.0.1"
 _LAST_PORT: Final = 65_535
-_ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+_ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Address:
 
 
 def parsed(text: str) -> Address:
-    """`host:port`. Usage when it is not."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > _LAST_PORT:
+    """`host:port`. Usage when it is not, also without a host: that would be every interface of the machine."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > _LAST_PORT:
         raise Usage(f"--http is HOST:PORT, such as {HOST}:{FIRST_PORT}, not {text!r}")
     return Address(host.removeprefix("[").removesuffix("]"), int(port))
 

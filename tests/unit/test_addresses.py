@@ -6,9 +6,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from api.serving import listening
 from cli import addresses
 from cli.addresses import Address, is_free, parsed
 from cli.exits import Environment, Usage
+from shared.domain.errors import Unusable
 
 
 @pytest.fixture
@@ -73,18 +75,28 @@ def test_port_0_is_any_free_one_for_each() -> None:
 
 @pytest.mark.parametrize(
     ("text", "address"),
-    [("127.0.0.1:8081", Address("127.0.0.1", 8081)), ("[::1]:0", Address("::1", 0)), (":80", Address("", 80))],
+    [
+        ("127.0.0.1:8081", Address("127.0.0.1", 8081)),
+        ("[::1]:0", Address("::1", 0)),
+        ("0.0.0.0:80", Address("0.0.0.0", 80)),
+    ],
 )
 def test_addresses_are_read(text: str, address: Address) -> None:
     assert parsed(text) == address
 
 
-@pytest.mark.parametrize("text", ["", "8081", "localhost", "a:b", "a:65536", "a:-1", "a:٣"])
+@pytest.mark.parametrize("text", ["", "8081", ":8081", "localhost", "a:b", "a:65536", "a:-1", "a:٣"])
 def test_what_is_no_address_is_wrong_usage(text: str) -> None:
     with pytest.raises(Usage, match="HOST:PORT"):
         parsed(text)
 
 
+@pytest.mark.parametrize("address", ["0", ":0"])
+def test_the_api_listens_on_every_interface_only_where_that_is_said(address: str) -> None:
+    with pytest.raises(Unusable, match="names no host"):
+        listening(address)
+
+
 def test_what_listens_everywhere_is_reached_here() -> None:
-    shown = [str(Address(host, 1).reached_at) for host in ("0.0.0.0", "::", "", "10.0.0.1")]
-    assert shown == ["127.0.0.1:1", "[::1]:1", "127.0.0.1:1", "10.0.0.1:1"]
+    shown = [str(Address(host, 1).reached_at) for host in ("0.0.0.0", "::", "10.0.0.1")]
+    assert shown == ["127.0.0.1:1", "[::1]:1", "10.0.0.1:1"]
