@@ -53,7 +53,7 @@ class Services:
     """What a master answers with. `member` is its id; `ready` names the dependencies that are missing; `tuning` has the
     values that it runs with now, `registry` its metrics. `archive` is None where it was not told where the archive is;
     `exports` are those under way. `overview` and `backlog` see the whole of what waits, `events` what happened;
-    `telling` takes what happens here."""
+    `telling` takes what happens here; `held` says why this master takes on nothing new, None while it does."""
 
     catalog: Catalog
     broker: Broker
@@ -73,6 +73,7 @@ class Services:
     tuning: Callable[[], MasterTuning] = MasterTuning
     wanted: Callable[[], Wanted] = lambda: NOTHING_SAID
     longest_grant_s: float = 30.0
+    held: Callable[[], str | None] = lambda: None
     registry: "CollectorRegistry | None" = None
     archive: PageArchive | None = None
     exports: OpenStreams = field(default_factory=lambda: OpenStreams(EXPORTS))

@@ -19,10 +19,12 @@ from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
 from api.frontier.tally import FrontierTally
 from shared.adapters.local.clock import SystemClock
+from shared.adapters.local.room import disk_of, memory_of_process
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import installed_list, use_list, use_snapshot
 from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.settings import StreamSettings, nats_tls_of
+from shared.adapters.sql.room import size_of
 from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
 from shared.domain.errors import Permanent, Transient, Unusable
@@ -30,6 +32,8 @@ from shared.domain.placement import StoreKind
 from shared.domain.software import VERSION
 from shared.domain.tally import CrawlCounts
 from shared.domain.url import public_suffix_snapshot
+from shared.domain.watermarks import Place
+from shared.ports.rationing import Gauge
 from shared.ports.retrying import until_answered
 from shared.settings import ClusterMasterSettings, MasterSettings, from_environment, listed
 from shared.supervise import Tasks, failpoint_of
@@ -138,6 +142,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             ack_wait_s=settings.ack_wait_s,
             events_age_s=settings.events_age_s,
             events_bytes=settings.events_bytes,
+            reports_bytes=settings.reports_bytes or -1,
         )
         broker = await _waiting(
             "nats",
@@ -179,6 +184,8 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             settings=ClusterSettings(ttl_s=settings.member_ttl_s, log_level=settings.log_level),
             failpoint=failpoint_of(os.environ),
             alarm=telling.alarm,
+            gauges=_gauges(settings, store, kind, broker),
+            room_heard=telling.room,
         )
         overview, streams_open = SqlOverview(store.executor), OpenStreams(settings.event_streams)
         chronicle = Chronicle(master, overview, broker.events, telling, clock, settings.id)
@@ -225,6 +232,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             tuning=master.tuning,
             wanted=master.wanted,
             longest_grant_s=settings.grant_s,
+            held=lambda: master.rationing.reason,
         )
         client = await stack.enter_async_context(httpx.AsyncClient(follow_redirects=False, verify=others.context))
         log.info("master.started", master=settings.id, partitions=partitions, store=kind, http=member.address)
@@ -276,8 +284,25 @@ async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKi
         from shared.adapters.sql.postgres import PostgresStore  # its libraries are loaded where they are needed
 
         return await _waiting("database", lambda: PostgresStore.open(settings.database)), StoreKind.POSTGRESQL
-    path = Path(re.sub(r"^sqlite:(//(?=/))?", "", settings.database))
-    return await SqliteStore.open(path, synchronous=settings.synchronous), StoreKind.SQLITE
+    return await SqliteStore.open(_sqlite_file(settings), synchronous=settings.synchronous), StoreKind.SQLITE
+
+
+def _gauges(
+    settings: ClusterMasterSettings, store: SqlStore, kind: StoreKind, broker: NatsBroker
+) -> Mapping[Place, Gauge]:
+    """What this master sees filling up."""
+    gauges: dict[Place, Gauge] = {Place.NATS: broker.storage, Place.MEMORY: memory_of_process(settings.memory_bytes)}
+    if kind is StoreKind.SQLITE:
+        gauges[Place.DATABASE] = disk_of(_sqlite_file(settings))
+    elif settings.database_bytes:
+        gauges[Place.DATABASE] = size_of(store.executor, settings.database_bytes)
+    if settings.nats_store is not None:
+        gauges[Place.NATS_DISK] = disk_of(settings.nats_store)
+    return gauges
+
+
+def _sqlite_file(settings: ClusterMasterSettings) -> Path:
+    return Path(re.sub(r"^sqlite:(//(?=/))?", "", settings.database))
 
 
 def _read_spec(path: Path) -> CrawlSpec:

@@ -14,7 +14,7 @@ from api.frontier.ownership import Ownership
 from api.frontier.tally import FrontierTally
 from shared.domain.software import VERSION
 from shared.ports.clock import Clock
-from shared.telemetry import LEASE, LOST, Metric, Readings, Values, registry_of
+from shared.telemetry import LEASE, LIMIT, LOST, SHORT, USED, Metric, Readings, Values, registry_of, room_of
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -79,7 +79,7 @@ METRICS: Final = (
     MASTER, LEADER, TERM, LEASE, LOST, VIEW, MEMBERS, PARTITIONS, OWNED, CRAWLS, POOL_WORKERS, POOL_FREE,
     URLS, PAGES, BYTES, DRIFT, READ_AGE, QUEUES, HOSTS, SHARDS, SHARD_AGE, REPORTS, FULLNESS, REPORT_AGE, REPORT_LAG,
     WORK, OUTCOMES, ENDS, HOST_FAILURES, STALE, LINKS, DISPATCHED, DISPATCHED_URLS, REFUSED, UNPUBLISHED, REPLACED,
-    GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS,
+    GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, USED, LIMIT, SHORT,
 )  # fmt: skip
 
 _STATES: Final = ("queued", "leased", "done", "failed", "excluded")
@@ -123,6 +123,7 @@ class MasterMetrics:
         yield from self._stored()
         yield from self._frontier()
         yield from self._counted()
+        yield from room_of(self._master.rationing.shortages)
 
     def _place(self) -> Iterator[tuple[Metric, Values]]:
         master, now = self._master, self._clock.elapsed()

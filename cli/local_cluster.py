@@ -138,6 +138,7 @@ class LocalCluster:
         secrets = {"ORB_NATS_TOKEN": engines.nats.token}
         for name, place in self._plan.masters.items():
             flags = ["--id", name, *shared, "--archive", os.fspath(self._folder.archive)]
+            flags += ["--nats-store", os.fspath(self._folder.nats)]
             flags += ["--http", str(place), "--address", str(place.reached_at)]
             if not await self._start(name, ["master", *flags], {**secrets, "ORB_DATABASE": self._plan.database}):
                 return False

@@ -29,6 +29,7 @@ _SHARED: Final = {
     "--member-ttl-s": ("member_ttl_s", "S", "after so long a silence it counts as dead (default: 15)"),
     "--ack-wait-s": ("ack_wait_s", "S", "after so long NATS delivers a silent shard again (default: 30)"),
     "--metrics-crawls": ("metrics_crawls", "N", "crawls with metrics of their own (default: 50)"),
+    "--memory-bytes": ("memory_bytes", "N", "at so much memory it takes on nothing new (default: a share of all)"),
     "--log-level": ("log_level", "LEVEL", "debug, info, warning or error (default: info)"),
     "--log-format": ("log_format", "FORMAT", "json or text (default: json)"),
 }
@@ -46,6 +47,9 @@ _MASTER: Final = {
     "--metrics-s": ("metrics_s", "S", "how often metrics are read from SQL (default: 5)"),
     "--events-age-s": ("events_age_s", "S", "older events are forgotten (default: a week)"),
     "--events-bytes": ("events_bytes", "N", "the oldest events above this size are forgotten (default: 256 MiB)"),
+    "--database-bytes": ("database_bytes", "N", "the size at which PostgreSQL counts as full (default: none)"),
+    "--reports-bytes": ("reports_bytes", "N", "what reports may take in NATS (default: what it has)"),
+    "--nats-store": ("nats_store", "DIR", "the folder of NATS's files, where it is on this machine: watches its disk"),
     "--event-streams": ("event_streams", "N", "clients that may follow events here at once (default: 64)"),
 }
 _WORKER: Final = {

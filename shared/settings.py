@@ -37,7 +37,8 @@ class _Process(msgspec.Struct, frozen=True, kw_only=True):
     """What every process is told.
 
     `dir`: the folder of the crawl (crawl.db, archive/, nats/). `nats_url`, `nats_token`: the broker. `ack_wait_s`:
-    after this the broker delivers a silent shard again.
+    after this the broker delivers a silent shard again. `memory_bytes`: at so much memory it takes on nothing new; 0:
+    at a share of what there is (shared.adapters.local.room).
     """
 
     dir: Path
@@ -46,6 +47,7 @@ class _Process(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_s: Patience = 30.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
+    memory_bytes: Annotated[int, Meta(ge=0)] = 0
 
     def __repr__(self) -> str:
         return _shown(self)
@@ -98,7 +100,9 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     their own, the others share theirs; `metrics_s`: how often what SQL knows is read for them. `archive`: the folder
     that workers write their segments to, where this master can read it; stored pages are served from it.
     `events_age_s` and `events_bytes`: events older than this, and the oldest above this size, are forgotten;
-    `event_streams`: so many clients may follow events on this master at once. `member_ttl_s`: after so long a silence
+    `event_streams`: so many clients may follow events on this master at once. `database_bytes`: the size at which a
+    PostgreSQL database counts as full, `reports_bytes` what reports may take in NATS, 0 both: no bound; `nats_store`:
+    the folder of NATS's files, where it lies on this machine. `member_ttl_s`: after so long a silence
     it counts as dead. The rest as in MasterSettings.
     """
 
@@ -131,6 +135,10 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     events_age_s: Annotated[float, Meta(ge=60.0, le=365 * 24 * 3600.0)] = 7 * 24 * 3600.0
     events_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     event_streams: Annotated[int, Meta(ge=1, le=10_000)] = 64
+    database_bytes: Annotated[int, Meta(ge=0)] = 0
+    reports_bytes: Annotated[int, Meta(ge=0)] = 0
+    nats_store: Path | None = None
+    memory_bytes: Annotated[int, Meta(ge=0)] = 0
     member_ttl_s: Patience = 15.0
     grant_s: Patience = 30.0
     ack_wait_s: Patience = 30.0

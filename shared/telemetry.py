@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
 import structlog
 
 from shared.domain.tally import Histogram
+from shared.domain.watermarks import Shortages
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -87,12 +88,23 @@ LEASE: Final = Metric(
 LOST: Final = Metric(
     "member_sessions_lost_total", "counter", "How often it had been taken for dead and registered anew."
 )
+USED: Final = Metric("room_used_bytes", "gauge", "How much is used of what may fill up.", ("place",))
+LIMIT: Final = Metric("room_limit_bytes", "gauge", "How much there is of it, or may be.", ("place",))
+SHORT: Final = Metric("room_short", "gauge", "1 while it is so full that nothing new is taken on.", ("place",))
 """Of masters and of workers."""
 
 Values = Mapping[Any, float | Histogram]
 """By the values of the labels: tuples of text, () where there are none."""
 
 Readings = Iterable[tuple[Metric, Values]]
+
+
+def room_of(shortages: Shortages) -> "Readings":
+    """How full everything was when it was last looked at."""
+    levels = shortages.levels.items()
+    yield USED, {(str(place),): level.used for place, level in levels}
+    yield LIMIT, {(str(place),): max(0, level.most) for place, level in levels}
+    yield SHORT, {(str(place),): int(shortages.full(place)) for place, _ in levels}
 
 
 def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "CollectorRegistry":

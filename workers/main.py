@@ -10,7 +10,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +27,7 @@ from shared.domain.config import WorkerTuning
 from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
 from shared.domain.tally import CrawlCounts
+from shared.domain.watermarks import Watermarks
 from shared.ports.broker import Broker
 from shared.ports.fetcher import Fetcher
 from shared.ports.specs import SpecSource
@@ -42,6 +43,7 @@ from workers.fetch.egress import EgressRules
 from workers.metrics import WorkerMetrics
 from workers.outlinks import KnownLinks
 from workers.owners import Owners
+from workers.rationing import rationing_of
 from workers.report import Reporter
 from workers.robots import RobotsCache
 from workers.runtime import Identity, Runtime
@@ -142,15 +144,21 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
         runtime = Runtime(
             identity, broker=broker, crawls=crawls, equipment=equipment, tasks=visits, visits=settings.visits
         )
+        marks: Callable[[], Watermarks] = Watermarks
         if place is not None:
             tuning = _tuning(settings, place, runtime, reporter, most_visits=connections)
             background.start("tuning", tuning.run())
+            marks = tuning.marks
+        rationing = rationing_of(settings, marks, runtime.ration)
+        await rationing.once()  # one that starts on a full disk pulls nothing
+        background.start("rationing", rationing.run())
         background.start("report", reporter.run())
         background.start("heartbeat", runtime.heartbeat())
         background.start("follow", runtime.follow())
         pulling.start("pull", runtime.pull())
         registration = None if place is None else place.registration
-        async with _exposed(settings, WorkerMetrics(runtime, reporter, archive, tally, clock, registration)):
+        metrics = WorkerMetrics(runtime, reporter, archive, tally, clock, registration, rationing.shortages)
+        async with _exposed(settings, metrics):
             log.info("worker.started", visits=settings.visits, pool=settings.pool, producer=producer)
             await stop.draining.wait()
             log.info("worker.drains", visits=len(visits))

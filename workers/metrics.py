@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from shared.domain.software import VERSION
+from shared.domain.watermarks import Shortages
 from shared.ports.clock import Clock
 from shared.ports.registering import Registration
-from shared.telemetry import LEASE, LOST, Metric, Readings, Values, registry_of
+from shared.telemetry import LEASE, LOST, SHORT, USED, Metric, Readings, Values, registry_of, room_of
+from shared.telemetry import LIMIT as LIMIT_OF_ROOM
 from workers.archive import WarcArchive
 from workers.report import Reporter
 from workers.runtime import Runtime
@@ -44,7 +46,7 @@ FLUSHING = Metric("report_flush_running_seconds", "gauge", "For how long the pre
 METRICS: Final = (
     WORKER, OPEN, LIMIT, PULLING, VISITS, MALFORMED, FETCHES, FETCHED, DENIED, DURATION, FAILURES, WAITS, ARCHIVED,
     ARCHIVED_BYTES, COMMITS, COMMIT_FAILURES, BUFFERED, PUBLISHED, LINKS, UNREPORTED, UNREPORTED_LINKS, FLUSHES,
-    FLUSHING, LEASE, LOST,
+    FLUSHING, LEASE, LOST, USED, LIMIT_OF_ROOM, SHORT,
 )  # fmt: skip
 
 _ENDS: Final = {"settled": "Settled", "handed_back": "HandBack", "left": "Left"}
@@ -62,6 +64,7 @@ class WorkerMetrics:
         tally: Tally,
         clock: Clock,
         registration: Registration | None,
+        shortages: Shortages,
     ) -> None:
         self._runtime = runtime
         self._reporter = reporter
@@ -69,6 +72,7 @@ class WorkerMetrics:
         self._tally = tally
         self._clock = clock
         self._registration = registration
+        self._shortages = shortages
 
     def __repr__(self) -> str:
         return f"<WorkerMetrics {self._runtime!r}>"
@@ -82,6 +86,7 @@ class WorkerMetrics:
         yield from self._load()
         yield from self._fetched()
         yield from self._kept()
+        yield from room_of(self._shortages)
 
     def _load(self) -> Iterator[tuple[Metric, Values]]:
         status, tally = self._runtime.status(), self._tally

@@ -80,6 +80,7 @@ class Runtime:
         self._told = 0
         self._pulling = True
         self._resting = False
+        self._short: str | None = None
         self._revision = 0
         self._began_at = equipment.clock.elapsed()
         self._halted = asyncio.Event()
@@ -92,7 +93,7 @@ class Runtime:
         while self._pulling:
             await self._with.reporter.room()
             # Nothing may come between this look and the pull: meanwhile there may be fewer visits to hold.
-            if self._resting or self._busy >= self._visits:
+            if self._resting or self._short is not None or self._busy >= self._visits:
                 self._freed.clear()
                 await self._freed.wait()
                 continue
@@ -117,11 +118,18 @@ class Runtime:
 
     def _takes(self) -> bool:
         """Whether it takes further shards."""
-        return self._pulling and not self._resting
+        return self._pulling and not self._resting and self._short is None
 
     def drain(self, draining: bool) -> None:
         """Take no further shard and finish those in hand, or take some again; every status says so."""
         self._resting = draining
+        self._freed.set()
+        self._notable.set()
+
+    def ration(self, reason: str | None) -> None:
+        """Take no further shard for this reason and go on with those in hand, or (None) take some again; every status
+        says so."""
+        self._short = reason
         self._freed.set()
         self._notable.set()
 
@@ -279,6 +287,7 @@ class Runtime:
             version=VERSION,
             draining=self._resting or not self._pulling,
             config=self._revision,
+            short=self._short or "",
         )
 
     def __repr__(self) -> str:

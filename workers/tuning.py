@@ -5,6 +5,7 @@ from collections.abc import Callable
 import structlog
 
 from shared.domain.config import WorkerTuning, changed_values, worker_tuning
+from shared.domain.watermarks import Watermarks
 from shared.ports.coordinator import Snapshot, View
 from shared.wire.keys import Keys
 from shared.wire.wanted import NOTHING_SAID, wanted_after
@@ -48,6 +49,10 @@ class Tuning:
 
     def __repr__(self) -> str:
         return f"<Tuning {self._member} revision={self._wanted.config.revision} draining={self._draining}>"
+
+    def marks(self) -> Watermarks:
+        """The watermarks that hold now."""
+        return self._current.storage
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -7,6 +7,7 @@ whoever takes over does so when they have let go.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -18,6 +19,8 @@ from api.control.heartbeat import Heartbeat
 from api.control.leader import TICK_S, Leader
 from api.control.membership import Membership, assignments_in, leader_in, members_in
 from api.control.plane import Members
+from api.control.rationing import Heard, MasterRoom, WorkersRoom
+from api.control.rationing import unheard as nobody
 from api.control.roster import Roster
 from api.control.tending import Tending
 from api.control.tuning import Tuning, limits_of, started_as
@@ -29,10 +32,12 @@ from api.frontier.tally import FrontierTally
 from shared.domain.config import LogLevel, MasterTuning
 from shared.domain.ids import Partition, Term
 from shared.domain.placement import PlacementRules, StoreKind
+from shared.domain.watermarks import Place
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Coordinator, Leadership, View
 from shared.ports.desired import Desired
+from shared.ports.rationing import Gauge, Rationing
 from shared.ports.registering import Registration
 from shared.ports.specs import SpecPublisher
 from shared.ports.store import Store
@@ -46,6 +51,7 @@ from shared.wire.wanted import Wanted
 log = structlog.get_logger("orb.control")
 
 _LEAST_STALL_S: Final = 5.0
+NO_GAUGES: Final[Mapping[Place, Gauge]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +92,11 @@ class ClusterMaster:
         settings: ClusterSettings | None = None,
         failpoint: Failpoint = no_failpoint,
         alarm: Alarm = unheard,
+        gauges: Mapping[Place, Gauge] = NO_GAUGES,
+        room_heard: Heard = nobody,
     ) -> None:
-        """`view` is one of `keys.root`: one snapshot shows who lives, who leads and who owns what at one moment."""
+        """`view` is one of `keys.root`: one snapshot shows who lives, who leads and who owns what at one moment.
+        `gauges`: what this master sees filling up; `room_heard` hears when it is short of it, or a worker is."""
         chosen = settings or ClusterSettings()
         self._view = view
         self._keys = keys
@@ -107,6 +116,9 @@ class ClusterMaster:
         self._tuning = Tuning(
             view, keys, member.id, started_as(frontier, chosen.log_level), apply=self._tune, drain=self.drain
         )
+        watcher = MasterRoom(member.id, self._room, lambda: self.rationing, room_heard, self._heartbeat.news)
+        self.rationing = Rationing(gauges, lambda: self.tuning().storage, watcher)
+        self._workers_room = WorkersRoom(self.is_leader, room_heard)
         self._fleet = Fleet(view, keys, member, frontier.partitions, self._owner, alarm)
         self._crawling = Crawling(self._crawls, self._fleet, store)
         self._tending = Tending(
@@ -195,6 +207,7 @@ class ClusterMaster:
             shards=sum(len(own.leases) for own in owning),
             uptime_ms=self._clock.unix_ms() - self._member.started_at_ms,
             config=self._tuning.revision,
+            held=self.rationing.reason or "",
         )
 
     # --- what it is measured by ---------------------------------------------------------------------------------------
@@ -234,6 +247,7 @@ class ClusterMaster:
                 tasks.start("hear-workers", self._hear_workers())
                 tasks.start("hear-masters", self._hear_masters())
                 tasks.start("tuning", self._tuning.run())
+                tasks.start("rationing", self.rationing.run())
                 tasks.start("heartbeat", self._heartbeat.run())
                 tasks.start("crawling", self._crawling.run())
                 tasks.start("notice", self._notice())
@@ -255,6 +269,7 @@ class ClusterMaster:
                     status = decode_status(data)
                     self._room.heard(status, self._clock.elapsed())
                     self.roster.heard_worker(status, self._clock.elapsed())
+                    self._workers_room.heard(status)
                 except Malformed as error:
                     log.warning("worker.malformed_status", error=str(error))
                     continue

@@ -74,6 +74,19 @@ class Roster:
         known = self._masters.get(member)
         return None if known is None or now - known.heard_at > STALE_AFTER_S else known.status
 
+    def held(self, pool: str, now: float) -> str | None:
+        """Why nothing is sent out for a pool: what masters say that send nothing, or its workers if none takes any for
+        want of room. None while somebody works on it, or nobody was heard of lately."""
+        masters = [each.status for each in self._masters.values() if now - each.heard_at <= STALE_AFTER_S]
+        for status in sorted(masters, key=lambda status: status.master):
+            if status.held:
+                return f"master {status.master}: {status.held}"
+        workers = [each.status for each in self._workers.values() if now - each.heard_at <= STALE_AFTER_S]
+        of_pool = sorted((status for status in workers if status.pool == pool), key=lambda status: status.worker)
+        if of_pool and all(status.short for status in of_pool):
+            return f"worker {of_pool[0].worker}: {of_pool[0].short}"
+        return None
+
     def _forget(self, now: float) -> None:
         """Members come and go: who has been silent for long takes no room."""
         for known in (self._workers, self._masters):

@@ -74,6 +74,11 @@ class Telling:
         """Tell what somebody should look at (`api.frontier.owner.Alarm`)."""
         self.tell(EventKind.ALARM, partition, "raised", data={"text": text})
 
+    def room(self, member: str, reason: str | None) -> None:
+        """Tell that a member is short of room, or no more (`api.control.rationing.Heard`)."""
+        told = {} if reason is None else {"reason": reason}
+        self.tell(EventKind.ROOM, member, "enough" if reason is None else "short", data=told)
+
     async def run(self) -> None:
         """Publish what is told, until cancelled."""
         while True:

@@ -9,6 +9,7 @@ that differs from what was sent before has another producer, and is applied.
 import asyncio
 import uuid
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,6 +30,9 @@ BUSY: Final = 0.5
 
 PATIENCE_S: Final = 10.0
 """How long a message is offered to a broker that is away, before the upload is broken off."""
+
+HELD_S: Final = 30.0
+"""When who was turned away for want of room may ask again."""
 
 _REASONS: Final = 10
 _SHOWN: Final = 200
@@ -69,7 +73,9 @@ class SeedUpload:
         *,
         window: int = WINDOW,
         refused_at: float = BUSY,
+        held: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`held`: why nothing new may be taken in now, asked before each window."""
         self.counts = UploadCounts()
         self._broker = broker
         self._crawl_id, self._revision = crawl_id, revision
@@ -79,6 +85,7 @@ class SeedUpload:
         self._sum.update(crawl_id.to_bytes(8, "big"))
         self._window = window
         self._refused_at = refused_at
+        self._held = held
         self._seen: set[str] = set()
         self._parts: dict[Partition, list[Link]] = defaultdict(list)
 
@@ -125,6 +132,8 @@ class SeedUpload:
 
     async def _publish(self) -> None:
         if self._seen:
+            if (held := self._held()) is not None:
+                raise Transient(f"no seeds are taken until there is room: {held}", retry_in=HELD_S)
             if await self._broker.fullness("discovery") >= self._refused_at:
                 raise Refused("the owners of partitions have too many discoveries waiting", retry_in=5.0)
             producer = f"seeds-{self._sum.hexdigest(length=16)}"

@@ -23,9 +23,11 @@ class _Worker:
 
 
 class PoolRoom:
-    """The live workers' free visits, as they report them. `ahead`: shards kept out per free visit; it may change."""
+    """The live workers' free visits, as they report them. `ahead`: shards kept out per free visit; it may change.
+    `held`: why nothing may be sent out now, None while it may."""
 
     def __init__(self) -> None:
+        self.held: str | None = None
         self.ahead: float = AHEAD
         self._workers: dict[str, _Worker] = {}
         self._leases: list[Leases] = []
@@ -49,7 +51,9 @@ class PoolRoom:
 
     def for_pool(self, pool: str, now: float) -> int:
         """Shards that may still be dispatched: `ahead` times the free visits, less those on their way; 0 without
-        workers."""
+        workers, and while it is `held`."""
+        if self.held is not None:
+            return 0
         free = 0
         for name, worker in list(self._workers.items()):
             if now - worker.heard_at > STALE_AFTER_S:

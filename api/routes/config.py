@@ -9,6 +9,7 @@ from api.errors import FieldError, Kind, Problem
 from api.schemas.config import ConfigRevision, HotConfiguration, config_of, revision_body
 from api.schemas.model import Listing
 from shared.domain.access import Role
+from shared.domain.watermarks import OF_STORAGE
 from shared.wire.events import EventKind
 from shared.wire.keys import SETTINGS
 
@@ -73,7 +74,13 @@ async def get_config_revision(
 
 
 def _judge(wanted: HotConfiguration, served: Services) -> None:
-    """A new owner waits for grants of before as long as it was started to give them, and no longer."""
+    """A new owner waits for grants of before as long as it was started to give them, and no longer. And there is room
+    again only where it is not full."""
+    default = OF_STORAGE
+    high, low = wanted.storage.high or default.high, wanted.storage.low or default.low
+    if low > high:
+        wrong = FieldError("storage.low", f"is {low:g}, above storage.high, {high:g}", "say both, the lower one below")
+        raise Problem(Kind.INVALID, "the configuration cannot be used", errors=[wrong])
     grant_s = wanted.master.grant_s
     if grant_s is not None and grant_s > served.longest_grant_s:
         wrong = FieldError(

@@ -58,7 +58,8 @@ async def list_crawls(
     found = await served.catalog.crawls(which, after=page.place(str, ""), most=page.most + 1)
     shown = found[: page.most]
     place = shown[-1].name if len(found) > page.most else None
-    return Listing(items=[crawl_body(crawl) for crawl in shown], next=page.next(place, response))
+    now = served.clock.elapsed()
+    return Listing(items=[crawl_body(crawl, served.roster, now) for crawl in shown], next=page.next(place, response))
 
 
 @router.post(
@@ -73,7 +74,7 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
     )
     served.plane.wake()
     response.headers.update(etag(made.tag) | {"Location": f"/v1/crawls/{made.name}"})
-    return crawl_body(made)
+    return crawl_body(made, served.roster, served.clock.elapsed())
 
 
 @router.get(
@@ -83,8 +84,9 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
 async def get_crawl(name: Name, served: Served, response: Response) -> Crawl:
     """Its spec and state; its numbers are under /stats."""
     crawl = await served.catalog.crawl(name)
-    response.headers.update(etag(crawl.shown_tag))
-    return crawl_body(crawl)
+    shown = crawl_body(crawl, served.roster, served.clock.elapsed())
+    response.headers.update(etag(crawl.shown_tag + ("h" if shown.held else "")))
+    return shown
 
 
 @router.put(
@@ -117,7 +119,7 @@ async def put_crawl(
     served.plane.wake()
     response.status_code = 201 if created else 200
     response.headers.update(etag(made.tag))
-    return crawl_body(made)
+    return crawl_body(made, served.roster, served.clock.elapsed())
 
 
 @router.patch(
@@ -147,7 +149,7 @@ async def patch_crawl(
                 raise
     served.plane.wake()
     response.headers.update(etag(made.tag))
-    return crawl_body(made)
+    return crawl_body(made, served.roster, served.clock.elapsed())
 
 
 @router.delete(

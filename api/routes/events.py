@@ -60,7 +60,7 @@ LastEventId = Annotated[
 async def follow_events(
     request: Request,
     served: Served,
-    kind: Annotated[list[EventKind], Query(max_length=8, description="Only these kinds.")] = [],  # noqa: B006
+    kind: Annotated[list[EventKind], Query(max_length=9, description="Only these kinds.")] = [],  # noqa: B006
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:

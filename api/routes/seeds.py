@@ -115,6 +115,7 @@ async def add_seeds(
         served.partitions,
         stored,
         refused_at=served.tuning().uploads_refused_at,
+        held=served.held,
     )
     pieces = _plain(request, content_encoding.strip().lower())
     try:

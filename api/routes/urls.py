@@ -35,7 +35,7 @@ router = APIRouter(
 )
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
-_SAID: Final = ("robots", "crawl", "pool")
+_SAID: Final = ("robots", "crawl", "pool", "room")
 """Rules of which the sentences tell, besides what they say themselves."""
 
 _ROBOTS_S: Final = 1.0
@@ -142,6 +142,7 @@ async def _around(
         host=view.host if view is not None else await served.catalog.host(location.host, crawl.crawl_id),
         robots=await _robots(served, location.url),
         workers=sum(worker.pool == spec.pool and not worker.draining for worker in workers),
+        held=served.roster.held(spec.pool, served.clock.elapsed()),
     )
 
 

@@ -38,6 +38,9 @@ class OwnerLoad(Model):
 
     partitions: int = Field(description="It owns, loaded and at work.")
     shards: int = Field(description="URL shards of these that are out.")
+    held: str | None = Field(
+        description="Why it sends nothing out: what it sees that is nearly full; null while it does."
+    )
     uptime_s: float
 
 
@@ -60,6 +63,9 @@ class VisitLoad(Model):
     pages: int = Field(description="Answers archived since it was started.")
     bytes: int = Field(description="Their payloads.")
     pages_per_s: float | None = Field(description="Over about ten seconds; null until it was heard of twice.")
+    short: str | None = Field(
+        description="Why it takes no visit: its disk or memory is nearly full; null while it does."
+    )
     uptime_s: float
 
 
@@ -126,7 +132,12 @@ def master_body(
         partitions=partitions,
         load=None
         if status is None
-        else OwnerLoad(partitions=status.partitions, shards=status.shards, uptime_s=status.uptime_ms / 1000),
+        else OwnerLoad(
+            partitions=status.partitions,
+            shards=status.shards,
+            held=status.held or None,
+            uptime_s=status.uptime_ms / 1000,
+        ),
     )
 
 
@@ -157,6 +168,7 @@ def _load(load: WorkerLoad) -> VisitLoad:
         pages=status.pages,
         bytes=status.bytes,
         pages_per_s=None if load.pages_per_s is None else round(load.pages_per_s, 2),
+        short=status.short or None,
         uptime_s=status.uptime_ms / 1000,
     )
 

@@ -8,13 +8,14 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from api.schemas.crawls import NAME
 from api.schemas.model import WHOLE, Model, Wanted, moment_of
-from shared.domain.config import MOST_AHEAD, MOST_POOLS, HotConfig, LogLevel, StoredConfig
+from shared.domain.config import MOST_AHEAD, MOST_HEADROOM, MOST_POOLS, HotConfig, LogLevel, StoredConfig
 
 _EXAMPLE: Final[dict[str, Any]] = {
     "log_level": "info",
     "worker": {"visits": 64},
     "pools": {"browser": {"visits": 8, "report_s": 1.0}},
     "master": {"dispatch_ahead": 1.5, "uploads_refused_at": 0.4},
+    "storage": {"high": 0.9, "low": 0.85},
 }
 
 
@@ -71,6 +72,28 @@ class MasterValues(Wanted):
     ] = None
 
 
+class StorageValues(Wanted):
+    """Of all members: when a disk, or what NATS and a database were given, counts as full. Then nothing new is begun
+    that would fill it, until there is room again."""
+
+    high: Annotated[
+        float | None, Field(gt=0.0, le=1.0, description="The share from which on it counts as full; 0.95 by default.")
+    ] = None
+    low: Annotated[
+        float | None,
+        Field(gt=0.0, le=1.0, description="The share below which there is room again; 0.9 by default, at most `high`."),
+    ] = None
+    headroom_bytes: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=MOST_HEADROOM,
+            description="So much free is enough, however large it is; twice that is room again. 1 GiB by default.",
+        ),
+        WHOLE,
+    ] = None
+
+
 class HotConfiguration(Wanted):
     """What may be turned while everything runs, as a whole: what is null or left out is as each member was started."""
 
@@ -83,6 +106,7 @@ class HotConfiguration(Wanted):
         Field(max_length=MOST_POOLS, description="For the workers of a pool, over `worker`."),
     ] = Field(default_factory=dict)
     master: MasterValues = MasterValues()
+    storage: StorageValues = StorageValues()
 
 
 class ConfigRevision(Model):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema
 
+from api.control.roster import Roster
 from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
 from shared.domain.crawl_state import legal
 from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision
@@ -40,6 +41,15 @@ EXAMPLE: Final[dict[str, Any]] = {
         "budget": {"max_pages": 10000},
     },
 }
+
+
+class _Pooled(msgspec.Struct):
+    """Of a stored spec what says who works on it."""
+
+    pool: str = "default"
+
+
+_spec: Final = msgspec.json.Decoder(_Pooled)
 
 
 class CrawlInput(Wanted):
@@ -80,6 +90,10 @@ class Crawl(Model):
     revision: int = Field(description="Grows with every change of the spec.")
     state: CrawlState
     finished_reason: str | None = Field(description="`complete`, the budget that ended it, or `cancelled`.")
+    held: str | None = Field(
+        description="Why nothing of it is sent out now although it runs: a disk or memory that is nearly full. It goes "
+        "on by itself when there is room."
+    )
     legal: list[str] = Field(description="The verbs that are legal now.")
     labels: dict[str, str]
     spec: SpecJson
@@ -139,14 +153,17 @@ class CrawlTurn(Model):
     command: str | None = Field(None, description="Id of the command: see /v1/commands/{id}.")
 
 
-def crawl_body(crawl: DeclaredCrawl) -> Crawl:
-    """The crawl as it is shown."""
+def crawl_body(crawl: DeclaredCrawl, roster: Roster, now: float) -> Crawl:
+    """The crawl as it is shown; whether it is held is what `roster` knows at `now`."""
+    runs = crawl.state in (CrawlState.SEEDING, CrawlState.RUNNING)
+    held = roster.held(_spec.decode(crawl.spec).pool, now) if runs else None
     return Crawl(
         name=crawl.name,
         id=crawl.crawl_id,
         revision=crawl.revision,
         state=crawl.state,
         finished_reason=crawl.finished_reason,
+        held=held,
         legal=[verb.value for verb in legal(crawl.state)],
         labels=dict(crawl.labels),
         spec=spec_body(crawl.spec),

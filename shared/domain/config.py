@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from shared.domain.crawl import Label
+from shared.domain.watermarks import OF_STORAGE, Watermarks
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ MOST_AHEAD: Final = 2.0
 """Shards out per free visit at most: more would wait at workers instead of in SQL (architecture: dispatched)."""
 
 MOST_POOLS: Final = 256
+MOST_HEADROOM: Final = 1 << 50
 MOST_DRAINS: Final = 5_000
 """Members that may be drained at a time: their names travel in one record."""
 
@@ -56,6 +58,15 @@ class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
     uploads_refused_at: Annotated[float, Meta(ge=0.0, le=0.9)] | None = None
 
 
+class StoragePart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of all members: when a disk, or what NATS and a database were given, counts as full, and when there is room again
+    (shared.domain.watermarks). `high`, `low`: shares of it; `headroom_bytes`: so much free is enough of any."""
+
+    high: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    low: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    headroom_bytes: Annotated[int, Meta(ge=0, le=MOST_HEADROOM)] | None = None
+
+
 class HotConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole document. `pools` lie over `worker` for the workers of a pool."""
 
@@ -63,6 +74,7 @@ class HotConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     worker: WorkerPart = WorkerPart()
     pools: Annotated[dict[Label, WorkerPart], Meta(max_length=MOST_POOLS)] = {}
     master: MasterPart = MasterPart()
+    storage: StoragePart = StoragePart()
 
 
 AS_STARTED: Final = HotConfig()
@@ -105,6 +117,7 @@ class WorkerTuning:
     visits: int
     report_s: float
     log_level: LogLevel
+    storage: Watermarks = OF_STORAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,7 @@ class MasterTuning:
     batch: int = 256
     sweep_s: float = 1.0
     uploads_refused_at: float = 0.5
+    storage: Watermarks = OF_STORAGE
 
 
 def worker_tuning(config: HotConfig, pool: str, started: WorkerTuning, *, most_visits: int) -> WorkerTuning:
@@ -130,6 +144,7 @@ def worker_tuning(config: HotConfig, pool: str, started: WorkerTuning, *, most_v
         visits=min(most_visits, _first(own.visits, every.visits, started.visits)),
         report_s=_first(own.report_s, every.report_s, started.report_s),
         log_level=_first(config.log_level, None, started.log_level),
+        storage=watermarks(config.storage),
     )
 
 
@@ -138,8 +153,16 @@ def master_tuning(config: HotConfig, started: MasterTuning) -> MasterTuning:
     said = {name: value for name in MasterPart.__struct_fields__ if (value := getattr(config.master, name)) is not None}
     if config.log_level is not None:
         said["log_level"] = config.log_level
-    tuning = replace(started, **said)
+    tuning = replace(started, **said, storage=watermarks(config.storage))
     return replace(tuning, grant_s=min(tuning.grant_s, started.grant_s))
+
+
+def watermarks(said: StoragePart) -> Watermarks:
+    """What holds where this is said. A low watermark above the high one is taken for the same as that."""
+    default = OF_STORAGE
+    high = _first(said.high, None, default.high)
+    low = _first(said.low, None, default.low)
+    return Watermarks(high, min(low, high), _first(said.headroom_bytes, None, default.headroom))
 
 
 def changed_values(before: WorkerTuning | MasterTuning, after: WorkerTuning | MasterTuning) -> Mapping[str, str]:

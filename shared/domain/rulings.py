@@ -34,7 +34,8 @@ class Ruling:
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """What holds around a URL: its crawl, its host (None: no crawl has met it), the shared record of its robots.txt
-    (None: no worker has fetched it lately), and how many workers of the crawl's pool live and take work."""
+    (None: no worker has fetched it lately), how many workers of the crawl's pool live and take work, and why nothing is
+    sent out for want of room (None: there is room)."""
 
     standing: Standing
     active_ms: int
@@ -42,6 +43,7 @@ class Circumstances:
     host: HostView | None
     robots: RobotsRecord | None
     workers: int
+    held: str | None = None
 
 
 def rulings(
@@ -56,6 +58,7 @@ def rulings(
         _crawl(around.standing),
         _budget(spec, around),
         _pool(spec.pool, around.workers),
+        _room(around.held),
     ]
     if around.host is not None:
         found += _host(spec, around.host, now_ms)
@@ -165,6 +168,12 @@ def _pool(pool: str, workers: int) -> Ruling:
     if not workers:
         return Ruling("pool", False, f"no worker of the pool {pool!r} lives and takes work")
     return Ruling("pool", True, f"workers of the pool {pool!r} that take work: {workers}")
+
+
+def _room(held: str | None) -> Ruling:
+    if held is not None:
+        return Ruling("room", False, f"nothing is sent out until there is room: {held}")
+    return Ruling("room", True, "there is room for what comes of it")
 
 
 def _host(spec: CrawlSpec, host: HostView, now_ms: int) -> Iterator[Ruling]:

@@ -19,7 +19,8 @@ _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class EventKind(StrEnum):
-    """What an event is about; its `about` is then the id of a crawl (the first three), a partition, a member, a key."""
+    """What an event is about; its `about` is then the id of a crawl (the first three), a partition, a member (the next
+    four), a key."""
 
     CRAWL = "crawl"
     PROGRESS = "progress"
@@ -28,6 +29,7 @@ class EventKind(StrEnum):
     MASTER = "master"
     WORKER = "worker"
     LEADER = "leader"
+    ROOM = "room"
     CONFIG = "config"
 
 

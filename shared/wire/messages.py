@@ -220,7 +220,8 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", om
 class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1", omit_defaults=True):
     """A worker's load, sent about every second: visits it can hold, holds, and whether it still pulls.
 
-    `in_flight`: requests under way. `config`: the revision of the hot configuration it runs.
+    `in_flight`: requests under way. `config`: the revision of the hot configuration it runs. `short`: of what it has
+    too little to take a visit, in words.
     """
 
     worker: str
@@ -236,11 +237,12 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
     version: str = ""
     draining: bool = False
     config: int = 0
+    short: str = ""
 
 
 class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1", omit_defaults=True):
     """A master's load, sent about every second and when it changes: the partitions it owns by its own account, URL
-    shards that are out of them, and the revision of the hot configuration it runs."""
+    shards that are out of them, the revision of the hot configuration it runs. `held`: why it sends nothing out."""
 
     master: str
     partitions: int
@@ -249,6 +251,7 @@ class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1"
     shards: int = 0
     uptime_ms: int = 0
     config: int = 0
+    held: str = ""
 
 
 class HostProgress(msgspec.Struct, frozen=True, array_like=True):

@@ -331,3 +331,23 @@ def test_a_stopped_broker_is_transient_within_the_bound_and_repeats_nothing_when
             await reader.close()
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_how_full_the_storage_is_is_that_of_the_fullest_stream_with_a_bound(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            assert await broker.storage() is None, "nothing of it has a bound"
+        async with server.broker(reports_bytes=1 << 20, visits_bytes=1 << 24) as broker:
+            empty = await broker.storage()
+            assert empty is not None
+            await broker.publish_report(P, "outcome", bytes(1 << 19), "n")
+            level = await broker.storage()
+            assert level is not None
+            assert (level.most, empty.used) == (1 << 20, 0)
+            assert 1 << 19 < level.used < 1 << 20
+            with pytest.raises(Refused):
+                await broker.publish_report(P, "outcome", bytes(1 << 19), "m")
+            await broker.purge_reports(P, "outcome", await broker.last_report(P, "outcome"))
+            assert (await broker.storage() or level).used == 0
+
+    asyncio.run(run())

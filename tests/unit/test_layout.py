@@ -44,7 +44,7 @@ MODULES = {
     },
     "workers": {
         "main", "runtime", "visit", "owners", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive",
-        "report", "discoveries", "outcome", "member", "tuning", "tally", "metrics", "exposition",
+        "report", "discoveries", "outcome", "member", "tuning", "rationing", "tally", "metrics", "exposition",
     },
     "shared": {"settings", "telemetry", "supervise", "tls"},
     "shared/adapters": set[str](),

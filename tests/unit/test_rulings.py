@@ -55,7 +55,7 @@ def test_a_queued_url_that_nothing_keeps_waiting_is_held_up_by_no_rule() -> None
     found = judged(view(UrlState.QUEUED))
     assert held_by(found) == []
     assert why_not_now(list(found.values())) is None
-    order = ["canonical", "scope", "state", "robots", "crawl", "budget", "pool", "blocked", "delay"]
+    order = ["canonical", "scope", "state", "robots", "crawl", "budget", "pool", "room", "blocked", "delay"]
     assert list(found) == order
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from shared.adapters.nats import streams, talk
+from shared.adapters.nats import room, streams, talk
 from shared.adapters.nats.backlog import unapplied
 from shared.adapters.nats.connection import Connection, status_of
 from shared.adapters.nats.events import NatsEvents
@@ -18,6 +18,7 @@ from shared.domain.errors import Transient
 from shared.domain.frontier import Position
 from shared.domain.ids import Partition
 from shared.domain.lag import Waiting
+from shared.domain.watermarks import Level
 from shared.ports.broker import QueuedVisit, ReportKind, StoredVisit, StreamState
 from shared.tls import TlsSettings
 from shared.wire import subjects
@@ -53,6 +54,10 @@ class NatsBroker:
 
     async def declare(self, pools: Sequence[str]) -> None:
         await streams.declare(self._connection, list(pools), self._settings)
+
+    async def storage(self) -> Level | None:
+        """How full JetStream is (shared.ports.rationing.Gauge); None where nothing of it has a bound."""
+        return await room.storage(self._connection, self._settings.answer_s)
 
     # --- visits -------------------------------------------------------------------------------------------------------
 

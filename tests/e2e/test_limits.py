@@ -1,0 +1,158 @@
+"""A cluster whose storage is nearly full: nothing more is sent out, everybody is told why, and it goes on by itself."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from shared.adapters.nats import NatsBroker
+from shared.domain.ids import CrawlId, Partition
+from tests.e2e.test_cluster_config import client, judged, spec, started
+from tests.support.cluster import Cluster
+from tests.support.cluster import cluster as opened
+from tests.support.synthetic import SyntheticSite
+from tests.support.web import Web
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+
+BOUND = 4 << 20
+FOREIGN = Partition(4000)
+"""Of no owner: what stands there stays until somebody purges it."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with opened(tmp_path) as made:
+        yield made
+
+
+def created(api: httpx.Client, served: Web) -> CrawlId:
+    wanted = {**spec(served), "egress": {"allow": ["127.0.0.0/8"]}}
+    made = api.post("/v1/crawls", json={"name": "docs", "spec": wanted})
+    assert made.status_code == 201, made.text
+    return CrawlId(made.json()["id"])
+
+
+def shown(api: httpx.Client) -> str | None:
+    """Why the crawl is held."""
+    held: str | None = api.get("/v1/crawls/docs").json()["held"]
+    return held
+
+
+def held(api: httpx.Client) -> list[str]:
+    """The masters that say that they send nothing out."""
+    masters = api.get("/v1/masters").json()["items"]
+    return [master["id"] for master in masters if master["load"] is not None and master["load"]["held"] is not None]
+
+
+def explained(api: httpx.Client, served: Web) -> dict[str, Any]:
+    found: dict[str, Any] = api.get("/v1/crawls/docs/urls/explain", params={"url": f"{served.origins[0]}/"}).json()
+    return found
+
+
+def told(api: httpx.Client, least: int) -> list[tuple[str, str]]:
+    """The first events about room, as member and action."""
+    found: list[tuple[str, str]] = []
+    with api.stream("GET", "/v1/events", params={"kind": "room", "after": 0}) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data:"):
+                event = msgspec.json.decode(line.removeprefix("data:"))
+                found.append((event["about"], event["action"]))
+                if len(found) == least:
+                    break
+    return found
+
+
+def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
+    cluster: Cluster, web: Callable[..., Web]
+) -> None:
+    """The disk is as full as it is: the watermark is turned below that, and back."""
+    served = web(SyntheticSite(pages=30, hosts=3))
+    leader = started(cluster, masters=1, workers=1)
+    with client(cluster, leader) as api:
+        full = {"storage": {"high": 1e-9, "low": 1e-9, "headroom_bytes": 1 << 50}}
+        assert api.put("/v1/config", json=full).status_code == 200
+        cluster.wait_until(
+            lambda: api.get(f"/v1/masters/{leader}").json()["load"]["held"] is not None, "the master is short of room"
+        )
+        cluster.wait_until(
+            lambda: api.get("/v1/workers/w1").json()["load"]["short"] is not None, "the worker is short of room"
+        )
+        crawl = created(api, served)
+        cluster.wait_until(lambda: cluster.row(crawl).state == "running", "the crawl is seeded")
+        cluster.wait_until(
+            lambda: api.get("/v1/crawls/docs/stats").json()["counters"]["queued"] == 1, "the seed is queued"
+        )
+        reason = shown(api)
+        assert reason is not None
+        assert reason.startswith(f"master {leader}: the database has ")
+        assert "it goes on when" in reason
+        found = explained(api, served)
+        assert found["why_not_now"].startswith("nothing is sent out until there is room")
+        refused = api.post("/v1/crawls/docs/seeds", json={"seeds": [f"{served.origins[0]}/more"]})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "30"), refused.text
+        assert refused.json()["accepted"] == 0
+        metrics = api.get("/metrics").text
+        assert 'orb_room_short{place="database"} 1.0' in metrics
+        worker = api.get("/v1/workers/w1").json()["load"]
+        assert worker["free"] == 0
+        assert worker["short"].startswith("the archive's disk has ")
+        assert served.log() == [], "nothing was fetched meanwhile"
+        refused = api.put("/v1/config", json={"storage": {"high": 0.5}})
+        assert refused.status_code == 422, "the low mark would be above the high one"
+        assert api.put("/v1/config", json={}).status_code == 200
+        cluster.finish(crawl)
+        assert shown(api) is None
+        assert sorted(told(api, 4)) == sorted(
+            (name, action) for name in (leader, "w1") for action in ("enough", "short")
+        )
+    judged(cluster, served)
+
+
+def test_a_bounded_jetstream_that_fills_up_holds_the_crawl_and_nothing_is_lost(
+    cluster: Cluster, web: Callable[..., Web]
+) -> None:
+    served = web(SyntheticSite(pages=30, hosts=3))
+    for name in ("m1", "m2"):
+        cluster.master(name, ORB_REPORTS_BYTES=str(BOUND))
+    cluster.worker("w1")
+    cluster.wait_until(lambda: set(cluster.owners()) == {cluster.leader()}, "the leader owns all partitions")
+    follower = "m2" if cluster.leader() == "m1" else "m1"
+    with client(cluster, follower) as api:
+        asyncio.run(filled(cluster))
+        cluster.wait_until(lambda: held(api) == ["m1", "m2"], "both masters are short of room")
+        crawl = created(api, served)
+        cluster.wait_until(
+            lambda: api.get("/v1/crawls/docs/stats").json()["counters"]["queued"] == 1, "the seed is queued"
+        )
+        reason = shown(api)
+        assert reason is not None
+        assert "NATS's storage has " in reason
+        assert served.log() == []
+        asyncio.run(purged(cluster))
+        cluster.finish(crawl)
+        assert shown(api) is None
+    judged(cluster, served)
+
+
+async def filled(cluster: Cluster) -> None:
+    """Reports that nobody reads, up to just below the bound."""
+    async with cluster.broker.broker(declare=False) as broker:
+        while (level := await stored(broker)).free > BOUND // 40:
+            size = min(1 << 18, level.free - BOUND // 50)
+            await broker.publish_report(FOREIGN, "discovery", bytes(size), f"n{level.used}")
+
+
+async def stored(broker: NatsBroker) -> Any:
+    level = await broker.storage()
+    assert level is not None
+    return level
+
+
+async def purged(cluster: Cluster) -> None:
+    async with cluster.broker.broker(declare=False) as broker:
+        await broker.purge_reports(FOREIGN, "discovery", await broker.last_report(FOREIGN, "discovery"))

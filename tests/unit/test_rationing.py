@@ -1,0 +1,191 @@
+"""Whoever is short of room takes on nothing new, says why, and goes on by itself: masters and workers."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from api.control.rationing import MasterRoom, WorkersRoom
+from api.control.roster import Roster
+from api.frontier.room import PoolRoom
+from shared.adapters.local.room import (
+    OF_A_CGROUP,
+    OF_A_MACHINE,
+    cgroup_limit,
+    default_ceiling,
+    disk_of,
+    memory_of_process,
+    resident,
+)
+from shared.domain.errors import Transient
+from shared.domain.watermarks import OF_STORAGE, Level, Place
+from shared.ports.rationing import Gauge, Rationing
+from shared.wire.messages import MasterStatus, WorkerStatus
+from workers.rationing import WorkerRoom
+
+MIB = 1 << 20
+TOP = "sys/fs/cgroup"
+ROOM, LITTLE, NONE = Level(10, 100), Level(93, 100), Level(99, 100)
+
+
+def played(*levels: Level | Exception | None) -> Gauge:
+    """A gauge that reads these, one after the other."""
+    left: Iterator[Level | Exception | None] = iter(levels)
+
+    async def gauge() -> Level | None:
+        level = next(left)
+        if isinstance(level, Exception):
+            raise level
+        return level
+
+    return gauge
+
+
+def times(rationing: Rationing, n: int) -> list[str | None]:
+    """Why nothing is taken on, after each of `n` looks."""
+
+    async def look() -> list[str | None]:
+        said = []
+        for _ in range(n):
+            await rationing.once()
+            said.append(rationing.reason)
+        return said
+
+    return asyncio.run(look())
+
+
+# --- masters ----------------------------------------------------------------------------------------------------------
+
+
+class Held:
+    """A master's room, what its owners may send out, and what was told of it."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self.room = PoolRoom()
+        self.room.heard(WorkerStatus(worker="w1", pool="default", visits=10, busy=0), 0.0)
+        self.told: list[tuple[str, bool]] = []
+        self.news = 0
+        watcher = MasterRoom("m1", self.room, lambda: self.rationing, self._hear, self._news)
+        self.rationing = Rationing({Place.DATABASE: gauge}, lambda: OF_STORAGE, watcher)
+
+    def _hear(self, member: str, reason: str | None) -> None:
+        self.told.append((member, reason is not None))
+
+    def _news(self) -> None:
+        self.news += 1
+
+
+def test_a_master_without_room_sends_nothing_out_until_there_is_room_again() -> None:
+    held = Held(played(ROOM, NONE, LITTLE, NONE, ROOM))
+    sent = []
+    for _ in range(5):
+        times(held.rationing, 1)
+        sent.append(held.room.for_pool("default", 0.0))
+    assert sent == [20, 0, 0, 0, 20]
+    assert held.told == [("m1", True), ("m1", False)], "told once each way"
+    assert held.news == 2
+
+
+def test_a_gauge_that_does_not_answer_leaves_the_verdict_as_it_was() -> None:
+    held = Held(played(NONE, Transient("away"), None, ROOM))
+    said = times(held.rationing, 4)
+    assert said[0] is not None
+    assert said == [said[0], said[0], said[0], None]
+
+
+def test_a_workers_shortage_is_told_once_by_whoever_leads() -> None:
+    told: list[tuple[str, str | None]] = []
+    leads = True
+    room = WorkersRoom(lambda: leads, lambda member, reason: told.append((member, reason)))
+    short = WorkerStatus(worker="w1", pool="default", visits=1, busy=0, short="no disk")
+    enough = WorkerStatus(worker="w1", pool="default", visits=1, busy=0)
+    for status in (enough, short, short, enough, enough):
+        room.heard(status)
+    leads = False
+    room.heard(short)
+    assert told == [("w1", "no disk"), ("w1", None)]
+
+
+# --- what is shown of it ----------------------------------------------------------------------------------------------
+
+
+def test_a_crawl_is_held_by_a_master_that_says_so_or_where_every_worker_of_its_pool_does() -> None:
+    roster = Roster()
+    assert roster.held("default", 0.0) is None, "of nobody nothing is known"
+    for name, pool, short in (("w1", "default", "no disk"), ("w2", "default", ""), ("w3", "eu", "no memory")):
+        roster.heard_worker(WorkerStatus(worker=name, pool=pool, visits=1, busy=0, short=short), 0.0)
+    assert roster.held("default", 1.0) is None, "w2 works"
+    assert roster.held("eu", 1.0) == "worker w3: no memory"
+    roster.heard_worker(WorkerStatus(worker="w2", pool="default", visits=1, busy=0, short="no disk"), 1.0)
+    assert roster.held("default", 1.0) == "worker w1: no disk"
+    roster.heard_master(MasterStatus(master="m1", partitions=8, held="the database is full"), 1.0)
+    assert roster.held("default", 1.0) == "master m1: the database is full"
+    assert roster.held("default", 60.0) is None, "who has been silent for long says nothing"
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_told_each_turn_with_the_reason() -> None:
+    told: list[str | None] = []
+    rationing: Rationing = Rationing(
+        {Place.ARCHIVE: played(NONE, NONE, ROOM, ROOM)}, lambda: OF_STORAGE, WorkerRoom(lambda: rationing, told.append)
+    )
+    times(rationing, 4)
+    assert told == ["the archive's disk has 1 B free of 100 B; it goes on when 10 B are free", None]
+
+
+# --- gauges -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_is_read_before_its_folder_is_made(tmp_path: Path) -> None:
+    level = asyncio.run(_read(disk_of(tmp_path / "not" / "yet" / "made")))
+    found = os.statvfs(tmp_path)
+    assert 0 < level.used <= level.most <= found.f_blocks * found.f_frsize
+
+
+def test_the_memory_of_the_process_reaches_its_ceiling_and_leaves_it_again() -> None:
+    begun = resident()
+    assert begun is not None
+    told: list[str | None] = []
+    gauge = memory_of_process(int((begun + 96 * MIB) / 0.9))
+    rationing: Rationing = Rationing(
+        {Place.MEMORY: gauge}, lambda: OF_STORAGE, WorkerRoom(lambda: rationing, told.append)
+    )
+    assert times(rationing, 1) == [None]
+    ballast = [bytearray(os.urandom(1 << 10) * 1024) for _ in range(200 + begun // MIB // 8)]
+    (reason,) = times(rationing, 1)
+    assert reason is not None
+    assert reason.startswith("the process's memory is at ")
+    del ballast
+    assert times(rationing, 1) == [None]
+    assert told == [reason, None]
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"proc/self/cgroup": "0::/a/b\n", f"{TOP}/a/memory.max": "512\n", f"{TOP}/a/b/memory.max": "max"}, 512),
+        ({"proc/self/cgroup": "0::/hosts/own\n", "sys/fs/cgroup/memory.max": "1024\n"}, 1024),
+        ({"proc/self/cgroup": "5:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "77\n"}, 77),
+        ({"proc/self/cgroup": "5:memory:/x\n", "sys/fs/cgroup/memory/x/memory.limit_in_bytes": str(1 << 62)}, None),
+        ({"proc/self/cgroup": "0::/\n"}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_the_least_limit_of_the_cgroups_is_found(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cgroup_limit(tmp_path) == limit
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    expected = int(machine * OF_A_MACHINE) if limit is None else int(limit * OF_A_CGROUP)
+    assert default_ceiling(tmp_path) == expected
+
+
+async def _read(gauge: Gauge) -> Level:
+    level = await gauge()
+    assert level is not None
+    return level
