@@ -60,6 +60,12 @@ class Tasks:
     ) -> None:
         self.cancel()
         try:
+            # Before 3.13 a group takes back what it asked of its own task only if it asked before its exit began.
+            await self.ended()
+        except asyncio.CancelledError as cancelled:
+            if error is None:
+                kind, error, trace = type(cancelled), cancelled, cancelled.__traceback__
+        try:
             await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
             # Before 3.13 a group that has a failure to tell drops the cancellation; since then it repeats it by itself.

@@ -130,6 +130,37 @@ def test_a_cancellation_that_meets_a_failing_task_is_not_lost_at_any_moment(turn
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_a_task_that_fails_while_its_block_ends_by_itself_cancels_nobody(turns: int) -> None:
+    """Found by `./orb faults --seed 3 --rounds 55`: a watch of etcd that failed let its block go on, and so took the
+    watcher along, which was to try again; masters heard of nothing for half a minute at a time."""
+
+    async def main() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+
+        async def last_word(said: asyncio.Event) -> None:
+            said.set()
+            for _ in range(turns):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            raise LookupError("gone")
+
+        async def block() -> None:
+            said = asyncio.Event()
+            async with Tasks() as tasks:
+                tasks.start("last word", last_word(said))
+                await said.wait()
+
+        for _ in range(2):
+            with pytest.raises(LookupError, match="gone"):
+                await block()
+            await asyncio.sleep(0)
+        return task.cancelling()
+
+    assert asyncio.run(main()) == 0
+
+
 def test_a_time_limit_that_meets_a_failing_task_is_still_that_limit() -> None:
     async def main() -> None:
         async with asyncio.timeout(0.01):
