@@ -160,6 +160,23 @@ def test_declaring_again_and_with_other_bounds_keeps_every_message(server: Broke
     asyncio.run(run())
 
 
+def test_declaring_again_on_a_server_that_has_set_most_of_its_room_apart_is_no_matter(tmp_path: Path) -> None:
+    """The bucket's 256 MiB fit once: what a second master declares is there, and needs no room of its own."""
+    server = BrokerServer(tmp_path / "broker", max_store=300 << 20)
+
+    async def run() -> None:
+        async with server.broker() as broker:
+            await broker.publish_report(P, "outcome", b"r", "0")
+        async with server.broker(declare=False, reports_per_subject=7) as broker:
+            await broker.declare([POOL])
+            assert await broker.pending_reports() == 1
+
+    try:
+        asyncio.run(run())
+    finally:
+        asyncio.run(server.embedded.stop())
+
+
 def test_a_bound_below_what_is_stored_is_refused_because_the_server_would_delete(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker() as broker:

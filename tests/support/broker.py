@@ -22,8 +22,9 @@ POOL = "default"
 class BrokerServer:
     """A server of its own, and brokers connected to it. Killing and restarting it keeps port, token and store."""
 
-    def __init__(self, folder: Path) -> None:
-        self.embedded = EmbeddedServer(folder, ServerSettings(max_payload=1 << 20, start_s=30))
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        """`settings` are ServerSettings fields."""
+        self.embedded = EmbeddedServer(folder, ServerSettings(**{"max_payload": 1 << 20, "start_s": 30, **settings}))
         self.endpoint = asyncio.run(self.embedded.start())
 
     @asynccontextmanager

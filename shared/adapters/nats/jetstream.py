@@ -17,7 +17,7 @@ NO_MESSAGE: Final = 10037
 _STORE_FAILED: Final = 10077
 _NEVER: Final = frozenset({10052, 10054, 10074})
 """Invalid configuration, message too large, replicas on a server that is alone: their codes would say `try again`."""
-_NO_RESOURCES: Final = frozenset({10023, 10028, 10047})
+NO_RESOURCES: Final = frozenset({10023, 10028, 10047})
 _NOT_ENABLED: Final = frozenset({10039, 10076})
 _NOT_YET: Final = frozenset({10005, 10014, STREAM_NOT_FOUND})
 """No peers to place it on, no such consumer, no such stream: their codes would say `never`."""
@@ -89,7 +89,7 @@ def failure(error: ApiError, what: str) -> Exception:
     text = f"{what}: {error.description} ({error.err_code})"
     if error.err_code == _STORE_FAILED and error.description in _FULL:
         return Refused(text)
-    if error.err_code in _NO_RESOURCES:
+    if error.err_code in NO_RESOURCES:
         return Refused(f"{text}: the broker's storage limits are used up")
     if error.err_code in _NOT_ENABLED:
         return Unusable(f"{text}: JetStream is off; is the broker's disk full, or was it started without JetStream?")

@@ -3,7 +3,15 @@
 from typing import Any, Final
 
 from shared.adapters.nats.connection import Connection
-from shared.adapters.nats.jetstream import SECOND_NS, STREAM_DIFFERS, ApiError, call, demand, failure
+from shared.adapters.nats.jetstream import (
+    NO_RESOURCES,
+    SECOND_NS,
+    STREAM_DIFFERS,
+    STREAM_NOT_FOUND,
+    ApiError,
+    call,
+    failure,
+)
 from shared.adapters.nats.settings import StreamSettings
 from shared.domain.errors import Permanent
 from shared.wire import subjects
@@ -99,10 +107,16 @@ async def _declare_stream(connection: Connection, wanted: dict[str, Any], wait_s
     answer = await call(connection, f"STREAM.CREATE.{name}", wanted, wait_s)
     if isinstance(answer, dict):
         return
-    if answer.err_code != STREAM_DIFFERS:
+    # Before it looks whether a stream is there, a server looks whether it has room for one more.
+    if answer.err_code not in {STREAM_DIFFERS, *NO_RESOURCES}:
         raise failure(answer, f"cannot create stream {name}")
     lossy = name == ROBOTS_STREAM  # a cache, of more subjects than are listed in one answer
-    info = await demand(connection, f"STREAM.INFO.{name}", None if lossy else {"subjects_filter": ">"}, wait_s)
+    info = await call(connection, f"STREAM.INFO.{name}", None if lossy else {"subjects_filter": ">"}, wait_s)
+    if isinstance(info, ApiError):
+        no_room = answer.err_code in NO_RESOURCES and info.err_code == STREAM_NOT_FOUND
+        raise failure(answer if no_room else info, f"cannot create stream {name}")
+    if {key: info["config"].get(key) for key in wanted} == wanted:
+        return
     if not lossy:
         _refuse_loss(info, wanted)
     answer = await call(connection, f"STREAM.UPDATE.{name}", keeping_replicas(wanted, info["config"]), wait_s)
