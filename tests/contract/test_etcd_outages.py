@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import etcd3.etcdrpc as rpc
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,12 +12,11 @@ from shared.domain.errors import Transient
 from shared.ports.retrying import until_answered
 from tests.support.etcd import (
     CLOCK,
-    EtcdServer,
     Writer,
     cluster,
-    connected,
     coordinator,
     etcd,
+    leader_of,
     run,
     settled,
     stopped,
@@ -103,17 +101,6 @@ def test_an_outage_shorter_than_its_time_does_not_end_a_session_and_a_longer_one
 
 
 # --- three members ----------------------------------------------------------------------------------------------------
-
-
-async def leader_of(members: list[EtcdServer]) -> EtcdServer:
-    """The member that leads the others."""
-    while True:
-        for member in members:
-            async with connected(member.endpoint) as connection:
-                stub = rpc.MaintenanceStub(connection.member().channel)
-                status = await stub.Status(rpc.StatusRequest(), timeout=5)
-                if status.leader == status.header.member_id:
-                    return member
 
 
 @pytest.mark.parametrize("blow", ["kill", "stop"])

@@ -15,14 +15,25 @@ from tests.support.postgres import PostgresServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 
-SEED = 11
-ROUNDS = 10
+ROUNDS = 12
+SEED = 2644
+"""Whose first twelve rounds hold eleven of the thirteen kinds and few long holds: a drawn one holds seven or so, and as
+likely as not none of the rarer ones. `./orb faults --seed N` draws others, and so does the slow test below."""
 
 FOUND = [
     pytest.param(
         6,
         (Fault(Kind.CUT, Who.LEADER, Who.ETCD, after_s=0.2, hold_s=4.4, draw=0),) * 6,
         id="a leader that etcd was cut off from registered no more",  # --seed 6 --rounds 114, round 51
+    ),
+    pytest.param(
+        3,
+        (
+            Fault(Kind.QUORUM, Who.ETCD, None, after_s=0.2, hold_s=0.1, draw=0),
+            Fault(Kind.KILL, Who.LEADER, None, after_s=0.5, hold_s=2.0, draw=0),
+        )
+        * 4,
+        id="masters that had asked another etcd watched nothing",  # --seed 3 --rounds 55, round 12
     ),
 ]
 """The seed, and the faults of the round in which it was found, more than once: no seed draws the moment."""

@@ -20,14 +20,22 @@ def test_each_deck_holds_every_fault_once() -> None:
     assert len(kinds(plan(7, size))) == size
 
 
-def test_every_member_and_engine_is_killed_and_stopped_and_every_link_between_them_is_struck() -> None:
+def test_every_member_and_engine_is_killed_stopped_and_restarted_and_every_link_between_them_is_struck() -> None:
     faults = deck(served_database=True)
     for who in Who:
         assert (Kind.KILL, who, None) in faults
         assert (Kind.STOP, who, None) in faults
+        assert (Kind.RESTART, who, None) in faults
     links = {(member, engine) for member in MEMBERS for engine in ENGINES} - {(Who.WORKER, Who.DATABASE)}
     for kind in (Kind.CUT, Kind.SILENCE, Kind.DELAY):
         assert {(who, engine) for struck, who, engine in faults if struck is kind} == links
+
+
+def test_every_kind_of_fault_is_in_the_deck_and_every_clock_and_disk_is_turned() -> None:
+    faults = deck(served_database=True)
+    assert {kind for kind, _, _ in faults} == set(Kind)
+    assert {who for kind, who, _ in faults if kind is Kind.STEP} == set(MEMBERS)
+    assert {who for kind, who, _ in faults if kind is Kind.SLOW} == {Who.WORKER, *ENGINES}
 
 
 def test_a_database_that_is_a_file_has_no_process_and_no_link() -> None:

@@ -67,6 +67,9 @@ GOOD = History(
     left=(),
     statuses={200: 10, 409: 1},
     went_on_ns=(),
+    unreadable=(b"\x00", b"\x00", b"noise"),
+    buried=(b"\x00", b"noise", b"\x00"),
+    repeated=7,
     seconds=60.0,
 )
 
@@ -148,6 +151,13 @@ def test_a_good_history_breaks_no_promise() -> None:
         pytest.param(
             replace(GOOD, deleted=(DeletedSeen("d1", "deleted", 3, 0),)), Promise.UNDEAD, id="rows of a deleted crawl"
         ),
+        pytest.param(
+            replace(GOOD, buried=(b"\x00", b"noise")), Promise.BURIED, id="a message that nobody can read is dropped"
+        ),
+        pytest.param(
+            replace(GOOD, buried=(*GOOD.buried, b"noise")), Promise.BURIED, id="a message that is buried twice"
+        ),
+        pytest.param(replace(GOOD, buried=(*GOOD.buried, b"a")), Promise.BURIED, id="a message of ours is buried"),
         pytest.param(replace(GOOD, statuses={200: 10, 500: 1}), Promise.ANSWER, id="a fault of the server's own"),
     ],
 )

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,8 @@ from shared.domain.ledger import CrawlRow
 from shared.domain.spec_parse import parse_spec
 from shared.wire.keys import CrawlRecord, Keys, LeaderRecord, PartitionRecord, decode_record
 from tests.support.broker import BrokerServer
-from tests.support.etcd import EtcdServer, coordinator
-from tests.support.orb_command import ROOT, command_line
+from tests.support.etcd import EtcdServer, coordinator, peers, start_all
+from tests.support.orb_command import ENTRY, ROOT, command_line
 from tests.support.postgres import PostgresLook
 
 TTL_S: Final = 2.0
@@ -55,15 +55,29 @@ class Member:
 
 
 class Cluster:
-    """Members over one etcd, one broker and one database: a SQLite file, or the PostgreSQL at `url`."""
+    """Members over etcd, a broker and a database: a SQLite file, or the PostgreSQL at `url`.
 
-    def __init__(self, folder: Path, etcd: EtcdServer, broker: BrokerServer, url: str | None = None) -> None:
+    `entry` is the module that members run, `orb` itself or one that does something before it.
+    """
+
+    def __init__(self, folder: Path, etcds: Sequence[EtcdServer], broker: BrokerServer, url: str | None = None) -> None:
         self.folder = folder
-        self.etcd = etcd
+        self.etcds = tuple(etcds)
+        self.entry = ENTRY
         self.broker = broker
         self.url = url
         self.database = folder / "cluster.db"
         self.members: dict[str, Member] = {}
+
+    @property
+    def etcd(self) -> EtcdServer:
+        """The only server, or the first of them."""
+        return self.etcds[0]
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Every etcd's."""
+        return tuple(server.endpoint for server in self.etcds)
 
     def master(self, name: str, **settings: str) -> Member:
         """Start one; `settings` are environment variables besides the usual ones."""
@@ -89,7 +103,7 @@ class Cluster:
         shared = {
             "ORB_ID": name,
             "ORB_CLUSTER": KEYS.cluster,
-            "ORB_ETCD": self.etcd.endpoint,
+            "ORB_ETCD": ",".join(self.endpoints),
             "ORB_NATS_URL": self.broker.endpoint.url,
             "ORB_NATS_TOKEN": self.broker.endpoint.token,
             "ORB_MEMBER_TTL_S": str(TTL_S),
@@ -98,7 +112,7 @@ class Cluster:
         }
         with log.open("ab") as out:
             process = subprocess.Popen(
-                command_line(role),
+                command_line(role, entry=self.entry),
                 cwd=ROOT,
                 env={**os.environ, **shared, **settings},
                 stdin=subprocess.DEVNULL,
@@ -211,7 +225,7 @@ class Cluster:
         """The owner of each partition that has one, by etcd."""
 
         async def read() -> dict[int, str]:
-            async with coordinator(self.etcd.endpoint) as opened:
+            async with coordinator(*self.endpoints) as opened:
                 found = (await opened.list(KEYS.partitions)).entries
             named = {
                 KEYS.partition_of(key): decode_record(PartitionRecord, entry.value) for key, entry in found.items()
@@ -222,7 +236,7 @@ class Cluster:
 
     def _get(self, key: str) -> bytes | None:
         async def read() -> bytes | None:
-            async with coordinator(self.etcd.endpoint) as opened:
+            async with coordinator(*self.endpoints) as opened:
                 entry = await opened.get(key)
                 return None if entry is None else entry.value
 
@@ -270,17 +284,21 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, url: str | None = None) -> Iterator[Cluster]:
-    """etcd and a broker, and whatever members the test starts."""
-    etcd = EtcdServer(folder / "etcd")
-    broker = BrokerServer(folder / "broker")
-    made = Cluster(folder, etcd, broker, url)
+def cluster(
+    folder: Path, url: str | None = None, *, election_ms: int | None = None, **of_broker: Any
+) -> Iterator[Cluster]:
+    """etcd and a broker, and whatever members the test starts. With `election_ms` etcd is a cluster of three;
+    `of_broker` are ServerSettings fields."""
+    etcds = [EtcdServer(folder / "etcd")] if election_ms is None else peers(folder / "etcd", election_ms=election_ms)
+    broker = BrokerServer(folder / "broker", **of_broker)
+    made = Cluster(folder, etcds, broker, url)
     try:
-        asyncio.run(etcd.start())
+        asyncio.run(start_all(etcds))
         yield made
     finally:
         for member in made.members.values():
             member.signal(signal.SIGKILL)
             member.end()
-        asyncio.run(etcd.embedded.stop())
+        for server in etcds:
+            asyncio.run(server.embedded.stop())
         asyncio.run(broker.embedded.stop())

@@ -5,10 +5,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import etcd3.etcdrpc as rpc
+import grpc
 
 from shared.adapters.etcd import EmbeddedEtcd, EtcdCoordinator, EtcdServerSettings, EtcdSettings
 from shared.adapters.etcd.connection import Connection
@@ -22,6 +25,7 @@ ELECTION_MS = 100
 """Of a server alone: so short that leases of one second are granted."""
 
 PATIENCE_S = 60.0
+_LOOK_S: Final = 0.02
 
 QUICK = EtcdServerSettings(heartbeat_ms=10, election_ms=ELECTION_MS, start_s=30)
 
@@ -78,9 +82,8 @@ async def etcd(folder: Path, settings: EtcdServerSettings = QUICK) -> AsyncItera
         await server.embedded.stop()
 
 
-@asynccontextmanager
-async def cluster(folder: Path, *, election_ms: int) -> AsyncIterator[list[EtcdServer]]:
-    """Three members. Peers speak over Unix sockets too: each finds the others' by links in its own folder."""
+def peers(folder: Path, *, election_ms: int) -> list[EtcdServer]:
+    """Three members, not started. They speak over Unix sockets too: each finds the others' by links in its folder."""
     names = [f"m{number}" for number in range(3)]
     everyone = ",".join(f"{name}=unix://{name}.sock:1" for name in names)
     members = []
@@ -100,14 +103,44 @@ async def cluster(folder: Path, *, election_ms: int) -> AsyncIterator[list[EtcdS
             heartbeat_ms=election_ms // 10, election_ms=election_ms, start_s=60, arguments=arguments
         )
         members.append(EtcdServer(home, settings))
+    return members
+
+
+async def start_all(servers: Iterable[EtcdServer]) -> None:
+    """Start them at once: one of several answers only when most of them are there."""
+    async with asyncio.TaskGroup() as starting:
+        for server in servers:
+            starting.create_task(server.start())
+
+
+@asynccontextmanager
+async def cluster(folder: Path, *, election_ms: int) -> AsyncIterator[list[EtcdServer]]:
+    """Three members, for the block."""
+    members = peers(folder, election_ms=election_ms)
     try:
-        async with asyncio.TaskGroup() as starting:
-            for member in members:
-                starting.create_task(member.start())
+        await start_all(members)
         yield members
     finally:
         for member in members:
             member.kill()
+
+
+async def leader_of(members: Sequence[EtcdServer]) -> EtcdServer:
+    """The member that leads the others, as soon as one says so."""
+    while True:
+        for member in members:
+            if member.embedded.pid is not None and await _leads(member):
+                return member
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _leads(member: EtcdServer) -> bool:
+    async with connected(member.endpoint) as connection:
+        try:
+            status = await rpc.MaintenanceStub(connection.member().channel).Status(rpc.StatusRequest(), timeout=1)
+        except grpc.aio.AioRpcError:
+            return False
+    return bool(status.leader == status.header.member_id)
 
 
 @asynccontextmanager

@@ -10,9 +10,13 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
-def command_line(*arguments: str | Path) -> list[str]:
-    """The command line of `orb` with `arguments`, run from a clone by this interpreter."""
-    return [sys.executable, "-m", "orb", *map(str, arguments)]
+ENTRY: Final = "orb"
+
+
+def command_line(*arguments: str | Path, entry: str = ENTRY) -> list[str]:
+    """The command line of `orb` with `arguments`, run from a clone by this interpreter; by another module `entry` where
+    that does something first."""
+    return [sys.executable, "-m", entry, *map(str, arguments)]
 
 
 def orb(*arguments: str | Path, code: int = 0, timeout_s: float = 60.0) -> bytes:

@@ -7,6 +7,7 @@ is therefore not below pytest's, which only their owner may enter.
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -33,12 +34,12 @@ _TEMPLATE: Final = "orb_template"
 _READY: Final = "database system is ready to accept connections"
 _OPTIONS: Final = {
     "listen_addresses": "",
-    "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "60",
     "log_min_messages": "log",
 }
+_FLUSHES: Final = "fsync = {}\ncommit_delay = {}\ncommit_siblings = 0\n"
 
 
 def server_programs() -> Path | None:
@@ -68,6 +69,7 @@ class PostgresServer:
              "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"],
             check=True, stdout=subprocess.DEVNULL, cwd=folder,
         )  # fmt: skip
+        self._told(_FLUSHES.format("off", 0))
 
     def __repr__(self) -> str:
         return f"<PostgresServer {self.folder}>"
@@ -134,7 +136,7 @@ class PostgresServer:
         """End it and every session at once."""
         if self._process is not None:
             if self._process.poll() is None:
-                self._process.send_signal(2)
+                self._process.send_signal(signal.SIGINT)
             self._ended()
 
     def _ended(self) -> None:
@@ -145,6 +147,20 @@ class PostgresServer:
         self._drain.join(30)
         self._process.stderr.close()
         self._process = None
+
+    def slow_down(self, ms: int) -> None:
+        """Let every flush of its log take `ms` longer, 1 to 100, from now on; 0: as fast as the machine is.
+
+        PostgreSQL's own commit_delay: sessions that commit wait for it as they wait for a disk.
+        """
+        assert self._process is not None
+        self._told(_FLUSHES.format("on" if ms else "off", ms * 1000))
+        self._process.send_signal(signal.SIGHUP)
+
+    def _told(self, lines: str) -> None:
+        """The last line of a setting is the one that counts."""
+        with (self.folder / "data" / "postgresql.conf").open("a") as file:
+            file.write(lines)
 
     async def migrate_template(self) -> None:
         """The database that all others are copied from, migrated once."""

@@ -56,6 +56,11 @@ def gathered(seed: int, rounds: Sequence[Round], rig: Rig, traffic: Traffic, web
         left=left,
         statuses=dict(traffic.statuses()),
         went_on_ns=tuple(rig.went_on_ns),
+        unreadable=tuple(rig.post.unreadable),
+        buried=tuple(
+            bytes(payload) for (payload,) in cluster.query("SELECT payload FROM dead_letters WHERE payload IS NOT NULL")
+        ),
+        repeated=rig.post.repeated,
         seconds=time.monotonic() - begun,
     )
 

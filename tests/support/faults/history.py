@@ -101,7 +101,9 @@ class LeaseSeen:
 class History:
     """All of it. `delay_s`: what every crawl promised every host. `records`: the URL of the record that lies at each
     place an index names. `left`: what still stands in streams, in words. `statuses`: how often clients got each
-    answer. `went_on_ns`: when stopped workers went on."""
+    answer. `went_on_ns`: when stopped workers went on. `unreadable`: reports that were published although nobody can
+    read them; `buried`: the messages that stand among the dead letters; `repeated`: letters that were published
+    again."""
 
     seed: int
     delay_s: float
@@ -116,4 +118,7 @@ class History:
     left: tuple[str, ...]
     statuses: Mapping[int, int]
     went_on_ns: tuple[int, ...]
+    unreadable: tuple[bytes, ...]
+    buried: tuple[bytes, ...]
+    repeated: int
     seconds: float

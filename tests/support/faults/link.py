@@ -111,34 +111,33 @@ class Link:
 
 
 class Links:
-    """Links by (member, engine), served by a loop on a thread of its own."""
+    """Links by (member, engine), one to each server of the engine; served by a loop on a thread of its own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: dict[tuple[str, str], dict[str, Link]] = {}
         self._servers: list[asyncio.Server] = []
 
     def between(self, member: str, engine: str, behind: str) -> int:
         """The port of the link, made on first use to what is `behind` it."""
-        found = self._links.get((member, engine))
-        if found is None:
-            found = self._links[member, engine] = self._run(self._listen(behind))
-        return found.port
+        links = self._links.setdefault((member, engine), {})
+        if behind not in links:
+            links[behind] = self._run(self._listen(behind))
+        return links[behind].port
 
     def cut(self, member: str, engine: str) -> None:
-        self._call(self._links[member, engine].cut)
+        self._each(member, engine, Link.cut)
 
     def silence(self, member: str, engine: str) -> None:
-        self._call(self._links[member, engine].silence)
+        self._each(member, engine, Link.silence)
 
     def delay(self, member: str, engine: str, seconds: float) -> None:
-        link = self._links[member, engine]
-        self._call(lambda: link.delay(seconds))
+        self._each(member, engine, lambda link: link.delay(seconds))
 
     def heal(self, member: str, engine: str) -> None:
-        self._call(self._links[member, engine].heal)
+        self._each(member, engine, Link.heal)
 
     def close(self) -> None:
         """Break all of them and end the thread."""
@@ -157,7 +156,7 @@ class Links:
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        for link in self._links.values():
+        for link in (link for links in self._links.values() for link in links.values()):
             link.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -166,9 +165,12 @@ class Links:
             with suppress(asyncio.CancelledError):
                 await task
 
-    def _call(self, act: Callable[[], None]) -> None:
+    def _each(self, member: str, engine: str, act: Callable[[Link], None]) -> None:
+        links = self._links[member, engine]
+
         async def acted() -> None:
-            act()
+            for link in links.values():
+                act(link)
 
         self._run(acted())
 

@@ -9,14 +9,27 @@ from typing import Final
 
 
 class Kind(StrEnum):
-    """What is done. The last four are done to the link between a member and an engine, or to a disk."""
+    """What is done: to a process or several; to the link between a member and an engine; to a clock, a disk, a store;
+    to letters."""
 
     KILL = "kill"
-    """SIGKILL, and a new start after the hold."""
+    """SIGKILL, and a new start after the hold. Of etcd's three servers it is the leader, here and below."""
     STOP = "stop"
     """SIGSTOP, and SIGCONT after the hold."""
+    RESTART = "restart"
+    """Ended in good order, and started again after the hold."""
+    QUORUM = "quorum"
+    """SIGKILL to two of three, the leader among them; the third one can decide nothing."""
     EMPTY = "empty"
-    """SIGKILL, and a start with nothing left."""
+    """SIGKILL to all, and a start with nothing left."""
+    SLOW = "slow"
+    """Syncs to disk take longer; an engine that cannot be told so is stopped nine tenths of the time."""
+    STEP = "step"
+    """The wall clock jumps a minute ahead or back, and returns after the hold."""
+    CORRUPT = "corrupt"
+    """Letters that nobody can read."""
+    REPEAT = "repeat"
+    """Letters come again, in another order."""
     CUT = "cut"
     """Connections break and are refused."""
     SILENCE = "silence"
@@ -24,7 +37,7 @@ class Kind(StrEnum):
     DELAY = "delay"
     """Everything arrives late, both ways."""
     FILL = "fill"
-    """A disk without room."""
+    """A disk, or the broker's store, without room."""
 
 
 class Who(StrEnum):
@@ -65,7 +78,7 @@ def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
     """Every fault once. A database that is a file has no process and no link."""
     engines = [engine for engine in ENGINES if served_database or engine is not Who.DATABASE]
     faults: list[tuple[Kind, Who, Who | None]] = [
-        (kind, who, None) for kind in (Kind.KILL, Kind.STOP) for who in (*MEMBERS, *engines)
+        (kind, who, None) for kind in (Kind.KILL, Kind.STOP, Kind.RESTART) for who in (*MEMBERS, *engines)
     ]
     faults += [
         (kind, member, engine)
@@ -74,7 +87,11 @@ def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
         for engine in engines
         if not (member is Who.WORKER and engine is Who.DATABASE)
     ]
-    return [*faults, (Kind.EMPTY, Who.ETCD, None), (Kind.FILL, Who.WORKER, None)]
+    faults += [(Kind.SLOW, who, None) for who in (Who.WORKER, *engines)]
+    faults += [(Kind.STEP, who, None) for who in MEMBERS]
+    faults += [(kind, Who.ETCD, None) for kind in (Kind.QUORUM, Kind.EMPTY)]
+    faults += [(kind, Who.BROKER, None) for kind in (Kind.CORRUPT, Kind.REPEAT)]
+    return [*faults, (Kind.FILL, Who.WORKER, None), (Kind.FILL, Who.BROKER, None)]
 
 
 def plan(seed: int, rounds: int, *, served_database: bool = True) -> tuple[Fault, ...]:

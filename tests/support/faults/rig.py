@@ -4,7 +4,7 @@ of its health."""
 import asyncio
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,19 +19,34 @@ from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.errors import Transient
 from tests.support.cluster import KEYS, PARTITIONS, Cluster, Member
 from tests.support.cluster import cluster as opened
-from tests.support.etcd import coordinator
-from tests.support.faults import witness
+from tests.support.etcd import EtcdServer, coordinator, leader_of
+from tests.support.faults import dials, witness
+from tests.support.faults.dials import Dials
 from tests.support.faults.link import Links, links
 from tests.support.faults.plan import Who
+from tests.support.faults.post import Post
 from tests.support.postgres import PostgresServer
 
 MASTERS: Final = ("m1", "m2")
 WORKERS: Final = ("w1", "w2", "w3")
-GRANT_S: Final = "6"
-"""Long enough for owners on a machine that has much else to do: a grant that is answered too late counts as expired."""
+GRANT_S: Final = "3"
+"""As short as an answer may take (ANSWER_S), so that grants do expire under faults and are given anew; one that was
+answered so late that nobody waited for it any more counts for nothing."""
+ELECTION_MS: Final = 300
+"""Of etcd's three servers."""
+STORE_MIB: Final = 352
+"""What the broker may store; 272 of it are set apart for robots.txt and events, and are there to be filled all the
+same."""
+EVENTS_BYTES: Final = str(16 << 20)
 SMALL_DISK: Final = "w3"
 """The worker whose archive lies on a disk of its own, which can be filled."""
 DISK_MIB: Final = 48
+WHOLE_S: Final = 25.0
+"""How long a cluster may take to be whole again before a run is over; the figures of a report are far below. Less than
+the half minute after which a view is compared with etcd in any case: a watch that is gone shall not pass for a slow
+recovery."""
+START_S: Final = 90.0
+"""How long a process may take to start or to end, on whatever machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +63,32 @@ class Rig:
 
     cluster: Cluster
     links: Links
+    post: Post
     served: PostgresServer | None
     no_disk: str | None
     """Why there is no disk to fill."""
     went_on_ns: list[int] = field(default_factory=list)
     starts: int = 0
+    dials: dict[str, Dials] = field(default_factory=dict)
 
     def start(self, name: str) -> Member:
         """A member, anew if it was there before; it has the same name, folder and links."""
         self.starts += 1
         cluster, nats = self.cluster, urlsplit(self.cluster.broker.endpoint.url)
         broker = self.links.between(name, Who.BROKER, f"127.0.0.1:{nats.port}")
+        etcds = (self.links.between(name, Who.ETCD, endpoint) for endpoint in cluster.endpoints)
+        turned = cluster.folder / f"{name}.dials"
+        self.dials[name] = Dials(turned)
         settings = {
-            "ORB_ETCD": f"http://127.0.0.1:{self.links.between(name, Who.ETCD, cluster.etcd.endpoint)}",
+            dials.VARIABLE: str(turned),
+            "ORB_ETCD": ",".join(f"http://127.0.0.1:{port}" for port in etcds),
             "ORB_NATS_URL": f"nats://127.0.0.1:{broker}",
             "ORB_GRANT_S": GRANT_S,
             "ORB_ACK_WAIT_S": GRANT_S,
         }
         if name in WORKERS:
             return cluster.worker(name, **settings)
+        settings["ORB_EVENTS_BYTES"] = EVENTS_BYTES
         if self.served is not None:
             settings["ORB_DATABASE"] = self._database(name, self.served)
         return cluster.master(name, **settings)
@@ -92,7 +114,7 @@ class Rig:
             case Who.LEADER | Who.FOLLOWER | Who.WORKER:
                 return [self.cluster.members[name].process.pid]
             case Who.ETCD:
-                found = self.cluster.etcd.embedded.pid
+                found = self.etcd_leader().embedded.pid
             case Who.BROKER:
                 found = self.cluster.broker.embedded.pid
             case Who.DATABASE:
@@ -100,6 +122,15 @@ class Rig:
                 found = self.served.pid
         assert found is not None
         return [found, *(child.pid for child in psutil.Process(found).children(recursive=True))]
+
+    def etcd_leader(self) -> EtcdServer:
+        """The one of etcd's servers that leads."""
+
+        async def found() -> EtcdServer:
+            async with asyncio.timeout(START_S):
+                return await leader_of(self.cluster.etcds)
+
+        return asyncio.run(found())
 
     # --- health -------------------------------------------------------------------------------------------------------
 
@@ -131,7 +162,7 @@ class Rig:
             return False
 
     async def _registered(self) -> set[str]:
-        async with coordinator(self.cluster.etcd.endpoint) as opened:
+        async with coordinator(*self.cluster.endpoints) as opened:
             masters, workers = await opened.list(KEYS.masters), await opened.list(KEYS.workers)
         named = [*map(KEYS.master_of, masters.entries), *map(KEYS.worker_of, workers.entries)]
         return {name for name in named if name is not None}
@@ -148,8 +179,10 @@ def rig(folder: Path, served: PostgresServer | None) -> Iterator[Rig]:
         no_disk = _small_disk(stack, folder / SMALL_DISK)
         url = None if served is None else asyncio.run(served.database())
         wires = stack.enter_context(links())
-        cluster = stack.enter_context(opened(folder, url))
-        made = Rig(cluster, wires, served, no_disk)
+        cluster = stack.enter_context(opened(folder, url, election_ms=ELECTION_MS, max_store=STORE_MIB << 20))
+        cluster.entry = dials.ENTRY
+        post = stack.enter_context(closing(Post(cluster.broker.endpoint)))
+        made = Rig(cluster, wires, post, served, no_disk)
         asyncio.run(_prepared(cluster))
         made.start("m1")
         cluster.wait_until(lambda: cluster.leader() == "m1", "the first one leads")

@@ -1,9 +1,6 @@
 """One round: a fault is done to whoever it is for, holds, and is over; then the cluster is awaited whole."""
 
-import asyncio
 import errno
-import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -11,24 +8,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, assert_never
 
+from tests.support.faults import engines
 from tests.support.faults.history import Round
 from tests.support.faults.plan import ENGINES, MEMBERS, Fault, Kind, Who
-from tests.support.faults.rig import SMALL_DISK, Rig, Standing
-
-WHOLE_S: Final = 90.0
-"""How long a cluster may take to be whole again before a run is over; the figures of a report are far below."""
+from tests.support.faults.rig import SMALL_DISK, START_S, WHOLE_S, Rig, Standing
 
 LATE_S: Final = (0.05, 0.4)
+SYNC_S: Final = (0.2, 1.0)
+STEP_S: Final = 60.0
 BALLAST: Final = "ballast"
+LETTERS_S: Final = 0.5
+"""Between two batches of letters while a fault holds."""
 
 
 def struck(rig: Rig, number: int, fault: Fault, *, then_at_once: bool) -> Round:
     """Do it. Returns when the cluster is whole again, or at once when the next fault is to strike the recovery."""
-    skipped = rig.no_disk if fault.kind is Kind.FILL else None
+    skipped = rig.no_disk if (fault.kind, fault.who) == (Kind.FILL, Who.WORKER) else None
     victim = _victim(rig, fault)
     begun_ns = over_ns = time.monotonic_ns()
     whole_ns = None
-    if skipped is None and fault.kind is Kind.KILL and fault.who in MEMBERS:
+    if skipped is None and fault.kind in (Kind.KILL, Kind.RESTART) and fault.who in MEMBERS:
         whole_ns = _bereaved(rig, fault, victim, then_at_once=then_at_once)
     elif skipped is None:
         over_ns = _done(rig, fault, victim)
@@ -37,9 +36,13 @@ def struck(rig: Rig, number: int, fault: Fault, *, then_at_once: bool) -> Round:
 
 
 def _bereaved(rig: Rig, fault: Fault, victim: str, *, then_at_once: bool) -> int | None:
-    """Kill a member, which others are to replace while it is away; it comes back after the hold, or when they have."""
+    """End a member, which others are to replace while it is away; it comes back after the hold, or when they have."""
     before, owned = rig.standing(), rig.owned(victim)
-    rig.cluster.members[victim].end()
+    member = rig.cluster.members[victim]
+    if fault.kind is Kind.RESTART:
+        member.signal(signal.SIGTERM)
+        member.process.wait(START_S)
+    member.end()
     if then_at_once:
         time.sleep(fault.hold_s)
         whole_ns = None
@@ -47,7 +50,7 @@ def _bereaved(rig: Rig, fault: Fault, victim: str, *, then_at_once: bool) -> int
         whole_ns = _whole(rig, before, owned, fault, dead=victim)
     rig.start(victim)
     if not then_at_once:
-        rig.cluster.wait_until(lambda: rig.registered(victim), f"{victim} is back", WHOLE_S)
+        rig.cluster.wait_until(lambda: rig.registered(victim), f"{victim} is back", START_S)
     return whole_ns
 
 
@@ -58,7 +61,7 @@ def _whole(rig: Rig, since: Standing, bereft: frozenset[int], fault: Fault, dead
 
 
 def _victim(rig: Rig, fault: Fault) -> str:
-    if fault.kind is Kind.FILL:
+    if (fault.kind, fault.who) == (Kind.FILL, Who.WORKER):
         return SMALL_DISK
     return fault.who.value if fault.who in ENGINES else rig.named(fault.who, fault.draw)
 
@@ -66,17 +69,29 @@ def _victim(rig: Rig, fault: Fault) -> str:
 def _done(rig: Rig, fault: Fault, victim: str) -> int:
     """Carry it out, for as long as it holds; when it was over."""
     match fault.kind:
-        case Kind.KILL | Kind.EMPTY:
-            return _killed(rig, fault)
+        case Kind.KILL | Kind.RESTART | Kind.QUORUM | Kind.EMPTY:
+            engines.ended(rig, fault)
         case Kind.STOP:
-            pids = rig.pids(fault.who, victim)
-            with _stopped(pids):
+            with _stopped(rig.pids(fault.who, victim)):
                 time.sleep(fault.hold_s)
                 if fault.who is Who.WORKER:
                     rig.went_on_ns.append(time.monotonic_ns())
+        case Kind.SLOW if fault.who in ENGINES:
+            engines.slowed(rig, fault)
+        case Kind.SLOW:
+            with _turned(rig, victim, sync_s=_drawn(SYNC_S, fault)):
+                time.sleep(fault.hold_s)
+        case Kind.STEP:
+            with _turned(rig, victim, clock_s=STEP_S if fault.draw % 2 else -STEP_S):
+                time.sleep(fault.hold_s)
         case Kind.CUT | Kind.SILENCE | Kind.DELAY:
             assert fault.engine is not None
             _on_link(rig, fault, victim, fault.engine)
+        case Kind.CORRUPT | Kind.REPEAT:
+            _on_letters(rig, fault)
+        case Kind.FILL if fault.who is Who.BROKER:
+            with rig.post.full():
+                time.sleep(fault.hold_s)
         case Kind.FILL:
             with _filled(rig.cluster.folder / SMALL_DISK):
                 time.sleep(fault.hold_s)
@@ -85,29 +100,9 @@ def _done(rig: Rig, fault: Fault, victim: str) -> int:
     return time.monotonic_ns()
 
 
-def _killed(rig: Rig, fault: Fault) -> int:
-    cluster = rig.cluster
-    match fault.who:
-        case Who.ETCD:
-            cluster.etcd.kill()
-            if fault.kind is Kind.EMPTY:
-                shutil.rmtree(cluster.etcd.embedded.folder / "data")
-            time.sleep(fault.hold_s)
-            cluster.restart_etcd()
-        case Who.BROKER:
-            cluster.broker.kill()
-            time.sleep(fault.hold_s)
-            asyncio.run(cluster.broker.restart())
-        case Who.DATABASE:
-            assert rig.served is not None
-            rig.served.kill()
-            time.sleep(fault.hold_s)
-            rig.served.start()
-        case Who.LEADER | Who.FOLLOWER | Who.WORKER:
-            raise AssertionError(f"{fault.name}: see _bereaved")
-        case _:
-            assert_never(fault.who)
-    return time.monotonic_ns()
+def _drawn(least_most: tuple[float, float], fault: Fault) -> float:
+    least, most = least_most
+    return least + (most - least) * (fault.draw % 100) / 100
 
 
 def _on_link(rig: Rig, fault: Fault, member: str, engine: Who) -> None:
@@ -117,30 +112,44 @@ def _on_link(rig: Rig, fault: Fault, member: str, engine: Who) -> None:
         case Kind.SILENCE:
             rig.links.silence(member, engine)
         case _:
-            least, most = LATE_S
-            rig.links.delay(member, engine, least + (most - least) * (fault.draw % 100) / 100)
+            rig.links.delay(member, engine, _drawn(LATE_S, fault))
     try:
         time.sleep(fault.hold_s)
     finally:
         rig.links.heal(member, engine)
 
 
+def _on_letters(rig: Rig, fault: Fault) -> None:
+    """A batch of them at once, and one after another for as long as it holds."""
+    until = time.monotonic() + fault.hold_s
+    batch = 0
+    while batch == 0 or time.monotonic() < until:
+        if fault.kind is Kind.CORRUPT:
+            rig.post.corrupt(fault.draw + batch)
+        else:
+            rig.post.repeat(fault.draw + batch)
+        batch += 1
+        time.sleep(LETTERS_S)
+
+
 @contextmanager
-def _stopped(pids: list[int]) -> Iterator[None]:
-    """SIGSTOP to each, parents first, and SIGCONT; a child that has ended meanwhile is no matter."""
-    _signalled(pids, signal.SIGSTOP)
+def _turned(rig: Rig, member: str, **dials: float) -> Iterator[None]:
+    """The member's dials for the block."""
+    rig.dials[member].turn(**dials)
     try:
         yield
     finally:
-        _signalled(pids, signal.SIGCONT)
+        rig.dials[member].turn()
 
 
-def _signalled(pids: list[int], number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
+@contextmanager
+def _stopped(pids: list[int]) -> Iterator[None]:
+    """SIGSTOP to each, parents first, and SIGCONT; a child that has ended meanwhile is no matter."""
+    engines.signalled(pids, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        engines.signalled(pids, signal.SIGCONT)
 
 
 @contextmanager

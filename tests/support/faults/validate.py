@@ -30,6 +30,8 @@ class Promise(StrEnum):
     """A deposed owner, or nobody's transaction, changed what only an owner may."""
     IDENTITY = "identity"
     UNDEAD = "deleted and not gone"
+    BURIED = "dead letters"
+    """A message that nobody can read and that is not kept as a dead letter, once; or one of ours that is."""
     ANSWER = "answer"
     """A client was told of a fault of the server's own."""
 
@@ -58,6 +60,7 @@ def validate(history: History) -> tuple[Violation, ...]:
     found += _records(history)
     found += (Violation(Promise.LOST, left) for left in history.left)
     found += (Violation(Promise.IMPOLITE, evidence) for evidence in (*impolite(history, after_stop=False),))
+    found += _buried(history)
     found += _owners(history)
     found += _writes(history)
     found += (
@@ -157,6 +160,16 @@ def impolite(history: History, *, after_stop: bool) -> Iterator[str]:
             gap_s = (after.begun_ns - ended_ns) * _NS
             if gap_s < history.delay_s and _after_a_stop(history, after) is after_stop:
                 yield f"{host}{after.path} {gap_s:.4f} s after the end of a response"
+
+
+def _buried(history: History) -> Iterator[Violation]:
+    """What cannot be read against what stands among the dead letters: the same, each as often."""
+    unreadable, buried = Counter(history.unreadable), Counter(history.buried)
+    for letter in sorted((unreadable | buried).keys()):
+        if unreadable[letter] != buried[letter]:
+            said = f"{letter[:20].hex()} ({len(letter)} bytes)"
+            evidence = f"{said} was published {unreadable[letter]} times and is {buried[letter]} dead letters"
+            yield Violation(Promise.BURIED, evidence)
 
 
 def _after_a_stop(history: History, exchange: Exchange) -> bool:

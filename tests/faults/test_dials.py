@@ -1,0 +1,75 @@
+"""What a fault turns is turned where the product looks: its wall clock, its disk, and the database's disk."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import asyncpg
+
+from tests.support.faults.dials import Dials
+from tests.support.faults.engines import FLUSH_MS
+from tests.support.orb_command import ROOT
+from tests.support.postgres import PostgresServer
+
+MEMBER = """
+import os, sys, time
+from pathlib import Path
+from shared.adapters.local.clock import SystemClock
+from tests.support.faults.dials import Dials
+Dials(Path(sys.argv[1])).install()
+clock, began = SystemClock(), time.monotonic()
+elapsed = clock.elapsed()
+with open(sys.argv[2], "wb") as file:
+    os.fdatasync(file.fileno())
+print(clock.unix_ms() - time.clock_gettime(time.CLOCK_REALTIME) * 1000, time.monotonic() - began)
+"""
+
+
+def test_a_members_wall_clock_and_its_disk_are_where_they_were_turned_to(tmp_path: Path) -> None:
+    dials = Dials(tmp_path / "dials")
+    dials.turn(clock_s=-60.0, sync_s=0.3)
+    said = subprocess.run(
+        [sys.executable, "-c", MEMBER, tmp_path / "dials", tmp_path / "file"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    off_ms, synced_s = map(float, said.split())
+    assert -60_500 < off_ms < -59_500
+    assert synced_s >= 0.3
+
+
+def test_a_turn_is_seen_by_whoever_looks_and_holds_until_the_next(tmp_path: Path) -> None:
+    hand, member = Dials(tmp_path / "dials"), Dials(tmp_path / "dials")
+    assert (member.clock_s, member.sync_s) == (0.0, 0.0)
+    hand.turn(clock_s=60.0)
+    assert (member.clock_s, member.sync_s) == (60.0, 0.0)
+    hand.turn(sync_s=0.5)
+    assert (Dials(tmp_path / "dials").clock_s, member.sync_s) == (0.0, 0.5)
+
+
+def test_a_slow_database_takes_its_time_for_every_commit_until_it_is_as_before(postgres_server: PostgresServer) -> None:
+    async def commit_s(connection: asyncpg.Connection) -> float:
+        began = time.monotonic()
+        await connection.execute("INSERT INTO t VALUES (1)")
+        return time.monotonic() - began
+
+    async def run() -> None:
+        connection = await asyncpg.connect(await postgres_server.database(empty=True))
+        try:
+            await connection.execute("CREATE TABLE t (n integer)")
+            postgres_server.slow_down(FLUSH_MS)
+            try:
+                async with asyncio.timeout(30):  # it reads its configuration when it gets to it
+                    while await commit_s(connection) < FLUSH_MS / 1000:
+                        pass
+                assert min([await commit_s(connection) for _ in range(3)]) >= FLUSH_MS / 1000
+            finally:
+                postgres_server.slow_down(0)
+            async with asyncio.timeout(30):
+                while await commit_s(connection) >= FLUSH_MS / 1000:
+                    pass
+        finally:
+            await connection.close()
+
+    asyncio.run(run())

@@ -1,0 +1,84 @@
+"""Whoever meddles with the post does what he says, and keeps the count that the judge asks him for."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shared.adapters.nats import NatsBroker
+from shared.domain.errors import Refused
+from shared.domain.ids import Partition
+from shared.wire.messages import Command, Malformed, decode_discoveries, decode_report, encode
+from tests.support.broker import POOL, BrokerServer
+from tests.support.cluster import PARTITIONS
+from tests.support.faults.post import Post
+
+P = Partition(1)
+EVENTS_BYTES = 16 << 20
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[BrokerServer]:
+    """A broker that has room for little beside what its streams set apart."""
+    server = BrokerServer(tmp_path / "broker", max_store=300 << 20)
+    yield server
+    asyncio.run(server.embedded.stop())
+
+
+async def reports(broker: NatsBroker, partition: Partition) -> list[bytes]:
+    found = []
+    for kind in ("outcome", "discovery"):
+        reader = await broker.read_reports(partition, kind, 0)
+        while some := await reader.read(100, 0.2):
+            found += [one.data for one in some]
+        await reader.close()
+    return found
+
+
+def test_letters_that_nobody_can_read_reach_every_partition_and_are_counted_and_others_come_again(
+    small: BrokerServer,
+) -> None:
+    mine = encode(Command(id="c", crawl=1, kind="k"))
+
+    async def before() -> None:
+        async with small.broker() as broker:
+            await broker.publish_report(P, "outcome", mine, "1")
+            await broker.publish_shard(POOL, P, 1, 0, b"shard")
+
+    async def after(post: Post) -> None:
+        async with small.broker(declare=False) as broker:
+            found = [data for number in range(PARTITIONS) for data in await reports(broker, Partition(number))]
+            assert sorted(found) == sorted([mine] * (1 + post.repeated) + post.unreadable)
+            for letter in post.unreadable:
+                for decode in (decode_report, decode_discoveries):
+                    with pytest.raises(Malformed):
+                        decode(letter)
+            assert [at.slot for at in await broker.queued_visits(P)] == [0, 9]
+
+    asyncio.run(before_a_post_listens(small))
+    with closing(Post(small.endpoint)) as post:
+        asyncio.run(before())
+        post.corrupt(7)
+        assert len(post.unreadable) == PARTITIONS * 2 * 3
+        post.repeat(7)
+        assert post.repeated == 1, "the shard's place is taken"
+        asyncio.run(after(post))
+
+
+async def before_a_post_listens(server: BrokerServer) -> None:
+    async with server.broker():
+        pass
+
+
+def test_a_full_store_refuses_reports_until_there_is_room_again(small: BrokerServer) -> None:
+    async def publish(number: int) -> None:
+        async with small.broker(declare=False, events_bytes=EVENTS_BYTES) as broker:
+            await broker.publish_report(P, "outcome", b"r", f"{number}")
+
+    asyncio.run(before_a_post_listens(small))
+    with closing(Post(small.endpoint)) as post:
+        with post.full(), pytest.raises(Refused, match="storage limits"):
+            asyncio.run(publish(1))
+        asyncio.run(publish(2))
