@@ -81,11 +81,14 @@ class Family:
                     keeper.kill()
 
     async def start(self, child: Child, *, ended: Callable[[Child], Awaitable[Ending]] | None = None) -> bool:
-        """Start it and keep it alive; False, and the end of all, where that cannot be.
+        """Start it and keep it alive; False, and the end of all, where that cannot be; False, too, once the end was
+        decided: then nobody is started any more.
 
         `ended` says what it means that it ended well by itself; without it such a child is started again.
         """
         assert self._group is not None, "start() outside of run()"
+        if self.over.is_set():
+            return False
         keeper = Keeper(child, self._told, lasting=ended is None)
         self._keepers.append(keeper)
         try:

@@ -112,8 +112,7 @@ class LocalCluster:
 
     async def _run(self) -> None:
         if (engines := await self._start_engines()) is not None:
-            # Whoever holds something by a lease there is dead: the folder's lock says so.
-            await until_answered(self._etcd.end_sessions)
+            await self._bury_the_dead()
             async with Tasks() as beside:
                 beside.start("look after logs and disk", self._look_after())
                 if await self._start_members(engines):
@@ -132,6 +131,14 @@ class LocalCluster:
         assert etcd.endpoint is not None
         assert broker.endpoint is not None
         return Engines(etcd.endpoint, broker.endpoint)
+
+    async def _bury_the_dead(self) -> None:
+        """Whoever holds something by a lease in etcd is dead: the folder's lock says so. Cut short by the end of the
+        run, which an etcd that stands still would else not hear of."""
+        async with Tasks() as tasks:
+            burying = tasks.start("end sessions", until_answered(self._etcd.end_sessions))
+            over = tasks.start("over", self._family.over.wait())
+            await asyncio.wait({burying, over}, return_when=asyncio.FIRST_COMPLETED)
 
     async def _start_members(self, engines: Engines) -> bool:
         shared = ["--cluster", CLUSTER, "--etcd", engines.etcd, "--nats", engines.nats.url]

@@ -118,6 +118,16 @@ def test_a_child_that_does_not_end_in_its_time_is_killed(monkeypatch: pytest.Mon
     assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGKILL", "engine SIGKILL"])
 
 
+def test_once_the_end_was_decided_nobody_is_started_any_more() -> None:
+    async def work(family: Family, ends: list[str]) -> None:
+        family.end(Ending(End.INTERRUPTED))
+        late = Living("late", ends)
+        assert not await family.start(late)
+        assert late.pid is None
+
+    assert ended(work) == (Ending(End.INTERRUPTED), [])
+
+
 def test_the_first_reason_to_end_is_the_one_that_counts() -> None:
     async def work(family: Family, ends: list[str]) -> None:
         family.end(Ending(End.FAILED, "the disk is full"))
