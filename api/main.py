@@ -27,7 +27,7 @@ from shared.adapters.nats.settings import StreamSettings, nats_tls_of
 from shared.adapters.sql.room import size_of
 from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
-from shared.domain.errors import Permanent, Transient, Unusable
+from shared.domain.errors import Permanent, Transient, Unusable, single
 from shared.domain.placement import StoreKind
 from shared.domain.software import VERSION
 from shared.domain.tally import CrawlCounts
@@ -71,7 +71,7 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
     try:
         await work(stop)
     except* Unusable as group:
-        log.error("master.unusable", error="; ".join(map(str, _leaves(group))))
+        log.error("master.unusable", error="; ".join(map(str, single(group))))
         code = 4
     return code
 
@@ -312,13 +312,6 @@ def _read_spec(path: Path) -> CrawlSpec:
         raise Unusable(f"{path} is missing: start the crawl with `orb crawl`") from None
     except msgspec.MsgspecError as error:
         raise Unusable(f"{path} is no crawl spec ({error}): start the crawl with `orb crawl`") from error
-
-
-def _leaves(group: BaseExceptionGroup[Unusable]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from shared.adapters.nats import NatsBroker, StreamSettings
 from shared.adapters.nats.settings import nats_tls_of
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.config import WorkerTuning
-from shared.domain.errors import Transient, Unusable
+from shared.domain.errors import Transient, Unusable, single
 from shared.domain.software import NAME, VERSION
 from shared.domain.tally import CrawlCounts
 from shared.domain.watermarks import Watermarks
@@ -91,16 +91,22 @@ class Stop:
 
 
 async def run(settings: WorkerSettings, stop: Stop) -> int:
-    """Work until told to stop: 0 when drained, 4 when the environment does not carry us (the log says why)."""
+    """Work until told to stop: 0 when drained, 4 when the environment does not carry us (the log says why: a
+    `worker.unusable` by what no restart can help, else a `worker.gave_up`)."""
     use_snapshot(settings.dir)
+    code = DRAINED
     try:
         async with _connected(settings) as broker:
             await _work(settings, broker, stop)
-    except (Transient, Unusable) as error:
-        log.error("worker.unusable", reason=str(error))
-        return UNUSABLE
-    log.info("worker.ended")
-    return DRAINED
+    except* Unusable as group:
+        log.error("worker.unusable", error="; ".join(map(str, single(group))))
+        code = UNUSABLE
+    except* Transient as group:
+        log.error("worker.gave_up", error="; ".join(map(str, single(group))))
+        code = UNUSABLE
+    if code == DRAINED:
+        log.info("worker.ended")
+    return code
 
 
 async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:

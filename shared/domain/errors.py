@@ -23,3 +23,11 @@ class OwnershipLost(Exception):
 
 class Unusable(Exception):
     """The environment cannot carry us (disk full, an engine that does not start); the text says what to do."""
+
+
+def single(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The exceptions of a group, and of the groups in it."""
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += single(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

@@ -1,8 +1,12 @@
 """A worker fetches only while its grant lasts, hands back what it may not do, and lets go of what is another's."""
 
 import asyncio
+import json
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
+from cli.children import RoleProcess, said_by
 from shared.domain.url import fingerprint
 from shared.wire.messages import Answer, Begin, Extend, Go, Gone, WorkerStatus, decode_status
 from shared.wire.subjects import WORKER_STATUS
@@ -260,6 +264,19 @@ def test_sigterm_drains_a_worker_process(server: BrokerServer, tmp_path: Path) -
 def test_without_a_broker_it_says_so_and_ends(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         server.kill()
-        assert await work(settings_for(server, tmp_path), Stop()) == 4
+        with capture_logs() as logs:
+            assert await work(settings_for(server, tmp_path), Stop()) == 4
+        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["worker.gave_up"]
+
+    run(main())
+
+
+def test_what_no_restart_can_help_is_said_in_the_words_that_end_a_run(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        with capture_logs() as logs:
+            assert await work(settings_for(server, tmp_path, metrics="192.0.2.1:9"), Stop()) == 4
+        last = RoleProcess("worker-1", ["_worker"], tmp_path / "log", {})
+        (tmp_path / "log").write_text("\n".join(map(json.dumps, logs)))
+        assert "choose another with --metrics" in (said_by(last) or "")
 
     run(main())
