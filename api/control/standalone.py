@@ -142,11 +142,11 @@ class Standalone:
             limit_s = self._spec.budget.max_seconds
             if limit_s is not None and active_ms / 1000 + (now - since) >= limit_s:
                 crawl.dispatching = False
-            if now - since >= _ACTIVE_TIME_S:
-                await self._store.add_active_time(crawl.crawl_id, int((now - since) * 1000))
-                active_ms += int((now - since) * 1000)
-                since = now
             try:
+                if now - since >= _ACTIVE_TIME_S:
+                    await self._store.add_active_time(crawl.crawl_id, int((now - since) * 1000))
+                    active_ms += int((now - since) * 1000)
+                    since = now
                 reason = await finished(crawl, self._owners, self._store, self._broker)
             except Transient as error:
                 log.warning("finish.waits", error=str(error))
@@ -162,12 +162,12 @@ class Standalone:
 
     async def _tell_progress(self, crawl: ActiveCrawl) -> None:
         while True:
-            row = await self._store.crawl(crawl.crawl_id)
-            if row is not None:
-                try:
+            try:
+                row = await self._store.crawl(crawl.crawl_id)
+                if row is not None:
                     await self._broker.tell(PROGRESS, encode(await self._progress(row)))
-                except Transient as error:
-                    log.warning("progress.untold", error=str(error))
+            except Transient as error:
+                log.warning("progress.untold", error=str(error))
             await asyncio.sleep(_PROGRESS_S)
 
     async def _progress(self, row: CrawlRow) -> Progress:

@@ -11,12 +11,14 @@ from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker
 from shared.adapters.sql import holds
 from shared.adapters.sql.store import SqliteStore
-from shared.domain.ids import HostId, Partition, numbered
+from shared.domain.errors import Transient
+from shared.domain.ids import CrawlId, HostId, Partition, numbered
+from shared.domain.ledger import CrawlRow
 from shared.domain.spec_parse import parse_spec
 from shared.domain.url import public_suffix_snapshot
 from shared.supervise import Tasks
-from shared.wire.messages import Shard, WorkerStatus, decode_shard, encode
-from shared.wire.subjects import WORKER_STATUS
+from shared.wire.messages import Shard, WorkerStatus, decode_progress, decode_shard, encode
+from shared.wire.subjects import PROGRESS, WORKER_STATUS
 from tests.support.broker import POOL, BrokerServer
 from tests.support.broker import server as server
 
@@ -129,6 +131,42 @@ def test_what_is_applied_stays_in_the_stream_while_somebody_holds_it(tmp_path: P
                 return await broker.pending_reports() == 0
 
             await until(purged)
+            stop.set()
+            await running
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+class Busy(SqliteStore):
+    """A database that is busy when progress is first to be told."""
+
+    looks = 0
+
+    async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None:
+        self.looks += 1
+        if self.looks == 1:
+            raise Transient("the database did not carry it out: database is locked")
+        return await super().crawl(crawl_id)
+
+
+def test_a_database_that_is_busy_for_a_while_ends_no_master(tmp_path: Path, server: BrokerServer) -> None:
+    async def run() -> None:
+        store = await Busy.open(tmp_path / "crawl.db")
+        await store.open_cluster(1, public_suffix_snapshot(), 0)
+        async with server.broker() as broker, broker.listen(PROGRESS) as told, Tasks() as tasks:
+            master = Standalone(
+                parse_spec({"seeds": ["http://a.test/"]}),
+                store=store,
+                broker=broker,
+                specs=LocalSpecs(tmp_path / "specs"),
+                clock=SystemClock(),
+                settings=FrontierSettings(partitions=1),
+                alone=True,
+            )
+            stop = asyncio.Event()
+            running = tasks.start("master", master.run(stop, grace_s=0))
+            assert decode_progress(await anext(told)).crawl == 1
             stop.set()
             await running
         await store.close()
