@@ -21,6 +21,7 @@ from api.control.roster import Roster
 from api.control.telling import Telling
 from api.errors import MEDIA_TYPE, FieldError, Kind, Problem
 from api.feeds import OpenStreams
+from api.routing import documents
 from api.security.authentication import Keyring
 from shared.domain.access import ApiKey, Role
 from shared.domain.config import MasterTuning
@@ -156,6 +157,7 @@ async def _expected(
 Expected = Annotated[str | None, Depends(_expected)]
 
 
+@documents
 async def _known(
     if_none_match: Annotated[
         str | None, Header(description="ETags that you have: where one still holds, the answer is 304 and empty.")

@@ -38,6 +38,7 @@ from api.routes import (
     turning,
     urls,
 )
+from api.routing import mount
 from api.security.authentication import Authentication
 from api.security.context import RequestContext
 from api.security.limits import BodyLimit
@@ -116,7 +117,7 @@ def application(
     """
     app = _Application(docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False)
     for router in ROUTERS:
-        app.include_router(router)
+        mount(app, router)
     for kind in _OURS:
         app.add_exception_handler(kind, respond)
     app.add_exception_handler(405, _no_such_method)

@@ -3,16 +3,17 @@
 from datetime import datetime
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from api.deps import Page, Served, needs
 from api.errors import FieldError, Kind, Problem
+from api.routing import Router
 from api.schemas.audit import AuditEntry, audit_body
 from api.schemas.model import Listing, Moment, ms_of
 from shared.domain.access import Role
 from shared.domain.audit import AuditFilter
 
-router = APIRouter(prefix="/v1/audit", tags=["audit"], dependencies=[needs(Role.ADMIN)])
+router = Router(prefix="/v1/audit", tags=["audit"], dependencies=[needs(Role.ADMIN)])
 
 _NEWEST: Final = 2**63 - 1
 

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from api.control.roster import WorkerLoad
 from api.deps import By, Page, Served, Services, needs, problems
+from api.routing import Router
 from api.schemas.cluster import Cluster, Drain, Drained, Master, Worker, master_body, worker_body
 from api.schemas.model import Listing
 from shared.domain.access import Role
@@ -17,7 +18,7 @@ from shared.domain.declared import Actor
 from shared.domain.ids import Partition
 from shared.ports.catalog import Missing
 
-router = APIRouter(prefix="/v1", tags=["cluster"])
+router = Router(prefix="/v1", tags=["cluster"])
 
 MemberName = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$", description="Its id.", examples=["w1"])

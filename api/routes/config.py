@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, needs, problems
 from api.errors import FieldError, Kind, Problem
+from api.routing import Router
 from api.schemas.config import ConfigRevision, HotConfiguration, config_of, revision_body
 from api.schemas.model import Listing
 from shared.domain.access import Role
@@ -13,7 +14,7 @@ from shared.domain.watermarks import OF_STORAGE
 from shared.wire.events import EventKind
 from shared.wire.keys import SETTINGS
 
-router = APIRouter(prefix="/v1/config", tags=["config"])
+router = Router(prefix="/v1/config", tags=["config"])
 
 
 @router.get(

@@ -4,11 +4,12 @@ import asyncio
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import Header, Path, Query, Response
 
 from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
 from api.errors import FieldError, Kind, Problem
 from api.routes.turning import collect
+from api.routing import Router
 from api.schemas.crawls import (
     MOST_LABELS,
     NAME,
@@ -34,7 +35,7 @@ from shared.domain.spec_diff import Difference, merge_patch, spec_difference
 from shared.domain.spec_parse import parse_spec
 from shared.ports.catalog import Exists, Missing, Stale
 
-router = APIRouter(prefix="/v1/crawls", tags=["crawls"])
+router = Router(prefix="/v1/crawls", tags=["crawls"])
 
 Name = Annotated[str, Path(pattern=NAME, description="The crawl's name.", examples=["docs"])]
 _READS: Final = [needs(Role.VIEWER)]

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from api.deps import Page, Served, needs, problems
 from api.routes.urls import Name
+from api.routing import Router
 from api.schemas.model import Listing
 from api.schemas.pages import SeedSource, SeedSummary, seed_body
 from shared.domain.access import Role
@@ -14,7 +15,7 @@ from shared.domain.ids import Fingerprint, HostId
 from shared.domain.url import locate
 from shared.ports.catalog import UrlPlace
 
-router = APIRouter(
+router = Router(
     prefix="/v1/crawls/{name}/seeds", tags=["seeds"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
 )
 

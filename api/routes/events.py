@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 
 from api.control.following import Following
 from api.deps import PROBLEM_CONTENT, Served, Services, needs, problems
 from api.errors import FieldError, Kind, Problem
 from api.feeds import EventStream, Last
+from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.events import EXAMPLE
 from shared.domain.access import ApiKey, Role
@@ -37,7 +38,7 @@ async def _slot(served: Served) -> AsyncIterator[None]:
         yield
 
 
-router = APIRouter(tags=["events"], dependencies=[needs(Role.VIEWER), Depends(_slot)])
+router = Router(tags=["events"], dependencies=[needs(Role.VIEWER), Depends(_slot)])
 
 After = Annotated[
     int | None,

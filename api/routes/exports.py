@@ -13,11 +13,12 @@ from itertools import islice
 from typing import Annotated, Any, Final, TypeVar, assert_never
 
 import structlog
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 
 from api.deps import Served, Services, needs, problems
 from api.routes.pages import archive_of
 from api.routes.urls import Name
+from api.routing import Router
 from api.streamed import BrokenOff, Streamed
 from shared.adapters.objects.tabular import ENCODERS, RowEncoder
 from shared.domain.access import Role
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger("orb.api")
 
-router = APIRouter(prefix="/v1/crawls/{name}/export", tags=["pages"], dependencies=[needs(Role.VIEWER)])
+router = Router(prefix="/v1/crawls/{name}/export", tags=["pages"], dependencies=[needs(Role.VIEWER)])
 
 PIECE: Final = 2_000
 """Rows that one transaction reads, and that are made into bytes at once."""

@@ -1,11 +1,12 @@
 """/livez and /readyz: for those who start and stop masters. They need no key and tell nothing else."""
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from api.deps import Served
+from api.routing import Router
 from api.schemas.health import Health, Readiness
 
-router = APIRouter(tags=["health"])
+router = Router(tags=["health"])
 
 
 @router.get("/livez", summary="Is the process alive", operation_id="livez")

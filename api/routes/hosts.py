@@ -3,11 +3,12 @@
 import uuid
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 
 from api.deps import By, Page, Served, Services, needs, problems
 from api.errors import FieldError, Kind, Problem
 from api.routes.turning import commanded
+from api.routing import Router
 from api.schemas.frontier import HostDetail, HostSummary, host_body, queue_body
 from api.schemas.hosts import Asked, Block, Delay
 from api.schemas.model import Listing, ms_of
@@ -18,7 +19,7 @@ from shared.domain.ids import CrawlId
 from shared.domain.url import locate, partition_of
 from shared.ports.catalog import Missing
 
-router = APIRouter(prefix="/v1/hosts", tags=["hosts"])
+router = Router(prefix="/v1/hosts", tags=["hosts"])
 
 HostName = Annotated[str, Path(max_length=300, description="`name` or `name:port`.", examples=["example.org"])]
 _QUEUES = 100

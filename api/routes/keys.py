@@ -3,15 +3,16 @@
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
+from api.routing import Router
 from api.schemas.keys import IssuedKey, KeyInput, KeyView, key_body
 from api.schemas.model import Listing, moment_of
 from shared.domain.access import ApiKey, Role, digest_of, new_key
 from shared.ports.catalog import Missing
 
-router = APIRouter(prefix="/v1/api-keys", tags=["api-keys"], dependencies=[needs(Role.ADMIN)])
+router = Router(prefix="/v1/api-keys", tags=["api-keys"], dependencies=[needs(Role.ADMIN)])
 
 KeyId = Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="Its `id`, not the key itself.")]
 

@@ -4,9 +4,10 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 
 from api.deps import Served, Services, needs, problems
+from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.progress import Lag, waiting_body
 from shared.domain.access import Role
@@ -14,7 +15,7 @@ from shared.domain.errors import Transient
 from shared.domain.ids import CrawlId
 from shared.domain.lag import FrontierLag, Waiting
 
-router = APIRouter(tags=["progress"], dependencies=[needs(Role.VIEWER)])
+router = Router(tags=["progress"], dependencies=[needs(Role.VIEWER)])
 
 BROKER_S = 2.0
 """How long the broker may think about reports that wait."""

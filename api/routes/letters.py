@@ -3,10 +3,11 @@
 import uuid
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 
 from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, needs, problems
 from api.routes.turning import commanded
+from api.routing import Router
 from api.schemas.frontier import DeadLetter, letter_body
 from api.schemas.hosts import Asked
 from api.schemas.model import Listing
@@ -16,7 +17,7 @@ from shared.domain.declared import Actor, DeadLetterView
 from shared.domain.ids import CrawlId, Partition
 from shared.ports.catalog import Missing, Stale
 
-router = APIRouter(prefix="/v1/dead-letters", tags=["dead-letters"], responses=problems(404))
+router = Router(prefix="/v1/dead-letters", tags=["dead-letters"], responses=problems(404))
 
 _NEWEST: Final = 2**63 - 1
 _READS: Final = [needs(Role.VIEWER)]

@@ -1,12 +1,13 @@
 """/metrics: for Prometheus. It needs no key, so it says nothing of URLs and hosts; names of crawls are in it."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from api.deps import Served, problems
 from api.errors import Kind, Problem
+from api.routing import Router
 from shared.telemetry import exposed
 
-router = APIRouter(tags=["health"])
+router = Router(tags=["health"])
 
 
 @router.get(

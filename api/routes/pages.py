@@ -10,12 +10,13 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Annotated, Any, Final
 
 import structlog
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from api.conditional import has, known_tags
 from api.deps import CONDITIONAL, UNCHANGED, Page, Served, Services, etag, needs, problems
 from api.errors import Kind, Problem
 from api.routes.urls import Name, OneUrl, located
+from api.routing import Router
 from api.schemas.model import Listing, Model
 from api.schemas.pages import PAGE_ID, PageDetail, PageSummary, page_body, page_detail, place_of
 from api.streamed import BrokenOff, Streamed
@@ -32,7 +33,7 @@ from shared.ports.catalog import Missing, UrlPlace
 
 log = structlog.get_logger("orb.api")
 
-router = APIRouter(
+router = Router(
     prefix="/v1/crawls/{name}/pages", tags=["pages"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
 )
 

@@ -6,9 +6,10 @@ Rates are the leader's, from its last word on a crawl's progress in the stream o
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 
 from api.deps import Served, Services, needs, problems
+from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.frontier import CrawlProgress, CrawlStats, Identity, host_body
 from api.schemas.progress import Rates, rates_body
@@ -19,7 +20,7 @@ from shared.domain.ledger import Counters
 from shared.wire.events import EventKind, decode_event, event_subject
 from shared.wire.messages import Malformed
 
-router = APIRouter(
+router = Router(
     prefix="/v1/crawls/{name}", tags=["progress"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
 )
 

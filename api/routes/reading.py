@@ -7,14 +7,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from fastapi import APIRouter
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from starlette.responses import HTMLResponse, Response
 
+from api.routing import Router
 from shared.domain.software import NAME
 from shared.ports.catalog import Missing
 
-router = APIRouter(include_in_schema=False)
+router = Router(include_in_schema=False)
 
 _DOCUMENT: Final = "/openapi.json"
 _SWAGGER: Final = {

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Path
+from fastapi import Path
 
 from api.deps import By, Expected, Served, Services, needs, problems
 from api.errors import FieldError, Kind, Problem
 from api.routes.turning import commanded
+from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.seeds import SeedDeletion, SeedsAsked
 from shared.domain.access import Role
@@ -21,7 +22,7 @@ from shared.domain.ids import Partition
 from shared.domain.url import Location, locate, partition_of
 from shared.ports.catalog import Stale
 
-router = APIRouter(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
+router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
 
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 20

@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Header, Path, Request
+from fastapi import Header, Path, Request
 from starlette.requests import ClientDisconnect
 
 from api.control.uploading import SeedUpload
 from api.deps import PROBLEM_CONTENT, By, Served, needs, problems
 from api.errors import FieldError, Kind, Problem, problem_of
+from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.seeds import SeedReport, report_body
 from api.security.limits import BODY_BYTES
@@ -21,7 +22,7 @@ from shared.domain.errors import Transient
 from shared.domain.url import MAX_URL_CHARS
 from shared.ports.catalog import Missing
 
-router = APIRouter(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
+router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
 
 LINE_BYTES: Final = 4 * MAX_URL_CHARS
 _PIECE: Final = 1 << 18

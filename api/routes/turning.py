@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import structlog
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from api.control.commanding import publish_command
 from api.deps import By, Expected, Served, Services, etag, needs, problems
+from api.routing import Router
 from api.schemas.crawls import NAME, Command, CrawlTurn, command_body, crawl_body
 from shared.domain.access import Role
 from shared.domain.command import CommandKind, collection_of
@@ -21,7 +22,7 @@ from shared.ports.catalog import Missing, Stale
 
 log = structlog.get_logger("orb.api")
 
-router = APIRouter(tags=["crawls"])
+router = Router(tags=["crawls"])
 
 COMMAND_S: Final = 10.0
 """How long a request waits for the broker to take its command."""

@@ -5,10 +5,11 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 import structlog
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 
 from api.deps import Page, Served, Services, needs, problems
 from api.errors import FieldError, Kind, Problem
+from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.frontier import Explanation, UrlDetail, UrlSummary, detail_body, ruling_body, url_body
 from api.schemas.model import Listing
@@ -30,7 +31,7 @@ from shared.wire.robots import decode_robots, robots_key
 
 log = structlog.get_logger("orb.api")
 
-router = APIRouter(
+router = Router(
     prefix="/v1/crawls/{name}/urls", tags=["urls"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
 )
 

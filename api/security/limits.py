@@ -21,6 +21,7 @@ class BodyLimit:
     def __init__(self, app: ASGIApp, most: int = BODY_BYTES) -> None:
         self._app = app
         self._most = most
+        self._told = f"a body may have {most} bytes"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
@@ -30,9 +31,9 @@ class BodyLimit:
         if scope["type"] != "http" or (scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"])):
             await self._app(scope, receive, send)
             return
-        problem = Problem(Kind.TOO_LARGE, f"a body may have {self._most} bytes")
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if not length.isdigit() or int(length) > self._most:
+            problem = Problem(Kind.TOO_LARGE, self._told)
             await answer(problem, scope["path"], scope["state"]["request_id"])(scope, receive, send)
             return
         read = 0
@@ -42,7 +43,7 @@ class BodyLimit:
             message = await receive()
             read += len(message.get("body", b""))
             if read > self._most:
-                raise TooLarge(413, problem.detail)
+                raise TooLarge(413, self._told)
             return message
 
         await self._app(scope, counting, send)

@@ -41,6 +41,9 @@ class Database:
     async def read(self, query: Callable[[Any], T]) -> T:
         raise AssertionError("a holder reads nothing")
 
+    async def glance(self, query: Callable[[Any], T]) -> T:
+        raise AssertionError("a holder reads nothing")
+
     async def close(self) -> None: ...
 
 

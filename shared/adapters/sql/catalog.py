@@ -37,6 +37,10 @@ class Transactions(Protocol):
 
     async def read(self, query: Callable[[Connection], T]) -> T: ...
 
+    async def glance(self, query: Callable[[Connection], T]) -> T:
+        """A read by one statement that finds a few rows by their keys; see Executor."""
+        ...
+
 
 class SqlCatalog:
     """`shared.ports.catalog.Catalog`."""
@@ -69,7 +73,7 @@ class SqlCatalog:
         )
 
     async def crawl(self, name: str) -> DeclaredCrawl:
-        return await self._run.read(lambda c: declared.get(c, name))
+        return await self._run.glance(lambda c: declared.get(c, name))
 
     async def crawls(self, which: CrawlFilter, *, after: str, most: int) -> Sequence[DeclaredCrawl]:
         return await self._run.read(lambda c: declared.listing(c, which, after, most))

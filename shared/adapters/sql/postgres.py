@@ -108,6 +108,10 @@ class PostgresPool:
         """Run a query on a snapshot taken after this call."""
         return await self._transact(self._reader, query)
 
+    async def glance(self, query: Callable[[Connection], T]) -> T:
+        """Run a query of one statement."""
+        return await self.read(query)
+
     async def migrate(self, upgrade: Callable[[Connection], None]) -> None:
         """Bring the schema up to date, on a connection with time for it."""
         engine = _engine(self._url, _patient(self._settings), 1)

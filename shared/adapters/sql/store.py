@@ -46,6 +46,10 @@ class Executor(Protocol):
         """Run a query on a snapshot taken after this call."""
         ...
 
+    async def glance(self, query: Callable[[Connection], T]) -> T:
+        """The same for a query of one statement that finds a few rows by their keys."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -1,0 +1,85 @@
+"""Reads of a few rows by their keys, on the loop's own thread."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
+
+from shared.adapters.sql import declared
+from shared.adapters.sql.catalog import SqlCatalog
+from shared.adapters.sql.engine import SqliteThreads
+from shared.adapters.sql.migrate import upgrade_sqlite
+from shared.domain.declared import Actor, Declaration
+from shared.ports.catalog import Missing
+
+OPERATOR = Actor("0" * 16, "operator", "r")
+
+
+def test_a_glance_sees_what_was_committed_before_it_and_leaves_no_snapshot_behind(tmp_path: Path) -> None:
+    async def run() -> None:
+        threads = SqliteThreads(tmp_path / "orb.db")
+        try:
+            await threads.migrate(upgrade_sqlite)
+            crawls = SqlCatalog(threads)
+            for number in range(20):
+                wanted = Declaration("news", f'{{"n":{number}}}', {"z": str(number), "a": "1"})
+                await crawls.put(wanted, expected=None, start=False, actor=OPERATOR, now_ms=0)
+                seen = await crawls.crawl("news")
+                assert (seen.spec, dict(seen.labels)) == (wanted.spec, dict(wanted.labels))
+                assert list(seen.labels) == ["a", "z"]
+        finally:
+            await threads.close()
+        with sqlite3.connect(tmp_path / "orb.db") as other:  # with a reader left, the log could not be taken in
+            assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+
+    asyncio.run(run())
+
+
+def test_where_the_database_is_locked_a_glance_waits_beside_the_loop(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def query(connection: Connection) -> str:
+        asked.append(patience := connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one())
+        if not patience:
+            raise OperationalError("SELECT", None, sqlite3.OperationalError("database is locked"))
+        return "read"
+
+    async def run() -> None:
+        threads = SqliteThreads(tmp_path / "orb.db")
+        try:
+            await threads.migrate(upgrade_sqlite)
+            assert await threads.glance(query) == "read"
+        finally:
+            await threads.close()
+
+    asyncio.run(run())
+    assert asked == [0, 10_000]
+
+
+def test_a_database_that_is_locked_when_the_first_looks_at_it_is_waited_for(tmp_path: Path) -> None:
+    async def run() -> None:
+        threads = SqliteThreads(tmp_path / "orb.db")
+        await threads.migrate(upgrade_sqlite)
+        await threads.close()
+        alone = sqlite3.connect(tmp_path / "orb.db", isolation_level=None, check_same_thread=False)
+        alone.execute("PRAGMA locking_mode = EXCLUSIVE")
+        alone.execute("BEGIN EXCLUSIVE")
+        threads = SqliteThreads(tmp_path / "orb.db")
+        try:
+            asking = [asyncio.create_task(SqlCatalog(threads).crawl("news")) for _ in range(3)]
+            await asyncio.wait(asking, timeout=0.1)
+            alone.close()
+            for each in asking:
+                with pytest.raises(Missing):
+                    await each
+        finally:
+            await threads.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_the_statement_that_finds_a_crawl_is_compiled_once() -> None:
+    assert declared._BY_NAME._generate_cache_key() is not None, "compiled anew each time, it takes ten times as long"
