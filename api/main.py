@@ -130,6 +130,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
     from shared.adapters.sql.catalog import SqlCatalog
     from shared.adapters.sql.desired import SqlDesired
     from shared.adapters.sql.overview import SqlOverview
+    from shared.adapters.sql.retained import SqlRetained
 
     clock, keys = SystemClock(), Keys(settings.cluster)
     async with AsyncExitStack() as stack:
@@ -186,6 +187,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             alarm=telling.alarm,
             gauges=_gauges(settings, store, kind, broker),
             room_heard=telling.room,
+            retained=SqlRetained(store.executor),
         )
         overview, streams_open = SqlOverview(store.executor), OpenStreams(settings.event_streams)
         chronicle = Chronicle(master, overview, broker.events, telling, clock, settings.id)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from shared.domain.ids import CrawlId, Fingerprint, Partition, Revision, partition_of_id
+from shared.domain.retention import named_for, week_of
 from shared.domain.url import Location, partition_of
 from shared.wire.messages import Discoveries, Link, Origin, encode
 from workers.crawls import ActiveCrawl
@@ -113,27 +114,53 @@ class _Filling:
         yield from self._done
 
 
+@dataclass(slots=True)
+class _Mark:
+    """How far a stream is numbered under the name of a week. `pending`: a message was made and is not acknowledged."""
+
+    week: int
+    n: int = 0
+    total: int = 0
+    pending: bool = False
+
+
 class Numbering:
-    """The numbers of one producer's messages: n + 1 is made only once n is acknowledged."""
+    """The numbers of one producer's messages: n + 1 is made only once n is acknowledged.
+
+    Each week numbers begin anew under another name, so that owners may forget the names of weeks long past, and this
+    the streams that have come to rest. A name is never taken up again, whatever the clock does.
+    """
 
     def __init__(self, producer: str) -> None:
         self.producer = producer
-        self._marks: dict[Stream, tuple[int, int]] = {}
+        self._week = 0
+        self._marks: dict[Stream, _Mark] = {}
 
-    def message(self, stream: Stream, batch: Batch) -> tuple[bytes, str]:
+    def __len__(self) -> int:
+        """The streams that are remembered."""
+        return len(self._marks)
+
+    def message(self, stream: Stream, batch: Batch, now_ms: int) -> tuple[bytes, str]:
         """The next message of the stream and its id; the same until `acknowledged` is called."""
-        n, total = self._marks.get(stream, (0, 0))
+        if week_of(now_ms) > self._week:
+            self._week = week_of(now_ms)
+            self._marks = {known: mark for known, mark in self._marks.items() if mark.pending}
+        mark = self._marks.setdefault(stream, _Mark(self._week))
+        mark.pending = True
+        name = named_for(self.producer, mark.week)
         message = Discoveries(
             crawl=stream.crawl_id,
             spec=batch.spec,
-            producer=self.producer,
-            n=n + 1,
-            total=total + batch.links,
+            producer=name,
+            n=mark.n + 1,
+            total=mark.total + batch.links,
             origins=batch.origins,
         )
-        return encode(message), f"{self.producer}.{stream.crawl_id}.{stream.partition}.{n + 1}"
+        return encode(message), f"{name}.{stream.crawl_id}.{stream.partition}.{mark.n + 1}"
 
     def acknowledged(self, stream: Stream, batch: Batch) -> None:
         """The broker has stored the stream's latest message."""
-        n, total = self._marks.get(stream, (0, 0))
-        self._marks[stream] = n + 1, total + batch.links
+        mark = self._marks[stream]
+        mark.n, mark.total, mark.pending = mark.n + 1, mark.total + batch.links, False
+        if mark.week < self._week:
+            del self._marks[stream]

@@ -254,7 +254,7 @@ class Reporter:
         """A stream's messages one after another: a number is used once its predecessor is acknowledged."""
         stream, batches = found
         for batch in batches:
-            data, message_id = self._numbering.message(stream, batch)
+            data, message_id = self._numbering.message(stream, batch, self._clock.unix_ms())
 
             async def publish(data: bytes = data, message_id: str = message_id) -> int:
                 return await self._broker.publish_report(stream.partition, "discovery", data, message_id)

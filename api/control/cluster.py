@@ -21,6 +21,7 @@ from api.control.membership import Membership, assignments_in, leader_in, member
 from api.control.plane import Members
 from api.control.rationing import Heard, MasterRoom, WorkersRoom
 from api.control.rationing import unheard as nobody
+from api.control.retaining import Retaining
 from api.control.roster import Roster
 from api.control.tending import Tending
 from api.control.tuning import Tuning, limits_of, started_as
@@ -39,6 +40,7 @@ from shared.ports.coordinator import Coordinator, Leadership, View
 from shared.ports.desired import Desired
 from shared.ports.rationing import Gauge, Rationing
 from shared.ports.registering import Registration
+from shared.ports.retained import Retained
 from shared.ports.specs import SpecPublisher
 from shared.ports.store import Store
 from shared.supervise import Failpoint, Tasks, no_failpoint
@@ -94,9 +96,11 @@ class ClusterMaster:
         alarm: Alarm = unheard,
         gauges: Mapping[Place, Gauge] = NO_GAUGES,
         room_heard: Heard = nobody,
+        retained: Retained | None = None,
     ) -> None:
         """`view` is one of `keys.root`: one snapshot shows who lives, who leads and who owns what at one moment.
-        `gauges`: what this master sees filling up; `room_heard` hears when it is short of it, or a worker is."""
+        `gauges`: what this master sees filling up; `room_heard` hears when it is short of it, or a worker is;
+        `retained` is what its leader forgets in time."""
         chosen = settings or ClusterSettings()
         self._view = view
         self._keys = keys
@@ -127,6 +131,7 @@ class ClusterMaster:
             clock=clock,
             partitions=frontier.partitions,
             told=self._crawling.wake,
+            retaining=None if retained is None else Retaining(retained, lambda: self.tuning().retention, clock),
         )
         self._health = Health({"database": store.newest_term, "nats": broker.reports_state}, clock, chosen.health_rules)
         self._leader = Leader(

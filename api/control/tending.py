@@ -15,6 +15,7 @@ import structlog
 from api.control.collecting import Collecting
 from api.control.crawling import running, spec_of, time_is_up
 from api.control.finishing import all_finished, spent_of
+from api.control.retaining import Retaining
 from api.control.seeding import publish_seeds
 from shared.domain.crawl import Budget
 from shared.domain.errors import Permanent, Transient
@@ -34,10 +35,18 @@ _LOOK_BACK_S = 2.0
 
 
 class Tending:
-    """Tends all crawls. `told` hears that one has changed its state."""
+    """Tends all crawls. `told` hears that one has changed its state. `retaining`: what forgets what was kept for long
+    enough; None where nothing is forgotten."""
 
     def __init__(
-        self, *, store: Store, broker: Broker, clock: Clock, partitions: int, told: Callable[[], None]
+        self,
+        *,
+        store: Store,
+        broker: Broker,
+        clock: Clock,
+        partitions: int,
+        told: Callable[[], None],
+        retaining: Retaining | None = None,
     ) -> None:
         self._store = store
         self._broker = broker
@@ -47,6 +56,7 @@ class Tending:
         self._budgets: dict[tuple[CrawlId, Revision], Budget] = {}
         self._seeding: set[tuple[CrawlId, Revision]] = set()
         self._collecting = Collecting(store, broker, clock)
+        self._retaining = retaining
         self._looked_back_at = float("-inf")
         self._counted_at = clock.elapsed()
         self._poked = asyncio.Event()
@@ -147,6 +157,8 @@ class Tending:
             log.info("crawl.state", crawl=crawl_id, state=CrawlState.RUNNING, reason="something was queued")
             self._told()
         await self._collecting.once()
+        if self._retaining is not None:
+            await self._retaining.once()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
         moved = await self._store.advance_crawl(

@@ -94,6 +94,40 @@ class StorageValues(Wanted):
     ] = None
 
 
+_Days = Annotated[int, Field(ge=1, le=36_500), WHOLE]
+
+
+class RetentionValues(Wanted):
+    """How long what grows is kept, in days; the leader forgets the rest in the background."""
+
+    audit_days: Annotated[_Days | None, Field(description="Lines of the audit log: 365 by default.")] = None
+    commands_days: Annotated[
+        int | None,
+        Field(ge=2, le=36_500, description="Commands that all partitions have applied: 30 by default."),
+        WHOLE,
+    ] = None
+    revisions: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="So many revisions of each crawl's spec and of this configuration, the newest: 100 by default.",
+        ),
+        WHOLE,
+    ] = None
+    crawls_days: Annotated[
+        _Days | None, Field(description="Names, specs and times of deleted crawls: 30 by default.")
+    ] = None
+    letters_days: Annotated[_Days | None, Field(description="Dead letters that belong to no crawl: 90 by default.")] = (
+        None
+    )
+    producers_days: Annotated[
+        int | None,
+        Field(ge=21, le=36_500, description="What tells repeated discoveries of workers from new ones: 60 by default."),
+        WHOLE,
+    ] = None
+
+
 class HotConfiguration(Wanted):
     """What may be turned while everything runs, as a whole: what is null or left out is as each member was started."""
 
@@ -107,6 +141,7 @@ class HotConfiguration(Wanted):
     ] = Field(default_factory=dict)
     master: MasterValues = MasterValues()
     storage: StorageValues = StorageValues()
+    retention: RetentionValues = RetentionValues()
 
 
 class ConfigRevision(Model):

@@ -8,12 +8,13 @@ read tolerantly: a member of an earlier version keeps to the fields it knows.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from shared.domain.crawl import Label
+from shared.domain.retention import KEPT_BY_DEFAULT, Retention
 from shared.domain.watermarks import OF_STORAGE, Watermarks
 
 T = TypeVar("T")
@@ -67,6 +68,21 @@ class StoragePart(msgspec.Struct, frozen=True, omit_defaults=True):
     headroom_bytes: Annotated[int, Meta(ge=0, le=MOST_HEADROOM)] | None = None
 
 
+Days = Annotated[int, Meta(ge=1, le=36_500)]
+
+
+class RetentionPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of the leader: how long what grows is kept (shared.domain.retention). Commands for more than the day for which an
+    Idempotency-Key is known, producers for longer than a worker uses a name."""
+
+    audit_days: Days | None = None
+    commands_days: Annotated[int, Meta(ge=2, le=36_500)] | None = None
+    revisions: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    crawls_days: Days | None = None
+    letters_days: Days | None = None
+    producers_days: Annotated[int, Meta(ge=21, le=36_500)] | None = None
+
+
 class HotConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole document. `pools` lie over `worker` for the workers of a pool."""
 
@@ -75,6 +91,7 @@ class HotConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     pools: Annotated[dict[Label, WorkerPart], Meta(max_length=MOST_POOLS)] = {}
     master: MasterPart = MasterPart()
     storage: StoragePart = StoragePart()
+    retention: RetentionPart = RetentionPart()
 
 
 AS_STARTED: Final = HotConfig()
@@ -134,6 +151,7 @@ class MasterTuning:
     sweep_s: float = 1.0
     uploads_refused_at: float = 0.5
     storage: Watermarks = OF_STORAGE
+    retention: Retention = KEPT_BY_DEFAULT
 
 
 def worker_tuning(config: HotConfig, pool: str, started: WorkerTuning, *, most_visits: int) -> WorkerTuning:
@@ -150,10 +168,12 @@ def worker_tuning(config: HotConfig, pool: str, started: WorkerTuning, *, most_v
 
 def master_tuning(config: HotConfig, started: MasterTuning) -> MasterTuning:
     """What a master, started as `started`, runs with."""
-    said = {name: value for name in MasterPart.__struct_fields__ if (value := getattr(config.master, name)) is not None}
+    said = _said(config.master)
     if config.log_level is not None:
         said["log_level"] = config.log_level
-    tuning = replace(started, **said, storage=watermarks(config.storage))
+    said["storage"] = watermarks(config.storage)
+    said["retention"] = replace(KEPT_BY_DEFAULT, **_said(config.retention))
+    tuning = replace(started, **said)
     return replace(tuning, grant_s=min(tuning.grant_s, started.grant_s))
 
 
@@ -169,6 +189,10 @@ def changed_values(before: WorkerTuning | MasterTuning, after: WorkerTuning | Ma
     """What differs, as `old -> new`, by name."""
     old, new = asdict(before), asdict(after)
     return {name: f"{old[name]} -> {value}" for name, value in new.items() if old.get(name) != value}
+
+
+def _said(part: msgspec.Struct) -> dict[str, Any]:
+    return {name: value for name in part.__struct_fields__ if (value := getattr(part, name)) is not None}
 
 
 def _first(narrow: T | None, wide: T | None, started: T) -> T:

@@ -9,7 +9,7 @@ import pytest
 
 from cli.effective import KINDS
 from cli.member import flags_of
-from shared.domain.config import HotConfig, MasterPart, StoragePart, WorkerPart
+from shared.domain.config import HotConfig, MasterPart, RetentionPart, StoragePart, WorkerPart
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text("utf-8")
 
@@ -42,12 +42,13 @@ def test_every_setting_stands_in_the_document_with_its_flag_and_default(role: st
 
 def test_every_hot_value_stands_in_the_document() -> None:
     hot = TEXT.split("\n## Hot configuration\n", 1)[1]
-    named = set(re.findall(r"`((?:worker|master|storage|pools\.<name>)\.[a-z_]+|log_level)`", hot))
+    named = set(re.findall(r"`((?:worker|master|storage|retention|pools\.<name>)\.[a-z_]+|log_level)`", hot))
     parts = {f"{part}.{name}" for part in ("worker", "pools.<name>") for name in WorkerPart.__struct_fields__}
     parts |= {f"master.{name}" for name in MasterPart.__struct_fields__}
     parts |= {f"storage.{name}" for name in StoragePart.__struct_fields__}
+    parts |= {f"retention.{name}" for name in RetentionPart.__struct_fields__}
     assert named == {"log_level", *parts}
-    assert set(HotConfig.__struct_fields__) == {"log_level", "worker", "pools", "master", "storage"}
+    assert set(HotConfig.__struct_fields__) == {"log_level", "worker", "pools", "master", "storage", "retention"}
 
 
 def test_a_star_marks_what_lies_under_the_hot_configuration() -> None:

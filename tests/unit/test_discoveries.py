@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.ids import CrawlId, Partition, Revision, numbered
+from shared.domain.retention import DAY_MS, used_until_ms
 from shared.domain.url import fingerprint, locate, partition_of
 from shared.wire.messages import decode_discoveries
 from workers.crawls import ActiveCrawl
 from workers.discoveries import MOST_BYTES, MOST_LINKS, Batch, Found, Numbering, Stream, sorted_out
 
 PARTITIONS = 8
+NOW_MS = 1_700_000_000_000
 
 
 class Crawl:
@@ -68,8 +70,8 @@ def test_no_message_exceeds_its_bounds_and_none_loses_a_link() -> None:
     [(stream, batches)] = sorted_out([found(*many), found(*long)]).items()
     seen = []
     for n, batch in enumerate(batches, 1):
-        data, message_id = numbering.message(stream, batch)
-        assert (data, message_id) == numbering.message(stream, batch), "a repeat is the same message"
+        data, message_id = numbering.message(stream, batch, NOW_MS)
+        assert (data, message_id) == numbering.message(stream, batch, NOW_MS), "a repeat is the same message"
         numbering.acknowledged(stream, batch)
         message = decode_discoveries(data)
         assert len(data) <= MOST_BYTES * 1.1
@@ -83,9 +85,38 @@ def test_streams_are_numbered_apart() -> None:
     numbering = Numbering("w1.0")
     batch = Batch(Revision(1), [], 3)
     first, second = (Stream(CrawlId(1), Partition(number)) for number in (0, 1))
+    numbering.message(first, batch, NOW_MS)
     numbering.acknowledged(first, batch)
-    numbers = [decode_discoveries(numbering.message(stream, batch)[0]) for stream in (first, second)]
+    numbers = [decode_discoveries(numbering.message(stream, batch, NOW_MS)[0]) for stream in (first, second)]
     assert [(message.n, message.total) for message in numbers] == [(2, 6), (1, 3)]
+
+
+def test_each_week_numbers_begin_anew_under_a_name_that_tells_until_when_it_is_used() -> None:
+    numbering, batch = Numbering("w1.0"), Batch(Revision(1), [], 3)
+    resting, busy = (Stream(CrawlId(1), Partition(number)) for number in (0, 1))
+    names = []
+
+    def sent(stream: Stream, now_ms: int) -> int:
+        data, message_id = numbering.message(stream, batch, now_ms)
+        message = decode_discoveries(data)
+        assert message_id == f"{message.producer}.1.{stream.partition}.{message.n}"
+        names.append(message.producer)
+        return message.n
+
+    for expected in (1, 2):
+        assert sent(resting, NOW_MS) == expected
+        numbering.acknowledged(resting, batch)
+    assert sent(busy, NOW_MS) == 1
+    later = NOW_MS + 7 * DAY_MS
+    assert sent(busy, later) == 1, "what is not acknowledged is the same message, under the same name"
+    assert len(numbering) == 1, "who came to rest is forgotten"
+    numbering.acknowledged(busy, batch)
+    assert [sent(stream, later) for stream in (busy, resting)] == [1, 1]
+    assert sent(busy, NOW_MS) == 1, "a clock that is set back takes up no name again"
+    old, new = names[0], names[-1]
+    assert names == [old] * 4 + [new] * 3
+    assert NOW_MS < (used_until_ms(old) or 0) <= later < (used_until_ms(new) or 0)
+    assert used_until_ms("seeds-0123") is None
 
 
 def test_a_page_split_over_messages_is_named_as_origin_in_each() -> None:

@@ -1,0 +1,165 @@
+"""What is kept for a while only, forgotten in bounded transactions.
+
+Each pass looks at a bounded number of rows in the order of a key: the oldest, where the key says what is oldest, or
+else the next of a walk over all of them. So none of these tables needs an index by age, for which every insert would
+pay. The leader removes owners' rows here, of which an owner reads and writes none any more.
+"""
+
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, text
+
+from shared.adapters.sql.catalog import Transactions
+from shared.domain.command import collection_of
+from shared.domain.ids import CrawlId
+from shared.domain.retention import Kept, Retention, used_until_ms
+from shared.ports.retained import Forgotten
+
+ROWS: Final = 500
+"""What one pass looks at."""
+
+_ON: Final = "more"
+_OLDEST_LINES = text("SELECT id, at_ms FROM audit_log ORDER BY id LIMIT :most")
+_FORGET_LINES = text("DELETE FROM audit_log WHERE id <= :last AND at_ms < :before")
+_STRAY_LETTERS = text("SELECT id, at_ms FROM dead_letters WHERE crawl_id IS NULL ORDER BY id LIMIT :most")
+_FORGET_LETTERS = text("DELETE FROM dead_letters WHERE crawl_id IS NULL AND id <= :last AND at_ms < :before")
+_REQUESTS = text(
+    "SELECT r.id, r.at_ms, r.partitions, r.kind, r.crawl_id,"
+    " (SELECT count(*) FROM commands c WHERE c.id = r.id) AS applied,"
+    " (SELECT count(*) FROM crawls k WHERE k.crawl_id = r.crawl_id AND k.collected_at_ms IS NULL) AS uncollected"
+    " FROM command_requests r WHERE r.id > :place ORDER BY r.id LIMIT :most"
+)
+_FORGET_COMMANDS = tuple(
+    text(f"DELETE FROM {table} WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
+    for table in ("commands", "command_requests")
+)
+_OLD_REVISIONS = text(
+    "SELECT r.crawl_id, r.revision FROM crawls c JOIN crawl_revisions r ON r.crawl_id = c.crawl_id"
+    " AND r.revision <= c.revision - :kept ORDER BY r.crawl_id, r.revision LIMIT :most"
+)
+_FORGET_REVISION = text("DELETE FROM crawl_revisions WHERE crawl_id = :crawl_id AND revision = :revision")
+_FORGET_CONFIG = text(
+    "DELETE FROM config_revisions WHERE revision IN (SELECT revision FROM config_revisions WHERE revision <="
+    " (SELECT max(revision) FROM config_revisions) - :kept ORDER BY revision LIMIT :most)"
+)
+_DELETED_CRAWLS = text(
+    "SELECT crawl_id, state, collected_at_ms FROM crawls WHERE crawl_id > :place ORDER BY crawl_id LIMIT :most"
+)
+_REVISIONS_OF = text("SELECT crawl_id, revision FROM crawl_revisions WHERE crawl_id = :crawl_id LIMIT :most")
+_FORGET_CRAWL = tuple(text(f"DELETE FROM {table} WHERE crawl_id = :crawl_id") for table in ("crawl_labels", "crawls"))
+_PRODUCERS = text(
+    "SELECT partition, crawl_id, producer FROM producers WHERE (partition, crawl_id, producer) > (:p, :crawl_id, :name)"
+    " ORDER BY partition, crawl_id, producer LIMIT :most"
+)
+_FORGET_PRODUCER = text(
+    "DELETE FROM producers WHERE partition = :partition AND crawl_id = :crawl_id AND producer = :producer"
+)
+_FEW: Final = 20
+"""Deleted crawls at a pass: each may have as many revisions as are kept."""
+
+
+class SqlRetained:
+    """`shared.ports.retained.Retained`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._run = transactions
+
+    def __repr__(self) -> str:
+        return f"<SqlRetained {self._run!r}>"
+
+    async def forget(self, what: Kept, rules: Retention, now_ms: int, place: str) -> Forgotten:
+        return await self._run.write(lambda c: _FORGET[what](c, rules, now_ms, place))
+
+
+def _lines(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    """Of the oldest by number those that are too old. Numbers grow with time, but for a moment."""
+    before = rules.before_ms(Kept.AUDIT, now_ms)
+    rows = connection.execute(_OLDEST_LINES, {"most": ROWS}).all()
+    return _up_to([row.id for row in rows if row.at_ms < before], connection, _FORGET_LINES, before)
+
+
+def _letters(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    before = rules.before_ms(Kept.LETTERS, now_ms)
+    rows = connection.execute(_STRAY_LETTERS, {"most": ROWS}).all()
+    return _up_to([row.id for row in rows if row.at_ms < before], connection, _FORGET_LETTERS, before)
+
+
+def _up_to(old: list[int], connection: Connection, statement: object, before: int) -> Forgotten:
+    if not old:
+        return Forgotten(0, "")
+    rows = connection.execute(statement, {"last": old[-1], "before": before}).rowcount  # type: ignore[call-overload]
+    return Forgotten(rows, _ON if len(old) == ROWS else "")
+
+
+def _commands(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    """Only what all its partitions have applied; and that a deleted crawl's rows are removed, once that is noted."""
+    before = rules.before_ms(Kept.COMMANDS, now_ms)
+    rows = connection.execute(_REQUESTS, {"place": place, "most": ROWS}).all()
+    done = [
+        row.id
+        for row in rows
+        if row.at_ms < before
+        and row.applied >= row.partitions
+        and not (row.uncollected and row.id == collection_of(CrawlId(row.crawl_id)))
+    ]
+    if done:
+        for statement in _FORGET_COMMANDS:
+            connection.execute(statement, {"ids": done})
+    return Forgotten(len(done), rows[-1].id if len(rows) == ROWS else "")
+
+
+def _revisions(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    rows = connection.execute(_OLD_REVISIONS, {"kept": rules.revisions, "most": ROWS}).all()
+    if rows:
+        connection.execute(_FORGET_REVISION, [row._asdict() for row in rows])
+    return Forgotten(len(rows), _ON if len(rows) == ROWS else "")
+
+
+def _config(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    rows = connection.execute(_FORGET_CONFIG, {"kept": rules.revisions, "most": ROWS}).rowcount
+    return Forgotten(rows, _ON if rows == ROWS else "")
+
+
+def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    """Deleted ones whose rows were collected so long ago; their numbers are not given again."""
+    before = rules.before_ms(Kept.CRAWLS, now_ms)
+    rows = connection.execute(_DELETED_CRAWLS, {"place": int(place or 0), "most": ROWS}).all()
+    old = [row.crawl_id for row in rows if row.state == "deleted" and (row.collected_at_ms or before) < before]
+    left = ROWS
+    for crawl_id in old[:_FEW]:
+        revisions = connection.execute(_REVISIONS_OF, {"crawl_id": crawl_id, "most": left}).all()
+        if revisions:
+            connection.execute(_FORGET_REVISION, [row._asdict() for row in revisions])
+        left -= len(revisions)
+        if left <= 0:
+            return Forgotten(ROWS - left, place or "0")
+        for statement in _FORGET_CRAWL:
+            connection.execute(statement, {"crawl_id": crawl_id})
+        left -= 1
+    if len(old) > _FEW:
+        return Forgotten(ROWS - left, str(old[_FEW - 1]))
+    return Forgotten(ROWS - left, str(rows[-1].crawl_id) if len(rows) == ROWS else "")
+
+
+def _producers(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    """Those whose name says that nobody has used it for so long."""
+    before = rules.before_ms(Kept.PRODUCERS, now_ms)
+    p, crawl_id, name = place.split(" ", 2) if place else ("-1", "0", "")
+    where = {"p": int(p), "crawl_id": int(crawl_id), "name": name, "most": ROWS}
+    rows = connection.execute(_PRODUCERS, where).all()
+    old = [row._asdict() for row in rows if (ended := used_until_ms(row.producer)) is not None and ended < before]
+    if old:
+        connection.execute(_FORGET_PRODUCER, old)
+    last = rows[-1] if len(rows) == ROWS else None
+    return Forgotten(len(old), "" if last is None else f"{last.partition} {last.crawl_id} {last.producer}")
+
+
+_FORGET: Final = {
+    Kept.AUDIT: _lines,
+    Kept.COMMANDS: _commands,
+    Kept.REVISIONS: _revisions,
+    Kept.CONFIG: _config,
+    Kept.CRAWLS: _crawls,
+    Kept.LETTERS: _letters,
+    Kept.PRODUCERS: _producers,
+}

@@ -1,0 +1,65 @@
+"""The leader's background work of forgetting: one bounded step of each kind at a look, then a rest, and on again."""
+
+import asyncio
+
+from api.control.retaining import REST_S, Retaining
+from shared.domain.config import HotConfig, MasterTuning, RetentionPart, master_tuning
+from shared.domain.errors import Permanent
+from shared.domain.retention import KEPT_BY_DEFAULT, Kept, Retention
+from shared.ports.retained import Forgotten
+
+
+class Tables:
+    """Remembers what is asked of it, and has so many steps of commands to forget."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.asked: list[tuple[Kept, str]] = []
+        self.rules: list[Retention] = []
+
+    async def forget(self, what: Kept, rules: Retention, now_ms: int, place: str) -> Forgotten:
+        self.asked.append((what, place))
+        self.rules.append(rules)
+        if what is Kept.LETTERS:
+            raise Permanent("never")
+        if what is Kept.COMMANDS and self.steps:
+            self.steps -= 1
+            return Forgotten(5, f"after {self.steps}")
+        return Forgotten(0, "")
+
+
+class Time:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def elapsed(self) -> float:
+        return self.now
+
+    def unix_ms(self) -> int:
+        return int(self.now * 1000)
+
+
+def test_a_walk_goes_on_where_it_was_and_rests_when_it_is_through() -> None:
+    tables, clock = Tables(2), Time()
+    retaining = Retaining(tables, lambda: KEPT_BY_DEFAULT, clock)
+
+    async def looks(n: int) -> list[tuple[Kept, str]]:
+        tables.asked.clear()
+        for _ in range(n):
+            await retaining.once()
+        return list(tables.asked)
+
+    first = asyncio.run(looks(1))
+    assert [what for what, _ in first] == list(Kept), "one that fails for good keeps none of the others back"
+    assert asyncio.run(looks(5)) == [(Kept.COMMANDS, "after 1"), (Kept.COMMANDS, "after 0")]
+    clock.now += REST_S
+    assert asyncio.run(looks(2)) == [(what, "") for what in Kept]
+
+
+def test_the_rules_are_those_of_the_hot_configuration_over_the_defaults() -> None:
+    config = HotConfig(retention=RetentionPart(audit_days=7, revisions=2))
+    tuning = master_tuning(config, MasterTuning())
+    assert tuning.retention == Retention(audit_days=7, revisions=2)
+    assert master_tuning(HotConfig(), tuning).retention == KEPT_BY_DEFAULT
