@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 from shared.adapters.sql.postgres import PostgresSettings
 from shared.domain.ids import CrawlId
+from shared.settings import ClusterMasterSettings
 from tests.support.clients import Background, client, reading
-from tests.support.cluster import PARTITIONS, Cluster
+from tests.support.cluster import PARTITIONS, TTL_S, Cluster
 from tests.support.cluster import cluster as opened
+from tests.support.etcd import leader_of
 from tests.support.postgres import PostgresServer
 from tests.support.proof import BEGUN, TAKEOVER_S, declared, never_back, rest, spec, started, watched_terms, whole
 from tests.support.stopped import writes_held
@@ -59,6 +62,57 @@ def test_after_the_death_of_the_leader_writes_work_again_in_time_and_reads_never
     assert all("503" in said[follower] for _, said in writer.history.unanswered), "which was said, at once"
     assert reader.history.failed() == []
     assert [answer for answer in reader.history.answers if died < answer.asked < written.answered]
+    whole(cluster, served, crawl)
+
+
+def written_again(cluster: Cluster, served: Web, master: str) -> float:
+    """When a write was answered there again (time.monotonic), from now on tried without a pause."""
+    with client(cluster, master) as writer:
+        body = {"name": "again", "spec": spec(served), "start": False}
+        cluster.wait_until(lambda: writer.ask("POST", "/v1/crawls", body) is not None, "a write is carried out again")
+        written = writer.history.answers[-1]
+    assert written.status == 201
+    return written.answered
+
+
+def test_when_the_leader_of_etcd_dies_with_ours_writes_work_again_within_two_lifetimes(
+    tmp_path: Path, served: Web
+) -> None:
+    """A new leader of etcd gives every lease its whole time again, that of our dead leader, too."""
+    with opened(tmp_path, election_ms=500) as cluster:
+        leader, follower = started(cluster)
+        crawl = declared(cluster, served, follower)
+        served.wait_served(100)
+        with reading(cluster, follower) as reader:
+            first = asyncio.run(leader_of(cluster.etcds))
+            first.kill()
+            cluster.members[leader].end()
+            died = time.monotonic()
+            assert written_again(cluster, served, follower) - died <= TTL_S + TAKEOVER_S
+        assert reader.history.failed() == []
+        asyncio.run(first.restart())
+        whole(cluster, served, crawl)
+
+
+@pytest.mark.slow
+def test_the_bound_holds_for_the_lifetime_that_members_have_unless_told(
+    cluster: Cluster, web: Callable[..., Web]
+) -> None:
+    served = web(SyntheticSite(pages=2_000, hosts=10))
+    (lifetime_s,) = (each.default for each in fields(ClusterMasterSettings) if each.name == "member_ttl_s")
+    for name in ("m1", "m2"):
+        cluster.master(name, ORB_MEMBER_TTL_S=str(lifetime_s))
+        cluster.wait_until(lambda: cluster.leader() == "m1", "the first one leads")
+    for name in ("w1", "w2"):
+        cluster.worker(name, ORB_MEMBER_TTL_S=str(lifetime_s))
+    crawl = declared(cluster, served, "m2")
+    served.wait_served(100)
+    with reading(cluster, "m2") as reader:
+        cluster.members["m1"].end()
+        died = time.monotonic()
+        took_s = written_again(cluster, served, "m2") - died
+    assert took_s <= lifetime_s + 2.0
+    assert reader.history.failed() == []
     whole(cluster, served, crawl)
 
 
