@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -77,7 +77,7 @@ class PartWriter:
         self._file = file
         self._columns = columns
         self._values = 0
-        self._out: IO[bytes] = gzip.GzipFile(self._path, "wb", compresslevel=1, mtime=0)  # type: ignore[assignment]
+        self._out = gzip.GzipFile(self._path, "wb", compresslevel=1, mtime=0)
 
     def add(self, value: Any, values: int = 1) -> None:
         """Write a frame that counts as so many values."""

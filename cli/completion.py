@@ -37,4 +37,4 @@ def _complete_paths(parser: argparse.ArgumentParser, file: object, folder: objec
         elif action.metavar == "DIR":
             action.complete = folder  # type: ignore[attr-defined]  # where shtab looks for it
         elif action.metavar == "FILE" or action.type is Path:
-            action.complete = file  # type: ignore[attr-defined]
+            action.complete = file  # type: ignore[attr-defined]  # as above

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import os
+from functools import partial
 from typing import Final
 
 from cli.engines import add_database_flag, told
@@ -99,9 +100,9 @@ async def copied(source: str, target: str) -> int:
             for table in rows.TABLES:
                 columns, read = rows.columns_of(table), 0
                 async for page in rows.pages(taken, table):
-                    await fresh.write(lambda c, page=page: rows.put(c, table, columns, page))  # type: ignore[misc]  # noqa: B023
+                    await fresh.write(partial(rows.put, table=table, columns=columns, rows=page))
                     read += len(page)
-                written = await fresh.write(lambda c: rows.count(c, table))  # noqa: B023
+                written = await fresh.write(partial(rows.count, table=table))
                 if written != read:
                     raise Environment(f"{read} rows of {table} were read, and {written} written.")
                 total += read

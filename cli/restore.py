@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -127,8 +128,8 @@ async def _tables(backup: Backup, fresh: "Filling") -> None:
 
     for table, part in backup.manifest.tables.items():
         for page in backup.frames(part):
-            await fresh.write(lambda c, page=page: rows.put(c, table, part.columns, page))  # type: ignore[misc]  # noqa: B023
-        written = await fresh.write(lambda c: rows.count(c, table))  # noqa: B023
+            await fresh.write(partial(rows.put, table=table, columns=part.columns, rows=page))
+        written = await fresh.write(partial(rows.count, table=table))
         if written != part.values:
             raise Environment(f"{part.file} holds {part.values} rows, and {written} were written.")
     numbers = dict(backup.manifest.numbers)

@@ -61,7 +61,7 @@ LastEventId = Annotated[
 async def follow_events(
     request: Request,
     served: Served,
-    kind: Annotated[list[EventKind], Query(max_length=9, description="Only these kinds.")] = [],  # noqa: B006
+    kind: Annotated[list[EventKind], Query(max_length=9, description="Only these kinds.")] = [],  # noqa: B006  the framework copies it
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:
@@ -86,7 +86,7 @@ async def follow_crawl(
     kind: Annotated[
         list[Literal[EventKind.CRAWL, EventKind.PROGRESS, EventKind.DEAD_LETTER]],
         Query(max_length=3, description="Only these kinds."),
-    ] = [],  # noqa: B006
+    ] = [],  # noqa: B006  the framework copies it
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:

@@ -24,8 +24,7 @@ _ZSTD_FRAME_STARTS: Final = (b"\x28", *(bytes((low,)) for low in range(0x50, 0x6
 """First bytes of a frame's or a skippable frame's magic number."""
 _STEP: Final = 64 * 1024
 
-# (its stub has the exception class as an instance)
-_InflateError: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment]
+_InflateError: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub has an instance
 
 Stage = Callable[[Iterator[bytes]], Iterator[bytes]]
 

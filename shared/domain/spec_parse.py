@@ -134,7 +134,7 @@ def _problem(text: str, annotation: Any, value: object, path: str) -> Problem:
     """msgspec's words in ours; `value` is what stood at `path`."""
     expected, _, where = text.removesuffix("`").partition(" - at `$")
     if match := re.fullmatch(r"\[(\d+)\]", where):
-        path, value = path + where, value[int(match[1])]  # type: ignore[index]
+        path, value = path + where, value[int(match[1])]  # type: ignore[index]  # it was a list
     if expected.startswith("Invalid enum value"):
         choices = [str(member.value) for member in _enum_of(annotation)]
         hint = _did_you_mean(str(value), choices)

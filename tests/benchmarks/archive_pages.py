@@ -67,7 +67,7 @@ def compare_codecs(bodies: list[bytes]) -> None:
     whole = sum(map(len, bodies))
     for name, compress, levels in codecs:
         for level in levels:
-            seconds = cpu(lambda compress=compress, level=level: [compress(body, level, 31) for body in bodies])  # type: ignore[misc]
+            seconds = cpu(lambda compress=compress, level=level: [compress(body, level, 31) for body in bodies])  # type: ignore[misc]  # bound now
             ratio = whole / sum(len(compress(body, level, 31)) for body in bodies)
             print(f"{name:8} {level}  {seconds / len(bodies) * 1e6:7.1f} us a page  ratio {ratio:.2f}")
 
@@ -113,7 +113,7 @@ def main() -> None:
     try:
         per_page = 1e6 / len(bodies)
         for together in (1, 50):
-            seconds = cpu(lambda together=together: store_pages(folder, exchanges, together))  # type: ignore[misc]
+            seconds = cpu(lambda together=together: store_pages(folder, exchanges, together))  # type: ignore[misc]  # bound now
             print(f"three records, durable in groups of {together}: {seconds * per_page:.0f} us a page")
         locations = store_pages(folder, exchanges, 50)
         segment = folder / locations[0].segment

@@ -1,6 +1,7 @@
 """What the simulated cluster's tests share."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -31,8 +32,8 @@ def start(database: Database) -> Iterator[Start]:
     """`start(n)`: an owner and a crawl of n seeds on one host, no worker but the hand."""
     opened: list[Cluster] = []
 
-    def begin(n: int = 1, **more: object) -> tuple[Cluster, Hand]:
-        site = Site(tuple(Node(0, Kind.PAGE) for _ in range(n)), seeds=tuple(range(n)), **more)  # type: ignore[arg-type]
+    def begin(n: int = 1, **more: Any) -> tuple[Cluster, Hand]:
+        site = Site(tuple(Node(0, Kind.PAGE) for _ in range(n)), seeds=tuple(range(n)), **more)
         cluster = Cluster(database, site)
         opened.append(cluster)
         cluster.start_owner()

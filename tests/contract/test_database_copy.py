@@ -91,10 +91,12 @@ def test_a_source_that_is_written_to_meanwhile_is_not_copied_at_all(
 ) -> None:
     """The masters were not stopped: what they wrote behind the copy would be lost with the old database."""
     put = rows.put
+    # Outside of the story: a server that is not there yet is made on a loop of its own.
+    server = request.getfixturevalue("postgres_server") if engine == "postgresql" else None
     first = asyncio.run(source(tmp_path / "a.db"))
 
-    def and_a_master_writes(connection: Any, table: str, *more: Any) -> None:
-        put(connection, table, *more)
+    def and_a_master_writes(connection: Any, table: str, **more: Any) -> None:
+        put(connection, table, **more)
         if table == "urls":
             with closing(sqlite3.connect(first)) as master, master:
                 master.execute("UPDATE partitions SET version = version + 1")
@@ -102,9 +104,7 @@ def test_a_source_that_is_written_to_meanwhile_is_not_copied_at_all(
     monkeypatch.setattr(rows, "put", and_a_master_writes)
 
     async def story() -> None:
-        target = str(tmp_path / "b.db")
-        if engine == "postgresql":
-            target = await request.getfixturevalue("postgres_server").database(empty=True)
+        target = str(tmp_path / "b.db") if server is None else await server.database(empty=True)
         with pytest.raises(Environment, match="stop all masters"):
             await copied(first, target)
         if engine == "sqlite":

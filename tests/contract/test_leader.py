@@ -308,7 +308,7 @@ def test_a_leader_whose_session_dies_registers_and_campaigns_again_under_a_new_o
                     lease = stage.view.snapshot.entries[KEYS.leader].lease
                     await wire.call("Lease.LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), repeat=False)
                     after = await stage.until(
-                        lambda snapshot, lease=lease: all(  # type: ignore[misc]
+                        lambda snapshot, lease=lease: all(  # type: ignore[misc]  # bound now
                             key in snapshot.entries and snapshot.entries[key].lease != lease
                             for key in (KEYS.leader, KEYS.master("m1"))
                         )

@@ -106,7 +106,7 @@ def test_nothing_that_a_request_reads_is_searched_for_row_by_row(new_tables: New
             await t.found(*(link(f"http://h{n}.test/") for n in range(300)))
             assert isinstance(t.store, SqlStore)
             for query, values, index in wanted:
-                plan = await t.store.executor.read(lambda c, q=query, v=values: planned(c, q, v))  # type: ignore[misc]
+                plan = await t.store.executor.read(lambda c, q=query, v=values: planned(c, q, v))  # type: ignore[misc]  # bound now
                 assert f"{index}" in plan, plan
 
     asyncio.run(story())
@@ -171,7 +171,7 @@ def test_the_audit_log_is_listed_newest_first_by_any_of_its_conditions(
         assert isinstance(t.store, SqlStore)
         for n, (actor, action, target) in enumerate(acts):
             await t.store.executor.write(
-                lambda c, a=actor, v=action, o=target, n=n: record(c, a, v, o, None, "{}", NOW_MS + n)  # type: ignore[misc]
+                lambda c, a=actor, v=action, o=target, n=n: record(c, a, v, o, None, "{}", NOW_MS + n)  # type: ignore[misc]  # bound now
             )
 
         async def found(which: AuditFilter, most: int = 3) -> list[int]:

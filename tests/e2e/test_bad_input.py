@@ -175,6 +175,4 @@ def test_redirects_in_circles_end_after_one_round(web: Callable[..., Web], tmp_p
     loops = [path for path in states if path.startswith("/loop/")]
     assert len(loops) >= 4
     assert {states[path]["state"] for path in loops} == {"done"}
-    assert {row["url"] for row in export("pages", run.out) if row["status"] == 200} == set(
-        served.sites[0].expected_pages(served.origins)  # type: ignore[union-attr]
-    )
+    assert {row["url"] for row in export("pages", run.out) if row["status"] == 200} == set(served.expected_pages())

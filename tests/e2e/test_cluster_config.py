@@ -81,7 +81,7 @@ def spec(served: Web) -> dict[str, Any]:
 def judged(cluster: Cluster, served: Web) -> None:
     """The pages are exactly those of the site, each stored once, and no host was asked too soon."""
     pages = cluster.pages()
-    assert sorted(pages) == sorted(set(served.sites[0].expected_pages(served.origins)))  # type: ignore[union-attr]
+    assert sorted(pages) == sorted(set(served.expected_pages()))
     log = served.log()
     assert min(judge.smallest_gap(log, host) for host in judge.hosts(log)) >= DELAY_S
 

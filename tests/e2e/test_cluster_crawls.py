@@ -137,7 +137,7 @@ def test_a_deleted_crawl_stops_everywhere_and_one_of_its_name_begins_anew_meanwh
     assert sorted(pages_of(cluster, new)) == sorted(site.expected_pages(served.origins))
     for table in ("urls", "queues", "fetches", "leases"):
         cluster.wait_until(
-            lambda table=table: cluster.query(f"SELECT count(*) FROM {table} WHERE crawl_id = {old}") == [(0,)],  # type: ignore[misc]
+            lambda table=table: cluster.query(f"SELECT count(*) FROM {table} WHERE crawl_id = {old}") == [(0,)],  # type: ignore[misc]  # bound now
             f"the old one's {table} are collected",
         )
     polite(served)

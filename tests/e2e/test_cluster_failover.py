@@ -165,7 +165,7 @@ def test_an_owner_stopped_inside_a_transaction_holds_up_nobody_and_changes_nothi
             held.release()
             held.wait_idle_in_transaction()
         shared.wait_until(
-            lambda: (now := shared.terms()) and all(now[partition] > before[partition] for partition in its_own),  # type: ignore[arg-type, return-value]
+            lambda: bool(now := shared.terms()) and all(now[partition] > before[partition] for partition in its_own),
             "the other one has claimed its partitions",
         )
         assert time.monotonic() - stopped <= TAKEOVER_S + PostgresSettings().idle_in_transaction_s

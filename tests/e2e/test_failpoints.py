@@ -67,7 +67,7 @@ def test_a_worker_that_dies_between_any_two_steps_of_a_report_costs_nothing(
         for step in STEPS:
             doomed = doomed_worker(run, step, count=2)
             try:
-                run.wait_until(lambda doomed=doomed: doomed.poll() is not None, f"a worker died at {step}")  # type: ignore[misc]
+                run.wait_until(lambda doomed=doomed: doomed.poll() is not None, f"a worker died at {step}")  # type: ignore[misc]  # bound now
             finally:
                 doomed.kill()
             assert doomed.wait() == -signal.SIGKILL, f"the worker ended before it came to {step}"

@@ -3,10 +3,11 @@
 import asyncio
 import shutil
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -127,7 +128,7 @@ def test_new_connections_are_made_with_what_the_files_hold_and_those_that_are_op
         shutil.copy(certificate.cert, own.cert)
         shutil.copy(certificate.key, own.key)
 
-    async def until(event: str, logs: list[dict[str, object]]) -> None:
+    async def until(event: str, logs: list[MutableMapping[str, Any]]) -> None:
         while all(line["event"] != event for line in logs):  # noqa: ASYNC110  nothing else tells of it
             await asyncio.sleep(LOOK_S)
         logs.clear()
@@ -143,13 +144,13 @@ def test_new_connections_are_made_with_what_the_files_hold_and_those_that_are_op
                 before = await serial(address, papers.files)
                 with capture_logs() as logs:
                     own.cert.write_text("half of a certificate")
-                    await until("tls.not_renewed", logs)  # type: ignore[arg-type]
+                    await until("tls.not_renewed", logs)
                     assert await serial(address, papers.files) == before, "what is no good changes nothing"
                     put(signed(tmp_path, papers.ca, "renewed"))
-                    await until("tls.renewed", logs)  # type: ignore[arg-type]
+                    await until("tls.renewed", logs)
                     assert await serial(address, papers.files) != before
                     shutil.copy(papers.other_ca.cert, ca)
-                    await until("tls.renewed", logs)  # type: ignore[arg-type]
+                    await until("tls.renewed", logs)
                 with pytest.raises(httpx.HTTPError):
                     await status(f"https://{address}/livez", papers.files)
                 theirs = TlsSettings(papers.ca.cert, papers.stranger.cert, papers.stranger.key)

@@ -70,10 +70,10 @@ class AtWork:
     async def applied(self) -> None:
         """Wait until all that is stored is applied, and the master has looked what it may purge."""
         last = await self.broker.last_report(PARTITION, "discovery")
-        while (await self.store.positions())[PARTITION].discovery_seq < last:  # noqa: ASYNC110
+        while (await self.store.positions())[PARTITION].discovery_seq < last:  # noqa: ASYNC110  owners tell nobody
             await asyncio.sleep(0.01)
         looks = self.store.looks
-        while self.store.looks < looks + 3 and await self.broker.pending_reports():  # noqa: ASYNC110
+        while self.store.looks < looks + 3 and await self.broker.pending_reports():  # noqa: ASYNC110  owners tell nobody
             await asyncio.sleep(0.01)
 
 
@@ -101,7 +101,7 @@ async def at_work(folder: Path, server: BrokerServer) -> AsyncIterator[AtWork]:
         )  # fmt: skip
         try:
             us = AtWork(store, broker, settings)
-            while not await us.store.crawls() or not (await us.store.positions())[PARTITION].discovery_seq:  # noqa: ASYNC110
+            while not await us.store.crawls() or not (await us.store.positions())[PARTITION].discovery_seq:  # noqa: ASYNC110  owners tell nobody
                 await asyncio.sleep(0.01)
             await us.applied()
             yield us
@@ -153,7 +153,7 @@ def test_what_is_applied_between_the_snapshot_and_the_copy_of_the_reports_is_in_
             links = [decode_discoveries(data).origins[0].links[0].url for data in copied]
             assert links == [f"http://a.test/{n}" for n in range(1, 4)]
             await us.applied()
-            while await us.broker.pending_reports():  # noqa: ASYNC110
+            while await us.broker.pending_reports():  # noqa: ASYNC110  owners tell nobody
                 await asyncio.sleep(0.01)  # the hold is gone with the backup
 
     run(story)

@@ -1,7 +1,7 @@
 """What the leader tells of crawls, members and dead letters, and that the next one goes on where it ended."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,10 +133,10 @@ def on_stage(tmp_path: Path, server: BrokerServer) -> Callable[..., None]:
             assert isinstance(tables.store, SqlStore)
             yield Stage(tables, broker, SqlCatalog(tables.store.executor))
 
-    def run(story: Callable[[Stage], object]) -> None:
+    def run(story: Callable[[Stage], Awaitable[None]]) -> None:
         async def whole() -> None:
             async with stage() as made:
-                await story(made)  # type: ignore[misc]
+                await story(made)
 
         asyncio.run(whole())
 

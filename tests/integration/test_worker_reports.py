@@ -102,7 +102,7 @@ def test_a_broker_that_dies_in_the_middle_of_a_flush_loses_nothing_and_numbers_n
         ):
             leases = [await owner.send(*urls[slot::4], slot=slot, delay_ms=40) for slot in range(4)]
             for reports in (2, 8):
-                await owner.until(lambda least=reports: len(owner.outcomes) >= least)  # type: ignore[misc]
+                await owner.until(lambda least=reports: len(owner.outcomes) >= least)  # type: ignore[misc]  # bound now
                 server.kill()
                 await asyncio.to_thread(served.wait_served, 6 + reports)
                 await server.restart()

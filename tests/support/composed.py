@@ -177,7 +177,7 @@ def composed(folder: Path, database: str, socket: Path) -> Iterator[Composed]:
         for service in _MEMBERS:
             cluster.start(service)
         for master in ("master-1", "master-2"):
-            cluster.wait_until(lambda master=master: cluster.answers(master), f"{master} is ready")  # type: ignore[misc]
+            cluster.wait_until(lambda master=master: cluster.answers(master), f"{master} is ready")  # type: ignore[misc]  # bound now
         yield cluster
 
 

@@ -55,7 +55,7 @@ def play(run: Running, web: Web, plan: Sequence[tuple[str, float]], expected: in
         answered = {f"{exchange.host}{exchange.path}" for exchange in log if exchange.complete}
         left = max(0, expected - len(answered))
         wanted = len(log) + int(share * left / (len(plan) - index + 2))
-        run.wait_until(lambda wanted=wanted: len(web.log()) >= wanted, f"{wanted} requests were answered")  # type: ignore[misc]
+        run.wait_until(lambda wanted=wanted: len(web.log()) >= wanted, f"{wanted} requests were answered")  # type: ignore[misc]  # bound now
         kills.append(Kill(victim, _strike(run, victim, draw=index), len(web.log())))
     return kills
 

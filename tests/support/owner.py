@@ -93,7 +93,7 @@ class ScriptedOwner:
         host = host_of(entries[0].url)
         shard = Shard(lease, CRAWL, 1, numbered(1, PARTITION), host, slot, delay_ms, entries)
         self.shards[lease] = shard
-        while not await self.broker.publish_shard(POOL, PARTITION, shard.host_id, slot, encode(shard)):  # noqa: ASYNC110
+        while not await self.broker.publish_shard(POOL, PARTITION, shard.host_id, slot, encode(shard)):  # noqa: ASYNC110  until it is free
             await asyncio.sleep(0.01)
         return lease
 
@@ -124,7 +124,7 @@ class ScriptedOwner:
     async def slot_free(self, slot: int = 0) -> None:
         """Wait until the message of the slot is acknowledged: then another fits."""
         async with asyncio.timeout(30):
-            while not await self.broker.publish_shard(POOL, PARTITION, numbered(1, PARTITION), slot, UNREADABLE):  # noqa: ASYNC110
+            while not await self.broker.publish_shard(POOL, PARTITION, numbered(1, PARTITION), slot, UNREADABLE):  # noqa: ASYNC110  until it is free
                 await asyncio.sleep(0.01)
 
     async def _answer(self, data: bytes) -> bytes | None:

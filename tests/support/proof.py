@@ -57,7 +57,7 @@ def declared(cluster: Cluster, served: Web, *masters: str, name: str = "docs") -
 def whole(cluster: Cluster, served: Web, crawl: CrawlId) -> None:
     """The crawl is finished with exactly the pages of the site, each once; both identities hold; nobody was pressed."""
     assert cluster.finish(crawl).finished_reason == "complete"
-    expected = set(served.sites[0].expected_pages(served.origins))  # type: ignore[union-attr]
+    expected = set(served.expected_pages())
     pages = [url for (url,) in cluster.query(PAGES.format(crawl))]
     assert len(pages) == len(set(pages))
     assert set(pages) == expected

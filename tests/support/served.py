@@ -75,6 +75,6 @@ def served(folder: Path, broker: BrokerServer | None = None, **more: Any) -> Ite
                 running.loop.call_soon_threadsafe(stop.set)
                 thread.join(30)
             if len(said) > 1:
-                raise AssertionError("the API ended by itself") from said[1]  # type: ignore[misc]
+                raise AssertionError("the API ended by itself") from said[1]  # type: ignore[misc]  # what is said last is why it ended
         case error:
             raise error

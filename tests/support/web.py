@@ -57,6 +57,12 @@ class Web:
         first = sum(earlier.hosts for earlier in self.sites[:site])
         return self.origins[first : first + self.sites[site].hosts]
 
+    def expected_pages(self, site: int = 0) -> dict[str, int]:
+        """The pages of a synthetic site, as `SyntheticSite.expected_pages` has them."""
+        made = self.sites[site]
+        assert isinstance(made, SyntheticSite)
+        return made.expected_pages(self.origins_of(site))
+
     def log(self) -> list[Exchange]:
         """Every exchange that has ended so far, in the order of their ends."""
         self._seen += self._tail.read()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,9 @@ from shared.domain.archive import RecordLocation, payload_digest
 from shared.domain.cdxj import IndexRow, cdxj_line
 
 
-def row(surt: str = "org,example)/", at: int = 1_700_000_000_999, number: int = 0, **more: object) -> IndexRow:
+def row(surt: str = "org,example)/", at: int = 1_700_000_000_999, number: int = 0, **more: Any) -> IndexRow:
     place = RecordLocation("7-x-0001.warc.gz", number, 120)
-    return IndexRow(surt, at, "http://example.org/", "text/html", 200, payload_digest(b""), place, **more)  # type: ignore[arg-type]
+    return IndexRow(surt, at, "http://example.org/", "text/html", 200, payload_digest(b""), place, **more)
 
 
 def test_a_line_has_the_fields_that_pywb_reads_as_strings() -> None:

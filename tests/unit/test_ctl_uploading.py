@@ -161,7 +161,7 @@ def test_one_endless_line_takes_no_more_memory_than_any() -> None:
 
     tracemalloc.start()
     try:
-        [line] = lines_of(Endless(), "f")  # type: ignore[arg-type]
+        [line] = lines_of(Endless(), "f")  # type: ignore[arg-type]  # all of a file that is read
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

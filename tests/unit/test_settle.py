@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,8 +122,8 @@ def page(print_: bytes, size: int = 10, status: int = 200) -> UrlOutcome:
     return UrlOutcome(print_, End.ANSWERED, NOW_MS, status, size=size, record=Record("s", 0, 9))
 
 
-def outcome(lease: int, *results: UrlOutcome, final: bool = True, grant: int = 1, **more: object) -> Outcome:
-    return Outcome(lease_id(lease), CRAWL, grant, HOST, list(results), final=final, **more)  # type: ignore[arg-type]
+def outcome(lease: int, *results: UrlOutcome, final: bool = True, grant: int = 1, **more: Any) -> Outcome:
+    return Outcome(lease_id(lease), CRAWL, grant, HOST, list(results), final=final, **more)
 
 
 prints = st.builds(fingerprint, st.sampled_from([1, 2, 3, 255]), st.integers(0, 4))

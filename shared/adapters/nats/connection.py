@@ -218,7 +218,7 @@ class Connection:
             return
         try:
             if drain and self._client.is_connected:
-                await asyncio.wait_for(subscription.drain(), _CLOSE_S)  # type: ignore[no-untyped-call]
+                await asyncio.wait_for(subscription.drain(), _CLOSE_S)  # type: ignore[no-untyped-call]  # says no types
             else:
                 await subscription.unsubscribe()
         except (NatsError, TimeoutError) as error:

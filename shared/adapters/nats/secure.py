@@ -44,7 +44,7 @@ class _Line(TcpTransport):
     """
 
     async def wait_closed(self) -> None:
-        ended = asyncio.ensure_future(super().wait_closed())  # type: ignore[no-untyped-call]
+        ended = asyncio.ensure_future(super().wait_closed())  # type: ignore[no-untyped-call]  # says no types
         try:
             await asyncio.wait({ended}, timeout=_LAST_BYTES_S)
         finally:
@@ -70,7 +70,7 @@ class PlainClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        self._transport = self._line = _Line()  # type: ignore[no-untyped-call]
+        self._transport = self._line = _Line()  # type: ignore[no-untyped-call]  # says no types
 
     async def close(self) -> None:
         """Send what waits, within two seconds, and close."""
@@ -86,7 +86,7 @@ class PlainClient(Client):
             await super()._process_connect_init()
         except BaseException:
             if self._transport:
-                self._transport.close()  # type: ignore[no-untyped-call]
+                self._transport.close()  # type: ignore[no-untyped-call]  # says no types
             raise
 
 

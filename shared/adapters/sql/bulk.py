@@ -63,7 +63,7 @@ class Arrays:
     """
 
     def __init__(self, statement: str, table: Table, columns: Sequence[str]) -> None:
-        dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+        dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # its library says no types
         arrays = ", ".join(f"CAST(:{name} AS {table.c[name].type.compile(dialect)}[])" for name in columns)
         names = ", ".join(f'"{name}"' for name in columns)
         self._statement = text(statement.format(rows=f"unnest({arrays}) WITH ORDINALITY AS v ({names}, i)"))

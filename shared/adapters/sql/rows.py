@@ -5,6 +5,7 @@ texts, bytes, truth values and None, in the order of its columns.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, literal, select, text, tuple_
@@ -55,7 +56,7 @@ async def pages(snapshot: Snapshot, table: str) -> AsyncIterator[Rows]:
     keys = [known.columns.keys().index(column.key) for column in known.primary_key.columns]
     most = _LARGE_ROWS.get(table, _PAGE)
     while True:
-        rows = await snapshot.read(lambda c, after=after: _page(c, known, after, most))  # type: ignore[misc]
+        rows = await snapshot.read(partial(_page, table=known, after=after, most=most))
         if rows:
             yield rows
             after = tuple(rows[-1][key] for key in keys)

@@ -5,10 +5,11 @@ Crawls that are deleted and not yet removed are in the middle of that, and are l
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, select, text
+from sqlalchemy import Connection, Row, TextClause, select, text
 
 from shared.adapters.sql import schema
 from shared.adapters.sql.snapshot import Snapshot
@@ -99,7 +100,7 @@ async def _urls(snapshot: Snapshot, found: Findings, removing: set[int]) -> dict
     counted: defaultdict[tuple[int, int], Counter[str]] = defaultdict(Counter)
     after = {"crawl_id": -1, "host_id": -1}
     while True:
-        rows = await snapshot.read(lambda c: c.execute(_HOST_URLS, {**after, "most": _PAGE}).all())  # noqa: B023
+        rows = await snapshot.read(partial(_read, _HOST_URLS, after))
         for row in rows:
             found.looked_at["urls"] += row.n
             if row.crawl_id in removing:
@@ -138,7 +139,7 @@ def _host_urls(row: Row[Any], found: Findings) -> None:
 async def _queues(snapshot: Snapshot, found: Findings, removing: set[int]) -> None:
     after = {"crawl_id": -1, "host_id": -1}
     while True:
-        rows = await snapshot.read(lambda c: c.execute(_QUEUES, {**after, "most": _PAGE}).all())  # noqa: B023
+        rows = await snapshot.read(partial(_read, _QUEUES, after))
         for row in rows:
             found.looked_at["queues"] += 1
             where = f"crawl {row.crawl_id}, host {row.host_id}"
@@ -157,7 +158,7 @@ async def _queues(snapshot: Snapshot, found: Findings, removing: set[int]) -> No
 async def _hosts(snapshot: Snapshot, found: Findings, greatest: Counter[int], placed: Callable[[str], int]) -> None:
     after = -1
     while True:
-        rows = await snapshot.read(lambda c: c.execute(_HOSTS, {"host_id": after, "most": _PAGE}).all())  # noqa: B023
+        rows = await snapshot.read(partial(_read, _HOSTS, {"host_id": after}))
         for row in rows:
             found.looked_at["hosts"] += 1
             partition = partition_of_id(row.host_id)
@@ -174,7 +175,7 @@ async def _hosts(snapshot: Snapshot, found: Findings, greatest: Counter[int], pl
 async def _leases(snapshot: Snapshot, found: Findings, greatest: Counter[int], removing: set[int]) -> None:
     after = -1
     while True:
-        rows = await snapshot.read(lambda c: _leased(c, after))  # noqa: B023
+        rows = await snapshot.read(partial(_leased, after))
         for row, out in rows:
             found.looked_at["leases"] += 1
             where = f"lease {row.lease_id}, crawl {row.crawl_id}, host {row.host_id}"
@@ -193,7 +194,12 @@ async def _leases(snapshot: Snapshot, found: Findings, greatest: Counter[int], r
         after = rows[-1][0].lease_id
 
 
-def _leased(connection: Connection, after: int) -> Sequence[tuple[Row[Any], set[bytes]]]:
+def _read(query: TextClause, after: Mapping[str, int], connection: Connection) -> Sequence[Row[Any]]:
+    """A page of what lies beyond `after`."""
+    return connection.execute(query, {**after, "most": _PAGE}).all()
+
+
+def _leased(after: int, connection: Connection) -> Sequence[tuple[Row[Any], set[bytes]]]:
     """A page of leases, each with the fingerprints that are out under it."""
     leases = connection.execute(_LEASES, {"lease_id": after, "most": _PAGE}).all()
     keys = ("crawl_id", "host_id", "lease_id")

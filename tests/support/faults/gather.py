@@ -86,8 +86,7 @@ async def left_in_streams(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _crawl(cluster: Cluster, declared: Declared, web: Web) -> CrawlSeen:
-    number, site = declared.id, web.sites[declared.site]
-    expected = set(site.expected_pages(web.origins_of(declared.site)))  # type: ignore[union-attr]
+    number, expected = declared.id, set(web.expected_pages(declared.site))
     [(state, reason)] = cluster.query(f"SELECT state, finished_reason FROM crawls WHERE crawl_id = {number}")
     sums = ", ".join(f"coalesce(sum({name}), 0)" for name in _COUNTERS)
     [counted] = cluster.query(f"SELECT {sums} FROM crawl_counters WHERE crawl_id = {number}")
