@@ -107,6 +107,7 @@ class ClusterMaster:
         self._store = store
         self._broker = broker
         self._clock = clock
+        self._began_at = clock.elapsed()
         self._started_with = frontier
         self._frontier = limits_of(frontier, started_as(frontier, chosen.log_level))
         self._tally = tally or FrontierTally()
@@ -210,7 +211,7 @@ class ClusterMaster:
             leading=self.is_leader(),
             draining=self._membership.member.draining,
             shards=sum(len(own.leases) for own in owning),
-            uptime_ms=self._clock.unix_ms() - self._member.started_at_ms,
+            uptime_ms=int((self._clock.elapsed() - self._began_at) * 1000),
             config=self._tuning.revision,
             held=self.rationing.reason or "",
         )

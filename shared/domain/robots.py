@@ -27,6 +27,9 @@ MIN_LIFETIME_S: Final = 300.0
 UNREACHABLE_LIFETIME_S: Final = 300.0
 """After this long an unreachable robots.txt is asked for again; the host's back-off may make it longer."""
 
+AHEAD_S: Final = 300.0
+"""How far two clocks may differ before one takes the other's records for older than they say."""
+
 MAX_CRAWL_DELAY_S: Final = 30 * 86_400.0
 """A longer crawl-delay counts as this one, which no crawl outlives."""
 
@@ -79,8 +82,11 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     detail: str = ""
 
     def fresh(self, now_ms: int) -> bool:
-        """Whether the record may still be used; one from the future (another machine's clock) may."""
-        return now_ms < self.fetched_at_ms + self.lifetime_s * 1000
+        """Whether the record may still be used. One from the near future (another machine's clock) may; one from
+        further ahead may not: the clock it was fetched by was wrong, or has jumped back since, and its age is unknown.
+        """
+        end_ms = self.fetched_at_ms + self.lifetime_s * 1000
+        return self.fetched_at_ms - AHEAD_S * 1000 <= now_ms < end_ms
 
 
 @dataclass(frozen=True, slots=True)

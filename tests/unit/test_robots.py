@@ -172,6 +172,13 @@ def test_no_record_lives_longer_than_a_day(status: int, max_age_s: float | None)
     assert not record.fresh(1_000 + int(MAX_LIFETIME_S * 1000))
 
 
+def test_a_record_of_a_clock_that_was_far_ahead_is_not_used_until_that_time_comes() -> None:
+    """It would outlive its day by as much as the clock was ahead."""
+    record = robots_record(200, b"", fetched_at_ms=3_600_000)
+    assert record.fresh(3_600_000 - 60_000), "a minute is what clocks differ by"
+    assert not record.fresh(0)
+
+
 def test_a_cached_copy_serves_while_the_site_is_unreachable() -> None:
     old = robots_record(200, b"User-agent: *\nDisallow: /a\n", fetched_at_ms=0)
     down = robots_record(503, b"", fetched_at_ms=9_000)
