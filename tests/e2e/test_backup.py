@@ -65,6 +65,7 @@ def counted(cluster: Cluster, crawl: CrawlId, name: str) -> int:
     ("first", "second"),
     [
         ("sqlite", "postgresql"),
+        ("postgresql", "sqlite"),
         pytest.param("sqlite", "sqlite", marks=pytest.mark.slow),
         pytest.param("postgresql", "postgresql", marks=pytest.mark.slow),
     ],
@@ -72,7 +73,8 @@ def counted(cluster: Cluster, crawl: CrawlId, name: str) -> int:
 def test_a_backup_under_load_restored_into_a_fresh_cluster_finishes_the_crawl_with_exactly_the_pages(
     tmp_path: Path, web: Callable[..., Web], postgres_server: PostgresServer, first: str, second: str
 ) -> None:
-    """The second cluster has etcd, NATS and database of its own, and members that know nothing of before."""
+    """The second cluster has etcd, NATS and database of its own, and members that know nothing of before. Two pairs,
+    by which each engine is backed up and restored into, are tried every time."""
     site = web(SyntheticSite(pages=1600, hosts=10, missing=20, flaky=20, redirects=20))
     backup = tmp_path / "backup"
 
