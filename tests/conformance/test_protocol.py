@@ -154,6 +154,13 @@ class Protocol(RuleBasedStateMachine):
         self.at.world.run_for(seconds)
         sleeper.stopped = False
 
+    @precondition(lambda self: any(not sim.process.dead for sim in self.at.owners))
+    @rule(choice=st.integers(0, 2), seconds=st.sampled_from([-60.0, 60.0, 0.0]))
+    def step_clock(self, choice: int, seconds: float) -> None:
+        """The wall clock of an owner is wrong from now on, or right again."""
+        living = [sim for sim in self.at.owners if not sim.process.dead]
+        living[choice % len(living)].clock.off_s = seconds
+
     # --- engines ------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.at.processes())

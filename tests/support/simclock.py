@@ -257,13 +257,14 @@ class World:
 
 
 class SimClock:
-    """`shared.ports.clock.Clock` on the world's time."""
+    """`shared.ports.clock.Clock` on the world's time. `off_s`: by how much its wall clock is wrong."""
 
     def __init__(self, world: World) -> None:
+        self.off_s = 0.0
         self._world = world
 
     def elapsed(self) -> float:
         return self._world.now
 
     def unix_ms(self) -> int:
-        return EPOCH_MS + round(self._world.now * 1000)
+        return EPOCH_MS + round((self._world.now + self.off_s) * 1000)

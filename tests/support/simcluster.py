@@ -21,7 +21,7 @@ from shared.ports.store import Store
 from shared.wire.messages import Command, WorkerStatus, decode_shard, encode
 from shared.wire.subjects import report
 from tests.support.simbroker import ACK_WAIT_S, SimBroker, Visit
-from tests.support.simclock import EPOCH_MS, Process, World
+from tests.support.simclock import EPOCH_MS, Process, SimClock, World
 from tests.support.simjudge import Judge
 from tests.support.simstore import Database, store_of
 from tests.support.simweb import Node, SimWeb
@@ -53,6 +53,7 @@ class SimOwner:
     room: PoolRoom
     owner: Owner
     store: Store
+    clock: SimClock
 
 
 class Cluster:
@@ -93,17 +94,18 @@ class Cluster:
         for row in self.database.write(crawl_rows.crawls):
             crawls.put(self._active(row))
         store = store_of(self.world, process, self.database, term)
+        clock = self.world.clock()
         owner = Owner(
             PARTITION,
             term,
             store=store,
             broker=self.broker.client(process),
-            clock=self.world.clock(),
+            clock=clock,
             crawls=crawls,
             room=room,
             settings=SETTINGS,
         )
-        sim = SimOwner(process, term, crawls, room, owner, store)
+        sim = SimOwner(process, term, crawls, room, owner, store, clock)
         self.owners.append(sim)
         self.world.spawn(process, owner.run(), "run")
         return sim
@@ -242,6 +244,8 @@ class Cluster:
         for process in self.world.processes:
             process.fault = None
             process.stopped = False
+        for sim in self.owners:
+            sim.clock.off_s = 0.0
         for effect in self.world.late:
             effect()
         self.world.late.clear()
