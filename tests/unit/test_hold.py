@@ -1,7 +1,7 @@
 """A backup relies on its hold for as long as owners heed it and no longer; what it cannot know it takes for lost."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -41,7 +41,7 @@ class Database:
     async def read(self, query: Callable[[Any], T]) -> T:
         raise AssertionError("a holder reads nothing")
 
-    async def glance(self, query: Callable[[Any], T]) -> T:
+    async def glance(self, wanted: object, **keys: Any) -> Sequence[Any]:
         raise AssertionError("a holder reads nothing")
 
     async def close(self) -> None: ...

@@ -1,11 +1,12 @@
 """The catalog on SQL: each method one transaction of the other modules of this room."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql import access, declared, listing, pages, seeds
+from shared.adapters.sql.glance import Glance
 from shared.domain.access import ApiKey
 from shared.domain.crawl_state import Verb
 from shared.domain.declared import (
@@ -37,9 +38,7 @@ class Transactions(Protocol):
 
     async def read(self, query: Callable[[Connection], T]) -> T: ...
 
-    async def glance(self, query: Callable[[Connection], T]) -> T:
-        """A read by one statement that finds a few rows by their keys; see Executor."""
-        ...
+    async def glance(self, wanted: Glance, **keys: Any) -> Sequence[Any]: ...
 
 
 class SqlCatalog:
@@ -73,7 +72,7 @@ class SqlCatalog:
         )
 
     async def crawl(self, name: str) -> DeclaredCrawl:
-        return await self._run.glance(lambda c: declared.get(c, name))
+        return declared.named(await self._run.glance(declared.BY_NAME, wanted_name=name), name)
 
     async def crawls(self, which: CrawlFilter, *, after: str, most: int) -> Sequence[DeclaredCrawl]:
         return await self._run.read(lambda c: declared.listing(c, which, after, most))

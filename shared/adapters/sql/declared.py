@@ -6,7 +6,6 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import (
     Connection,
-    Row,
     Text,
     bindparam,
     delete,
@@ -20,6 +19,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from shared.adapters.sql import access
+from shared.adapters.sql.glance import Glance
 from shared.adapters.sql.schema import cluster, crawl_labels, crawl_revisions, crawls
 from shared.domain.command import CommandKind, collection_of
 from shared.domain.crawl_state import Standing, Verb, after, after_new_spec
@@ -113,10 +113,14 @@ def turn(
 
 def get(connection: Connection, name: str) -> DeclaredCrawl:
     """See Catalog.crawl."""
-    found = _find(connection, name)
-    if found is None:
+    return named(connection.execute(BY_NAME.statement, {"wanted_name": name}).all(), name)
+
+
+def named(rows: Sequence[Any], name: str) -> DeclaredCrawl:
+    """The crawl of that name, of what BY_NAME found."""
+    if not rows:
         raise Missing(f"there is no crawl {name!r}")
-    return found
+    return _crawl(rows[0])
 
 
 def listing(connection: Connection, which: CrawlFilter, after_name: str, most: int) -> Sequence[DeclaredCrawl]:
@@ -225,16 +229,16 @@ def _query() -> Any:
 
 # Made once: to build and to look up a statement takes three times as long as to run it. The state is no parameter:
 # SQLite plans a statement anew whenever one is bound that a partial index depends on, for twice its own time.
-_NAMED: Final = (crawls.c.name == bindparam("wanted")) & (crawls.c.state != literal_column("'deleted'"))
-_BY_NAME: Final = _query().where(_NAMED)
+_NAMED: Final = (crawls.c.name == bindparam("wanted_name")) & (crawls.c.state != literal_column("'deleted'"))
+BY_NAME: Final = Glance(_query().where(_NAMED))
 
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> DeclaredCrawl | None:
     if lock:
         # SQLite has one writer and no row locks; elsewhere two operators of one crawl take turns on its row, which is
         # locked by a statement of its own: one that waited joins the new row with revisions of before, finding none.
-        connection.execute(select(crawls.c.crawl_id).where(_NAMED).with_for_update(), {"wanted": name})
-    row = connection.execute(_BY_NAME, {"wanted": name}).first()
+        connection.execute(select(crawls.c.crawl_id).where(_NAMED).with_for_update(), {"wanted_name": name})
+    row = connection.execute(BY_NAME.statement, {"wanted_name": name}).first()
     return None if row is None else _crawl(row)
 
 
@@ -242,7 +246,7 @@ def _only(connection: Connection, condition: Any) -> DeclaredCrawl:
     return _crawl(connection.execute(_query().where(condition)).one())
 
 
-def _crawl(row: Row[Any]) -> DeclaredCrawl:
+def _crawl(row: Any) -> DeclaredCrawl:
     return DeclaredCrawl(
         crawl_id=CrawlId(row.crawl_id),
         name=row.name,

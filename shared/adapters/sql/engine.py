@@ -6,7 +6,7 @@ can await inside it. The same functions run over an asynchronous driver through 
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from shared.adapters.sql.glance import Glance
 from shared.domain.errors import Permanent, Transient, Unusable
 
 T = TypeVar("T")
@@ -36,24 +37,24 @@ def sqlite_engine(path: Path, *, synchronous: Synchronous = "NORMAL", read_only:
     )
 
     @event.listens_for(engine, "connect")
-    def _configure(connection: Any, _record: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA busy_timeout = 10000")
+    def _connect(connection: Any, _record: Any) -> None:
         if read_only:
-            cursor.execute("PRAGMA query_only = ON")
-        else:
-            cursor.execute("PRAGMA journal_mode = WAL")
-            cursor.execute(f"PRAGMA synchronous = {synchronous}")
-            cursor.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-            cursor.execute("PRAGMA journal_size_limit = 268435456")
-            cursor.execute("PRAGMA temp_store = MEMORY")
-        cursor.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        cursor.close()
+            _configure_reader(connection)
+            return
+        for pragma in (
+            "busy_timeout = 10000",
+            "journal_mode = WAL",
+            f"synchronous = {synchronous}",
+            f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
+            "journal_size_limit = 268435456",
+            "temp_store = MEMORY",
+            f"cache_size = -{_CACHE_KIB}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-            connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
     return engine
 
@@ -65,7 +66,7 @@ class SqliteThreads:
         self._path = path
         self._writer = sqlite_engine(path, synchronous=synchronous)
         self._reader = sqlite_engine(path, read_only=True)
-        self._glancing: Connection | None = None
+        self._glancing: sqlite3.Connection | None = None
         self._opening = asyncio.Lock()
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="sql-write")
         self._read_threads = ThreadPoolExecutor(readers, thread_name_prefix="sql-read")
@@ -90,23 +91,21 @@ class SqliteThreads:
         """Run a query on a snapshot taken after this call."""
         return await asyncio.get_running_loop().run_in_executor(self._read_threads, _transact, self._reader, query)
 
-    async def glance(self, query: Callable[[Connection], T]) -> T:
-        """Run a query of one statement, which finds a few rows by their keys, on the caller's own thread.
+    async def glance(self, wanted: Glance, **keys: Any) -> Sequence[Any]:
+        """Find rows by their keys, on the caller's own thread.
 
         Another thread takes seven times as long: the interpreter's lock goes back and forth around every call of the
         database. Nobody waits here for a lock: a reader of a write-ahead log needs none, save while another process
-        repairs it, and then the query runs as a `read`.
+        repairs it, and then it is a `read`.
         """
         try:
             if self._glancing is None:
                 self._glancing = await self._open_glancing()
-            return query(self._glancing)
-        except OperationalError:
-            return await self.read(query)
-        except SQLAlchemyError as error:
-            raise mapped(error) from error
+            return [wanted.row(found) for found in self._glancing.execute(*wanted.sqlite(keys))]
+        except (sqlite3.Error, SQLAlchemyError):
+            return await self.read(lambda c: c.execute(wanted.statement, keys).all())
 
-    async def _open_glancing(self) -> Connection:
+    async def _open_glancing(self) -> sqlite3.Connection:
         async with self._opening:
             if self._glancing is not None:
                 return self._glancing
@@ -117,17 +116,22 @@ class SqliteThreads:
         loop = asyncio.get_running_loop()
         if self._glancing is not None:
             self._glancing.close()
-            self._glancing.engine.dispose()
         await loop.run_in_executor(None, self._write_thread.shutdown)
         await loop.run_in_executor(None, self._read_threads.shutdown)
         self._writer.dispose()
         self._reader.dispose()
 
 
-def _glancing(path: Path) -> Connection:
-    """One that reads each statement on a snapshot of its own, and waits for no lock."""
-    connection = sqlite_engine(path, read_only=True).connect().execution_options(isolation_level="AUTOCOMMIT")
-    connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+def _configure_reader(connection: Any) -> None:
+    for pragma in ("busy_timeout = 10000", "query_only = ON", f"cache_size = -{_CACHE_KIB}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _glancing(path: Path) -> sqlite3.Connection:
+    """A connection that reads each statement on a snapshot of its own, and waits for no lock once it is there."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    _configure_reader(connection)
+    connection.execute("PRAGMA busy_timeout = 0")
     return connection
 
 

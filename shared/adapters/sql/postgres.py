@@ -11,7 +11,7 @@ session, and whoever waits gets the lock, because it may wait longer than that (
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from shared.adapters.sql.glance import Glance
 from shared.adapters.sql.migrate import upgrade
 from shared.adapters.sql.store import SqlStore
 from shared.domain.errors import Permanent, Transient, Unusable
@@ -108,9 +109,9 @@ class PostgresPool:
         """Run a query on a snapshot taken after this call."""
         return await self._transact(self._reader, query)
 
-    async def glance(self, query: Callable[[Connection], T]) -> T:
-        """Run a query of one statement."""
-        return await self.read(query)
+    async def glance(self, wanted: Glance, **keys: Any) -> Sequence[Any]:
+        """Find rows by their keys."""
+        return await self.read(lambda c: c.execute(wanted.statement, keys).all())
 
     async def migrate(self, upgrade: Callable[[Connection], None]) -> None:
         """Bring the schema up to date, on a connection with time for it."""

@@ -5,13 +5,14 @@ SQLite has one writer on one file (engine.py), PostgreSQL pools of connections (
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
 from shared.adapters.sql import apply as applying
 from shared.adapters.sql import commands, control, crawls, ended, fence, found, holds, leasing, letters
 from shared.adapters.sql.engine import SqliteThreads, Synchronous
+from shared.adapters.sql.glance import Glance
 from shared.adapters.sql.migrate import upgrade_sqlite
 from shared.domain.crawl import Budget
 from shared.domain.frontier import CrawlState, Fence, Position
@@ -46,8 +47,8 @@ class Executor(Protocol):
         """Run a query on a snapshot taken after this call."""
         ...
 
-    async def glance(self, query: Callable[[Connection], T]) -> T:
-        """The same for a query of one statement that finds a few rows by their keys."""
+    async def glance(self, wanted: Glance, **keys: Any) -> Sequence[Any]:
+        """Find rows by their keys, on a snapshot taken after this call."""
         ...
 
     async def close(self) -> None: ...
