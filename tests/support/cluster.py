@@ -26,7 +26,7 @@ from shared.domain.ledger import CrawlRow
 from shared.domain.spec_parse import parse_spec
 from shared.wire.keys import CrawlRecord, Keys, LeaderRecord, PartitionRecord, decode_record
 from tests.support.broker import BrokerServer
-from tests.support.etcd import EtcdServer, coordinator, peers, start_all
+from tests.support.etcd import QUOTA_BYTES, EtcdServer, coordinator, peers, start_all
 from tests.support.orb_command import ENTRY, ROOT, command_line
 from tests.support.postgres import PostgresLook
 
@@ -285,11 +285,20 @@ class Cluster:
 
 @contextmanager
 def cluster(
-    folder: Path, url: str | None = None, *, election_ms: int | None = None, **of_broker: Any
+    folder: Path,
+    url: str | None = None,
+    *,
+    election_ms: int | None = None,
+    quota_bytes: int = QUOTA_BYTES,
+    **of_broker: Any,
 ) -> Iterator[Cluster]:
-    """etcd and a broker, and whatever members the test starts. With `election_ms` etcd is a cluster of three;
-    `of_broker` are ServerSettings fields."""
-    etcds = [EtcdServer(folder / "etcd")] if election_ms is None else peers(folder / "etcd", election_ms=election_ms)
+    """etcd and a broker, and whatever members the test starts. With `election_ms` etcd is a cluster of three, each of
+    which stores at most `quota_bytes`; `of_broker` are ServerSettings fields."""
+    etcds = (
+        [EtcdServer(folder / "etcd")]
+        if election_ms is None
+        else peers(folder / "etcd", election_ms=election_ms, quota_bytes=quota_bytes)
+    )
     broker = BrokerServer(folder / "broker", **of_broker)
     made = Cluster(folder, etcds, broker, url)
     try:

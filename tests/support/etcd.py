@@ -27,6 +27,7 @@ ELECTION_MS = 100
 PATIENCE_S = 60.0
 _LOOK_S: Final = 0.02
 
+QUOTA_BYTES: Final = EtcdServerSettings().quota_bytes
 QUICK = EtcdServerSettings(heartbeat_ms=10, election_ms=ELECTION_MS, start_s=30)
 
 
@@ -82,7 +83,7 @@ async def etcd(folder: Path, settings: EtcdServerSettings = QUICK) -> AsyncItera
         await server.embedded.stop()
 
 
-def peers(folder: Path, *, election_ms: int) -> list[EtcdServer]:
+def peers(folder: Path, *, election_ms: int, quota_bytes: int = QUOTA_BYTES) -> list[EtcdServer]:
     """Three members, not started. They speak over Unix sockets too: each finds the others' by links in its folder."""
     names = [f"m{number}" for number in range(3)]
     everyone = ",".join(f"{name}=unix://{name}.sock:1" for name in names)
@@ -100,7 +101,11 @@ def peers(folder: Path, *, election_ms: int) -> list[EtcdServer]:
             f"--initial-cluster={everyone}",
         )
         settings = EtcdServerSettings(
-            heartbeat_ms=election_ms // 10, election_ms=election_ms, start_s=60, arguments=arguments
+            heartbeat_ms=election_ms // 10,
+            election_ms=election_ms,
+            quota_bytes=quota_bytes,
+            start_s=60,
+            arguments=arguments,
         )
         members.append(EtcdServer(home, settings))
     return members

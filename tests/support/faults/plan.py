@@ -37,7 +37,7 @@ class Kind(StrEnum):
     DELAY = "delay"
     """Everything arrives late, both ways."""
     FILL = "fill"
-    """A disk, or the broker's store, without room."""
+    """A worker's disk, the broker's store or etcd's without room."""
 
 
 class Who(StrEnum):
@@ -91,7 +91,7 @@ def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
     faults += [(Kind.STEP, who, None) for who in MEMBERS]
     faults += [(kind, Who.ETCD, None) for kind in (Kind.QUORUM, Kind.EMPTY)]
     faults += [(kind, Who.BROKER, None) for kind in (Kind.CORRUPT, Kind.REPEAT)]
-    return [*faults, (Kind.FILL, Who.WORKER, None), (Kind.FILL, Who.BROKER, None)]
+    return [*faults, *((Kind.FILL, who, None) for who in (Who.WORKER, Who.BROKER, Who.ETCD))]
 
 
 def plan(seed: int, rounds: int, *, served_database: bool = True) -> tuple[Fault, ...]:

@@ -37,6 +37,8 @@ ELECTION_MS: Final = 300
 STORE_MIB: Final = 352
 """What the broker may store; 272 of it are set apart for robots.txt and events, and are there to be filled all the
 same."""
+QUOTA_MIB: Final = 48
+"""What each of etcd's servers may store."""
 EVENTS_BYTES: Final = str(16 << 20)
 SMALL_DISK: Final = "w3"
 """The worker whose archive lies on a disk of its own, which can be filled."""
@@ -179,7 +181,9 @@ def rig(folder: Path, served: PostgresServer | None) -> Iterator[Rig]:
         no_disk = _small_disk(stack, folder / SMALL_DISK)
         url = None if served is None else asyncio.run(served.database())
         wires = stack.enter_context(links())
-        cluster = stack.enter_context(opened(folder, url, election_ms=ELECTION_MS, max_store=STORE_MIB << 20))
+        cluster = stack.enter_context(
+            opened(folder, url, election_ms=ELECTION_MS, quota_bytes=QUOTA_MIB << 20, max_store=STORE_MIB << 20)
+        )
         cluster.entry = dials.ENTRY
         post = stack.enter_context(closing(Post(cluster.broker.endpoint)))
         made = Rig(cluster, wires, post, served, no_disk)

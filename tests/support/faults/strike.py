@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, assert_never
 
-from tests.support.faults import engines
+from tests.support.faults import engines, quota
 from tests.support.faults.history import Round
 from tests.support.faults.plan import ENGINES, MEMBERS, Fault, Kind, Who
 from tests.support.faults.rig import SMALL_DISK, START_S, WHOLE_S, Rig, Standing
@@ -91,6 +91,9 @@ def _done(rig: Rig, fault: Fault, victim: str) -> int:
             _on_letters(rig, fault)
         case Kind.FILL if fault.who is Who.BROKER:
             with rig.post.full():
+                time.sleep(fault.hold_s)
+        case Kind.FILL if fault.who is Who.ETCD:
+            with quota.used_up(rig.cluster.endpoints):
                 time.sleep(fault.hold_s)
         case Kind.FILL:
             with _filled(rig.cluster.folder / SMALL_DISK):
