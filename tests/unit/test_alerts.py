@@ -32,6 +32,8 @@ class Case:
 
 
 CASES: Final = (
+    Case("OrbRoomShort", {'orb_room_short{instance="w1", place="archive"}': "0x9 1x9"}, 12,
+         "w1 takes on nothing new: archive is nearly full", {"instance": "w1", "place": "archive"}),
     Case("OrbMemberDown", {'up{job="orb-worker", instance="w1"}': "1x9 0x9"}, 12, "w1 does not answer",
          {"job": "orb-worker", "instance": "w1"}),
     Case("OrbNoMaster", {'up{job="orb-master", instance="m1"}': "1x9 0x9", 'up{job="orb-master", instance="m2"}':
