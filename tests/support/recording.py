@@ -12,20 +12,23 @@ more, under its own name, when it is released.
 import sys
 import types
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
+from shared import wire
 from shared.domain.config import Drains, HotConfig, decode_config, encode_config
 from shared.domain.robots import RobotsRecord
 from shared.domain.software import VERSION
-from shared.wire import events, keys, messages, robots, subjects, wanted
+from shared.wire import events, messages, robots
 from shared.wire.keys import Record, decode_record, encode_record
 from shared.wire.messages import Message
 
 FOLDER: Final = Path(__file__).with_name("recorded")
-MODULES: Final = (events, keys, messages, robots, subjects, wanted)
+MODULES: Final = tuple(import_module(f"{wire.__name__}.{found.name}") for found in iter_modules(wire.__path__))
 """Everything in shared/wire, where a struct is a promise."""
 
 

@@ -47,7 +47,10 @@ def test_every_struct_that_travels_is_recorded_as_this_version_writes_it() -> No
         part for at, recording in enumerate(RECORDED[VERSION]) for part in within(of(VERSION, at)[1](recording.data))
     }
     missing = sorted(kind.__name__ for kind in structs() - seen)
-    assert missing == [], "run `python -m tests.support.recording` and commit what it writes (see its docstring)"
+    assert missing == [], (
+        "say in tests.support.recording.WAYS how each is read and written, run `python -m tests.support.recording` and"
+        " commit what that writes"
+    )
 
 
 def test_a_recording_that_says_less_or_something_else_is_noticed() -> None:
