@@ -1,0 +1,76 @@
+"""Bounds of the API that no other test meets: at each the answer says so, and what is within goes through."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from api.deps import LARGEST_PAGE
+from api.routes.seeds import LINE_BYTES
+from api.schemas.crawls import MOST_LABELS
+from shared.adapters.sql.access import REMEMBERED_MS
+from shared.domain.access import Role
+from shared.domain.config import MOST_POOLS
+from shared.domain.declared import Declaration, Repeatable
+from shared.ports.catalog import Exists
+from tests.support.api import SOMEONE, SPEC, api, problem
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+
+
+def test_one_more_than_a_page_a_crawl_or_a_configuration_may_have_is_refused_by_its_path(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.OPERATOR) as client:
+            for more, status in ((0, 200), (1, 422)):
+                page = await client.get("/v1/crawls", params={"limit": LARGEST_PAGE + more})
+                assert page.status_code == status, page.text
+                labels = {f"l{number}": "x" for number in range(MOST_LABELS + more)}
+                put = await client.put("/v1/crawls/docs", json={"spec": SPEC, "labels": labels, "start": False})
+                assert put.status_code == (201 if status == 200 else status), put.text
+                pools = {f"p{number}": {"visits": 1} for number in range(MOST_POOLS + more)}
+                config = await client.put("/v1/config", json={"pools": pools})
+                assert config.status_code == status, config.text
+            assert [error["path"] for error in problem(put, 422, "invalid")["errors"]] == ["labels"]
+            assert [error["path"] for error in problem(config, 422, "invalid")["errors"]] == ["pools"]
+
+    asyncio.run(story())
+
+
+def test_a_line_of_seeds_that_is_too_long_is_rejected_and_the_next_is_taken(
+    tmp_path: Path, server: BrokerServer
+) -> None:
+    async def story() -> None:
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+                lines = f"http://a.test/{'x' * LINE_BYTES}\nhttp://b.test/\n".encode()
+                answer = await client.post(
+                    "/v1/crawls/docs/seeds", content=lines, headers={"Content-Type": "text/plain"}
+                )
+            assert answer.status_code == 200, answer.text
+            said = answer.json()
+            assert (said["lines"], said["accepted"], said["rejected"]) == (2, 1, 1)
+
+    asyncio.run(story())
+
+
+def test_a_repeat_is_known_for_a_day_and_is_a_request_of_its_own_afterwards(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served:
+            wanted, repeated = Declaration("docs", "{}", {}), Repeatable("k", bytes(32))
+
+            async def create(name: str, now_ms: int, repeatable: Repeatable) -> str:
+                declared = Declaration(name, wanted.spec, {})
+                made = await served.catalog.create(
+                    declared, start=False, actor=SOMEONE, now_ms=now_ms, repeatable=repeatable
+                )
+                return made.name
+
+            assert await create("docs", 0, repeated) == "docs"
+            assert await create("docs", REMEMBERED_MS, repeated) == "docs", "the first answer again"
+            other = Repeatable("other", bytes(32))
+            assert await create("more", REMEMBERED_MS + 1, other) == "more"
+            with pytest.raises(Exists):
+                await create("docs", REMEMBERED_MS + 1, repeated)
+
+    asyncio.run(story())
