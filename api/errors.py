@@ -5,7 +5,6 @@ that is known.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from http import HTTPStatus
 from math import ceil
@@ -52,8 +51,7 @@ class Kind(Enum):
     OTHER = ("http", 400, "The request was refused")
 
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
+class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
     """See schemas.problem.FieldProblem."""
 
     path: str
@@ -85,8 +83,9 @@ class Problem(Exception):
         self.status = kind.value[1] if status is None else status
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What there is nothing to say of is left out."""
+
     type: str
     title: str
     status: int
@@ -94,8 +93,8 @@ class _Body:
     instance: str
     request_id: str
     hint: str = ""
-    errors: list[FieldError] = field(default_factory=list)
-    legal: list[str] = field(default_factory=list)
+    errors: list[FieldError] = []
+    legal: list[str] = []
     accepted: int | None = None
     durable_lines: int | None = None
 

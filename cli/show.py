@@ -14,7 +14,7 @@ from cli.warc import located
 from shared.adapters.sql.reading import CrawlReader
 from shared.domain.archive import labelled_sha1
 from shared.domain.crawl import decode_spec
-from shared.domain.explain import moment, why, why_unknown
+from shared.domain.explain import counted, moment, why, why_unknown
 from shared.domain.frontier import UrlState
 from shared.domain.scope import Verdict
 from shared.domain.url import Location
@@ -82,7 +82,7 @@ def _known_text(view: UrlView, reasons: list[str], now_ms: int) -> str:
         view.url,
         _field("state", view.state.name.lower() + (f" ({view.reason})" if view.reason else "")),
         *(_field("why" if number == 0 else "", reason) for number, reason in enumerate(reasons)),
-        _field("depth", f"{view.depth}" + (f", after {view.hops} redirects" if view.hops else "")),
+        _field("depth", f"{view.depth}" + (f", after {counted(view.hops, 'redirect')}" if view.hops else "")),
         _field("found on", view.chain[0] if view.chain else "nothing: it is a seed"),
         *(_field("", f"found on {page}") for page in view.chain[1:8]),
         _field("attempts", str(view.attempts)),
@@ -90,7 +90,7 @@ def _known_text(view: UrlView, reasons: list[str], now_ms: int) -> str:
     if fetch is not None:
         lines += _fetch_text(fetch)
     block = f", left alone until {moment(host.blocked_until_ms)}" if host.blocked_until_ms > now_ms else ""
-    trouble = f", {host.failures} failures, the last: {host.last_failure}" if host.failures else ""
+    trouble = f", {counted(host.failures, 'failure')}, the last: {host.last_failure}" if host.failures else ""
     lines.append(
         _field(
             "host",

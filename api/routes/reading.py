@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Final
 
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.routing import Router
 from shared.domain.software import NAME
@@ -42,6 +42,12 @@ _ASSETS: Final = {
     "redoc.standalone.js": "text/javascript; charset=utf-8",
     "favicon.png": "image/png",
 }
+
+
+@router.get("/")
+async def root() -> RedirectResponse:
+    """To the document for people."""
+    return RedirectResponse("/docs")
 
 
 @router.get("/docs")

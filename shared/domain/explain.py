@@ -88,6 +88,11 @@ HELD: Final = {
 """States of a crawl in which it sends nothing out, and what would change that."""
 
 
+def counted(n: int, noun: str) -> str:
+    """So many of them, in words: `1 failure`, `2 failures`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def meaning(reason: str) -> Meaning:
     """What a failure kind, exclusion reason or `http_404`-like reason means."""
     found = _MEANINGS.get(reason)
@@ -107,7 +112,7 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
     fetch = view.fetch
     match view.state:
         case UrlState.QUEUED:
-            said = [f"It waits in the queue of {view.host.host}, which has {view.host.queued} URLs queued."]
+            said = [f"It waits in the queue of {view.host.host}, which has {counted(view.host.queued, 'URL')} queued."]
             if view.reason == "depth":
                 said.append("It was fetched before and is queued again: a shorter way to it was found.")
             said += _waits(view, spec, now_ms)
@@ -202,7 +207,7 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
     host = view.host
     said = []
     if host.blocked_until_ms > now_ms:
-        cause = f" after {host.failures} failures ({host.last_failure})" if host.last_failure else ""
+        cause = f" after {counted(host.failures, 'failure')} ({host.last_failure})" if host.last_failure else ""
         said.append(f"Its host is left alone until {moment(host.blocked_until_ms)}{cause}.")
     delay_s = host_delay(
         spec.politeness,
@@ -214,7 +219,9 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
         said.append(f"Its host is asked at most every {delay_s:g} s.")
     limit = spec.budget.max_pages_per_host
     if limit is not None and host.pages >= limit:
-        said.append(f"Its host has given {host.pages} pages, which is all that budget.max_pages_per_host allows.")
+        said.append(
+            f"Its host has given {counted(host.pages, 'page')}, which is all that budget.max_pages_per_host allows."
+        )
     return said
 
 

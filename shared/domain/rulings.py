@@ -10,7 +10,7 @@ from typing import assert_never
 
 from shared.domain.crawl import CrawlSpec, user_agent
 from shared.domain.crawl_state import Standing
-from shared.domain.explain import HELD, meaning, moment, why_unknown
+from shared.domain.explain import HELD, counted, meaning, moment, why_unknown
 from shared.domain.frontier import UrlState
 from shared.domain.ledger import Counters
 from shared.domain.politeness import host_delay
@@ -99,7 +99,7 @@ def _state(view: UrlView, now_ms: int) -> Ruling:
         case UrlState.QUEUED:
             return Ruling("state", True, "it is queued")
         case UrlState.WAITING:
-            used = f"{view.attempts} attempts were made"
+            used = f"{counted(view.attempts, 'attempt')} {'was' if view.attempts == 1 else 'were'} made"
             if view.due_ms > now_ms:
                 return Ruling("back_off", False, f"{used}, and the next is due after {moment(view.due_ms)}")
             return Ruling("back_off", True, f"{used}, and the next is due")
@@ -182,7 +182,7 @@ def _host(spec: CrawlSpec, host: HostView, now_ms: int) -> Iterator[Ruling]:
         said = f"{host.host} has given {host.pages} of {limit} pages (budget.max_pages_per_host)"
         yield Ruling("host_budget", host.pages < limit, said)
     if host.blocked_until_ms > now_ms:
-        cause = f", after {host.failures} failures ({host.last_failure})" if host.last_failure else ""
+        cause = f", after {counted(host.failures, 'failure')} ({host.last_failure})" if host.last_failure else ""
         yield Ruling("blocked", False, f"{host.host} is left alone until {moment(host.blocked_until_ms)}{cause}")
     else:
         yield Ruling("blocked", True, f"{host.host} is not blocked")
@@ -193,4 +193,6 @@ def _host(spec: CrawlSpec, host: HostView, now_ms: int) -> Iterator[Ruling]:
         operator_delay_s=host.operator_delay_ms / 1000,
     )
     out = f"; {host.leased} of its URLs are out now" if host.leased else ""
-    yield Ruling("delay", True, f"{host.host} is asked at most every {delay_s:g} s{out}, {host.queued} URLs are queued")
+    yield Ruling(
+        "delay", True, f"{host.host} is asked at most every {delay_s:g} s{out}, {counted(host.queued, 'URL')} queued"
+    )

@@ -74,3 +74,21 @@ def test_a_repeat_is_known_for_a_day_and_is_a_request_of_its_own_afterwards(tmp_
                 await create("docs", REMEMBERED_MS + 1, repeated)
 
     asyncio.run(story())
+
+
+def test_the_root_leads_to_the_document_for_people_and_a_problem_says_only_what_there_is_to_say(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served:
+            root = await served.anonymous.get("/")
+            assert (root.status_code, root.headers["location"]) == (307, "/docs")
+            assert (await served.anonymous.get("/", follow_redirects=True)).status_code == 200
+            async with served.as_role(Role.OPERATOR) as client:
+                missing = problem(await client.get("/v1/crawls/none"), 404, "not-found")
+                wrong = problem(await client.put("/v1/config", json={"worker": {"visits": 0}}), 422, "invalid")
+            assert set(missing) == {"type", "title", "status", "detail", "instance", "request_id"}
+            assert set(wrong) == {*missing, "errors"}
+            assert [set(error) for error in wrong["errors"]] == [{"path", "message"}]
+
+    asyncio.run(story())

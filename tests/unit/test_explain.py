@@ -3,7 +3,7 @@
 import pytest
 
 from shared.domain.command import SEED_DELETED
-from shared.domain.explain import meaning, no_page
+from shared.domain.explain import counted, meaning, no_page
 from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.fetch import FailureKind
 from shared.domain.scope import ExclusionReason
@@ -40,3 +40,7 @@ def test_a_crawl_without_a_page_says_why(
     tallies: dict[str, dict[str, int]], failures: dict[str, int], said: str
 ) -> None:
     assert said in no_page(tallies, failures)
+
+
+def test_one_of_a_thing_is_not_several() -> None:
+    assert [counted(n, "failure") for n in (0, 1, 2)] == ["0 failures", "1 failure", "2 failures"]
