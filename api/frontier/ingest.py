@@ -180,14 +180,14 @@ class Ingest:
         after: int | None = 0
         try:
             match check_command(wanted.kind, wanted.args):
-                case CommandKind.DELETE_SEEDS:
+                case CommandKind.DELETE_SEEDS | CommandKind.DELETE_SEEDS_BETWEEN:
                     # Seeds that were accepted before their deletion was asked for are there to be deleted.
                     await own.discoveries_applied()
                 case CommandKind.REPLAY:
                     await publish_letters(own, wanted)
             while after is not None:
                 async with own.writing(Work.COMMAND):
-                    if wanted.kind == CommandKind.DELETE_SEEDS:
+                    if wanted.kind in (CommandKind.DELETE_SEEDS, CommandKind.DELETE_SEEDS_BETWEEN):
                         await self._call_back(wanted.crawl_id)
                     # Between chunks, and while we waited, discoveries have moved the position.
                     position = _after(own.position, "outcome", report)

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.seeds import SeedDeletion, SeedsAsked
 from shared.domain.access import Role
-from shared.domain.command import CommandKind
+from shared.domain.command import GREATEST, CommandKind
 from shared.domain.crawl import CrawlSpec, decode_spec, encode_spec
 from shared.domain.declared import Actor, Declaration, DeclaredCrawl
 from shared.domain.ids import Partition
@@ -26,6 +26,11 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
 
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 20
+MESSAGE_BYTES: Final = 512 * 1024
+"""Of places in a command: half of the smallest limit a broker is likely to have."""
+
+_PLACE_BYTES: Final = 24
+Place = tuple[str, bytes]
 
 
 @router.delete(
@@ -44,16 +49,43 @@ async def delete_seeds(
     every = map(Partition, range(served.partitions)) if wanted.all else ()
     places = _places(kept if wanted.all else named, every, served.partitions)
     said: dict[str, object] = {"all": wanted.all, "seeds": len(named), "first": [at.url for at in named[:_SHOWN]]}
-    command = await commanded(
-        served,
-        f"seeds-{uuid.uuid4().hex}",
-        crawl.crawl_id,
-        CommandKind.DELETE_SEEDS,
-        said,
-        by,
-        apart={partition: {"all": wanted.all, "places": here} for partition, here in places.items()},
-    )
+    command = f"seeds-{uuid.uuid4().hex}"
+    if wanted.all and any(size_of(here) > MESSAGE_BYTES for here in places.values()):
+        kind, parts = CommandKind.DELETE_SEEDS_BETWEEN, {p: between(here) for p, here in places.items()}
+    else:
+        kind = CommandKind.DELETE_SEEDS
+        parts = {p: [{"all": wanted.all, "places": piece} for piece in pieces(here)] for p, here in places.items()}
+    # In order: an owner who has applied the last has applied all.
+    for left in range(max(map(len, parts.values()), default=1), 0, -1):
+        apart = {partition: args[-left] for partition, args in parts.items() if len(args) >= left}
+        name = command if left == 1 else f"{command}-{left}"
+        await commanded(served, name, crawl.crawl_id, kind, said, by, apart=apart)
     return SeedsAsked(command=command, revision=crawl.revision)
+
+
+def size_of(places: Sequence[Place]) -> int:
+    """About how many bytes of a message they take."""
+    return sum(len(host) + _PLACE_BYTES for host, _ in places)
+
+
+def pieces(places: Sequence[Place]) -> Sequence[Sequence[Place]]:
+    """In their order, as many together as a message may hold; at least one piece, be it empty."""
+    found: list[list[Place]] = [[]]
+    size = 0
+    for place in places:
+        size += len(place[0]) + _PLACE_BYTES
+        if size > MESSAGE_BYTES and found[-1]:
+            found.append([])
+            size = len(place[0]) + _PLACE_BYTES
+        found[-1].append(place)
+    return found
+
+
+def between(kept: Sequence[Place]) -> list[Mapping[str, object]]:
+    """Arguments of commands that end every seed but those kept, each among the fingerprints of its own."""
+    parts = pieces(sorted(kept, key=lambda place: place[1]))
+    bounds = [b"", *(part[-1][1] for part in parts[:-1]), GREATEST]
+    return [{"places": part, "above": bounds[i], "upto": bounds[i + 1]} for i, part in enumerate(parts)]
 
 
 def _located(wanted: SeedDeletion) -> list[Location]:

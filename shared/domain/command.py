@@ -9,13 +9,19 @@ SEED_DELETED: Final = "seed_deleted"
 """Why a URL is excluded that an operator took from a crawl's seeds before it was fetched."""
 
 
+GREATEST: Final = b"\xff" * 16
+"""No fingerprint is greater."""
+
+
 class CommandKind(StrEnum):
     """RETRY_FAILED queues a crawl's failed URLs again, RETRY_UNANSWERED only those that failed without an HTTP status
     (no connection, refused by our own rules, given up with their host); DELETE removes every row of a crawl;
     BLOCK_HOST (`host`, `until_ms`, 0 to unblock) and HOST_DELAY (`host`, `delay_ms`) act on a host over all crawls.
 
     DELETE_SEEDS takes seeds that were never fetched out of the queue: those at `places`, each (host, fingerprint), or
-    with `all` every one but those; what was sent out and nobody has begun is called back first.
+    with `all` every one but those; what was sent out and nobody has begun is called back first. DELETE_SEEDS_BETWEEN
+    does the latter among the fingerprints behind `above` and up to `upto` alone, so that any number may stay: what one
+    message cannot name, several do.
     REPLAY undoes the giving up of dead letters and DISCARD forgets them: the one numbered `letter`, with 0 all of the
     crawl.
     """
@@ -26,6 +32,7 @@ class CommandKind(StrEnum):
     BLOCK_HOST = "block_host"
     HOST_DELAY = "host_delay"
     DELETE_SEEDS = "delete_seeds"
+    DELETE_SEEDS_BETWEEN = "delete_seeds_between"
     REPLAY = "replay"
     DISCARD = "discard"
 
@@ -37,6 +44,7 @@ _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
     CommandKind.BLOCK_HOST: {"host": str, "until_ms": int},
     CommandKind.HOST_DELAY: {"host": str, "delay_ms": int},
     CommandKind.DELETE_SEEDS: {"all": bool, "places": list},
+    CommandKind.DELETE_SEEDS_BETWEEN: {"places": list, "above": bytes, "upto": bytes},
     CommandKind.REPLAY: {"letter": int},
     CommandKind.DISCARD: {"letter": int},
 }
@@ -50,7 +58,7 @@ def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
     for name, expected in _ARGUMENTS[known].items():
         if not isinstance(args.get(name), expected):
             raise ValueError(f"command {kind} needs {name} ({expected.__name__})")
-    for place in args["places"] if known is CommandKind.DELETE_SEEDS else ():
+    for place in args["places"] if "places" in _ARGUMENTS[known] else ():
         match place:
             case [str(), bytes()]:
                 pass

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from api.routes import seed_deletion
 from shared.adapters.sql import seeds_deleted
 from shared.domain.command import SEED_DELETED
 from shared.domain.frontier import COUNTED_AS_PAGE, UrlState
@@ -130,6 +131,28 @@ def test_the_seeds_of_one_host_are_deleted_in_chunks_of_bounded_size(
         assert await t.command("delete_seeds", all=True, places=_places(kept)) == 3, "6, 6 and 1"
         assert t.rows("SELECT url FROM urls WHERE state = 0") == [(kept.url,)]
         assert (await t.store.counters(t.crawl_id)).excluded == 19
+
+    on_store(story)
+
+
+def test_commands_between_fingerprints_do_together_what_one_for_all_does(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeds_deleted, "_ROWS_A_CHUNK", 3)
+    monkeypatch.setattr(seed_deletion, "MESSAGE_BYTES", 90)
+
+    async def story(t: Tables) -> None:
+        for host in (HOST, OTHER_HOST):
+            await t.found(*links(host, range(20)))
+        kept = [*links(HOST, range(5)), *links(OTHER_HOST, range(3, 7))]
+        parts = seed_deletion.between([(seed.host, seed.fingerprint) for seed in kept])
+        assert len(parts) > 3
+        for n, args in enumerate(parts):
+            between = {name: args[name] for name in ("places", "above", "upto")}
+            await t.command("delete_seeds_between", id=f"c{n}", now_ms=NOW_MS, **between)
+        left = t.rows("SELECT fingerprint FROM urls WHERE state = 0")
+        assert sorted(bytes(key) for (key,) in left) == sorted(seed.fingerprint for seed in kept)
+        assert (await t.store.counters(t.crawl_id)).excluded == 31
 
     on_store(story)
 

@@ -1,15 +1,21 @@
 """Seeds taken back over REST: out of the spec as a new revision, out of the queue by their owners."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from api.routes import seed_deletion
 from shared.adapters.nats import NatsBroker
 from shared.domain.access import Role
+from shared.domain.command import GREATEST
 from shared.domain.ids import Partition
 from shared.domain.url import fingerprint, partition_of
 from shared.wire.messages import Command, decode_report
@@ -126,3 +132,65 @@ def test_a_deletion_that_is_none_or_comes_too_late_changes_nothing(tmp_path: Pat
             assert (await client.get(DOCS)).json()["revision"] == 2
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+async def all_told(broker: NatsBroker) -> list[tuple[int, Command]]:
+    """Every command of every partition, in order."""
+    found: list[tuple[int, Command]] = []
+    for partition in range(PARTITIONS):
+        reader = await broker.read_reports(Partition(partition), "outcome", 0)
+        for report in await reader.read(1000, 0.05):
+            message = decode_report(report.data)
+            assert isinstance(message, Command)
+            found.append((partition, message))
+        await reader.close()
+    return found
+
+
+def test_more_seeds_than_a_message_may_name_go_in_several_and_the_last_bears_the_name_that_is_asked_after(
+    tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed_deletion, "MESSAGE_BYTES", 200)
+    many = [f"https://one.test/{number}" for number in range(30)]
+    home = partition_of("one.test", PARTITIONS)
+
+    async def story() -> None:
+        async with declared(tmp_path, server) as (broker, client):
+            asked = await delete(client, {"seeds": [f"{url}/uploaded" for url in many]})
+            named = await all_told(broker)
+            assert {partition for partition, _ in named} == {home}
+            places = [tuple(each) for _, command in named for each in command.args["places"]]
+            assert places == [tuple(place(f"{url}/uploaded")) for url in many]
+            assert [command.id for _, command in named][-1] == asked.json()["command"]
+            assert len({command.id for _, command in named}) == len(named) > 3
+
+            put = await client.put(DOCS, json={"spec": {"seeds": many}})
+            assert put.status_code == 200, put.text
+            asked = await delete(client, {"all": True})
+            every = [each for each in await all_told(broker) if each not in named]
+            last = {partition: command.id for partition, command in every}
+            assert last == dict.fromkeys(range(PARTITIONS), asked.json()["command"]), "each owner's last one is this"
+            progress = (await client.get(f"/v1/commands/{asked.json()['command']}")).json()
+            assert (progress["applied"], progress["partitions"]) == (0, PARTITIONS)
+            here = [command.args for partition, command in every if partition == home]
+            assert len(here) > 3
+            kept = [tuple(each) for args in here for each in args["places"]]
+            assert sorted(kept) == sorted(tuple(place(url)) for url in many)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+@given(st.lists(st.tuples(st.text("ab.", max_size=40), st.binary(min_size=16, max_size=16)), unique_by=lambda p: p[1]))
+def test_every_fingerprint_is_in_the_range_of_one_command_with_those_that_stay_there(
+    kept: list[tuple[str, bytes]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seed_deletion, "MESSAGE_BYTES", 100)
+        parts: list[dict[str, Any]] = [dict(part) for part in seed_deletion.between(kept)]
+    assert (parts[0]["above"], parts[-1]["upto"]) == (b"", GREATEST)
+    for before, part in itertools.pairwise(parts):
+        assert before["upto"] == part["above"]
+    for part in parts:
+        assert all(part["above"] < fingerprint <= part["upto"] for _, fingerprint in part["places"])
+        assert len(part["places"]) <= 1 or seed_deletion.size_of(part["places"]) <= 100
+    assert sorted(each for part in parts for each in part["places"]) == sorted(kept)

@@ -109,7 +109,7 @@ def run_chunk(
                 connection.execute(_BLOCK, keys | _only(command, "host", "until_ms"))
             case CommandKind.HOST_DELAY:
                 connection.execute(_DELAY, keys | _only(command, "host", "delay_ms"))
-            case CommandKind.DELETE_SEEDS:
+            case CommandKind.DELETE_SEEDS | CommandKind.DELETE_SEEDS_BETWEEN:
                 rest = delete_seeds(connection, command, after)
             case CommandKind.REPLAY:
                 rest = letters.replay(connection, command, after, now_ms)

@@ -15,7 +15,7 @@ from sqlalchemy import BindParameter, Connection, TextClause, bindparam, text
 from shared.adapters.sql.apply import add_counters, add_tallies
 from shared.adapters.sql.bulk import AMONG
 from shared.adapters.sql.chunks import BEHIND, behind, behind_host, last_of, place_of
-from shared.domain.command import SEED_DELETED
+from shared.domain.command import GREATEST, SEED_DELETED, CommandKind
 from shared.domain.frontier import COUNTED_AS_PAGE
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import CommandRun
@@ -48,8 +48,9 @@ def _statements(which: str) -> tuple[TextClause, TextClause]:
 
 def _others(dialect: str, kept: str) -> tuple[TextClause, TextClause, TextClause]:
     """What finds the last of a chunk's open seeds that are not `kept`, counts them, and ends them."""
-    some = f"SELECT fingerprint FROM urls WHERE {_OPEN} AND {kept} AND {BEHIND} ORDER BY fingerprint LIMIT :most"
-    return last_of(f"{_OPEN} AND {kept}"), *_statements(f"{_HERE} AND {AMONG[dialect].format(some)}")
+    which = f"{_OPEN} AND {kept} AND fingerprint <= :upto"
+    some = f"SELECT fingerprint FROM urls WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT :most"
+    return last_of(which), *_statements(f"{_HERE} AND {AMONG[dialect].format(some)}")
 
 
 _IN: BindParameter[bytes] = bindparam("places", expanding=True)
@@ -71,7 +72,8 @@ def delete_seeds(connection: Connection, command: CommandRun, after: int) -> int
     """One chunk; where the next begins: behind so many of those named, or with `all` as `chunks` has it."""
     places: Any = command.args["places"]
     by_host: dict[str, list[bytes]] = defaultdict(list)
-    if command.args["all"]:
+    if command.kind == CommandKind.DELETE_SEEDS_BETWEEN or command.args["all"]:
+        above, upto = _between(command)
         for host, key in places:
             by_host[host].append(key)
         first, mark = place_of(after)
@@ -79,7 +81,7 @@ def delete_seeds(connection: Connection, command: CommandRun, after: int) -> int
         rows = connection.execute(_HOSTS, keys | {"first": first, "most": _HOSTS_A_CHUNK}).all()
         most = _ROWS_A_CHUNK
         for row in rows:
-            which = {"after": mark if row.host_id == first else b"", "most": most}
+            which = {"after": max(above, mark) if row.host_id == first else above, "upto": upto, "most": most}
             ended, last = _end_others(connection, command, row.host_id, by_host.get(row.host, []), which)
             if last is not None:
                 return behind(row.host_id, last)
@@ -93,6 +95,14 @@ def delete_seeds(connection: Connection, command: CommandRun, after: int) -> int
         if host_id is not None:
             _end(connection, command, host_id, (_NAMED_COUNT, _NAMED_END), {"places": fingerprints})
     return rest if rest < len(places) else None
+
+
+def _between(command: CommandRun) -> tuple[bytes, bytes]:
+    """Behind which fingerprint, and up to which, seeds are meant."""
+    above, upto = command.args.get("above", b""), command.args.get("upto", GREATEST)
+    assert isinstance(above, bytes)
+    assert isinstance(upto, bytes)
+    return above, upto
 
 
 def _end_others(
