@@ -6,10 +6,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.corpora import CORPORA, Corpus, missing_packages
 from tests.support.postgres import PostgresServer, postgres, server_programs
 from tests.support.web import Site, Web, serve
+
+# How long an example takes says what else the machine does.
+settings.register_profile("orb", deadline=None)
+settings.load_profile("orb")
 
 
 @pytest.fixture
