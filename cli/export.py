@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import IO, Final
 from cli.exits import Exit, Usage
 from cli.folder import CrawlFolder
 from cli.watch import say
+from cli.whole import written_whole
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.outlinks import read_outlinks
 from shared.adapters.objects.tabular import ENCODERS, RowEncoder
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         row = reader.crawl()
         if row is None:
             raise Usage(f"nothing has been crawled in {folder.path} yet.")
-        with _output(output) as out:
+        with written_whole(output) as out:
             rows = _rows(arguments.what, reader, row.crawl_id, folder)
             count = _write(rows, ENCODERS[form](COLUMNS[arguments.what]), out)
     finally:
@@ -73,24 +73,6 @@ def _left_out(page: Page, error: Exception) -> None:
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _output(path: Path | None) -> Iterator[IO[bytes]]:
-    """Standard output, or a file that appears under its name only once it is whole."""
-    if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    staged = path.with_name(f".{path.name}.part")
-    try:
-        with staged.open("wb") as out:
-            yield out
-        staged.replace(path)
-    except FileNotFoundError as error:
-        raise Usage(f"cannot write {path}: {error.strerror}.") from error
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 def _write(rows: Iterator[Row], encoder: RowEncoder, out: IO[bytes]) -> int:

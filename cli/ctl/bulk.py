@@ -2,10 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import httpx
 
@@ -14,6 +13,7 @@ from cli.ctl.desk import Desk, Verbs
 from cli.ctl.reading import url_of
 from cli.exits import Environment, Exit, Usage
 from cli.pace import amount
+from cli.whole import written_whole
 
 FORMATS: Final[Mapping[str, str]] = {"jsonl": "ndjson", "ndjson": "ndjson", "csv": "csv", "parquet": "parquet"}
 _WHAT: Final = ("pages", "urls", "links")
@@ -56,7 +56,10 @@ def _body(desk: Desk, arguments: argparse.Namespace) -> int:
 def _save(desk: Desk, at: str, query: Query, file: Path | None, answer_s: float) -> int:
     """The whole of the answer, or Environment: a file appears under its name only once it is whole. Its bytes."""
     size = 0
-    with desk.client.stream(at, query, headers={"Accept": "*/*"}, answer_s=answer_s) as response, _opened(file) as out:
+    with (
+        desk.client.stream(at, query, headers={"Accept": "*/*"}, answer_s=answer_s) as response,
+        written_whole(file) as out,
+    ):
         try:
             for piece in response.iter_bytes():
                 out.write(piece)
@@ -64,20 +67,3 @@ def _save(desk: Desk, at: str, query: Query, file: Path | None, answer_s: float)
         except httpx.RequestError as error:
             raise Environment(f"the answer was cut off ({str(error) or type(error).__name__}); ask again.") from error
     return size
-
-
-@contextmanager
-def _opened(path: Path | None) -> Iterator[IO[bytes]]:
-    if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    staged = path.with_name(f".{path.name}.part")
-    try:
-        with staged.open("wb") as out:
-            yield out
-        staged.replace(path)
-    except OSError as error:
-        raise Usage(f"cannot write {path}: {error.strerror}.") from error
-    finally:
-        staged.unlink(missing_ok=True)
