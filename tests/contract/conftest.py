@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.sql.postgres import PostgresSettings
+from shared.ports.coordinator import Coordinator
+from tests.support.coordinators import COORDINATORS
 from tests.support.postgres import PostgresLook, PostgresServer, postgres_tables
 from tests.support.tables import Tables, books, sqlite_tables
 
 Story = Callable[[Tables], Awaitable[None]]
 
+PATIENCE_S = 30.0
 ENGINES = ("sqlite", "postgresql")
 
 
@@ -50,6 +53,22 @@ def on_postgres(postgres_server: PostgresServer) -> Callable[..., None]:
                 assert isinstance(tables.at, PostgresLook)
                 await story(tables, tables.at.url)
                 assert books(tables.at) == []
+
+        asyncio.run(whole())
+
+    return run
+
+
+@pytest.fixture(params=COORDINATORS)
+def on_coordinator(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Callable[[Callable[[Coordinator], Awaitable[None]]], None]:
+    """`on_coordinator(story)` runs the story on a new coordinator of each kind."""
+
+    def run(story: Callable[[Coordinator], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with asyncio.timeout(PATIENCE_S), COORDINATORS[request.param](tmp_path) as opened:
+                await story(opened)
 
         asyncio.run(whole())
 

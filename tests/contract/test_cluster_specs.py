@@ -3,50 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from shared.adapters.etcd.specs import EtcdSpecPublisher, EtcdSpecs
-from shared.adapters.local.coordinator import LocalCoordinator
 from shared.domain.crawl import CrawlSpec, Seed
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.coordinator import Coordinator, Leadership
 from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
 from shared.wire.keys import Keys
-from tests.support.etcd import CLOCK, coordinator, etcd
 
 CRAWL = CrawlId(7)
 KEYS = Keys("test")
-PATIENCE_S = 30.0
 
 Story = Callable[[Coordinator], Awaitable[None]]
-
-
-@asynccontextmanager
-async def over_etcd(folder: Path) -> AsyncIterator[Coordinator]:
-    async with etcd(folder / "etcd") as server, coordinator(server.endpoint) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def in_process(_: Path) -> AsyncIterator[Coordinator]:
-    yield LocalCoordinator(CLOCK)
-
-
-@pytest.fixture(params=[over_etcd, in_process], ids=["etcd", "local"])
-def on_coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
-    """`on_coordinator(story)` runs the story on a new coordinator."""
-
-    def run(story: Story) -> None:
-        async def whole() -> None:
-            async with asyncio.timeout(PATIENCE_S), request.param(tmp_path) as opened:
-                await story(opened)
-
-        asyncio.run(whole())
-
-    return run
 
 
 @asynccontextmanager

@@ -4,11 +4,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import pytest
 
-from shared.adapters.local.coordinator import LocalCoordinator
 from shared.domain.errors import OwnershipLost
 from shared.ports.coordinator import (
     MOST_WRITES,
@@ -20,37 +18,11 @@ from shared.ports.coordinator import (
     Snapshot,
     differences,
 )
-from tests.support.etcd import CLOCK, coordinator, etcd
+from tests.support.etcd import CLOCK
 
 Story = Callable[[Coordinator], Awaitable[None]]
 
 TTL_S = 2.0
-PATIENCE_S = 30.0
-
-
-@asynccontextmanager
-async def over_etcd(folder: Path) -> AsyncIterator[Coordinator]:
-    async with etcd(folder / "etcd") as server, coordinator(server.endpoint, page=3) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def in_process(_: Path) -> AsyncIterator[Coordinator]:
-    yield LocalCoordinator(CLOCK)
-
-
-@pytest.fixture(params=[over_etcd, in_process], ids=["etcd", "local"])
-def on_coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
-    """`on_coordinator(story)` runs the story on a new coordinator."""
-
-    def run(story: Story) -> None:
-        async def whole() -> None:
-            async with asyncio.timeout(PATIENCE_S), request.param(tmp_path) as opened:
-                await story(opened)
-
-        asyncio.run(whole())
-
-    return run
 
 
 @asynccontextmanager

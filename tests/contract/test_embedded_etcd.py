@@ -16,6 +16,7 @@ from shared.adapters.etcd import EmbeddedEtcd, EtcdServerSettings
 from shared.adapters.etcd import server as server_module
 from shared.domain.errors import Transient, Unusable
 from tests.support.etcd import QUICK, coordinator
+from tests.support.orphaned import dies_with_its_parent
 
 
 async def lead(endpoint: str) -> None:
@@ -217,29 +218,7 @@ def test_killed_while_it_starts_is_told_apart_from_not_able_to_start(tmp_path: P
 
 
 def test_it_dies_with_its_parent_and_not_by_the_terminals_interrupt(tmp_path: Path) -> None:
-    """The parent is killed outright, so it cannot tidy up."""
-    program = (
-        "import asyncio, sys, time\n"
-        "from pathlib import Path\n"
-        "from shared.adapters.etcd import EmbeddedEtcd\n"
-        "server = EmbeddedEtcd(Path(sys.argv[1]))\n"
-        "asyncio.run(server.start())\n"
-        "print('pid', server.pid, flush=True)\n"
-        "time.sleep(3600)\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        start_new_session=True,
-    ) as parent:
-        assert parent.stdout is not None
-        line = next(line for line in parent.stdout if line.startswith("pid "))
-        server = psutil.Process(int(line.split()[1]))
-        assert os.getpgid(server.pid) != os.getpgid(parent.pid)
-        parent.kill()
-    assert psutil.wait_procs([server], timeout=30)[1] == []
+    dies_with_its_parent("shared.adapters.etcd", "EmbeddedEtcd", tmp_path)
 
 
 def test_importing_the_stubs_leaves_protobuf_on_its_fast_implementation_and_says_nothing() -> None:

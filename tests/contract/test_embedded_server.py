@@ -5,8 +5,6 @@ import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -16,6 +14,7 @@ from shared.adapters.nats import EmbeddedServer, NatsBroker, ServerSettings, Str
 from shared.adapters.nats import server as server_module
 from shared.domain.errors import Transient, Unusable
 from shared.domain.ids import Partition
+from tests.support.orphaned import dies_with_its_parent
 
 
 def test_it_works_in_any_folder_keeps_its_port_and_what_it_stored(tmp_path: Path) -> None:
@@ -149,29 +148,7 @@ def test_its_end_is_noticed_and_a_crash_can_be_told_from_a_stop(tmp_path: Path) 
 
 
 def test_it_dies_with_its_parent_and_not_by_the_terminals_interrupt(tmp_path: Path) -> None:
-    """The parent is killed outright, so it cannot tidy up."""
-    program = (
-        "import asyncio, sys, time\n"
-        "from pathlib import Path\n"
-        "from shared.adapters.nats import EmbeddedServer\n"
-        "server = EmbeddedServer(Path(sys.argv[1]))\n"
-        "asyncio.run(server.start())\n"
-        "print('pid', server.pid, flush=True)\n"
-        "time.sleep(3600)\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        start_new_session=True,
-    ) as parent:
-        assert parent.stdout is not None
-        line = next(line for line in parent.stdout if line.startswith("pid "))
-        server = psutil.Process(int(line.split()[1]))
-        assert os.getpgid(server.pid) != os.getpgid(parent.pid)
-        parent.kill()
-    assert psutil.wait_procs([server], timeout=30)[1] == []
+    dies_with_its_parent("shared.adapters.nats", "EmbeddedServer", tmp_path)
 
 
 def test_killed_while_it_starts_is_told_apart_from_not_able_to_start(tmp_path: Path) -> None:

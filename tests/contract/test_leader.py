@@ -14,7 +14,6 @@ from api.control.leader import Leader
 from api.control.membership import Membership, assignments_in, leader_in, members_in
 from api.control.tending import Tending
 from shared.adapters.etcd.specs import EtcdSpecPublisher
-from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.sql.desired import SqlDesired
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import Transient
@@ -24,6 +23,7 @@ from shared.ports.broker import Broker
 from shared.ports.coordinator import Coordinator, Snapshot, View
 from shared.supervise import Tasks
 from shared.wire.keys import EpochRecord, Keys, MemberRecord, PartitionRecord, decode_record
+from tests.support.coordinators import COORDINATORS
 from tests.support.etcd import CLOCK, connected, coordinator, etcd, settled
 
 KEYS = Keys("test")
@@ -46,17 +46,6 @@ async def answering() -> None:
 def fit(probe: Probe = answering) -> Health:
     """Of a master that is fit for as long as the engine of its one probe answers, once it is run."""
     return Health({"engine": probe}, CLOCK, HealthRules(silent_s=0.2, stalled_s=5.0, well_s=0.2), every_s=0.02)
-
-
-@asynccontextmanager
-async def over_etcd(folder: Path) -> AsyncIterator[Coordinator]:
-    async with etcd(folder / "etcd") as server, coordinator(server.endpoint) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def in_process(_: Path) -> AsyncIterator[Coordinator]:
-    yield LocalCoordinator(CLOCK)
 
 
 class Stage:
@@ -130,7 +119,7 @@ def all_with(*names: str) -> Callable[[Snapshot], bool]:
     return true
 
 
-@pytest.fixture(params=[over_etcd, in_process], ids=["etcd", "local"])
+@pytest.fixture(params=COORDINATORS)
 def on_stage(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
     """`on_stage(story)` runs the story with a new coordinator and a new database."""
 
@@ -138,7 +127,7 @@ def on_stage(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., No
         async def whole() -> None:
             async with (
                 asyncio.timeout(PATIENCE_S),
-                request.param(tmp_path) as opened,
+                COORDINATORS[request.param](tmp_path) as opened,
                 opened.watch(KEYS.root) as view,
             ):
                 await story(Stage(opened, view, tmp_path / "cluster.db", kind))

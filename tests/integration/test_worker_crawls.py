@@ -1,7 +1,8 @@
 """A crawl is deleted, paused or changed while its pages are under way: what the web and the archive see of it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from shared.domain.crawl import CrawlSpec
@@ -12,8 +13,8 @@ from tests.support import judge
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
 from tests.support.fetching import run
-from tests.support.owner import owner_of, paths, spec_for, worker
-from tests.support.rawserver import Connection, page, raw_server
+from tests.support.owner import ScriptedOwner, owner_of, paths, spec_for, worker
+from tests.support.rawserver import Connection, RawServer, page, raw_server
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
 
@@ -61,6 +62,16 @@ def agents(requests: list[bytes]) -> list[str]:
     ]
 
 
+@asynccontextmanager
+async def at_work(
+    server: BrokerServer, folder: Path, declared: CrawlSpec
+) -> AsyncIterator[tuple[Held, RawServer, ScriptedOwner]]:
+    """A worker, a site that holds its answers, and the owner of the crawl."""
+    held = Held()
+    async with raw_server(held) as site, owner_of(server, folder, declared) as owner, worker(server, folder):
+        yield held, site, owner
+
+
 def archived(folder: Path) -> dict[str, int]:
     """The archive's files and their sizes."""
     return {path.name: path.stat().st_size for path in (folder / "archive").iterdir()}
@@ -100,12 +111,7 @@ def test_a_visit_that_waits_for_its_host_ends_at_once_when_its_crawl_is_deleted(
     server: BrokerServer, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        held = Held()
-        async with (
-            raw_server(held) as site,
-            owner_of(server, tmp_path, spec()) as owner,
-            worker(server, tmp_path),
-        ):
+        async with at_work(server, tmp_path, spec()) as (_, site, owner):
             lease = await owner.send(site.url("/quick"), site.url("/never"), delay_ms=25_000)
             await owner.until(lambda: bool(owner.results(lease)))
             await owner.publish_spec(spec(), gone=True)
@@ -119,12 +125,7 @@ def test_a_paused_crawl_finishes_what_is_in_flight_and_hands_back_the_rest(
     server: BrokerServer, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        held = Held()
-        async with (
-            raw_server(held) as site,
-            owner_of(server, tmp_path, spec()) as owner,
-            worker(server, tmp_path),
-        ):
+        async with at_work(server, tmp_path, spec()) as (held, site, owner):
             resting = await owner.send(site.url("/quick"), site.url("/later"), delay_ms=25_000, slot=1)
             await owner.until(lambda: bool(owner.results(resting)))
             urls = [site.url("/held"), site.url("/never")]
@@ -153,12 +154,7 @@ def test_a_paused_crawl_finishes_what_is_in_flight_and_hands_back_the_rest(
 
 def test_the_next_request_is_sent_under_the_new_revision(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
-        held = Held()
-        async with (
-            raw_server(held) as site,
-            owner_of(server, tmp_path, spec("one", delay_s=0)) as owner,
-            worker(server, tmp_path),
-        ):
+        async with at_work(server, tmp_path, spec("one", delay_s=0)) as (held, site, owner):
             lease = await owner.send(site.url("/held"), site.url("/next"))
             await held.asked.wait()
             await owner.publish_spec(spec("two", delay_s=0), revision=2)
@@ -175,12 +171,7 @@ def test_a_revision_that_comes_while_the_host_rests_holds_for_the_next_request(
     server: BrokerServer, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        held = Held()
-        async with (
-            raw_server(held) as site,
-            owner_of(server, tmp_path, spec("one")) as owner,
-            worker(server, tmp_path),
-        ):
+        async with at_work(server, tmp_path, spec("one")) as (held, site, owner):
             lease = await owner.send(site.url("/held"), site.url("/next"), delay_ms=1_000)
             await held.asked.wait()
             held.release.set()
@@ -217,12 +208,7 @@ def test_a_shard_without_delay_is_handed_back_when_a_new_revision_asks_for_one(
     """Others of its host may be out: only the owner can keep them apart."""
 
     async def main() -> None:
-        held = Held()
-        async with (
-            raw_server(held) as site,
-            owner_of(server, tmp_path, spec(delay_s=0)) as owner,
-            worker(server, tmp_path),
-        ):
+        async with at_work(server, tmp_path, spec(delay_s=0)) as (held, site, owner):
             lease = await owner.send(site.url("/held"), site.url("/next"))
             await held.asked.wait()
             await owner.publish_spec(spec(delay_s=1), revision=2)

@@ -29,9 +29,9 @@ def test_what_was_begun_and_failed_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_begun_or_ended_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(Usage, match="cannot write .*: No such file or directory"), written_whole(tmp_path / "a" / "b"):
+    with pytest.raises(Usage, match=r"cannot write .*: No such file or directory"), written_whole(tmp_path / "a" / "b"):
         pass
     (tmp_path / "folder").mkdir()
-    with pytest.raises(Environment, match="cannot write all of .*folder"), written_whole(tmp_path / "folder") as out:
+    with pytest.raises(Environment, match=r"cannot write all of .*folder"), written_whole(tmp_path / "folder") as out:
         out.write(b"all")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
