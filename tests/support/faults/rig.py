@@ -156,6 +156,13 @@ class Rig:
         except (OSError, Transient, asyncpg.PostgresError, asyncpg.InterfaceError):
             return False
 
+    def up(self, dead: str | None = None) -> bool:
+        """Whether etcd knows all members but the dead one."""
+        try:
+            return asyncio.run(self._registered()) >= {*MASTERS, *WORKERS} - {dead}
+        except Transient:
+            return False
+
     def registered(self, name: str) -> bool:
         """Whether etcd knows the member."""
         try:
