@@ -274,8 +274,9 @@ class ClusterMaster:
                 try:
                     status = decode_status(data)
                     self._room.heard(status, self._clock.elapsed())
+                    before = self.roster.worker(status.worker, self._clock.elapsed())
                     self.roster.heard_worker(status, self._clock.elapsed())
-                    self._workers_room.heard(status)
+                    self._workers_room.heard(None if before is None else before.status, status)
                 except Malformed as error:
                     log.warning("worker.malformed_status", error=str(error))
                     continue

@@ -57,23 +57,15 @@ class MasterRoom:
 
 
 class WorkersRoom:
-    """Which workers said that they are short of room. Only whoever leads tells of it, so that it is told once."""
+    """Tells when a worker says that it is short of room, or no more. Only whoever leads tells, so that it is told
+    once."""
 
     def __init__(self, leading: Callable[[], bool], heard: Heard) -> None:
         self._leading = leading
         self._heard = heard
-        self._short: set[str] = set()
 
-    def __repr__(self) -> str:
-        return f"<WorkersRoom short={sorted(self._short)}>"
-
-    def heard(self, status: WorkerStatus) -> None:
-        """A worker told its status."""
-        if bool(status.short) == (status.worker in self._short):
-            return
-        if status.short:
-            self._short.add(status.worker)
-        else:
-            self._short.discard(status.worker)
-        if self._leading():
+    def heard(self, before: WorkerStatus | None, status: WorkerStatus) -> None:
+        """A worker told its status; `before`: what it told last, None if nothing lately."""
+        was_short = before is not None and bool(before.short)
+        if bool(status.short) != was_short and self._leading():
             self._heard(status.worker, status.short or None)

@@ -61,8 +61,8 @@ def size(path: str) -> Cell:
 
 
 def crawl_state(row: Any, now: Now) -> str:
-    """`running`, or `finished (complete)`."""
-    state, reason = shown(row.get("state")), row.get("finished_reason")
+    """`running`, `running (held)` for want of room, or `finished (complete)`."""
+    state, reason = shown(row.get("state")), row.get("finished_reason") or ("held" if row.get("held") else None)
     return f"{state} ({shown(reason)})" if reason else state
 
 

@@ -16,7 +16,7 @@ GAP: Final = "gap"
 """The kind of the event that tells of others that are not kept any more."""
 
 _OF_CRAWL: Final = ("crawl", "dead-letter")
-_OF_CLUSTER: Final = (*_OF_CRAWL, "alarm", "master", "worker", "leader", "config")
+_OF_CLUSTER: Final = (*_OF_CRAWL, "alarm", "master", "worker", "leader", "room", "config")
 _PROGRESS: Final = "progress"
 _COUNTERS: Final = ("pages", "queued", "leased", "failed")
 

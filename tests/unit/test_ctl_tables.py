@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from cli.ctl.cells import Now, dated, length, picked, printable, shown
+from cli.ctl.columns import crawl_state
 from cli.ctl.describing import Section, flat, lines_of
 from cli.ctl.resources import CRAWLS, HOSTS, RESOURCES, URLS, Resource, named
 from cli.ctl.tables import Column, laid_out, offered
@@ -155,3 +156,8 @@ def test_long_lists_are_shown_as_they_come() -> None:
     assert (len(lines), lines[0].split()[0]) == (1501, "HOST")
     assert len({line.split()[0] for line in lines}) == 1501
     assert HOSTS.key == "host"
+
+
+def test_a_crawl_that_waits_for_room_says_so_beside_its_state() -> None:
+    assert crawl_state({"state": "running", "held": "the database has ..."}, Now(NOW)) == "running (held)"
+    assert crawl_state({"state": "running", "held": None}, Now(NOW)) == "running"

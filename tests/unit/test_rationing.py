@@ -1,6 +1,7 @@
 """Whoever is short of room takes on nothing new, says why, and goes on by itself: masters and workers."""
 
 import asyncio
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,10 +102,12 @@ def test_a_workers_shortage_is_told_once_by_whoever_leads() -> None:
     room = WorkersRoom(lambda: leads, lambda member, reason: told.append((member, reason)))
     short = WorkerStatus(worker="w1", pool="default", visits=1, busy=0, short="no disk")
     enough = WorkerStatus(worker="w1", pool="default", visits=1, busy=0)
-    for status in (enough, short, short, enough, enough):
-        room.heard(status)
+    said = [None, enough, short, short, enough, enough]
+    for before, status in itertools.pairwise(said):
+        assert status is not None
+        room.heard(before, status)
     leads = False
-    room.heard(short)
+    room.heard(enough, short)
     assert told == [("w1", "no disk"), ("w1", None)]
 
 
@@ -147,10 +150,11 @@ def test_a_disk_is_read_before_its_folder_is_made(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_the_process_reaches_its_ceiling_and_leaves_it_again() -> None:
+    asyncio.run(_read(memory_of_process(1)))  # what earlier tests left behind is given back
     begun = resident()
     assert begun is not None
     told: list[str | None] = []
-    gauge = memory_of_process(int((begun + 96 * MIB) / 0.9))
+    gauge = memory_of_process(int((begun + 96 * MIB) / 0.9), relief_s=0.0)
     rationing: Rationing = Rationing(
         {Place.MEMORY: gauge}, lambda: OF_STORAGE, WorkerRoom(lambda: rationing, told.append)
     )

@@ -19,7 +19,7 @@ the page cache first, before it kills."""
 OF_A_MACHINE: Final = 0.25
 """The share of a machine's memory where no cgroup limits it: masters, workers and engines lie side by side there."""
 
-_RELIEF_S: Final = 30.0
+RELIEF_S: Final = 30.0
 _V1_UNLIMITED: Final = 1 << 60
 
 
@@ -43,10 +43,10 @@ def disk_of(path: Path) -> Gauge:
     return gauge
 
 
-def memory_of_process(ceiling: int) -> Gauge:
+def memory_of_process(ceiling: int, *, relief_s: float = RELIEF_S) -> Gauge:
     """What this process has of memory, of `ceiling` bytes; 0: of `default_ceiling`.
 
-    What is no longer used is given back before it counts: at the ceiling, at most every 30 s.
+    What is no longer used is given back before it counts: near the ceiling, at most every `relief_s`.
     """
     most = ceiling or default_ceiling()
     relieved_at = float("-inf")
@@ -56,7 +56,7 @@ def memory_of_process(ceiling: int) -> Gauge:
         used = resident()
         if used is None:
             return None
-        if used >= most * 0.9 and time.monotonic() - relieved_at >= _RELIEF_S:
+        if used >= most * 0.9 and time.monotonic() - relieved_at >= relief_s:
             relieved_at = time.monotonic()
             _give_back()
             used = resident() or used
