@@ -103,12 +103,13 @@ class ArchiveTally:
 class SegmentWriter:
     """Appends the pages of one crawl. Lives on one event loop; opens its first segment with its first page."""
 
-    def __init__(self, crawl: ArchivedCrawl, archive: "WarcArchive") -> None:
+    def __init__(self, crawl: ArchivedCrawl, archive: "WarcArchive", number: int = 0) -> None:
+        """`number`: of the last segment that an earlier writer of the crawl may have used."""
         self._crawl = crawl
         self._archive = archive
         self._live: _Open | None = None
         self._retired: list[_Open] = []
-        self._number = 0
+        self._number = number
         self._placed = 0
         self._durable = 0
         self._buffered = 0
@@ -118,6 +119,16 @@ class SegmentWriter:
     def __repr__(self) -> str:
         name = self._live.segment.name if self._live is not None else "no segment"
         return f"<SegmentWriter crawl={self._crawl.crawl_id} {name} buffered={self._buffered}>"
+
+    @property
+    def number(self) -> int:
+        """Of the newest segment."""
+        return self._number
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that was placed is durable."""
+        return self._durable == self._placed and self._commit is None
 
     @property
     def buffered(self) -> int:
@@ -250,29 +261,45 @@ class WarcArchive:
         self._started = datetime.fromtimestamp(wall_ms() // 1000, UTC).strftime("%Y%m%d%H%M%S")
         self._next_id = RecordIds()
         self._writers: dict[CrawlId, SegmentWriter] = {}
+        self._finishing: list[tuple[CrawlId, SegmentWriter]] = []
+        self._numbered = 0
+
+    def __len__(self) -> int:
+        """The crawls that have a writer, each with a file open."""
+        return len(self._writers)
 
     def writer(self, crawl: ArchivedCrawl) -> SegmentWriter:
         """The crawl's writer; what is said of the crawl is fixed by the first call until `finish`."""
         found = self._writers.get(crawl.crawl_id)
         if found is None:
-            found = self._writers[crawl.crawl_id] = SegmentWriter(crawl, self)
+            found = self._writers[crawl.crawl_id] = SegmentWriter(crawl, self, self._numbered)
         return found
 
     def buffered(self) -> int:
         """Bytes placed and not durable yet, of all crawls."""
-        return sum(writer.buffered for writer in self._writers.values())
+        return sum(writer.buffered for writer in (*self._writers.values(), *(each for _, each in self._finishing)))
+
+    def settled(self, crawl_id: CrawlId) -> bool:
+        """Whether all that was placed of the crawl is durable, so that `finish` takes nothing from anybody."""
+        writer = self._writers.get(crawl_id)
+        return writer is None or writer.settled
 
     async def finish(self, crawl_id: CrawlId) -> None:
-        """Sync and finish the crawl's segments, of which no page may be appended meanwhile; a later one opens a new
-        segment. After an error it may be called again."""
-        writer = self._writers.get(crawl_id)
+        """Sync and finish the crawl's segments; a page that is appended meanwhile by whoever asks for the writer anew
+        opens a new one, under a number that was never used. After an error it may be called again."""
+        writer = self._writers.pop(crawl_id, None)
         if writer is not None:
-            await writer.close()
-            self._writers.pop(crawl_id, None)
+            self._numbered = max(self._numbered, writer.number)
+            self._finishing.append((crawl_id, writer))
+        for each in [each for each in self._finishing if each[0] == crawl_id]:
+            await each[1].close()
+            if each in self._finishing:
+                self._finishing.remove(each)
 
     async def close(self) -> None:
         """Sync and finish everything. A segment that cannot be finished is left to a repair, and the error raised."""
-        writers, self._writers = list(self._writers.values()), {}
+        writers = [*self._writers.values(), *(writer for _, writer in self._finishing)]
+        self._writers, self._finishing = {}, []
         try:
             results = await asyncio.gather(*(writer.close() for writer in writers), return_exceptions=True)
         finally:

@@ -161,6 +161,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
         background.start("report", reporter.run())
         background.start("heartbeat", runtime.heartbeat())
         background.start("follow", runtime.follow())
+        background.start("tidy", runtime.tidy())
         pulling.start("pull", runtime.pull())
         registration = None if place is None else place.registration
         metrics = WorkerMetrics(runtime, reporter, archive, tally, clock, registration, rationing.shortages)

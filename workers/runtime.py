@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -30,6 +31,12 @@ _SETTLE_TRIES: Final = 3
 _HEARTBEAT_S: Final = 1.0
 _COALESCE_S: Final = 0.05
 _NOTABLE_PART: Final = 8
+_TIDY_S: Final = 30.0
+IDLE_S: Final = 600.0
+"""A crawl that nobody visited for so long has its segments finished."""
+
+MOST_OPEN: Final = 256
+"""Crawls with segments open, beyond which those visited least recently are finished at once; each is an open file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,14 @@ class Identity:
     pid: int
 
 
+def at_rest(visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: float) -> list[CrawlId]:
+    """Of the crawls that were `visited`, by when the last visit ended, those whose segments should be finished: of them
+    nobody is `busy` with one."""
+    resting = sorted((at, crawl_id) for crawl_id, at in visited.items() if crawl_id not in busy)
+    most = max(0, len(visited) - MOST_OPEN)
+    return [crawl_id for n, (at, crawl_id) in enumerate(resting) if n < most or now - at >= IDLE_S]
+
+
 class Runtime:
     """A worker's visits: pulls shards, attends to each in a task of its own, tells how busy it is."""
 
@@ -76,6 +91,7 @@ class Runtime:
         self._visits = visits
         self._numbers = itertools.count(1)
         self._open: set[Visit] = set()
+        self._visited: dict[CrawlId, float] = {}
         self._busy = 0
         self._told = 0
         self._pulling = True
@@ -226,6 +242,7 @@ class Runtime:
             final = await visit.run()
         finally:
             self._open.discard(visit)
+            self._visited[visit.crawl_id] = self._with.clock.elapsed()
         if crawl is not None and self._crawls.now(crawl) is None:
             self._let_go(crawl.crawl_id)
         return Settled() if final else Left()
@@ -238,8 +255,20 @@ class Runtime:
     async def _finish(self, crawl_id: CrawlId) -> None:
         try:
             await self._with.archive.finish(crawl_id)
+            self._visited.pop(crawl_id, None)
         except Transient as error:  # tried again when the process ends
             log.warning("archive.not_finished", crawl=crawl_id, reason=str(error))
+
+    async def tidy(self) -> None:
+        """Finish the segments of crawls that have come to rest, so that no more files are open than crawls are worked
+        on; until cancelled."""
+        while True:
+            await asyncio.sleep(_TIDY_S)
+            busy = {visit.crawl_id for visit in self._open}
+            for crawl_id in at_rest(self._visited, busy, self._with.clock.elapsed()):
+                # What is not durable yet somebody waits for, or will write: later.
+                if self._with.archive.settled(crawl_id) and crawl_id not in {each.crawl_id for each in self._open}:
+                    await self._finish(crawl_id)
 
     def _ended(self, _: "asyncio.Task[None]") -> None:
         self._busy -= 1

@@ -15,6 +15,7 @@ from shared.domain.ids import CrawlId
 from shared.ports.archive import ArchiveFull, RecordUnreadable
 from tests.support.exchanges import AT_MS, exchange, read_all
 from workers.archive import RecordIds, WarcArchive
+from workers.runtime import IDLE_S, MOST_OPEN, at_rest
 
 CRAWL = ArchivedCrawl(CrawlId(7), "docs")
 
@@ -295,3 +296,55 @@ def test_record_ids_are_random_uuids_and_do_not_repeat() -> None:
     made = [UUID(ids()) for _ in range(3000)]
     assert len(set(made)) == 3000
     assert {one.version for one in made} == {4}
+
+
+def test_a_page_that_comes_while_the_crawls_segments_are_finished_opens_one_that_was_never_used(
+    store: MemorySegments,
+) -> None:
+    async def main() -> None:
+        archive = opened(store)
+        first = archive.writer(CRAWL)
+        await first.append(exchange(b"1"))
+        store.gate.clear()
+        finishing = asyncio.ensure_future(archive.finish(CRAWL.crawl_id))
+        await asyncio.sleep(0)
+        second = archive.writer(CRAWL)
+        placed = await second.append(exchange(b"2"))
+        assert (len(archive), archive.settled(CRAWL.crawl_id)) == (1, False)
+        store.gate.set()
+        await finishing
+        await second.sync()
+        assert archive.settled(CRAWL.crawl_id)
+        assert len(store.finished) == 1
+        assert placed.location.segment not in store.finished
+        await archive.finish(CRAWL.crawl_id)
+        assert (len(archive), len(set(store.finished)), archive.buffered()) == (0, 2, 0)
+        await archive.close()
+
+    asyncio.run(main())
+
+
+def test_segments_that_could_not_be_finished_are_finished_later_at_the_latest_at_the_end(store: MemorySegments) -> None:
+    async def main() -> None:
+        archive = opened(store)
+        for number in (1, 2):
+            store.failures = 1
+            await archive.writer(CRAWL).append(exchange(b"%d" % number))
+            with pytest.raises(ArchiveFull):
+                await archive.finish(CRAWL.crawl_id)
+            assert archive.buffered() > 0
+            if number == 1:
+                await archive.finish(CRAWL.crawl_id)
+                assert (len(store.finished), archive.buffered()) == (1, 0)
+        await archive.close()
+        assert len(set(store.finished)) == 2
+
+    asyncio.run(main())
+
+
+def test_crawls_that_nobody_visits_come_to_rest_and_of_too_many_those_visited_least_recently() -> None:
+    visited = {CrawlId(number): float(number) for number in range(5)}
+    assert at_rest(visited, {CrawlId(0)}, IDLE_S + 2.0) == [1, 2]
+    assert at_rest(visited, {CrawlId(0)}, 5.0) == []
+    many = {CrawlId(number): float(number) for number in range(MOST_OPEN + 3)}
+    assert at_rest(many, {CrawlId(1)}, 0.0) == [0, 2, 3]
