@@ -137,7 +137,7 @@ def _crawled(wanted: Wanted, lock: int) -> int:
 def _ended(wanted: Wanted, ending: "Ending", seconds: float) -> int:
     """Put the folder in order, tell how it stands and why, and choose the exit code."""
     from cli.family import End, Ending
-    from cli.settling import settle
+    from cli.settling import is_finished, settle
     from cli.summary import as_json, as_text, summarized
 
     folder = wanted.folder
@@ -146,6 +146,9 @@ def _ended(wanted: Wanted, ending: "Ending", seconds: float) -> int:
     except (OSError, Unusable) as error:
         # What is stored is safe; the next run puts the archive in order.
         ending = Ending(End.FAILED, ending.message or _lacking(error, folder))
+    else:
+        if ending.end is End.FAILED and is_finished(folder, wanted.spec):
+            ending = Ending(End.FINISHED)  # what the machine lacks came too late to matter
     summary = summarized(folder)
     pages = 0 if summary is None else summary.counters.pages
     match ending.end:

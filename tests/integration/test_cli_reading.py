@@ -1,5 +1,6 @@
 """show, export and warc on a folder whose every row and record is known."""
 
+import argparse
 import csv
 import io
 import json
@@ -12,15 +13,18 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from cli.crawl import _ended
 from cli.exits import Exit
+from cli.family import End, Ending
 from cli.folder import CrawlFolder
 from cli.main import main
 from cli.settling import is_finished, settle
 from cli.summary import summarized
+from cli.wanted import Wanted
 from shared.adapters.sql import reading
 from shared.domain.spec_parse import parse_spec
 from tests.support import stored
-from tests.support.crawled import BODY, SEED, TITLE, Made, made
+from tests.support.crawled import BODY, SEED, SPEC, TITLE, Made, made
 from tests.support.exchanges import sha1
 from tests.support.tables import books
 
@@ -233,3 +237,17 @@ def test_a_database_of_another_version_is_said_to_be_one(orb: Orb, tmp_path: Pat
     with closing(sqlite3.connect(tmp_path / "crawl.db")) as connection:
         connection.execute("CREATE TABLE something_else (id)")
     assert b"another version" in orb("show", tmp_path, code=Exit.ENVIRONMENT)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_disk_that_fills_up_as_the_crawl_ends_is_a_failure_only_where_there_is_more_to_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], finished: bool
+) -> None:
+    there = made(tmp_path / "a.crawl", finished=finished)
+    wanted = Wanted(SPEC, CrawlFolder(there.path), 1, argparse.Namespace(json=False, workers=None))
+    code = _ended(wanted, Ending(End.FAILED, "the disk is full."), 1.0)
+    err = capfd.readouterr().err
+    assert code == (Exit.OK if finished else Exit.ENVIRONMENT)
+    assert ("the disk is full" in err) != finished
+    assert ("to go on:" in err) != finished
+    assert (there.path / "archive" / "index.cdxj").stat().st_size > 0
