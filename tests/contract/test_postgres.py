@@ -232,23 +232,27 @@ def test_a_server_that_is_not_there_is_transient_and_an_address_that_is_wrong_un
     asyncio.run(story())
 
 
-def test_a_pool_that_is_exhausted_is_transient(on_postgres: Callable[..., None]) -> None:
+def test_a_pool_that_is_exhausted_is_transient_and_says_who_has_its_connections(
+    on_postgres: Callable[..., None],
+) -> None:
     async def story(t: Tables, url: str) -> None:
-        settings = PostgresSettings(writers=1, idle_in_transaction_s=0.1, lock_s=0.2, statement_s=0.3)
+        settings = PostgresSettings(writers=1, idle_in_transaction_s=1.0, lock_s=1.5, statement_s=2.0)
         pool = PostgresPool(url, settings)
-        entered, leave = asyncio.Event(), asyncio.Event()
+        t.rows("SELECT pg_advisory_lock(1)")
 
-        async def hold() -> None:
-            async with pool._writer.connect():
-                entered.set()
-                await leave.wait()
+        def keeps_it(connection: Connection) -> None:
+            for limit in ("lock_timeout", "statement_timeout"):
+                connection.execute(text(f"SET LOCAL {limit} = 0"))
+            connection.execute(text("SELECT pg_advisory_xact_lock(1)"))
 
-        holding = asyncio.create_task(hold())
-        await entered.wait()
-        with pytest.raises(Transient):
+        keeping = asyncio.create_task(pool.write(keeps_it))
+        while not t.rows("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+            assert not keeping.done(), keeping
+            await asyncio.sleep(0)
+        with pytest.raises(Transient, match=r"within 2 s; taken by test_postgres.py:\d+ \(.*keeps_it\) for \d"):
             await pool.write(lambda c: None)
-        leave.set()
-        await holding
+        t.rows("SELECT pg_advisory_unlock(1)")
+        await keeping
         await pool.write(lambda c: None)
         await pool.close()
 

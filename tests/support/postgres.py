@@ -53,8 +53,10 @@ def server_programs() -> Path | None:
 class PostgresServer:
     """A server; killing and starting it again keeps its data."""
 
-    def __init__(self, folder: Path, programs: Path) -> None:
+    def __init__(self, folder: Path, programs: Path, **options: str) -> None:
+        """`options`: settings beside, or instead of, those of every test."""
         self.folder = folder
+        self._options = _OPTIONS | options
         self._programs = programs
         self._process: subprocess.Popen[str] | None = None
         self._log: list[str] = []
@@ -89,7 +91,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        options = [f"-c{name}={value}" for name, value in _OPTIONS.items()]
+        options = [f"-c{name}={value}" for name, value in self._options.items()]
         process = subprocess.Popen(
             [*self._prefix, self._programs / "postgres", "-D", self.folder / "data", "-k", self.folder, *options],
             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=self.folder,
@@ -184,11 +186,12 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres(programs: Path, below: Path | None = None) -> Iterator[PostgresServer]:
-    """A server with its template, for the block; its folder below the one for temporary files, or another."""
+def postgres(programs: Path, below: Path | None = None, **options: str) -> Iterator[PostgresServer]:
+    """A server with its template, for the block; its folder below the one for temporary files, or another; `options`
+    are settings of its own."""
     folder = Path(tempfile.mkdtemp(prefix="orb-pg-", dir=below))
     try:
-        server = PostgresServer(folder, programs)
+        server = PostgresServer(folder, programs, **options)
         try:
             server.start()
             asyncio.run(server.migrate_template())

@@ -1,22 +1,23 @@
 """The transaction that writes an owner's decisions (shared.domain.ledger.Changes)."""
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql import schema
-from shared.adapters.sql.bulk import AMONG, Bulk
+from shared.adapters.sql.bulk import AMONG, Each, inserting, updating
 from shared.adapters.sql.fence import pass_fence
 from shared.domain.frontier import Fence, Position
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ledger import Changes, DeadLetter, QueueEnd
 
-_URL = Bulk(
-    "UPDATE urls SET state = :state, rank = :rank, attempts = :attempts, flags = :flags, reason = :reason,"
-    " lease_id = NULL WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
-    ("state", "rank", "attempts", "flags", "reason", "crawl_id", "host_id", "fingerprint"),
+URL: Final = updating(
+    schema.urls,
+    ("crawl_id", "host_id", "fingerprint"),
+    ("state", "rank", "attempts", "flags", "reason"),
+    "state = {v}state, rank = {v}rank, attempts = {v}attempts, flags = {v}flags, reason = {v}reason, lease_id = NULL",
 )
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
@@ -28,33 +29,44 @@ _HISTORY = (
 )
 # A page that was stored keeps its whole row when a later fetch brings none: what the index shows never changes into
 # what is not there. The later fetch is told by the history, as an earlier one is where the row is replaced.
-_FETCH = Bulk(
-    "INSERT INTO fetches (" + ", ".join(f'"{name}"' for name in _FETCH_COLUMNS) + ")"
-    f" VALUES ({', '.join(':' + name for name in _FETCH_COLUMNS)})"
-    f" ON CONFLICT ({', '.join(_FETCH_KEYS)}) DO UPDATE SET history = {_HISTORY}, "
+FETCH: Final = inserting(
+    schema.fetches,
+    _FETCH_COLUMNS,
+    f"ON CONFLICT ({', '.join(_FETCH_KEYS)}) DO UPDATE SET history = {_HISTORY}, "
     + ", ".join(
         f'"{name}" = CASE WHEN {_BRINGS_PAGE} THEN excluded."{name}" ELSE fetches."{name}" END'
         for name in _FETCH_COLUMNS
         if name not in _FETCH_KEYS
     ),
-    _FETCH_COLUMNS,
 )
 _fetch_values = attrgetter(*_FETCH_COLUMNS)
-_QUEUE = text(
-    "UPDATE queues SET queued = queued + :queued, waiting = waiting + :waiting, leased = leased + :leased,"
-    " pages = pages + :pages, shard_cap = coalesce(:shard_cap, shard_cap),"
-    " active_at_ms = coalesce(:active_at_ms, active_at_ms),"
-    " next_due_ms = CASE WHEN CAST(:next_due_ms AS BIGINT) IS NULL THEN next_due_ms"
-    " WHEN next_due_ms = 0 OR next_due_ms > :next_due_ms THEN :next_due_ms ELSE next_due_ms END"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id"
+_QUEUE_DELTA = ("queued", "waiting", "leased", "pages", "shard_cap", "active_at_ms", "next_due_ms")
+QUEUE: Final = updating(
+    schema.queues,
+    ("crawl_id", "host_id"),
+    _QUEUE_DELTA,
+    "queued = {t}.queued + {v}queued, waiting = {t}.waiting + {v}waiting, leased = {t}.leased + {v}leased,"
+    " pages = {t}.pages + {v}pages, shard_cap = coalesce({v}shard_cap, {t}.shard_cap),"
+    " active_at_ms = coalesce({v}active_at_ms, {t}.active_at_ms),"
+    " next_due_ms = CASE WHEN {v}next_due_ms IS NULL THEN {t}.next_due_ms"
+    " WHEN {t}.next_due_ms = 0 OR {t}.next_due_ms > {v}next_due_ms THEN {v}next_due_ms ELSE {t}.next_due_ms END",
 )
-_HOST = text(
-    "UPDATE hosts SET crawl_delay_ms = :crawl_delay_ms, latency_ms = :latency_ms, failures = :failures,"
-    " unreachable = :unreachable, last_failure_ms = :last_failure_ms, last_failure = :last_failure,"
-    " blocked_until_ms = :blocked_until_ms, visited_at_ms = :visited_at_ms,"
-    " ip = coalesce(:ip, ip) WHERE host_id = :host_id"
+_HOST_FACTS = (
+    "crawl_delay_ms", "latency_ms", "failures", "unreachable", "last_failure_ms", "last_failure", "blocked_until_ms",
+    "visited_at_ms",
+)  # fmt: skip
+HOST: Final = updating(
+    schema.hosts,
+    ("host_id",),
+    (*_HOST_FACTS, "ip"),
+    ", ".join(f"{name} = {{v}}{name}" for name in _HOST_FACTS) + ", ip = coalesce({v}ip, {t}.ip)",
 )
-_FREE = text("DELETE FROM leases WHERE lease_id = :lease_id")
+FREE: Final = Each(
+    schema.leases,
+    ("lease_id",),
+    sqlite="DELETE FROM leases WHERE lease_id = :lease_id",
+    postgresql="DELETE FROM leases WHERE lease_id = ANY(ARRAY(SELECT v.lease_id FROM {rows}))",
+)
 _EXPIRED = text("UPDATE leases SET expired = :expired WHERE lease_id = :lease_id")
 _TALLY = text(
     "INSERT INTO crawl_tallies (crawl_id, partition, kind, key, n) VALUES (:crawl_id, :partition, :kind, :key, :n)"
@@ -87,6 +99,10 @@ _GIVE_UP_QUEUE = text(
 )
 
 _place = attrgetter("crawl_id", "host_id", "fingerprint")
+_key = itemgetter(0)
+_queue_values = attrgetter(*_QUEUE_DELTA)
+_host_id = attrgetter("host_id")
+_host_values = attrgetter(*_HOST_FACTS, "ip", "host_id")
 
 
 def storable(value: Any) -> Any:
@@ -102,32 +118,15 @@ def apply(connection: Connection, fence: Fence, position: Position, changes: Cha
 
 def write(connection: Connection, partition: Partition, changes: Changes) -> Sequence[QueueEnd]:
     """Write the changes inside a transaction that has passed the fence; see `apply`."""
-    _URL.run(
+    URL.run(
         connection,
         [
             (c.state.value, c.rank, c.attempts, c.flags, c.reason, c.crawl_id, c.host_id, c.fingerprint)
             for c in sorted(changes.urls, key=_place)
         ],
     )
-    _FETCH.run(connection, [tuple(map(storable, _fetch_values(row))) for row in sorted(changes.fetches, key=_place)])
-    if changes.queues:
-        connection.execute(
-            _QUEUE,
-            [
-                {
-                    "crawl_id": crawl_id,
-                    "host_id": host_id,
-                    "queued": delta.queued,
-                    "waiting": delta.waiting,
-                    "leased": delta.leased,
-                    "pages": delta.pages,
-                    "shard_cap": delta.shard_cap,
-                    "active_at_ms": delta.active_at_ms,
-                    "next_due_ms": delta.next_due_ms,
-                }
-                for (crawl_id, host_id), delta in changes.queues.items()
-            ],
-        )
+    FETCH.run(connection, [tuple(map(storable, _fetch_values(row))) for row in sorted(changes.fetches, key=_place)])
+    QUEUE.run(connection, [(*_queue_values(delta), *key) for key, delta in sorted(changes.queues.items(), key=_key)])
     counters = {crawl_id: dict(deltas) for crawl_id, deltas in changes.counters.items()}
     tallies = dict(changes.tallies)
     most, unfinished = _GIVEN_UP_AT_ONCE, []
@@ -142,27 +141,9 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
         deltas["queued"] = deltas.get("queued", 0) - n
         deltas[column] = deltas.get(column, 0) + n
         tallies[crawl_id, column, reason] = tallies.get((crawl_id, column, reason), 0) + n
-    if changes.hosts:
-        connection.execute(
-            _HOST,
-            [
-                {
-                    "host_id": host.host_id,
-                    "crawl_delay_ms": host.crawl_delay_ms,
-                    "latency_ms": host.latency_ms,
-                    "failures": host.failures,
-                    "unreachable": host.unreachable,
-                    "last_failure_ms": host.last_failure_ms,
-                    "last_failure": storable(host.last_failure),
-                    "blocked_until_ms": host.blocked_until_ms,
-                    "visited_at_ms": host.visited_at_ms,
-                    "ip": host.ip,
-                }
-                for host in changes.hosts.values()
-            ],
-        )
-    if changes.freed:
-        connection.execute(_FREE, [{"lease_id": lease_id} for lease_id in changes.freed])
+    hosts = sorted(changes.hosts.values(), key=_host_id)
+    HOST.run(connection, [tuple(map(storable, _host_values(host))) for host in hosts])
+    FREE.run(connection, [(lease_id,) for lease_id in sorted(changes.freed)])
     if changes.expired:
         connection.execute(_EXPIRED, [{"lease_id": k, "expired": n} for k, n in changes.expired.items()])
     for crawl_id, deltas in counters.items():

@@ -76,3 +76,60 @@ class Arrays:
         """Run it once for all rows, of which there must be one."""
         columns = map(list, zip(*rows, strict=True))
         return connection.execute(self._statement, dict(zip(self._columns, columns, strict=True)))
+
+
+class Each:
+    """A statement for many rows, each of which it finds or makes by its key; no two rows have the same one.
+
+    SQLite runs `sqlite` once a row. PostgreSQL runs `postgresql`, as `Arrays` would have it, once for all.
+    """
+
+    def __init__(self, table: Table, names: Sequence[str], *, sqlite: str, postgresql: str) -> None:
+        self._one = Bulk(sqlite, names)
+        self.all = Arrays(postgresql, table, names)
+
+    def __repr__(self) -> str:
+        return f"<Each {self._one!r}>"
+
+    def run(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Run it for all rows; nothing is sent when there is none."""
+        if not rows:
+            return
+        if connection.dialect.name == "postgresql":
+            self.all.run(connection, rows).close()
+        else:
+            self._one.run(connection, rows)
+
+
+def inserting(table: Table, names: Sequence[str], conflict: str = "") -> Each:
+    """An insert of these columns; `conflict` is its ON CONFLICT clause."""
+    columns = ", ".join(f'"{name}"' for name in names)
+    into = f"INSERT INTO {table.name} ({columns})"
+    values, found = ", ".join(f":{name}" for name in names), ", ".join(f'v."{name}"' for name in names)
+    return Each(
+        table,
+        names,
+        sqlite=f"{into} VALUES ({values}) {conflict}",
+        postgresql=f"{into} SELECT {found} FROM {{rows}} ORDER BY v.i {conflict}",
+    )
+
+
+def updating(table: Table, keys: Sequence[str], names: Sequence[str], sets: str) -> Each:
+    """An update of the rows with these keys. In `sets`, `{t}.` stands before what a row has and `{v}` before a value.
+
+    A row is the values of `names`, then the keys.
+    """
+    name = table.name
+
+    def said(value: str) -> str:
+        return f"SET {sets.format(t=name, v=value)}"
+
+    def where(value: str) -> str:
+        return "WHERE " + " AND ".join(f"{name}.{key} = {value}{key}" for key in keys)
+
+    return Each(
+        table,
+        (*names, *keys),
+        sqlite=f"UPDATE {name} {said(':')} {where(':')}",
+        postgresql=f"UPDATE {name} {said('v.')} FROM {{rows}} {where('v.')}",
+    )

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql import schema
 from shared.adapters.sql.apply import add_counters, add_tallies, bury
-from shared.adapters.sql.bulk import Arrays, Bulk, Row
+from shared.adapters.sql.bulk import Arrays, Bulk, Row, inserting
 from shared.adapters.sql.fence import pass_fence
 from shared.domain.command import SEED_DELETED
 from shared.domain.frontier import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
@@ -21,7 +21,7 @@ _HOSTS_SQLITE = text("SELECT host_id, host FROM hosts WHERE host IN :names").bin
     bindparam("names", expanding=True)
 )
 _HOSTS_POSTGRESQL = text("SELECT host_id, host FROM hosts WHERE host = ANY(:names)")
-_INSERT_HOST = text("INSERT INTO hosts (host_id, partition, host) VALUES (:host_id, :partition, :host)")
+INSERT_HOST: Final = inserting(schema.hosts, ("host_id", "partition", "host"))
 _NEXT_HOST = text("UPDATE partitions SET next_host = :next_host WHERE partition = :partition")
 _PRODUCER = text(
     "SELECT n, total, gaps FROM producers"
@@ -42,26 +42,22 @@ _ADD_KEY = Bulk(
     "INSERT INTO found_keys (i, crawl_id, host_id, fingerprint) VALUES (:i, :crawl_id, :host_id, :fingerprint)",
     ("i", "crawl_id", "host_id", "fingerprint"),
 )
-_KNOWN_SQLITE = text(
+KNOWN_SQLITE: Final = text(
     "SELECT k.i, u.state, u.depth, u.lease_id, u.reason FROM found_keys k"
     " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
 )
-_KNOWN_POSTGRESQL = Arrays(
+KNOWN_POSTGRESQL: Final = Arrays(
     "SELECT v.i - 1, u.state, u.depth, u.lease_id, u.reason FROM {rows}"
     " JOIN urls u ON u.crawl_id = v.crawl_id AND u.host_id = v.host_id AND u.fingerprint = v.fingerprint",
     schema.urls,
     ("crawl_id", "host_id", "fingerprint"),
 )
-_URL_COLUMNS = ("crawl_id", "host_id", "fingerprint", "url", "depth", "hops", "priority", "rank", "via_host", "via")
-_INSERT_URL = f"INSERT INTO urls ({', '.join(_URL_COLUMNS)}, state, attempts, flags)"
-_INSERT_URL_SQLITE = Bulk(
-    f"{_INSERT_URL} VALUES ({', '.join(':' + name for name in _URL_COLUMNS)}, 0, 0, 0)", _URL_COLUMNS
-)
-_INSERT_URL_POSTGRESQL = Arrays(
-    f"{_INSERT_URL} SELECT {', '.join('v.' + name for name in _URL_COLUMNS)}, 0, 0, 0 FROM {{rows}} ORDER BY v.i",
-    schema.urls,
-    _URL_COLUMNS,
-)
+_URL_COLUMNS = (
+    "crawl_id", "host_id", "fingerprint", "url", "depth", "hops", "priority", "rank", "via_host", "via", "state",
+    "attempts", "flags",
+)  # fmt: skip
+INSERT_URL: Final = inserting(schema.urls, _URL_COLUMNS)
+_FRESH = (int(UrlState.QUEUED), 0, 0)
 _NEARER = ("depth", "hops", "via_host", "via", "crawl_id", "host_id", "fingerprint")
 _LOWER = Bulk(
     "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via,"
@@ -80,10 +76,10 @@ _SEED_AGAIN = Bulk(
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
     ("rank", "priority", "crawl_id", "host_id", "fingerprint"),
 )
-_QUEUE = text(
-    "INSERT INTO queues (crawl_id, host_id, partition, queued, active_at_ms)"
-    " VALUES (:crawl_id, :host_id, :partition, :n, :now_ms)"
-    " ON CONFLICT (crawl_id, host_id) DO UPDATE SET queued = queues.queued + excluded.queued"
+QUEUE: Final = inserting(
+    schema.queues,
+    ("crawl_id", "host_id", "partition", "queued", "active_at_ms"),
+    "ON CONFLICT (crawl_id, host_id) DO UPDATE SET queued = queues.queued + excluded.queued",
 )
 _CRAWL = text("SELECT state FROM crawls WHERE crawl_id = :crawl_id")
 
@@ -196,9 +192,7 @@ def _host_ids(connection: Connection, partition: Partition, names: set[str], fou
         for name in unseen:
             ids[name] = HostId(numbered(found.next_host, partition))
             found.next_host += 1
-        connection.execute(
-            _INSERT_HOST, [{"host_id": ids[name], "partition": partition, "host": name} for name in unseen]
-        )
+        INSERT_HOST.run(connection, [(ids[name], partition, name) for name in unseen])
         connection.execute(_NEXT_HOST, {"next_host": found.next_host, "partition": partition})
     found.host_names.update((host_id, name) for name, host_id in ids.items())
     return ids
@@ -231,7 +225,7 @@ def _merge(
             deltas["discovered"] += 1
             deltas["queued"] += 1
             queued[crawl_id, host_id] += 1
-            new.append((*key, link.url, link.depth, link.hops, link.priority, rank, *via))
+            new.append((*key, link.url, link.depth, link.hops, link.priority, rank, *via, *_FRESH))
             continue
         deltas["known"] += 1
         state, depth, lease_id, reason = before
@@ -254,9 +248,7 @@ def _merge(
                 deltas["queued"] += 1
                 queued[crawl_id, host_id] += 1
                 again.append((rank, *nearer))
-    if new:
-        insert = _INSERT_URL_POSTGRESQL if connection.dialect.name == "postgresql" else _INSERT_URL_SQLITE
-        insert.run(connection, new)
+    INSERT_URL.run(connection, new)
     _LOWER.run(connection, lower)
     _AGAIN.run(connection, again)
     _SEED_AGAIN.run(connection, seeded)
@@ -264,14 +256,7 @@ def _merge(
     for _, _, crawl_id, _, _ in seeded:
         tallies[crawl_id, "excluded", SEED_DELETED] -= 1
     add_tallies(connection, partition, tallies)
-    if queued:
-        connection.execute(
-            _QUEUE,
-            [
-                {"crawl_id": crawl_id, "host_id": host_id, "partition": partition, "n": n, "now_ms": now_ms}
-                for (crawl_id, host_id), n in queued.items()
-            ],
-        )
+    QUEUE.run(connection, [(*key, partition, n, now_ms) for key, n in sorted(queued.items())])
     found.queues.update(queued)
 
 
@@ -288,8 +273,8 @@ def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlS
 
 def _known_rows(connection: Connection, keys: Sequence[_Key]) -> Iterable[Any]:
     if connection.dialect.name == "postgresql":
-        return _KNOWN_POSTGRESQL.run(connection, keys)
+        return KNOWN_POSTGRESQL.run(connection, keys)
     connection.execute(_MAKE_KEYS)
     connection.execute(_CLEAR_KEYS)
     _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
-    return connection.execute(_KNOWN_SQLITE)
+    return connection.execute(KNOWN_SQLITE)

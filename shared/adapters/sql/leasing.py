@@ -1,13 +1,15 @@
 """Transactions that claim a partition, lease URLs, grant leases and read queues."""
 
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
-from shared.adapters.sql.bulk import AMONG
+from shared.adapters.sql import schema
+from shared.adapters.sql.bulk import AMONG, Arrays, Each, inserting, updating
 from shared.adapters.sql.fence import pass_fence
 from shared.domain.crawl import Budget
 from shared.domain.errors import OwnershipLost
@@ -16,6 +18,7 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 from shared.domain.ledger import Claimed, LeasedUrl, LeaseRequest, LeaseRow, QueueRow
 
 _FINGERPRINT_BYTES = 16
+_lease_id = attrgetter("lease_id")
 
 _LEASED_URLS = text(
     "SELECT fingerprint, url, depth, attempts, hops, priority, flags, rank FROM urls"
@@ -26,25 +29,34 @@ _BEST = (
     "SELECT fingerprint FROM urls WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0"
     " ORDER BY rank LIMIT :most"
 )
-_TAKEN = "RETURNING fingerprint, url, depth, attempts, hops, priority, flags, rank"
-_TAKE_SQLITE = text(
+_TAKEN = "RETURNING urls.lease_id, urls.fingerprint, url, depth, attempts, hops, priority, flags, rank"
+TAKE_SQLITE: Final = text(
     "UPDATE urls SET state = 2, lease_id = :lease_id"
     f" WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0 AND fingerprint IN ({_BEST}) {_TAKEN}"
 )
-# An array, and no state: whatever PostgreSQL believes of a host's size, only the primary key can find these rows. With
-# IN it walks all that is queued, once for every row, until it has analysed a table that grows.
-_TAKE_POSTGRESQL = text(
-    "UPDATE urls SET state = 2, lease_id = :lease_id"
-    f" WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = ANY(ARRAY({_BEST})) {_TAKEN}"
+# All hosts at once, each a step of a loop over two indexes. No state in the outer condition: whatever PostgreSQL
+# believes of a host's size, only the primary key can find these rows again.
+TAKE_POSTGRESQL: Final = Arrays(
+    "WITH best AS MATERIALIZED (SELECT v.lease_id, v.crawl_id, v.host_id, q.fingerprint FROM {rows} CROSS JOIN LATERAL"
+    " (SELECT u.fingerprint FROM urls u WHERE u.crawl_id = v.crawl_id AND u.host_id = v.host_id AND u.state = 0"
+    " ORDER BY u.rank LIMIT v.rank) q)"
+    " UPDATE urls SET state = 2, lease_id = best.lease_id FROM best WHERE urls.crawl_id = best.crawl_id"
+    f" AND urls.host_id = best.host_id AND urls.fingerprint = best.fingerprint {_TAKEN}",
+    schema.urls,
+    ("lease_id", "crawl_id", "host_id", "rank"),
 )
-_INSERT_LEASE = text(
-    "INSERT INTO leases (lease_id, partition, term, crawl_id, spec, host_id, slot, pool, delay_ms, grants, expired,"
-    " fingerprints, issued_at_ms) VALUES (:lease_id, :partition, :term, :crawl_id, :spec, :host_id, :slot, :pool,"
-    " :delay_ms, 0, 0, :fingerprints, :issued_at_ms)"
-)
-_LEASE_QUEUE = text(
-    "UPDATE queues SET queued = queued - :n, leased = leased + :n, active_at_ms = :now_ms"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id"
+"""`rank` stands for how many to take of each host: a column like it, and a host stands there once."""
+
+_LEASE_COLUMNS = (
+    "lease_id", "partition", "term", "crawl_id", "spec", "host_id", "slot", "pool", "delay_ms", "grants", "expired",
+    "fingerprints", "issued_at_ms",
+)  # fmt: skip
+LEASE: Final = inserting(schema.leases, _LEASE_COLUMNS)
+LEASE_QUEUE: Final = updating(
+    schema.queues,
+    ("crawl_id", "host_id"),
+    ("leased", "active_at_ms"),
+    "queued = {t}.queued - {v}leased, leased = {t}.leased + {v}leased, active_at_ms = {v}active_at_ms",
 )
 _LEASE_COUNTERS = text(
     "UPDATE crawl_counters SET queued = queued - :n, leased = leased + :n, version = version + 1"
@@ -55,7 +67,13 @@ _SPENT = text(
     "SELECT coalesce(sum(pages + leased), 0) AS pages, coalesce(sum(bytes), 0) AS bytes"
     " FROM crawl_counters WHERE crawl_id = :crawl_id"
 )
-_GRANT = text("UPDATE leases SET grants = grants + 1 WHERE lease_id = :lease_id")
+_GRANT = "UPDATE leases SET grants = grants + 1 WHERE lease_id"
+GRANT: Final = Each(
+    schema.leases,
+    ("lease_id",),
+    sqlite=f"{_GRANT} = :lease_id",
+    postgresql=f"{_GRANT} = ANY(ARRAY(SELECT v.lease_id FROM {{rows}}))",
+)
 
 _QUEUE_COLUMNS = (
     "SELECT q.crawl_id, q.host_id, h.host, q.queued, q.waiting, q.next_due_ms, q.pages, q.leased, q.shard_cap,"
@@ -63,12 +81,22 @@ _QUEUE_COLUMNS = (
     " h.last_failure_ms, h.blocked_until_ms, h.visited_at_ms"
     " FROM queues q JOIN hosts h ON h.host_id = q.host_id"
 )
-_READY = text(
+_READY_QUEUES = (
     f"{_QUEUE_COLUMNS} WHERE q.crawl_id = :crawl_id AND q.partition = :partition AND q.queued + q.waiting > 0"
     " ORDER BY CASE WHEN h.blocked_until_ms <= :soon_ms AND (q.queued > 0 OR q.next_due_ms <= :soon_ms)"
     " THEN 0 ELSE 1 END, q.active_at_ms LIMIT :most"
 )
+# SQLite, which keeps no statistics here, prefers the primary key: it then reads the queues of all partitions.
+_READY = {
+    "sqlite": text(_READY_QUEUES.replace("FROM queues q", "FROM queues q INDEXED BY queues_ready")),
+    "postgresql": text(_READY_QUEUES),
+}
 _ONE_QUEUE = text(f"{_QUEUE_COLUMNS} WHERE q.crawl_id = :crawl_id AND q.host_id = :host_id")
+QUEUES_POSTGRESQL: Final = Arrays(
+    f"{_QUEUE_COLUMNS} JOIN {{rows}} ON q.crawl_id = v.crawl_id AND q.host_id = v.host_id ORDER BY v.i",
+    schema.queues,
+    ("crawl_id", "host_id"),
+)
 
 _PROMOTED_AT_ONCE = 5_000
 _DUE = (
@@ -97,10 +125,7 @@ def load(connection: Connection, partition: Partition, term: Term) -> Claimed:
         raise OwnershipLost(f"partition {partition} was claimed under term {row.owner_term}")
     position = Position(row.stream_created_ns, row.outcome_seq, row.outcome_ns, row.discovery_seq, row.discovery_ns)
     leases = connection.execute(
-        text(
-            "SELECT l.*, h.host FROM leases l JOIN hosts h ON h.host_id = l.host_id"
-            " WHERE l.partition = :partition ORDER BY l.lease_id"
-        ),
+        text("SELECT l.*, h.host FROM leases l JOIN hosts h ON h.host_id = l.host_id WHERE l.partition = :partition"),
         {"partition": partition},
     ).all()
     return Claimed(
@@ -108,7 +133,7 @@ def load(connection: Connection, partition: Partition, term: Term) -> Claimed:
         position=position,
         next_host=row.next_host,
         next_lease=row.next_lease,
-        leases=tuple(_lease_row(connection, lease) for lease in leases),
+        leases=tuple(_lease_row(connection, lease) for lease in sorted(leases, key=_lease_id)),
     )
 
 
@@ -127,17 +152,37 @@ def dispatch(
         {"next_lease": next_lease, "partition": fence.partition},
     )
     left = {crawl_id: _left(connection, crawl_id, budgets[crawl_id]) for crawl_id in sorted(budgets)}
-    rows = []
-    for request in requests:
-        most = min(request.most, left.get(request.crawl_id, request.most))
-        row = _take(connection, request, most, now_ms) if most > 0 else None
-        if row is not None:
-            rows.append(row)
-            if request.crawl_id in left:
-                left[request.crawl_id] -= len(row.order)
+    rows: list[LeaseRow] = []
+    for some in _together(connection, requests, left):
+        most = [min(request.most, left.get(request.crawl_id, request.most)) for request in some]
+        taken = _take(connection, [(request, n) for request, n in zip(some, most, strict=True) if n > 0], now_ms)
+        for row in taken:
+            if row.crawl_id in left:
+                left[row.crawl_id] -= len(row.order)
+        rows += taken
     if rows:
         _record(connection, fence, rows, now_ms)
     return rows
+
+
+def _together(
+    connection: Connection, requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]
+) -> Iterable[Sequence[LeaseRequest]]:
+    """The requests in parts that one statement each may take: on SQLite one by one, for nothing is sent anywhere.
+
+    A queue stands in a part once, or two leases would take the same URLs; and what one request of a crawl with a budget
+    takes decides what the next may.
+    """
+    part: dict[tuple[CrawlId, HostId], LeaseRequest] = {}
+    alone = connection.dialect.name != "postgresql"
+    for request in requests:
+        key = (request.crawl_id, request.host_id)
+        if part and (alone or key in part or request.crawl_id in bounded):
+            yield list(part.values())
+            part = {}
+        part[key] = request
+    if part:
+        yield list(part.values())
 
 
 def _left(connection: Connection, crawl_id: CrawlId, budget: Budget) -> int:
@@ -154,13 +199,28 @@ def _left(connection: Connection, crawl_id: CrawlId, budget: Budget) -> int:
     return sys.maxsize if budget.max_pages is None else budget.max_pages - spent.pages
 
 
-def _take(connection: Connection, request: LeaseRequest, most: int, now_ms: int) -> LeaseRow | None:
-    keys = {"crawl_id": request.crawl_id, "host_id": request.host_id}
-    take = _TAKE_POSTGRESQL if connection.dialect.name == "postgresql" else _TAKE_SQLITE
-    rows = connection.execute(take, keys | {"lease_id": request.lease_id, "most": most})
+def _take(connection: Connection, wanted: Sequence[tuple[LeaseRequest, int]], now_ms: int) -> list[LeaseRow]:
+    """Lease up to so many of each request's queue, of which no two are the same; what there was of each."""
+    if not wanted:
+        return []
+    taken: dict[int, list[Any]] = defaultdict(list)
+    for row in _taken(connection, wanted):
+        taken[row.lease_id].append(row)
+    return [_leased(request, taken[request.lease_id], now_ms) for request, _ in wanted if request.lease_id in taken]
+
+
+def _taken(connection: Connection, wanted: Sequence[tuple[LeaseRequest, int]]) -> Iterable[Any]:
+    if connection.dialect.name == "postgresql":
+        keys = [(request.lease_id, request.crawl_id, request.host_id, most) for request, most in wanted]
+        yield from TAKE_POSTGRESQL.run(connection, keys)
+        return
+    for request, most in wanted:
+        keys_of = {"lease_id": request.lease_id, "crawl_id": request.crawl_id, "host_id": request.host_id}
+        yield from connection.execute(TAKE_SQLITE, keys_of | {"most": most})
+
+
+def _leased(request: LeaseRequest, rows: Sequence[Any], now_ms: int) -> LeaseRow:
     taken = sorted(rows, key=lambda row: int(row.rank))
-    if not taken:
-        return None
     order = tuple(Fingerprint(row.fingerprint) for row in taken)
     return LeaseRow(
         lease_id=request.lease_id,
@@ -179,29 +239,20 @@ def _take(connection: Connection, request: LeaseRequest, most: int, now_ms: int)
 
 def _record(connection: Connection, fence: Fence, rows: Sequence[LeaseRow], now_ms: int) -> None:
     """The leases themselves, and what they take from their queues and crawls."""
-    connection.execute(
-        _INSERT_LEASE,
+    LEASE.run(
+        connection,
         [
-            {
-                "lease_id": row.lease_id,
-                "partition": fence.partition,
-                "term": fence.term,
-                "crawl_id": row.crawl_id,
-                "spec": row.spec,
-                "host_id": row.host_id,
-                "slot": row.slot,
-                "pool": row.pool,
-                "delay_ms": row.delay_ms,
-                "fingerprints": b"".join(row.order),
-                "issued_at_ms": now_ms,
-            }
+            (
+                row.lease_id, fence.partition, fence.term, row.crawl_id, row.spec, row.host_id, row.slot, row.pool,
+                row.delay_ms, 0, 0, b"".join(row.order), now_ms,
+            )
             for row in rows
         ],
-    )
-    connection.execute(
-        _LEASE_QUEUE,
-        [{"crawl_id": row.crawl_id, "host_id": row.host_id, "n": len(row.order), "now_ms": now_ms} for row in rows],
-    )
+    )  # fmt: skip
+    out = Counter[tuple[CrawlId, HostId]]()
+    for row in rows:
+        out[row.crawl_id, row.host_id] += len(row.order)
+    LEASE_QUEUE.run(connection, [(n, now_ms, *key) for key, n in sorted(out.items())])
     leased = Counter[CrawlId]()
     for row in rows:
         leased[row.crawl_id] += len(row.order)
@@ -214,7 +265,7 @@ def _record(connection: Connection, fence: Fence, rows: Sequence[LeaseRow], now_
 def grant(connection: Connection, fence: Fence, leases: Sequence[LeaseId]) -> None:
     """Count a grant of each lease."""
     pass_fence(connection, fence)
-    connection.execute(_GRANT, [{"lease_id": lease_id} for lease_id in leases])
+    GRANT.run(connection, [(lease_id,) for lease_id in leases])
 
 
 def still_owner(connection: Connection, fence: Fence) -> bool:
@@ -230,12 +281,15 @@ def ready_queues(
 ) -> list[QueueRow]:
     """Queues of a crawl with something in them: those with work by `soon_ms`, then the least recently served."""
     keys = {"crawl_id": crawl_id, "partition": partition, "most": most, "soon_ms": soon_ms}
-    rows = connection.execute(_READY, keys)
+    rows = connection.execute(_READY[connection.dialect.name], keys)
     return [QueueRow(*row) for row in rows]
 
 
 def queue_rows(connection: Connection, keys: Sequence[tuple[CrawlId, HostId]]) -> list[QueueRow]:
     """The named queues, those that exist."""
+    if connection.dialect.name == "postgresql":
+        rows: Iterable[Any] = QUEUES_POSTGRESQL.run(connection, keys) if keys else ()
+        return [QueueRow(*row) for row in rows]
     found: list[QueueRow] = []
     for crawl_id, host_id in keys:
         row = connection.execute(_ONE_QUEUE, {"crawl_id": crawl_id, "host_id": host_id}).first()

@@ -11,9 +11,12 @@ session, and whoever waits gets the lock, because it may wait longer than that (
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from operator import itemgetter
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -37,7 +40,9 @@ _BACK_OFF_S: Final = 0.02
 _FAREWELL_S: Final = 2.0
 
 _PLANNING: Final = {"random_page_cost": "1.1", "jit": "off"}
-"""All that is hot goes by an index and is short."""
+_BY_INDEX: Final = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+"""What masters do is short and goes by an index, whatever the server believes of how full a table is: with statistics
+of a table that was small it reads all of one that has grown (tests/contract/test_plans.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +89,15 @@ class PostgresPool:
         self._url = url
         self._settings = settings or PostgresSettings()
         self._sessions: WeakSet[_Session] = WeakSet()
-        self._writer = _engine(url, self._settings, self._settings.writers, opened=self._sessions.add)
+        self._taken: list[tuple[str, float]] = []
+        self._writer = _engine(
+            url, self._settings, self._settings.writers, planning=_BY_INDEX, opened=self._sessions.add
+        )
         self._reader = _engine(
             url,
             self._settings,
             self._settings.readers,
+            planning=_BY_INDEX,
             opened=self._sessions.add,
             isolation_level="REPEATABLE READ",
             execution_options={"postgresql_readonly": True},
@@ -130,13 +139,35 @@ class PostgresPool:
     async def _transact(self, engine: AsyncEngine, transaction: Callable[[Connection], T]) -> T:
         for left in reversed(range(self._settings.tries)):
             try:
-                async with engine.begin() as connection:
+                async with engine.begin() as connection, self._taking(transaction):
                     return await connection.run_sync(transaction)
+            except PoolTimeout as error:
+                raise Transient(self._exhausted()) from error
             except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                 if not left or sqlstate(error) not in _AGAIN:
                     raise mapped(error) from error
             await asyncio.sleep(random.uniform(0, _BACK_OFF_S * (self._settings.tries - left)))
         raise AssertionError("a settled transaction has returned or raised")
+
+    @asynccontextmanager
+    async def _taking(self, transaction: Callable[[Connection], object]) -> AsyncIterator[None]:
+        """Remember who has a connection, and since when."""
+        taken = (_told(transaction), asyncio.get_running_loop().time())
+        self._taken.append(taken)
+        try:
+            yield
+        finally:
+            self._taken.remove(taken)
+
+    def _exhausted(self) -> str:
+        """Why there is no connection left, said of those who have them."""
+        now = asyncio.get_running_loop().time()
+        who = ", ".join(f"{where} for {now - since:.1f} s" for where, since in sorted(self._taken, key=itemgetter(1)))
+        return (
+            f"no connection to the database became free within {self._settings.statement_s:g} s; taken by"
+            f" {who or 'nobody that runs a transaction'}. Look at what these wait for in pg_stat_activity, or own fewer"
+            " partitions with each master"
+        )
 
 
 def patient_engine(url: str, *, read_only: bool = False) -> AsyncEngine:
@@ -184,6 +215,7 @@ def _engine(
     settings: PostgresSettings,
     size: int,
     *,
+    planning: Mapping[str, str] = MappingProxyType({}),
     opened: Callable[[_Session], None] = lambda session: None,
     **options: Any,
 ) -> AsyncEngine:
@@ -201,6 +233,7 @@ def _engine(
                 "lock_timeout": _ms(settings.lock_s),
                 "statement_timeout": _ms(settings.statement_s),
                 **_PLANNING,
+                **planning,
             },
         )
         opened(session)
@@ -215,6 +248,14 @@ def _engine(
         pool_pre_ping=True,
         **options,
     )
+
+
+def _told(transaction: Callable[[Connection], object]) -> str:
+    """Where a transaction is written."""
+    code = getattr(transaction, "__code__", None)
+    if code is None:
+        return repr(transaction)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno} ({transaction.__qualname__})"
 
 
 def _patient(settings: PostgresSettings) -> PostgresSettings:
