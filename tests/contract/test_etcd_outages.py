@@ -21,6 +21,7 @@ from tests.support.etcd import (
     settled,
     stopped,
 )
+from tests.support.faults.link import links
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,6 +97,21 @@ def test_an_outage_shorter_than_its_time_does_not_end_a_session_and_a_longer_one
                 assert not leader.acting(CLOCK.elapsed())
             async with c.session(3) as again:
                 await again.campaign("/t/leader", b"")
+
+    run(story)
+
+
+def test_an_etcd_that_takes_long_to_answer_a_connection_is_connected_to(tmp_path: Path) -> None:
+    """Far away, or on a machine with too much to do: an attempt to connect that is given up and begun anew within a
+    second never comes to an end."""
+
+    async def story() -> None:
+        with links() as wires:
+            async with etcd(tmp_path / "etcd") as server:
+                port = wires.between("m1", "etcd", server.endpoint)
+                wires.delay("m1", "etcd", 0.8)
+                async with coordinator(f"http://127.0.0.1:{port}", attempt_s=5.0, answer_s=30.0) as c:
+                    assert await c.get("/t/k") is None
 
     run(story)
 

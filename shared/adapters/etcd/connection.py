@@ -30,7 +30,8 @@ _OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
     # The default waits up to two minutes after a long outage.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # No wait, whatever its name: how long an attempt to connect may take. The two others bound the waits.
+    ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_retries", 0),
