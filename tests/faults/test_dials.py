@@ -49,10 +49,14 @@ def test_a_turn_is_seen_by_whoever_looks_and_holds_until_the_next(tmp_path: Path
 
 
 def test_a_slow_database_takes_its_time_for_every_commit_until_it_is_as_before(postgres_server: PostgresServer) -> None:
-    async def commit_s(connection: asyncpg.Connection) -> float:
-        began = time.monotonic()
-        await connection.execute("INSERT INTO t VALUES (1)")
-        return time.monotonic() - began
+    async def slow(connection: asyncpg.Connection) -> bool:
+        """Whether each of five commits took its time: one does on any machine, now and then."""
+        took_s = []
+        for _ in range(5):
+            began = time.monotonic()
+            await connection.execute("INSERT INTO t VALUES (1)")
+            took_s.append(time.monotonic() - began)
+        return min(took_s) >= FLUSH_MS / 1000
 
     async def run() -> None:
         connection = await asyncpg.connect(await postgres_server.database(empty=True))
@@ -61,13 +65,12 @@ def test_a_slow_database_takes_its_time_for_every_commit_until_it_is_as_before(p
             postgres_server.slow_down(FLUSH_MS)
             try:
                 async with asyncio.timeout(30):  # it reads its configuration when it gets to it
-                    while await commit_s(connection) < FLUSH_MS / 1000:
+                    while not await slow(connection):
                         pass
-                assert min([await commit_s(connection) for _ in range(3)]) >= FLUSH_MS / 1000
             finally:
                 postgres_server.slow_down(0)
             async with asyncio.timeout(30):
-                while await commit_s(connection) >= FLUSH_MS / 1000:
+                while await slow(connection):
                     pass
         finally:
             await connection.close()

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -115,8 +116,11 @@ class Background:
     ) -> None:
         self._over.set()
         self._thread.join()
-        if self._error is not None and error is None:
+        if self._error is None:
+            return
+        if error is None:
             raise self._error
+        error.add_note("and before that, in the background:\n" + "".join(traceback.format_exception(self._error)))
 
     def _run(self) -> None:
         try:

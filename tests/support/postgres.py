@@ -39,6 +39,8 @@ _OPTIONS: Final = {
     "max_connections": "60",
     "log_min_messages": "log",
 }
+_LOOK_S: Final = 10.0
+"""So long a look may wait for a server that is struck; asyncpg's own minute is beyond every bound of a test."""
 _FLUSHES: Final = "fsync = {}\ncommit_delay = {}\ncommit_siblings = 0\n"
 
 
@@ -210,7 +212,11 @@ class PostgresLook:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._connection = self._run(asyncpg.connect(url))
+        try:
+            self._connection = self._run(asyncpg.connect(url, timeout=_LOOK_S, command_timeout=_LOOK_S))
+        except BaseException:
+            self._end()
+            raise
 
     def __call__(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """Rows of a query with `?` places."""
@@ -222,7 +228,12 @@ class PostgresLook:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def close(self) -> None:
-        self._run(self._connection.close())
+        try:
+            self._run(self._connection.close(timeout=_LOOK_S))
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

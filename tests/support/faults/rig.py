@@ -156,6 +156,14 @@ class Rig:
         except (OSError, Transient, asyncpg.PostgresError, asyncpg.InterfaceError):
             return False
 
+    def described(self) -> str:
+        """What can be seen at the moment, for whoever asks why it is not whole."""
+        try:
+            leader, owned = self.cluster.leader(), self.cluster.assigned()
+            return f"{self.standing()} under {leader}, {asyncio.run(self._registered())} registered, owners {owned}"
+        except (OSError, Transient, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            return f"nothing that could be seen: {error!r}"
+
     def up(self, dead: str | None = None) -> bool:
         """Whether etcd knows all members but the dead one."""
         try:

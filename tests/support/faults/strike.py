@@ -57,8 +57,13 @@ def _bereaved(rig: Rig, fault: Fault, victim: str, *, then_at_once: bool) -> int
 def _whole(rig: Rig, since: Standing, bereft: frozenset[int], fault: Fault, dead: str | None = None) -> int:
     """When it was. Its bound counts from when all processes have come up: on a machine with much else to do a start may
     take longer than all that follows."""
-    rig.cluster.wait_until(lambda: rig.up(dead), f"all members are up after {fault.name}", START_S)
-    rig.cluster.wait_until(lambda: rig.whole(since, bereft, dead), f"the cluster is whole after {fault.name}", WHOLE_S)
+    cluster = rig.cluster
+    try:
+        cluster.wait_until(lambda: rig.up(dead), f"all members are up after {fault.name}", START_S)
+        cluster.wait_until(lambda: rig.whole(since, bereft, dead), f"the cluster is whole after {fault.name}", WHOLE_S)
+    except AssertionError as error:
+        error.add_note(f"{since} became {rig.described()}; {sorted(bereft)} were to change hands")
+        raise
     return time.monotonic_ns()
 
 
