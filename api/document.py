@@ -34,6 +34,7 @@ TAGS: Final = [
     {"name": "events", "description": "What happens, as it happens: Server-Sent Events that resume where you were."},
     {"name": "urls", "description": "What is known of URLs, and why they are in the state they are in."},
     {"name": "pages", "description": "What was stored: records of fetches, bodies from the archive, exports."},
+    {"name": "items", "description": "What rules took out of pages."},
     {"name": "hosts", "description": "What is known of hosts, and how they are spared."},
     {"name": "cluster", "description": "Masters, workers, the leader and who owns what."},
     {"name": "config", "description": "What may be turned while everything runs."},

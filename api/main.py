@@ -24,6 +24,7 @@ from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import installed_list, use_list, use_snapshot
 from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.settings import StreamSettings, nats_tls_of
+from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.room import size_of
 from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
@@ -94,6 +95,7 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
             master = Standalone(
                 spec,
                 store=store,
+                items=SqlItems(store.executor),
                 broker=broker,
                 specs=LocalSpecs(settings.dir / SPECS),
                 clock=clock,
@@ -143,6 +145,8 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             ack_wait_s=settings.ack_wait_s,
             events_age_s=settings.events_age_s,
             events_bytes=settings.events_bytes,
+            items_age_s=settings.items_age_s,
+            items_bytes=settings.items_bytes,
             reports_bytes=settings.reports_bytes or -1,
         )
         broker = await _waiting(
@@ -175,6 +179,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             view=view,
             keys=keys,
             store=store,
+            items=SqlItems(store.executor),
             desired=desired,
             kind=kind,
             broker=broker,

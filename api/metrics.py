@@ -75,16 +75,21 @@ GAPS = Metric("report_gaps_total", "counter", "Messages of workers that are miss
 RELOADS = Metric("owner_reloads_total", "counter", "Partitions loaded anew, as a transaction's fate was unknown.")
 STREAMS = Metric("report_streams_replaced_total", "counter", "Partitions that found another stream than before.")
 
+ITEMS = Metric("items_stored_total", "counter", "Items put in the table, by the leader; those of a page again, too.")
+ITEM_LAG = Metric("item_lag_seconds", "histogram", "From when the broker stored items until they were in the table.")
+ITEMS_MISSED = Metric("item_messages_missed_total", "counter", "Messages of items that left their stream unread.")
+
 METRICS: Final = (
     MASTER, LEADER, TERM, LEASE, LOST, VIEW, MEMBERS, PARTITIONS, OWNED, CRAWLS, POOL_WORKERS, POOL_FREE,
     URLS, PAGES, BYTES, DRIFT, READ_AGE, QUEUES, HOSTS, SHARDS, SHARD_AGE, REPORTS, FULLNESS, REPORT_AGE, REPORT_LAG,
     WORK, OUTCOMES, ENDS, HOST_FAILURES, STALE, LINKS, DISPATCHED, DISPATCHED_URLS, REFUSED, UNPUBLISHED, REPLACED,
-    GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, USED, LIMIT, SHORT,
+    GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, ITEMS, ITEM_LAG, ITEMS_MISSED, USED, LIMIT,
+    SHORT,
 )  # fmt: skip
 
 _STATES: Final = ("queued", "leased", "done", "failed", "excluded")
 _LINKS: Final = ("new", "known", "refused", "repeated")
-_LETTERS: Final = ("url", "outcome", "discovery")
+_LETTERS: Final = ("url", "outcome", "discovery", "items")
 _ANSWERS: Final = ("go", "wait", "gone", "superseded", "none")
 
 
@@ -194,6 +199,7 @@ class MasterMetrics:
         yield HOST_FAILURES, hosts
         yield LINKS, {(result,): tally.links[result] for result in _LINKS}
         yield GRANTS, {(answer,): tally.answers[answer] for answer in _ANSWERS}
+        yield ITEM_LAG, {(): tally.item_lag}
         yield LETTERS, {(kind,): tally.dead_letters[kind] for kind in _LETTERS}
         for metric, n in (
             (STALE, tally.stale),
@@ -206,6 +212,8 @@ class MasterMetrics:
             (GAPS, tally.gaps),
             (RELOADS, tally.reloads),
             (STREAMS, tally.new_streams),
+            (ITEMS, tally.items_stored),
+            (ITEMS_MISSED, tally.items_missed),
         ):
             yield metric, {(): n}
 

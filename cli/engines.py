@@ -121,6 +121,8 @@ async def broker_of(settings: ClusterMasterSettings) -> AsyncIterator["NatsBroke
         ack_wait_s=settings.ack_wait_s,
         events_age_s=settings.events_age_s,
         events_bytes=settings.events_bytes,
+        items_age_s=settings.items_age_s,
+        items_bytes=settings.items_bytes,
     )
     broker = await NatsBroker.connect(
         listed(settings.nats_url),

@@ -47,6 +47,8 @@ _MASTER: Final = {
     "--metrics-s": ("metrics_s", "S", "how often metrics are read from SQL (default: 5)"),
     "--events-age-s": ("events_age_s", "S", "older events are forgotten (default: a week)"),
     "--events-bytes": ("events_bytes", "N", "the oldest events above this size are forgotten (default: 256 MiB)"),
+    "--items-age-s": ("items_age_s", "S", "older items leave their stream (default: a week)"),
+    "--items-bytes": ("items_bytes", "N", "above this size the oldest items leave their stream (default: 1 GiB)"),
     "--database-bytes": ("database_bytes", "N", "the size at which PostgreSQL counts as full (default: none)"),
     "--reports-bytes": ("reports_bytes", "N", "what reports may take in NATS (default: what it has)"),
     "--nats-store": ("nats_store", "DIR", "the folder of NATS's files, where it is on this machine: watches its disk"),
@@ -59,6 +61,8 @@ _WORKER: Final = {
     "--connections": ("connections", "N", "kept open at once, at least its visits (default: 512)"),
     "--report-s": ("report_s", "S", "longest time a finished page waits to be reported (default: 2)"),
     "--grace-s": ("grace_s", "S", "how long visits may go on after a stop (default: 10)"),
+    "--extract-s": ("extract_s", "S", "processor time to take items out of one page (default: 2)"),
+    "--extract-bytes": ("extract_bytes", "N", "memory to take items out of one page (default: 1 GiB)"),
     "--metrics": ("metrics", "HOST:PORT", "where its metrics are served (default: nowhere)"),
 }
 _ROLES: Final = {"master": {**_SHARED, **_MASTER}, "worker": {**_SHARED, **_WORKER}}

@@ -75,6 +75,7 @@ class WorkerSettings(_Process, frozen=True, kw_only=True):
     `visits`: URL shards in hand at once. `connections`: kept open. `grace_s`: how long visits may go on after a stop.
     `report_s`: longest time a finished page waits to be reported. `metrics`: where they are served, as `host:port`; not
     at all without. `metrics_crawls`: so many crawls have metrics of their own, the others share theirs.
+    `extract_s`, `extract_bytes`: processor time and memory that taking items out of one page may take.
     """
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -85,6 +86,8 @@ class WorkerSettings(_Process, frozen=True, kw_only=True):
     report_s: Annotated[float, Meta(ge=0.01, le=60.0)] = 2.0
     metrics: str = ""
     metrics_crawls: Annotated[int, Meta(ge=0, le=10_000)] = MOST_CRAWLS
+    extract_s: Annotated[float, Meta(ge=0.1, le=60.0)] = 2.0
+    extract_bytes: Annotated[int, Meta(ge=1 << 28)] = 1 << 30
 
 
 class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,18 +95,18 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `id` names it among the masters; a second process of the same name takes its place. `etcd` and `nats_url` are
     endpoints separated by commas, `pools` the names of pools. `nats_replicas`: on so many servers of a NATS cluster
-    every stream is kept, or on more where it is already. `database`: a path or `sqlite:` URL of a file on a local
-    disk, or a `postgresql:` URL. `partitions` is fixed when the cluster is first used. `http`: where its API listens,
-    over TLS with `tls_cert` and `tls_key`, for holders of a certificate of `tls_client_ca` alone where that is told;
+    every stream is kept, or on more where it is already. `database`: a path or `sqlite:` URL of a file on a local disk,
+    or a `postgresql:` URL. `partitions` is fixed when the cluster is first used. `http`: where its API listens, over
+    TLS with `tls_cert` and `tls_key`, for holders of a certificate of `tls_client_ca` alone where that is told;
     `address`: where the others reach it, if that is another place. `tls_ca` has signed the masters' certificates, if it
-    is not `tls_client_ca`. `metrics_crawls`: so many crawls have metrics of
-    their own, the others share theirs; `metrics_s`: how often what SQL knows is read for them. `archive`: the folder
-    that workers write their segments to, where this master can read it; stored pages are served from it.
-    `events_age_s` and `events_bytes`: events older than this, and the oldest above this size, are forgotten;
-    `event_streams`: so many clients may follow events on this master at once. `database_bytes`: the size at which a
-    PostgreSQL database counts as full, `reports_bytes` what reports may take in NATS, 0 both: no bound; `nats_store`:
-    the folder of NATS's files, where it lies on this machine. `member_ttl_s`: after so long a silence
-    it counts as dead. The rest as in MasterSettings.
+    is not `tls_client_ca`. `metrics_crawls`: so many crawls have metrics of their own, the others share theirs;
+    `metrics_s`: how often what SQL knows is read for them. `archive`: the folder that workers write their segments to,
+    where this master can read it; stored pages are served from it. `events_age_s` and `events_bytes`: events older than
+    this, and the oldest above this size, are forgotten; `items_age_s` and `items_bytes`: the same of items in their
+    stream; `event_streams`: so many clients may follow events on this master at once. `database_bytes`: the size at
+    which a PostgreSQL database counts as full, `reports_bytes` what reports may take in NATS, 0 both: no bound;
+    `nats_store`: the folder of NATS's files, where it lies on this machine. `member_ttl_s`: after so long a silence it
+    counts as dead. The rest as in MasterSettings.
     """
 
     id: MemberId
@@ -134,6 +137,8 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 64
     events_age_s: Annotated[float, Meta(ge=60.0, le=365 * 24 * 3600.0)] = 7 * 24 * 3600.0
     events_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
+    items_age_s: Annotated[float, Meta(ge=60.0, le=365 * 24 * 3600.0)] = 7 * 24 * 3600.0
+    items_bytes: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
     event_streams: Annotated[int, Meta(ge=1, le=10_000)] = 64
     database_bytes: Annotated[int, Meta(ge=0)] = 0
     reports_bytes: Annotated[int, Meta(ge=0)] = 0

@@ -15,6 +15,7 @@ from shared.domain.scope import CompiledScope
 from shared.domain.software import VERSION
 from shared.ports.fetcher import Fetcher
 from shared.ports.specs import PublishedSpec, SpecSource
+from workers.extract.applying import PageRules
 from workers.fetch.egress import EgressRules
 from workers.outlinks import KnownLinks, OutlinkResolver
 
@@ -33,6 +34,7 @@ class ActiveCrawl:
     spec: CrawlSpec
     scope: CompiledScope
     outlinks: OutlinkResolver
+    rules: PageRules
     token: str
     product: str
     headers: tuple[tuple[str, str], ...]
@@ -116,6 +118,7 @@ class Crawls:
             spec=spec,
             scope=scope,
             outlinks=OutlinkResolver(crawl_id, revision, scope, spec.extract, self._known),
+            rules=PageRules(spec.extract.items, spec.extract.item_limits()),
             token=token,
             product=token.lower(),
             headers=_headers(spec, agent),

@@ -38,6 +38,7 @@ from shared.tls import following, server_tls
 from workers.archive import WarcArchive
 from workers.crawls import Crawls
 from workers.exposition import exposing
+from workers.extract.extractor import Extractor
 from workers.fetch.curl import CurlFetcher
 from workers.fetch.egress import EgressRules
 from workers.metrics import WorkerMetrics
@@ -121,6 +122,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
 
     async with (
         _archive(settings, clock) as archive,
+        _extractor(settings) as extractor,
         _place(settings, clock) as place,
         _crawls(Crawls(_specs(settings, place), KnownLinks(), open_fetcher)) as crawls,
         Tasks() as background,
@@ -142,6 +144,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
             owners=Owners(broker, clock),
             robots=RobotsCache(broker, clock),
             archive=archive,
+            extractor=extractor,
             reporter=reporter,
             ack_wait_s=settings.ack_wait_s,
             tally=tally,
@@ -236,6 +239,15 @@ async def _archive(settings: WorkerSettings, clock: SystemClock) -> AsyncIterato
         yield archive
     finally:
         await archive.close()
+
+
+@asynccontextmanager
+async def _extractor(settings: WorkerSettings) -> AsyncIterator[Extractor]:
+    extractor = Extractor(cpu_s=settings.extract_s, memory_bytes=settings.extract_bytes)
+    try:
+        yield extractor
+    finally:
+        await extractor.close()
 
 
 def _tuning(

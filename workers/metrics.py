@@ -43,14 +43,17 @@ UNREPORTED_LINKS = Metric("unreported_links", "gauge", "Links of these pages.")
 FLUSHES = Metric("report_flush_duration_seconds", "histogram", "From the archive's sync to the last acknowledgement.")
 FLUSHING = Metric("report_flush_running_seconds", "gauge", "For how long the present one has been going on.")
 
+ITEMS = Metric("items_total", "counter", "Items that rules took out of pages and the broker acknowledged.", ("crawl",))
+REFUSED_ITEMS = Metric("refused_items_total", "counter", "What rules matched and is no item.", ("crawl", "reason"))
+
 METRICS: Final = (
     WORKER, OPEN, LIMIT, PULLING, VISITS, MALFORMED, FETCHES, FETCHED, DENIED, DURATION, FAILURES, WAITS, ARCHIVED,
     ARCHIVED_BYTES, COMMITS, COMMIT_FAILURES, BUFFERED, PUBLISHED, LINKS, UNREPORTED, UNREPORTED_LINKS, FLUSHES,
-    FLUSHING, LEASE, LOST, USED, LIMIT_OF_ROOM, SHORT,
+    FLUSHING, ITEMS, REFUSED_ITEMS, LEASE, LOST, USED, LIMIT_OF_ROOM, SHORT,
 )  # fmt: skip
 
 _ENDS: Final = {"settled": "Settled", "handed_back": "HandBack", "left": "Left"}
-_KINDS: Final = ("outcome", "discovery")
+_KINDS: Final = ("outcome", "discovery", "items")
 
 
 class WorkerMetrics:
@@ -102,13 +105,16 @@ class WorkerMetrics:
 
     def _fetched(self) -> Iterator[tuple[Metric, Values]]:
         tally = self._tally
-        by_kind: dict[str, dict[tuple[str, ...], float]] = {"status": {}, "denied": {}, "bytes": {}}
+        kinds = ("status", "denied", "bytes", "items", "refused_items")
+        by_kind: dict[str, dict[tuple[str, ...], float]] = {kind: {} for kind in kinds}
         for crawl, counts in tally.crawls.named().items():
             for (kind, key), n in counts.items():
                 by_kind[kind][(crawl, key) if key else (crawl,)] = n
         yield FETCHES, by_kind["status"]
         yield FETCHED, by_kind["bytes"]
         yield DENIED, by_kind["denied"]
+        yield ITEMS, by_kind["items"]
+        yield REFUSED_ITEMS, by_kind["refused_items"]
         yield DURATION, {(): tally.fetches}
         yield FAILURES, {(kind,): n for kind, n in tally.failures.items()}
         yield WAITS, {(): tally.waits}

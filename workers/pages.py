@@ -6,6 +6,7 @@ from typing import Final
 from shared.domain.fetch import Answer
 from shared.domain.url import Location, locate
 from workers.crawls import ActiveCrawl
+from workers.extract.applying import Html
 from workers.outlinks import Outlinks, redirect_target
 from workers.parse.charset import sniff
 from workers.parse.directives import x_robots_tag
@@ -28,7 +29,8 @@ class Reading:
     """An answer, read.
 
     `found` are the links to report, at `depth` and `hops`; `outlinks`, where it is a page, is to be acknowledged when
-    their report was. `links` counts outlinks in scope, `archived` is what the metadata record says of them.
+    their report was. `links` counts outlinks in scope, `archived` is what the metadata record says of them. `html`:
+    what items may be taken from.
     """
 
     mime: str
@@ -40,6 +42,7 @@ class Reading:
     links: int = 0
     outlinks: Outlinks | None = None
     archived: tuple[tuple[str, str], ...] = ()
+    html: Html | None = None
 
 
 def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answer) -> Reading:
@@ -54,7 +57,8 @@ def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answ
     mime = (media_type(content_type) or (_SNIFFED[media] if body else ""))[:_MIME]
     if media is not Media.HTML:
         return Reading(mime)
-    parsed = parse_html(body, charset=sniff(body, content_type), options=crawl.spec.extract, product=crawl.product)
+    charset = sniff(body, content_type)
+    parsed = parse_html(body, charset=charset, options=crawl.spec.extract, product=crawl.product)
     forbidden = crawl.obeys_robots and (parsed.robots.nofollow or _nofollow_by_header(crawl, answer))
     outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=forbidden)
     return Reading(
@@ -65,6 +69,7 @@ def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answ
         links=len(outlinks.fresh) + outlinks.known,
         outlinks=outlinks,
         archived=tuple([(url, "L a/@href") for url in outlinks.urls]),
+        html=Html(body, charset, parsed.base_href),
     )
 
 

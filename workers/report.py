@@ -1,9 +1,9 @@
-"""What was learned is reported: archive durable -> discoveries acknowledged -> outcomes acknowledged, in this order.
+"""What was learned is reported: archive durable -> discoveries -> items -> outcomes acknowledged, in this order.
 
 One flush runs at a time and takes everything that came until it began, of all visits; the next takes what came
 meanwhile. Each step of a flush is over for all its pages before the next begins, so whoever sees an outcome may rely on
-its links being in the stream and its record on the disk. A flush begins when a visit ends, and `report_s` after the
-oldest page came.
+its links and items being in their streams and its record on the disk. A flush begins when a visit ends, and `report_s`
+after the oldest page came.
 
 Nothing is given up: a step that fails for a reason that passes is repeated until it succeeds, under the same message id
 while `room` holds the visits once there is enough in hand.
@@ -11,7 +11,7 @@ while `room` holds the visits once there is enough in hand.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -20,11 +20,14 @@ import structlog
 
 from shared.domain.archive import ArchivedCrawl
 from shared.domain.errors import Transient
-from shared.domain.ids import Fingerprint, LeaseId, partition_of_id
+from shared.domain.ids import CrawlId, Fingerprint, LeaseId, partition_of_id
+from shared.domain.item_rules import Refusal
+from shared.domain.items import PageItems
 from shared.domain.tally import Key
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.supervise import Failpoint, no_failpoint
+from shared.wire.items import encode_items
 from shared.wire.messages import HostNote, Outcome, UrlOutcome, encode
 from workers.archive import WarcArchive
 from workers.crawls import ActiveCrawl
@@ -37,18 +40,21 @@ T = TypeVar("T")
 
 ROOM_PAGES: Final = 5_000
 ROOM_LINKS: Final = 200_000
-"""Pages and links in hand above which no visit takes a further URL."""
+ROOM_ITEM_BYTES: Final = 32 << 20
+"""Pages, links and bytes of items in hand above which no visit takes a further URL."""
 
 _LONGEST_WAIT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class SettledUrl:
-    """A URL with its outcome, and the links it led to. `outlinks`: to be acknowledged when these are."""
+    """A URL with its outcome, the links it led to and the items it gave. `outlinks`: to be acknowledged when the links
+    are."""
 
     outcome: UrlOutcome
     found: Found | None = None
     outlinks: Outlinks | None = None
+    items: PageItems | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +137,14 @@ class _InHand:
 
     pages: int = 0
     links: int = 0
+    item_bytes: int = 0
     room: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def change(self, pages: int, links: int) -> None:
+    def change(self, pages: int, links: int, item_bytes: int) -> None:
         self.pages += pages
         self.links += links
-        if self.pages < ROOM_PAGES and self.links < ROOM_LINKS:
+        self.item_bytes += item_bytes
+        if self.pages < ROOM_PAGES and self.links < ROOM_LINKS and self.item_bytes < ROOM_ITEM_BYTES:
             self.room.set()
         else:
             self.room.clear()
@@ -170,8 +178,9 @@ class Reporter:
         self._wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._in_hand = _InHand()
-        self._in_hand.change(0, 0)
+        self._in_hand.change(0, 0, 0)
         self._outcomes = 0
+        self._items = 0
         self._flushing_since: float | None = None
 
     def visit(self, crawl: ActiveCrawl | None, crawl_id: int, lease: LeaseId, grant: int, host_id: int) -> VisitReport:
@@ -215,10 +224,16 @@ class Reporter:
     def added(self, visit: VisitReport, page: SettledUrl) -> None:
         """A page came."""
         self._news[visit] = None
-        self._in_hand.change(1, _links(page))
+        self._in_hand.change(1, _links(page), _item_bytes(page))
         self._tally.settled(self._counts_of(visit.crawl), page.outcome)
         if self._timer is None and not self._wanted.is_set():
             self._timer = asyncio.get_running_loop().call_later(self._report_s, self._wanted.set)
+
+    def refused(self, crawl: ActiveCrawl, refused: Mapping[Refusal, int]) -> None:
+        """What rules matched on a page of the crawl is no item, for these reasons."""
+        counts = self._counts_of(crawl)
+        for reason, n in refused.items():
+            counts["refused_items", reason] += n
 
     def _counts_of(self, crawl: ActiveCrawl | None) -> Counter[Key]:
         counts = self._tally.crawls
@@ -243,9 +258,11 @@ class Reporter:
             for page in part.pages:
                 if page.outlinks is not None and page.found is not None:
                     page.found.crawl.outlinks.acknowledged(page.outlinks)
+        await _each(self._publish_items, _items_by_crawl(taken))
+        self._failpoint("items_acked")
         await _each(self._outcome, taken)
         self._failpoint("outcome_acked")
-        self._in_hand.change(-len(pages), -sum(_links(page) for page in pages))
+        self._in_hand.change(-len(pages), -sum(map(_links, pages)), -sum(map(_item_bytes, pages)))
 
     async def _sync(self, crawl: ArchivedCrawl) -> None:
         await persisted("report.archive", self._archive.writer(crawl).sync, crawl=crawl.crawl_id)
@@ -263,6 +280,19 @@ class Reporter:
             self._numbering.acknowledged(stream, batch)
             self._tally.reports["discovery"] += 1
             self._tally.links += batch.links
+
+    async def _publish_items(self, pages: tuple[ActiveCrawl, list[PageItems]]) -> None:
+        crawl, found = pages
+        for data in encode_items(crawl.crawl_id, crawl.spec.name, found):
+            self._items += 1
+            message_id = f"{self._numbering.producer}.items.{self._items}"
+
+            async def publish(data: bytes = data, message_id: str = message_id) -> int:
+                return await self._broker.publish_items(crawl.crawl_id, data, message_id)
+
+            await persisted("report.items", publish, crawl=crawl.crawl_id)
+            self._tally.reports["items"] += 1
+        self._counts_of(crawl)["items", ""] += sum(len(page.items) for page in found)
 
     async def _outcome(self, part: Taken) -> None:
         partition = partition_of_id(part.visit.lease)
@@ -327,6 +357,21 @@ async def _each(work: Callable[[T], Coroutine[Any, Any, None]], items: Sequence[
 
 def _links(page: SettledUrl) -> int:
     return len(page.found.links) if page.found is not None else 0
+
+
+def _item_bytes(page: SettledUrl) -> int:
+    return 0 if page.items is None else sum(len(item.data) for item in page.items.items)
+
+
+def _items_by_crawl(taken: Iterable[Taken]) -> list[tuple[ActiveCrawl, list[PageItems]]]:
+    crawls: dict[CrawlId, tuple[ActiveCrawl, list[PageItems]]] = {}
+    for part in taken:
+        if part.visit.crawl is not None:
+            for page in part.pages:
+                if page.items is not None:
+                    crawl = part.visit.crawl
+                    crawls.setdefault(crawl.crawl_id, (crawl, []))[1].append(page.items)
+    return list(crawls.values())
 
 
 def _within_bounds(outcome: Outcome) -> Iterator[bytes]:

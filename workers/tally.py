@@ -20,8 +20,9 @@ _KINDS: Final = frozenset(map(str, FailureKind))
 class Tally:
     """`pages` and `bytes`: answers archived and their payload; `malformed`: shards that could not be read;
     `in_flight`: requests under way. `crawls`, by
-    kind: `status` of fetches, `denied` by which rule, `bytes`. `failures` by kind; `waits`: for hosts' rest, seconds.
-    `visits` by how they ended; `reports` and `links`: acknowledged by the broker; `flushes` in seconds."""
+    kind: `status` of fetches, `denied` by which rule, `bytes`, `items`, `refused_items` by the reason. `failures` by
+    kind; `waits`: for hosts' rest, seconds. `visits` by how they ended; `reports` and `links`: acknowledged by the
+    broker; `flushes` in seconds."""
 
     pages: int = 0
     bytes: int = 0

@@ -21,7 +21,8 @@ from shared.domain.archive import Exchange
 from shared.domain.errors import Transient
 from shared.domain.failure import policy_for
 from shared.domain.fetch import Answer, FetchFailed, FetchRequest
-from shared.domain.ids import CrawlId, Fingerprint, LeaseId
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
+from shared.domain.items import PageItems, TakenItem
 from shared.domain.robots import Unreachable
 from shared.domain.scope import ExclusionReason
 from shared.domain.url import Location, fingerprint, origin_of
@@ -33,6 +34,8 @@ from workers import outcome
 from workers.archive import WarcArchive
 from workers.crawls import ActiveCrawl, Crawls
 from workers.discoveries import Found
+from workers.extract.applying import Html
+from workers.extract.extractor import Extractor
 from workers.grant import Grant
 from workers.owners import Owners
 from workers.pages import read
@@ -59,6 +62,7 @@ class Equipment:
     archive: WarcArchive
     reporter: Reporter
     ack_wait_s: float
+    extractor: Extractor = field(default_factory=Extractor)
     tally: Tally = field(default_factory=Tally)
     failpoint: Failpoint = no_failpoint
 
@@ -334,7 +338,24 @@ class Visit:
             )
         asked = retry_after_ms(answer, self._clock.unix_ms())
         said = outcome.answered(page.fingerprint, answer, reading, stored, at_ms=at_ms, retry_after_ms=asked)
-        return SettledUrl(said, found, reading.outlinks)
+        items = None if reading.html is None else await self._items(crawl, page, reading.html, at_ms)
+        return SettledUrl(said, found, reading.outlinks, items)
+
+    async def _items(self, crawl: ActiveCrawl, page: Location, html: Html, at_ms: int) -> PageItems | None:
+        """What the crawl's rules take out of the page; None where none is about it."""
+        taken = await crawl.rules.taken(self._with.extractor, crawl.crawl_id, page.url, page.fingerprint, html)
+        if taken is None:
+            return None
+        self._with.reporter.refused(crawl, taken.refused)
+        return PageItems(
+            HostId(self._shard.host_id),
+            page.fingerprint,
+            page.url,
+            LeaseId(self._shard.lease),
+            self._grant.number,
+            at_ms,
+            tuple([TakenItem(item.id, item.rule, item.data) for item in taken.items]),
+        )
 
     def _settle(self, key: Fingerprint, settled: SettledUrl) -> None:
         del self._left[key]

@@ -38,6 +38,7 @@ from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Coordinator, Leadership, View
 from shared.ports.desired import Desired
+from shared.ports.items import ItemTable
 from shared.ports.rationing import Gauge, Rationing
 from shared.ports.registering import Registration
 from shared.ports.retained import Retained
@@ -84,6 +85,7 @@ class ClusterMaster:
         view: View,
         keys: Keys,
         store: Store,
+        items: ItemTable,
         desired: Desired,
         kind: StoreKind,
         broker: Broker,
@@ -128,11 +130,14 @@ class ClusterMaster:
         self._crawling = Crawling(self._crawls, self._fleet, store)
         self._tending = Tending(
             store=store,
+            items=items,
             broker=broker,
             clock=clock,
             partitions=frontier.partitions,
             told=self._crawling.wake,
             retaining=None if retained is None else Retaining(retained, lambda: self.tuning().retention, clock),
+            tally=self._tally,
+            alarm=alarm,
         )
         self._health = Health({"database": store.newest_term, "nats": broker.reports_state}, clock, chosen.health_rules)
         self._leader = Leader(

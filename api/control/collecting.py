@@ -2,7 +2,8 @@
 
 An operator's delete or reset is done when SQL says so; that the owners remove the rows is told them by a command, and
 whoever tells may die before it is said to all. So the leader looks for deleted crawls that some partition has not
-removed, and tells it again: the command is the same one, by its id, and is applied once.
+removed, and tells it again: the command is the same one, by its id, and is applied once. Items are of no partition:
+the leader removes them itself.
 """
 
 from typing import Final
@@ -13,6 +14,7 @@ from shared.domain.command import CommandKind, collection_of
 from shared.domain.ids import CrawlId, Partition
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
+from shared.ports.items import ItemTable
 from shared.ports.store import Store
 from shared.wire.messages import Command, encode
 
@@ -22,11 +24,17 @@ AGAIN_S: Final = 600.0
 """A command that was acknowledged is told again after so long: by then it was applied, or its stream was lost."""
 
 
+_ITEMS: Final = 5_000
+_CHUNKS: Final = 10
+"""Rows of items that one transaction removes, and transactions of a pass for one crawl."""
+
+
 class Collecting:
     """Keeps at it until every deleted crawl is collected."""
 
-    def __init__(self, store: Store, broker: Broker, clock: Clock) -> None:
+    def __init__(self, store: Store, items: ItemTable, broker: Broker, clock: Clock) -> None:
         self._store = store
+        self._items = items
         self._broker = broker
         self._clock = clock
         self._told_at: dict[CrawlId, float] = {}
@@ -36,6 +44,8 @@ class Collecting:
         for crawl_id, partitions in (await self._store.uncollected()).items():
             told_at = self._told_at.get(crawl_id)
             if not partitions:
+                if not await self._items_removed(crawl_id):
+                    continue
                 await self._store.collected(crawl_id, self._clock.unix_ms())
                 self._told_at.pop(crawl_id, None)
                 log.info("crawl.collected", crawl=crawl_id)
@@ -43,6 +53,13 @@ class Collecting:
                 for partition in partitions:
                     await self._tell(crawl_id, partition)
                 self._told_at[crawl_id] = self._clock.elapsed()
+
+    async def _items_removed(self, crawl_id: CrawlId) -> bool:
+        """Whether none of its items is left, after a bounded part of them was removed."""
+        for _ in range(_CHUNKS):
+            if await self._items.remove(crawl_id, _ITEMS):
+                return True
+        return False
 
     async def _tell(self, crawl_id: CrawlId, partition: Partition) -> None:
         command_id = collection_of(crawl_id)

@@ -179,7 +179,7 @@ class Leader:
                 tasks.start("leader.watch", self._watch())
                 tasks.start("leader.health", self._resign_unfit(leadership))
                 tasks.start("leader.pass", self._passes(leadership))
-                tasks.start("leader.tend", self._tending.run(self.acting))
+                tasks.start("leader.tend", self._tending.run(self.acting, self.term))
                 tasks.start("leader.leave", self._leave(leadership))
                 await leadership.lost()
                 return not self._sick

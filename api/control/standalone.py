@@ -7,18 +7,21 @@ from collections.abc import Sequence
 import structlog
 
 from api.control.finishing import finished
+from api.control.item_table import ItemWriter
 from api.control.seeding import publish_seeds, retry_unanswered
 from api.frontier.crawls import ActiveCrawl, Crawls
-from api.frontier.owner import Owner
+from api.frontier.owner import Owner, unheard
 from api.frontier.ownership import FrontierSettings
 from api.frontier.room import Allowance, PoolRoom, Spent
+from api.frontier.tally import FrontierTally
 from shared.domain.crawl import CrawlSpec, encode_spec
 from shared.domain.errors import Transient
 from shared.domain.frontier import CrawlState
-from shared.domain.ids import Partition, Term
+from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.ledger import CrawlRow
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
+from shared.ports.items import ItemTable
 from shared.ports.specs import PublishedSpec, SpecPublisher
 from shared.ports.store import Store
 from shared.wire.messages import HostProgress, Malformed, Progress, decode_status, encode
@@ -39,6 +42,7 @@ class Standalone:
         spec: CrawlSpec,
         *,
         store: Store,
+        items: ItemTable,
         broker: Broker,
         specs: SpecPublisher,
         clock: Clock,
@@ -47,6 +51,7 @@ class Standalone:
     ) -> None:
         self._spec = spec
         self._store = store
+        self._writer = ItemWriter(items, broker, clock, FrontierTally(), unheard)
         self._broker = broker
         self._specs = specs
         self._clock = clock
@@ -63,12 +68,13 @@ class Standalone:
         self._owners = [self._owner(Partition(p), term) for p in range(self._settings.partitions)]
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self._owned(owner), name=f"owner.{owner.partition}") for owner in self._owners]
+            running.append(tasks.create_task(self._writer.run(lambda: term), name="items"))
             running.append(tasks.create_task(self._hear_workers(), name="hear-workers"))
             running.append(tasks.create_task(self._tell_progress(crawl), name="tell-progress"))
             running.append(tasks.create_task(self._finish(crawl), name="finish"))
             await stop.wait()
             crawl.dispatching = False
-            await self._catch_up(grace_s)
+            await self._catch_up(crawl.crawl_id, grace_s)
             for task in running:
                 task.cancel()
 
@@ -148,6 +154,8 @@ class Standalone:
                     active_ms += int((now - since) * 1000)
                     since = now
                 reason = await finished(crawl, self._owners, self._store, self._broker)
+                if reason is not None and not await self._writer.has(crawl.crawl_id):
+                    reason = None
             except Transient as error:
                 log.warning("finish.waits", error=str(error))
                 continue
@@ -203,12 +211,12 @@ class Standalone:
             alarms=_alarms(self._owners),
         )
 
-    async def _catch_up(self, grace_s: float) -> None:
+    async def _catch_up(self, crawl_id: CrawlId, grace_s: float) -> None:
         """Apply what is in the streams, for at most `grace_s`."""
         try:
             async with asyncio.timeout(grace_s):
                 while True:
-                    if await self._caught_up():
+                    if await self._caught_up() and await self._writer.has(crawl_id):
                         return
                     await asyncio.sleep(0.05)
         except (TimeoutError, Transient) as error:

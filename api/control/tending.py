@@ -1,5 +1,5 @@
 """What the leader does for crawls: publishes their seeds, counts the time they are worked on, ends them, lets those
-run again that have something to do again, and sees to it that the rows of deleted ones are collected.
+run again that have something to do again, sees to it that the rows of deleted ones are collected, and writes items.
 
 Nothing here needs to be done by one alone for the frontier to stay right: seeds published twice are merged, and a crawl
 is ended only if it still is as it was when it was looked at. That the leader does it saves the others the work.
@@ -15,15 +15,19 @@ import structlog
 from api.control.collecting import Collecting
 from api.control.crawling import running, spec_of, time_is_up
 from api.control.finishing import all_finished, spent_of
+from api.control.item_table import ItemWriter
 from api.control.retaining import Retaining
 from api.control.seeding import publish_seeds
+from api.frontier.owner import Alarm, unheard
+from api.frontier.tally import FrontierTally
 from shared.domain.crawl import Budget
 from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier import CrawlState
-from shared.domain.ids import CrawlId, Partition, Revision
+from shared.domain.ids import CrawlId, Partition, Revision, Term
 from shared.domain.ledger import Counters, CrawlRow
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
+from shared.ports.items import ItemTable
 from shared.ports.store import Store
 from shared.supervise import Tasks
 
@@ -42,20 +46,24 @@ class Tending:
         self,
         *,
         store: Store,
+        items: ItemTable,
         broker: Broker,
         clock: Clock,
         partitions: int,
         told: Callable[[], None],
         retaining: Retaining | None = None,
+        tally: FrontierTally | None = None,
+        alarm: Alarm = unheard,
     ) -> None:
         self._store = store
+        self._writer = ItemWriter(items, broker, clock, tally or FrontierTally(), alarm)
         self._broker = broker
         self._clock = clock
         self._partitions = partitions
         self._told = told
         self._budgets: dict[tuple[CrawlId, Revision], Budget] = {}
         self._seeding: set[tuple[CrawlId, Revision]] = set()
-        self._collecting = Collecting(store, broker, clock)
+        self._collecting = Collecting(store, items, broker, clock)
         self._retaining = retaining
         self._looked_back_at = float("-inf")
         self._counted_at = clock.elapsed()
@@ -66,11 +74,12 @@ class Tending:
         self._looked_back_at = float("-inf")
         self._poked.set()
 
-    async def run(self, acting: Callable[[], bool]) -> None:
-        """Until cancelled. Nothing is decided while not `acting`."""
+    async def run(self, acting: Callable[[], bool], term: Callable[[], Term | None]) -> None:
+        """Until cancelled. Nothing is decided while not `acting`; items are written under `term`."""
         self._counted_at = self._clock.elapsed()
         self._seeding.clear()
         async with Tasks() as tasks:
+            tasks.start("items", self._writer.run(lambda: term() if acting() else None))
             while True:
                 self._poked.clear()
                 if acting():
@@ -144,7 +153,7 @@ class Tending:
         )
         for row in rows:
             end = found.get(row.crawl_id)
-            if end is not None and acting():
+            if end is not None and await self._writer.has(row.crawl_id) and acting():
                 await self._advance(row, CrawlState.FINISHED, end.reason, end.counted)
 
     async def _look_back(self, acting: Callable[[], bool]) -> None:

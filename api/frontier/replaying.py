@@ -16,6 +16,7 @@ from api.frontier.ownership import Ownership
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.ledger import Changes, CommandRun, MessageLetter
 from shared.ports.broker import ReportKind
+from shared.wire.items import crawl_of
 from shared.wire.messages import Malformed, decode_discoveries, encode
 
 log = structlog.get_logger("orb.frontier")
@@ -53,11 +54,19 @@ def anew(letter: MessageLetter) -> tuple[ReportKind, bytes]:
     return "discovery", encode(msgspec.structs.replace(message, producer=f"letter-{letter.id}", n=1, total=links))
 
 
+async def _publish(own: Ownership, letter: MessageLetter) -> None:
+    message_id = f"letter-{letter.id}"
+    if letter.kind == "items":
+        await own.broker.publish_items(crawl_of(letter.payload), letter.payload, message_id)
+    else:
+        kind, data = anew(letter)
+        await own.broker.publish_report(own.partition, kind, data, message_id)
+
+
 async def _published(own: Ownership, letter: MessageLetter) -> bool:
-    kind, data = anew(letter)
     while True:
         try:
-            await own.broker.publish_report(own.partition, kind, data, f"letter-{letter.id}")
+            await _publish(own, letter)
             return True
         except (Refused, Permanent) as error:
             log.warning("letter.refused", partition=own.partition, letter=letter.id, error=str(error))

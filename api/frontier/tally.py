@@ -36,7 +36,8 @@ class Work(StrEnum):
 @dataclass(slots=True)
 class FrontierTally:
     """The counts. `crawls`: statuses of answers, per crawl; `reasons`: why URLs failed, were tried again or excluded
-    and hosts could not be visited, of all crawls; `links`: what became of them."""
+    and hosts could not be visited, of all crawls; `links`: what became of them. `items_missed`: messages of items that
+    were gone before they were read; `item_lag`: from when the broker stored one until its items were in the table."""
 
     crawls: CrawlCounts = field(default_factory=CrawlCounts)
     reasons: Counter[Key] = field(default_factory=Counter)
@@ -57,6 +58,9 @@ class FrontierTally:
     gaps: int = 0
     reloads: int = 0
     new_streams: int = 0
+    items_stored: int = 0
+    items_missed: int = 0
+    item_lag: Histogram = field(default_factory=lambda: Histogram(_LAGS_S))
 
     def applied(self, kind: str, reports: Sequence[Delivered], now_ns: int) -> None:
         """Reports are in; `now_ns` and their times are Unix, ours and the broker's."""

@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/export: all pages, URLs or links of a crawl as one file, made while it is sent.
+"""/v1/crawls/{name}/export: all pages, URLs, links or items of a crawl as one file, made while it is sent.
 
 It is read in pieces behind each other's last row, each a short transaction, so nothing is held while a slow caller
 takes his time; what the piece becomes in bytes is made in a thread.
@@ -24,8 +24,9 @@ from shared.adapters.objects.tabular import ENCODERS, RowEncoder
 from shared.domain.access import Role
 from shared.domain.declared import DeclaredCrawl, PageFilter
 from shared.domain.errors import Transient
-from shared.domain.exports import COLUMNS, Row, link_rows, page_row, url_row
+from shared.domain.exports import COLUMNS, Row, item_row, link_rows, page_row, url_row
 from shared.domain.ids import Fingerprint, HostId
+from shared.domain.items import ItemFilter
 from shared.domain.views import Page
 from shared.ports.archive import PageArchive
 from shared.ports.catalog import Missing, UrlPlace
@@ -49,6 +50,7 @@ class Exported(StrEnum):
     PAGES = "pages"
     URLS = "urls"
     LINKS = "links"
+    ITEMS = "items"
 
 
 class ExportFormat(StrEnum):
@@ -81,7 +83,8 @@ _FILE: Final[dict[int | str, dict[str, Any]]] = {
 async def export_crawl(
     name: Name,
     what: Annotated[
-        Exported, Path(description="Stored pages, every URL heard of, or the links of stored pages, from the archive.")
+        Exported,
+        Path(description="Stored pages, every URL heard of, links of stored pages (from the archive), or items."),
     ],
     served: Served,
     form: Annotated[ExportFormat, Query(alias="format", description="Of the file.")] = ExportFormat.NDJSON,
@@ -133,6 +136,12 @@ def _encoded(encoder: RowEncoder, rows: Iterator[Row]) -> tuple[bytes, int]:
 async def _pieces(served: Services, crawl: DeclaredCrawl, what: Exported, archive: PageArchive | None) -> _Pieces:
     """The rows, by what one transaction read: made as they are asked for."""
     catalog = served.catalog
+    behind: bytes | None = b"" if what is Exported.ITEMS else None
+    while behind is not None:
+        items, behind = await catalog.items(crawl.crawl_id, after=behind, which=ItemFilter(), most=PIECE)
+        yield map(item_row, items)
+    if what is Exported.ITEMS:
+        return
     after: UrlPlace | None = UrlPlace(HostId(-1), Fingerprint(b""))
     while after is not None:
         match what:

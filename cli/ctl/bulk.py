@@ -16,14 +16,14 @@ from cli.pace import amount
 from cli.whole import written_whole
 
 FORMATS: Final[Mapping[str, str]] = {"jsonl": "ndjson", "ndjson": "ndjson", "csv": "csv", "parquet": "parquet"}
-_WHAT: Final = ("pages", "urls", "links")
+_WHAT: Final = ("pages", "urls", "links", "items")
 _SILENCE_S: Final = 120.0
 """How long the next portion of an export may take: the server reads in portions, too."""
 
 
 def declare(verbs: Verbs) -> None:
     """Declare the verbs."""
-    export = verbs.add("export", "pages, URLs or links of a crawl as JSON Lines, CSV or Parquet", _export)
+    export = verbs.add("export", "pages, URLs, links or items of a crawl as JSON Lines, CSV or Parquet", _export)
     export.add_argument("what", choices=_WHAT)
     export.add_argument("crawl", metavar="CRAWL")
     export.add_argument("--format", choices=tuple(FORMATS), help="default: by FILE's ending, else jsonl")

@@ -102,6 +102,13 @@ def settings(row: Any, now: Now) -> str:
     return shown(" ".join(f"{name}={shown(value)}" for name, value in leaves(row.get("config") or {})))
 
 
+def told(path: str) -> Cell:
+    """The values of a JSON object, by their names; what has no value is left out."""
+    return lambda row, now: shown(
+        " ".join(f"{name}={shown(value)}" for name, value in leaves(_at(row, path) or {}) if value not in (None, []))
+    )
+
+
 def many(path: str) -> Cell:
     def cell(row: Any, now: Now) -> str:
         value = _at(row, path)

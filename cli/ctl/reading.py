@@ -18,6 +18,8 @@ _FILTERS: Final = {
     "prefix": "crawls whose names begin so",
     "status": "pages with this HTTP status",
     "mime": "pages of this media type",
+    "rule": "items of this rule",
+    "url": "items of this page",
     "actor": "acts of the key with this name or id",
     "action": "acts of this kind, as crawl.pause; `crawl.` is all that begins so",
     "target": "acts on this",

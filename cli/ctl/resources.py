@@ -19,6 +19,7 @@ from cli.ctl.columns import (
     settings,
     size,
     state_style,
+    told,
     url_state,
 )
 from cli.ctl.tables import Column
@@ -151,6 +152,17 @@ PAGES: Final = Resource(
     single="/v1/crawls/{crawl}/pages/lookup?url=",
 )  # fmt: skip
 
+ITEMS: Final = Resource(
+    "items", "item", "/v1/crawls/{crawl}/items", (
+        Column("ID", picked("id")),
+        Column("RULE", picked("rule"), rank=1, cut=12),
+        Column("DATA", told("data"), rank=2, cut=_URL_WIDTH),
+        Column("URL", picked("url"), rank=3, cut=_URL_WIDTH),
+        Column("FETCHED", age("fetched_at"), rank=4, right=True),
+    ),
+    belongs=Belongs.TO_CRAWL, filters=frozenset(("rule", "url")),
+)  # fmt: skip
+
 SEEDS: Final = Resource(
     "seeds", "seed", "/v1/crawls/{crawl}/seeds", (
         _URL,
@@ -232,7 +244,8 @@ CLUSTER: Final = Resource(
 )  # fmt: skip
 
 RESOURCES: Final = (
-    CRAWLS, URLS, PAGES, SEEDS, HOSTS, LETTERS, WORKERS, MASTERS, CLUSTER, KEYS, REVISIONS, CONFIG, CONFIGS, AUDIT,
+    CRAWLS, URLS, PAGES, ITEMS, SEEDS, HOSTS, LETTERS, WORKERS, MASTERS, CLUSTER, KEYS, REVISIONS, CONFIG, CONFIGS,
+    AUDIT,
 )  # fmt: skip
 
 KINDS: Final = ", ".join(sorted(resource.name for resource in RESOURCES))

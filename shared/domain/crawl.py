@@ -13,6 +13,7 @@ from blake3 import blake3
 from msgspec import Meta
 
 from shared.domain.fetch import FetchLimits
+from shared.domain.item_rules import ItemLimits, ItemRules
 
 DAY_S: Final = 86_400.0
 SLOTS_WITHOUT_DELAY: Final = 8
@@ -134,13 +135,25 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extract(msgspec.Struct, frozen=True, kw_only=True):
-    """Which links of a page are followed."""
+    """Which links of a page are followed, and by which rules items are taken out of it (docs/items.md).
+
+    An item of more than `max_item_bytes` as JSON is none; of a page the first `max_items_per_page` within
+    `max_page_bytes` are kept.
+    """
 
     follow_nofollow: bool = False
     srcset: bool = False
     meta_refresh: bool = True
     canonical_links: bool = True
     max_links_per_page: Annotated[int, Meta(ge=0, le=1_000_000)] = 20_000
+    items: ItemRules = ()
+    max_items_per_page: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    max_item_bytes: Annotated[int, Meta(ge=64, le=256 * 1024)] = 64 * 1024
+    max_page_bytes: Annotated[int, Meta(ge=1024, le=256 * 1024)] = 256 * 1024
+
+    def item_limits(self) -> ItemLimits:
+        """What a page may yield."""
+        return ItemLimits(self.max_items_per_page, self.max_item_bytes, self.max_page_bytes)
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):

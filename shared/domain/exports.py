@@ -1,4 +1,5 @@
-"""What an export of a crawl has in its columns: rows of stored pages, of every URL heard of, of the links of pages.
+"""What an export of a crawl has in its columns: rows of stored pages, of every URL heard of, of the links of pages, of
+items.
 
 Whoever exports, the `orb export` command or a master over HTTP, takes the rows from here and the bytes from
 shared.adapters.objects.tabular, so that both say the same.
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from shared.domain.archive import RecordLocation, labelled_sha1
 from shared.domain.errors import Permanent, Transient
+from shared.domain.items import StoredItem
 from shared.domain.views import KnownUrl, Page
 
 Row = dict[str, Any]
@@ -43,10 +45,11 @@ COLUMNS: Final[Mapping[str, Columns]] = {
         "redirect": "string",
     },
     "links": {"source": "string", "target": "string", "kind": "string", "found": "string"},
+    "items": {"id": "string", "rule": "string", "url": "string", "fetched_at": "timestamp", "data": "json"},
 }
 """The columns of each export and their types; none but `url`, `source` and `target` is promised to have a value.
 
-A `timestamp` is Unix milliseconds in a row.
+A `timestamp` is Unix milliseconds in a row, `json` the text of a JSON value; items have a value in every column.
 """
 
 _HOPS: Final = {"L": "link", "E": "embedded", "R": "redirect", "I": "inferred", "S": "synthesized", "M": "manifest"}
@@ -88,6 +91,11 @@ def url_row(url: KnownUrl) -> Row:
         "fetched_at": url.fetched_at_ms,
         "redirect": url.redirect,
     }
+
+
+def item_row(item: StoredItem) -> Row:
+    """The row of an item."""
+    return {"id": item.id.hex(), "rule": item.rule, "url": item.url, "fetched_at": item.at_ms, "data": item.data}
 
 
 def link_rows(pages: Iterable[Page], read: ReadLinks, left_out: Callable[[Page, Exception], None]) -> Iterator[Row]:

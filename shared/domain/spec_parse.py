@@ -29,6 +29,8 @@ _HINTS: Final = {
     "seeds": "give at least one URL to start from",
     "name": "lower-case letters, digits and inner hyphens, at most 63",
     "pool": "lower-case letters, digits and inner hyphens, at most 63",
+    "take": "text, html, link, or attr:NAME",
+    "fields": "names are letters, digits and _, not beginning with a digit, at most 63; 1 to 100 of them",
 }
 
 
@@ -99,15 +101,20 @@ def _build(cls: type[_S], data: object, path: str, problems: list[Problem]) -> _
 
 def _value(field: FieldInfo, value: object, path: str, problems: list[Problem]) -> object:
     """The field's value, or UNSET where the default holds or a problem was added."""
-    inner, is_list = _section(field.type)
-    if inner is not None and not is_list:
+    inner, container = _section(field.type)
+    if inner is not None and container is None:
         built = msgspec.UNSET if value is None else _build(inner, value, path, problems)
         return msgspec.UNSET if built is None else built
-    if inner is not None and isinstance(value, list):
+    if inner is not None and container is tuple and isinstance(value, list):
         parts = [_build(inner, part, f"{path}[{index}]", problems) for index, part in enumerate(value)]
         if None in parts:
             return msgspec.UNSET
         value = parts
+    if inner is not None and container is dict and isinstance(value, Mapping):
+        named = {name: _build(inner, part, _join(path, name), problems) for name, part in value.items()}
+        if None in named.values():
+            return msgspec.UNSET
+        value = named
     if isinstance(value, float) and not math.isfinite(value):
         problems.append(Problem(path, f"expected a finite number, got {value}"))
         return msgspec.UNSET
@@ -118,16 +125,16 @@ def _value(field: FieldInfo, value: object, path: str, problems: list[Problem]) 
         return msgspec.UNSET
 
 
-def _section(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
-    """The struct that a field holds, and whether it holds a list of them."""
+def _section(annotation: Any) -> tuple[type[msgspec.Struct] | None, type | None]:
+    """The struct that a field holds, and what it holds several of them in: a list (tuple), a mapping (dict)."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
-    is_list = get_origin(annotation) is tuple
-    if is_list:
-        annotation = get_args(annotation)[0]
+    container = get_origin(annotation) if get_origin(annotation) in (tuple, dict) else None
+    if container is not None:
+        annotation = get_args(annotation)[1 if container is dict else 0]
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return annotation, is_list
-    return None, False
+        return annotation, container
+    return None, None
 
 
 def _problem(text: str, annotation: Any, value: object, path: str) -> Problem:
@@ -141,7 +148,7 @@ def _problem(text: str, annotation: Any, value: object, path: str) -> Problem:
         return Problem(path, f"expected one of {', '.join(choices)}, got {_shown(value)}", hint)
     expected = expected.partition(", got ")[0].partition(" matching regex")[0]
     names = re.sub(r"`([^`]*)`", lambda m: " or ".join(_TYPE_NAMES.get(t, t) for t in m[1].split(" | ")), expected)
-    return Problem(path, f"e{names[1:]}, got {_shown(value)}", _HINTS.get(path, ""))
+    return Problem(path, f"e{names[1:]}, got {_shown(value)}", _HINTS.get(path.rpartition(".")[2], ""))
 
 
 def _enum_of(annotation: Any) -> type[Enum]:

@@ -9,8 +9,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from shared.domain.crawl import CrawlSpec, Egress, Fetch, Politeness, Retry, Scope, Seed
+from shared.domain.crawl import CrawlSpec, Egress, Extract, Fetch, Politeness, Retry, Scope, Seed
+from shared.domain.item_rules import ItemField, ItemRule
 from shared.domain.patterns import pattern_problem
+from shared.domain.selectors import selector_problem
 from shared.domain.url import canonicalize, scheme_of
 
 PROXY_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
@@ -50,6 +52,12 @@ def checked(part: msgspec.Struct) -> Iterator[Problem]:
             yield from _politeness(part)
         case Fetch():
             yield from _fetch(part)
+        case Extract():
+            yield from _extract(part)
+        case ItemRule():
+            yield from _item_rule(part)
+        case ItemField():
+            yield from _item_field(part)
         case Retry() if part.max_s < part.base_s:
             yield Problem("max_s", f"is less than base_s, which is {part.base_s:g}")
         case Egress():
@@ -115,6 +123,52 @@ def _is_proxy(url: str) -> bool:
         return parts.scheme in PROXY_SCHEMES and bool(parts.hostname) and parts.port != 0 and parts.path in ("", "/")
     except ValueError:
         return False
+
+
+_EXPRESSIONS: Final = "it is a Python regular expression"
+
+
+def _extract(extract: Extract) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for index, rule in enumerate(extract.items):
+        if rule.name in seen:
+            yield Problem(f"items[{index}].name", f"{rule.name!r} is the name of an earlier rule, too")
+        seen.add(rule.name)
+    if extract.max_item_bytes > extract.max_page_bytes:
+        yield Problem("max_item_bytes", f"is more than max_page_bytes, which is {extract.max_page_bytes}")
+
+
+def _item_rule(rule: ItemRule) -> Iterator[Problem]:
+    if rule.when is not None and (problem := pattern_problem(rule.when)):
+        yield Problem("when", f"{rule.when!r} {problem}", _EXPRESSIONS)
+    if rule.each is not None and (problem := selector_problem(rule.each)):
+        yield Problem("each", problem)
+    if rule.each is not None and rule.json_ld is not None:
+        yield Problem("json_ld", "cannot be said beside each", "make two rules of it")
+    if rule.key is not None and rule.key not in rule.fields:
+        yield Problem("key", f"{rule.key!r} is none of the rule's fields", f"fields: {', '.join(rule.fields)}")
+    for name, field in rule.fields.items():
+        if field.path is not None and rule.json_ld is None:
+            yield Problem(
+                f"fields.{name}.path", "leads into JSON-LD, and the rule takes none", "say json_ld: its @type"
+            )
+    if rule.key is not None and rule.key in rule.fields and rule.fields[rule.key].all:
+        yield Problem(f"fields.{rule.key}.all", "cannot be true of the field that is the key")
+
+
+def _item_field(field: ItemField) -> Iterator[Problem]:
+    told = [name for name in ("css", "meta", "path") if getattr(field, name) is not None]
+    if len(told) != 1:
+        which = f"{' and '.join(told)} are both said" if told else "nothing is said"
+        yield Problem("", f"{which} of where its value stands", "say exactly one of css, meta, path")
+    if field.css is not None and (problem := selector_problem(field.css)):
+        yield Problem("css", problem)
+    if field.css is None and field.take != "text":
+        yield Problem("take", "says what to take of an element, which only css finds")
+    if field.path is not None and not all(field.path.split(".")):
+        yield Problem("path", f"{field.path!r} has an empty key", "write keys as offers.price")
+    if field.match is not None and (problem := pattern_problem(field.match)):
+        yield Problem("match", f"{field.match!r} {problem}", _EXPRESSIONS)
 
 
 def _egress(egress: Egress) -> Iterator[Problem]:

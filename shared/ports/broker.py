@@ -1,4 +1,4 @@
-"""The port to the message broker: visits out, reports in, questions and answers between.
+"""The port to the message broker: visits out, reports and items in, questions and answers between.
 
 Errors: Transient when the broker is away or did not answer in time (the message may or may not have been stored;
 publish again with the same message id), Refused when a bounded subject is full, Permanent when the broker will never
@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from shared.domain.ids import HostId, Partition
+from shared.domain.ids import CrawlId, HostId, Partition
 
 ReportKind = Literal["outcome", "discovery"]
 """The two subjects of a partition; outcomes are read first."""
@@ -31,6 +31,18 @@ class StreamState:
 
     created_ns: int
     last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsState:
+    """The stream of items as it is: when it was created (Unix ns), the oldest sequence kept and the last one given.
+
+    An empty stream has `first == last + 1`.
+    """
+
+    created_ns: int
+    first: int
+    last: int
 
 
 class QueuedVisit(NamedTuple):
@@ -150,6 +162,17 @@ class Broker(Protocol):
     async def fullness(self, kind: ReportKind) -> float:
         """How full the fullest partition's subject of this kind is: 0 empty, 1 when it refuses."""
         ...
+
+    async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
+        """Durably store items; their sequence. A repeat with the same id within two minutes is stored once."""
+        ...
+
+    async def read_items(self, after: int) -> ReportReader:
+        """A reader of the items of all crawls that were stored after sequence `after`. What is older than the stream
+        keeps is passed over: the sequences then have a gap."""
+        ...
+
+    async def items_state(self) -> ItemsState: ...
 
     async def ask(self, partition: Partition, data: bytes, wait_s: float) -> bytes:
         """Ask the partition's owner. Transient when nobody answered in time."""

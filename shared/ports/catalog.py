@@ -24,6 +24,7 @@ from shared.domain.declared import (
 )
 from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
+from shared.domain.items import ItemFilter, StoredItem
 from shared.domain.ledger import Counters
 from shared.domain.url import Location
 from shared.domain.views import HostView, KnownUrl, Page, PageView, SeedView, UrlView
@@ -128,6 +129,14 @@ class Catalog(Protocol):
     async def page(self, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
         """None where no page is stored of that URL."""
         ...
+
+    async def items(
+        self, crawl_id: CrawlId, *, after: bytes, which: ItemFilter, most: int
+    ) -> tuple[Sequence[StoredItem], bytes | None]:
+        """Up to `most` items behind the id `after`, and where to go on, of a bounded number of rows: as `urls`."""
+        ...
+
+    async def item(self, crawl_id: CrawlId, item: bytes) -> StoredItem | None: ...
 
     async def seeds(self, crawl_id: CrawlId, *, after: UrlPlace, most: int) -> Sequence[SeedView]:
         """Seeds that the frontier has, of the spec and uploaded, behind `after`."""

@@ -17,10 +17,12 @@ from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.sql.desired import SqlDesired
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import Transient
-from shared.domain.ids import Partition
+from shared.domain.ids import Partition, Term
+from shared.domain.items import ItemFence, ItemPosition
 from shared.domain.placement import PlacementRules, StoreKind
 from shared.ports.broker import Broker
 from shared.ports.coordinator import Coordinator, Snapshot, View
+from shared.ports.items import ItemTable
 from shared.supervise import Tasks
 from shared.wire.keys import EpochRecord, Keys, MemberRecord, PartitionRecord, decode_record
 from tests.support.coordinators import COORDINATORS
@@ -48,6 +50,13 @@ def fit(probe: Probe = answering) -> Health:
     return Health({"engine": probe}, CLOCK, HealthRules(silent_s=0.2, stalled_s=5.0, well_s=0.2), every_s=0.02)
 
 
+class NoItems:
+    """A table of items that cannot be had: nothing is crawled here."""
+
+    async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
+        raise Transient("nothing is crawled here", retry_in=0.1)
+
+
 class Stage:
     """Masters that do nothing but register and lead, over one coordinator and one database."""
 
@@ -71,6 +80,7 @@ class Stage:
         membership = Membership(member, self.coordinator, KEYS, ttl_s=TTL_S)
         tending = Tending(
             store=store,
+            items=cast(ItemTable, NoItems()),
             broker=cast(Broker, None),  # nothing is crawled here
             clock=CLOCK,
             partitions=PARTITIONS,

@@ -25,6 +25,7 @@ from cli.restore import into_folder, restore
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker
+from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import Transient, Unusable
 from shared.domain.frontier import Position
@@ -87,6 +88,7 @@ async def at_work(folder: Path, server: BrokerServer) -> AsyncIterator[AtWork]:
         master = Standalone(
             SPEC,
             store=store,
+            items=SqlItems(store.executor),
             broker=broker,
             specs=LocalSpecs(folder / "specs"),
             clock=SystemClock(),

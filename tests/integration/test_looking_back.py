@@ -13,6 +13,8 @@ from api.control.tending import Tending
 from api.routes import turning
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import NatsBroker
+from shared.adapters.sql.items import SqlItems
+from shared.adapters.sql.store import SqlStore
 from shared.domain.access import Role
 from shared.domain.command import collection_of
 from shared.domain.crawl_state import CANCELLED, COMPLETE
@@ -58,11 +60,24 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
 @asynccontextmanager
 async def leader(tables: Tables, broker: NatsBroker) -> AsyncIterator[Tending]:
     """What a leader does for crawls, done while the context is open."""
-    tending = Tending(store=tables.store, broker=broker, clock=SystemClock(), partitions=PARTITIONS, told=lambda: None)
+    tending = Tending(
+        store=tables.store,
+        items=items_of(tables),
+        broker=broker,
+        clock=SystemClock(),
+        partitions=PARTITIONS,
+        told=lambda: None,
+    )
     async with Tasks() as tasks:
-        running = tasks.start("tend", tending.run(lambda: True))
+        running = tasks.start("tend", tending.run(lambda: True, lambda: Term(1)))
         yield tending
         running.cancel()
+
+
+def items_of(tables: Tables) -> SqlItems:
+    """The table of items beside the others."""
+    assert isinstance(tables.store, SqlStore)
+    return SqlItems(tables.store.executor)
 
 
 async def told(broker: NatsBroker, partition: Partition) -> list[Command]:
@@ -131,7 +146,7 @@ def test_a_collection_is_told_only_to_those_who_have_not_done_it_and_again_much_
             clock, broker = Late(), NotingBroker()
             await tables.store.set_state(tables.crawl_id, CrawlState.DELETED, None, 0)
             await applied(tables, Partition(0), Command(collection_of(tables.crawl_id), tables.crawl_id, "delete"))
-            collects = Collecting(tables.store, cast(Broker, broker), clock)
+            collects = Collecting(tables.store, items_of(tables), cast(Broker, broker), clock)
             for _ in range(2):
                 await collects.once()
                 assert len(broker.told) == PARTITIONS - 1

@@ -10,6 +10,7 @@ from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker
 from shared.adapters.sql import holds
+from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import Transient
 from shared.domain.ids import CrawlId, HostId, Partition, numbered
@@ -57,6 +58,7 @@ def test_a_shard_that_the_broker_never_delivers_and_never_removes_does_not_stall
             master = Standalone(
                 spec,
                 store=store,
+                items=SqlItems(store.executor),
                 broker=broker,
                 specs=LocalSpecs(tmp_path / "specs"),
                 clock=SystemClock(),
@@ -106,6 +108,7 @@ def test_what_is_applied_stays_in_the_stream_while_somebody_holds_it(tmp_path: P
             master = Standalone(
                 spec,
                 store=store,
+                items=SqlItems(store.executor),
                 broker=broker,
                 specs=LocalSpecs(tmp_path / "specs"),
                 clock=SystemClock(),

@@ -8,6 +8,7 @@ from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.command import CommandKind, collection_of
 from shared.domain.frontier import CrawlState
@@ -43,6 +44,7 @@ def test_a_deleted_crawl_leaves_no_shard_in_a_pool_whose_workers_are_gone(tmp_pa
             master = Standalone(
                 spec,
                 store=store,
+                items=SqlItems(store.executor),
                 broker=broker,
                 specs=LocalSpecs(tmp_path / "specs"),
                 clock=SystemClock(),

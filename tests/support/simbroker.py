@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from shared.domain.errors import Transient
-from shared.domain.ids import Partition
+from shared.domain.ids import CrawlId, Partition
 from shared.ports.broker import (
     Broker,
     Delivered,
+    ItemsState,
     QueuedVisit,
     ReportKind,
     ReportReader,
@@ -24,6 +25,7 @@ from shared.ports.broker import (
     VisitMessage,
 )
 from shared.wire import subjects
+from shared.wire.items import items_subject
 from tests.support.simclock import Process, World
 
 T = TypeVar("T")
@@ -283,6 +285,21 @@ class _Client:
             ]
 
         await self.io("reports.purge", purge)
+
+    async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
+        return await self.io(
+            "publish.items",
+            lambda: self.server.publish(items_subject(crawl_id), data, message_id),
+            may_be_late=True,
+        )
+
+    async def read_items(self, after: int) -> ReportReader:
+        raise NotImplementedError("nobody reads items in this world: they are judged where they lie")
+
+    async def items_state(self) -> ItemsState:
+        return await self.io(
+            "items.state", lambda: ItemsState(self.server.created_ns, self.server.sequence + 1, self.server.sequence)
+        )
 
     async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
         def places() -> list[QueuedVisit]:

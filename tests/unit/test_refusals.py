@@ -18,6 +18,7 @@ from shared.domain.ids import CrawlId, Partition
 from shared.domain.ledger import CrawlRow
 from shared.domain.tally import CrawlCounts
 from shared.ports.broker import Broker
+from shared.ports.items import ItemTable
 from shared.ports.store import Store
 from shared.supervise import Tasks
 
@@ -84,12 +85,17 @@ class Tended:
 
     def __init__(self, engines: Refusing) -> None:
         self._tending = Tending(
-            store=cast(Store, engines), broker=cast(Broker, engines), clock=_CLOCK, partitions=1, told=lambda: None
+            store=cast(Store, engines),
+            items=cast(ItemTable, engines),
+            broker=cast(Broker, engines),
+            clock=_CLOCK,
+            partitions=1,
+            told=lambda: None,
         )
         self.wake = self._tending.wake
 
     async def run(self) -> None:
-        await self._tending.run(lambda: True)
+        await self._tending.run(lambda: True, lambda: None)
 
 
 class Metered(Metering):

@@ -16,12 +16,13 @@ from shared.adapters.nats.standing import listed_visits, stored_visit
 from shared.adapters.nats.visits import NatsVisit, VisitQueue
 from shared.domain.errors import Transient
 from shared.domain.frontier import Position
-from shared.domain.ids import Partition
+from shared.domain.ids import CrawlId, Partition
 from shared.domain.lag import Waiting
 from shared.domain.watermarks import Level
-from shared.ports.broker import QueuedVisit, ReportKind, StoredVisit, StreamState
+from shared.ports.broker import ItemsState, QueuedVisit, ReportKind, StoredVisit, StreamState
 from shared.tls import TlsSettings
 from shared.wire import subjects
+from shared.wire.items import EVERY_ITEM, ITEMS, items_subject
 
 
 class NatsBroker:
@@ -148,6 +149,26 @@ class NatsBroker:
 
     async def _purge(self, stream: str, what: dict[str, Any]) -> None:
         await demand(self._connection, f"STREAM.PURGE.{stream}", what, self._settings.answer_s)
+
+    # --- items --------------------------------------------------------------------------------------------------------
+
+    async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
+        subject, wait_s = items_subject(crawl_id), self._settings.answer_s
+        stored = await store(self._connection, subject, data, wait_s, headers={"Nats-Msg-Id": message_id})
+        if isinstance(stored, ApiError):
+            raise failure(stored, f"cannot store items on {subject}")
+        return stored
+
+    async def read_items(self, after: int) -> StreamReader:
+        reader = StreamReader(self._connection, ITEMS, [EVERY_ITEM], after, self._settings)
+        await reader.open()
+        return reader
+
+    async def items_state(self) -> ItemsState:
+        info = await demand(self._connection, f"STREAM.INFO.{ITEMS}", None, self._settings.answer_s)
+        state = info["state"]
+        first, last = int(state["first_seq"]), int(state["last_seq"])
+        return ItemsState(unix_ns(info["created"]), first if state["messages"] else last + 1, last)
 
     # --- questions, robots, talk --------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ class StreamSettings:
     `max_ack_pending` must exceed the visits of all workers of a pool together, `max_waiting` their open pulls.
     `reports_per_subject` bounds each partition's backlog: above it a producer is refused and holds what it has; it
     must be positive.
+    `items_age_s`, `items_bytes`: how long items stay in the stream, and how many bytes of them; the oldest go first.
     `events_per_subject` bounds what is kept of one crawl's progress, say, so that it cannot push out all else.
     `read_bytes` bounds what a report reader holds in memory (but one message of the broker's maximum size always fits).
     """
@@ -35,6 +36,8 @@ class StreamSettings:
     events_bytes: int = 256 * MIB
     events_count: int = 1_000_000
     events_per_subject: int = 10_000
+    items_age_s: float = 7 * 24 * 3600.0
+    items_bytes: int = 1024 * MIB
     reader_idle_s: float = 30.0
     read_bytes: int = 8 * MIB
     answer_s: float = 5.0

@@ -15,6 +15,7 @@ from shared.adapters.nats.jetstream import (
 from shared.adapters.nats.settings import StreamSettings
 from shared.domain.errors import Permanent
 from shared.wire import subjects
+from shared.wire.items import EVERY_ITEM, ITEMS
 
 VISITS_CONSUMER: Final = "visits"
 ROBOTS_STREAM: Final = f"KV_{subjects.ROBOTS_BUCKET}"
@@ -92,10 +93,30 @@ def robots_stream(settings: StreamSettings) -> dict[str, Any]:
     }
 
 
+def items_stream(settings: StreamSettings) -> dict[str, Any]:
+    """The items of all crawls, kept for whoever wants them: the oldest go by age, and when there are too many bytes."""
+    return {
+        "name": ITEMS,
+        "subjects": [EVERY_ITEM],
+        "retention": "limits",
+        "storage": "file",
+        "discard": "old",
+        "max_age": int(settings.items_age_s * SECOND_NS),
+        "max_bytes": settings.items_bytes,
+        "max_msgs_per_subject": -1,
+        "allow_direct": True,
+        "duplicate_window": int(min(REPEAT_WINDOW_S, settings.items_age_s) * SECOND_NS),
+        "num_replicas": settings.replicas,
+        "max_consumers": -1,
+        "max_msgs": -1,
+    }
+
+
 async def declare(connection: Connection, pools: list[str], settings: StreamSettings) -> None:
     """Make everything be as declared. Raises Permanent when the server cannot, or could only by dropping messages."""
     await _declare_stream(connection, reports_stream(settings), settings.answer_s)
     await _declare_stream(connection, robots_stream(settings), settings.answer_s)
+    await _declare_stream(connection, items_stream(settings), settings.answer_s)
     for pool in pools:
         wanted = visits_stream(pool, settings)
         await _declare_stream(connection, wanted, settings.answer_s)
@@ -110,7 +131,7 @@ async def _declare_stream(connection: Connection, wanted: dict[str, Any], wait_s
     # Before it looks whether a stream is there, a server looks whether it has room for one more.
     if answer.err_code not in {STREAM_DIFFERS, *NO_RESOURCES}:
         raise failure(answer, f"cannot create stream {name}")
-    lossy = name == ROBOTS_STREAM  # a cache, of more subjects than are listed in one answer
+    lossy = name in (ROBOTS_STREAM, ITEMS)  # a cache, and what is kept only for so long
     info = await call(connection, f"STREAM.INFO.{name}", None if lossy else {"subjects_filter": ">"}, wait_s)
     if isinstance(info, ApiError):
         no_room = answer.err_code in NO_RESOURCES and info.err_code == STREAM_NOT_FOUND

@@ -31,13 +31,17 @@ class RowEncoder(Protocol):
 
 
 class JsonLines:
-    """A JSON object a line; times are ISO 8601 in UTC, to the millisecond."""
+    """A JSON object a line; times are ISO 8601 in UTC, to the millisecond, and what is JSON stands there as it is."""
 
     def __init__(self, columns: Columns) -> None:
         self._times = _times(columns)
+        self._json = [name for name, kind in columns.items() if kind == "json"]
         self._encoder = msgspec.json.Encoder()
 
     def add(self, rows: Sequence[Row]) -> bytes:
+        for name in self._json:
+            for row in rows:
+                row[name] = msgspec.Raw(row[name].encode())
         return self._encoder.encode_lines([_dated(row, self._times) for row in rows])
 
     def end(self) -> bytes:
@@ -45,7 +49,8 @@ class JsonLines:
 
 
 class Csv:
-    """Comma-separated with a header line (RFC 4180, UTF-8); what has no value is empty, times as in JSON Lines."""
+    """Comma-separated with a header line (RFC 4180, UTF-8); what has no value is empty, times as in JSON Lines, JSON as
+    its text."""
 
     def __init__(self, columns: Columns) -> None:
         self._times = _times(columns)
@@ -68,7 +73,7 @@ class Csv:
 
 
 class Parquet:
-    """Row groups of at least `GROUP_ROWS`, zstd; times are timestamps in UTC."""
+    """Row groups of at least `GROUP_ROWS`, zstd; times are timestamps in UTC, JSON is its text."""
 
     def __init__(self, columns: Columns) -> None:
         import pyarrow  # slow to load, and most processes never export
@@ -76,6 +81,7 @@ class Parquet:
 
         types = {
             "string": pyarrow.string(),
+            "json": pyarrow.string(),
             "int32": pyarrow.int32(),
             "int64": pyarrow.int64(),
             "timestamp": pyarrow.timestamp("ms", tz="UTC"),

@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql import access, declared, listing, pages, seeds
+from shared.adapters.sql import access, declared, items, listing, pages, seeds
 from shared.adapters.sql.glance import Glance
 from shared.domain.access import ApiKey
 from shared.domain.crawl_state import Verb
@@ -23,6 +23,7 @@ from shared.domain.declared import (
 )
 from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
+from shared.domain.items import ItemFilter, StoredItem
 from shared.domain.ledger import Counters
 from shared.domain.url import Location
 from shared.domain.views import HostView, KnownUrl, Page, PageView, SeedView, UrlView
@@ -108,6 +109,14 @@ class SqlCatalog:
 
     async def page(self, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
         return await self._run.read(lambda c: pages.page(c, crawl_id, at))
+
+    async def items(
+        self, crawl_id: CrawlId, *, after: bytes, which: ItemFilter, most: int
+    ) -> tuple[Sequence[StoredItem], bytes | None]:
+        return await self._run.read(lambda c: items.listing(c, crawl_id, after, which, most))
+
+    async def item(self, crawl_id: CrawlId, item: bytes) -> StoredItem | None:
+        return await self._run.read(lambda c: items.one(c, crawl_id, item))
 
     async def seeds(self, crawl_id: CrawlId, *, after: UrlPlace, most: int) -> Sequence[SeedView]:
         return await self._run.read(lambda c: seeds.seeds(c, crawl_id, after, most))

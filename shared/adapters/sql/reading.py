@@ -14,12 +14,14 @@ from sqlalchemy import Connection, Row, TextClause, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from shared.adapters.sql import crawls
+from shared.adapters.sql import items as item_table
 from shared.adapters.sql.engine import mapped, sqlite_engine
 from shared.domain.archive import RecordLocation
 from shared.domain.cdxj import IndexRow
 from shared.domain.errors import Unusable
 from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId
+from shared.domain.items import ItemFilter, StoredItem
 from shared.domain.ledger import Counters, CrawlRow
 from shared.domain.surt import surt
 from shared.domain.url import Location
@@ -137,6 +139,13 @@ class CrawlReader:
         """Every URL the crawl has heard of, clustered by host."""
         return map(known_url, self._pieces(_URLS, crawl_id))
 
+    def items(self, crawl_id: CrawlId) -> Iterator[StoredItem]:
+        """Every item, in the order of their ids."""
+        after: bytes | None = b""
+        while after is not None:
+            found, after = self._read(partial(_items, crawl_id, after))
+            yield from found
+
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
         """Every stored page as a line of the index."""
         for page in self.pages(crawl_id):
@@ -182,6 +191,10 @@ class CrawlReader:
 def _crawls(connection: Connection) -> Sequence[CrawlRow]:
     # A master makes all tables in one transaction, some time after the file.
     return crawls.crawls(connection) if inspect(connection).get_table_names() else []
+
+
+def _items(crawl_id: CrawlId, after: bytes, connection: Connection) -> tuple[list[StoredItem], bytes | None]:
+    return item_table.listing(connection, crawl_id, after, ItemFilter(), PIECE)
 
 
 def _all(query: TextClause, place: dict[str, Any], connection: Connection) -> Sequence[Row[Any]]:

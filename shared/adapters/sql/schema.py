@@ -323,3 +323,42 @@ report_holds = Table(
     Column("begun_at_ms", BigInteger, nullable=False),
 )
 """Who copies the reports: while a hold beats, owners purge none (shared.domain.holds)."""
+
+items = Table(
+    "items",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("item_id", LargeBinary(16), primary_key=True),
+    Column("rule", String(63), nullable=False),
+    Column("host_id", BigInteger, nullable=False),
+    Column("fingerprint", LargeBinary(16), nullable=False),
+    Column("data", Text, nullable=False),
+    Index("items_page", "crawl_id", "fingerprint", "host_id", "item_id"),
+    sqlite_with_rowid=False,
+)
+"""What rules took out of pages; `data` is a JSON object."""
+
+item_pages = Table(
+    "item_pages",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("lease_id", BigInteger, nullable=False),
+    Column("grants", Integer, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Of which fetch the items of a page are, also where that gave none."""
+
+item_writer = Table(
+    "item_writer",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("term", BigInteger, nullable=False, server_default="0"),
+    Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("stream_created_ns", BigInteger, nullable=False, server_default="0"),
+    Column("sequence", BigInteger, nullable=False, server_default="0"),
+)
+"""One row: under which term items are written, and how far their stream is."""

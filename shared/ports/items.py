@@ -1,0 +1,34 @@
+"""The port to the table of items: filled from the stream of items by one writer, in the stream's order.
+
+Errors as of the store: OwnershipLost when the fence refused, Transient when nobody knows whether it was written,
+Permanent when these rows can never be.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from shared.domain.ids import CrawlId, Term
+from shared.domain.items import CrawlItems, ItemFence, ItemLetter, ItemPosition
+
+
+class ItemTable(Protocol):
+    """Every method is one transaction."""
+
+    async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
+        """Be the writer under `term`; OwnershipLost when a later one has it. No transaction begun before under an
+        earlier claim can commit any more."""
+        ...
+
+    async def apply(
+        self, fence: ItemFence, position: ItemPosition, messages: Sequence[CrawlItems], letters: Sequence[ItemLetter]
+    ) -> Mapping[CrawlId, int]:
+        """Put the messages' items in place of what the table has of their pages, where they are of a later fetch or
+        the same, keep the letters and move the position. Items stored, by crawl; those of crawls that are not there, or
+        deleted, are not."""
+        ...
+
+    async def position(self) -> ItemPosition: ...
+
+    async def remove(self, crawl_id: CrawlId, most: int) -> bool:
+        """Remove up to `most` rows of a deleted crawl; whether none is left."""
+        ...

@@ -1,0 +1,133 @@
+"""Items on their way: the live feed for users' own consumers, on `items.<crawl id>`, and what the table is made from.
+
+JSON, as events are, for others read it too. Unknown fields are ignored; a field may only be added with a default. A
+message holds whole pages: the items of one are never divided between two. It may come twice, and a page that is
+fetched again comes again: of a page the entry with the greatest `fetch` holds, and what it does not list is no longer
+there. The ids of items stay the same.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
+from shared.domain.items import PageItems, TakenItem
+from shared.wire.messages import Malformed
+
+ITEMS: Final = "ITEMS"
+EVERY_ITEM: Final = "items.*"
+MOST_BYTES: Final = 512 * 1024
+"""Bytes that a message of several pages has at most; a single page's items have no more by the bounds of the spec."""
+
+_PAGE: Final = re.compile(r"([0-9]{1,19})-([0-9a-f]{32})")
+_FETCH: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,9})")
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+_ENTRY_BYTES: Final = 200
+_ITEM_BYTES: Final = 120
+_MOST: Final = 2**63 - 1
+
+
+class ItemEntry(msgspec.Struct, frozen=True):
+    """An item. `id`: 32 hex digits, its name in the crawl. `data`: the fields of its rule, each a value or null, or a
+    list of values."""
+
+    id: str
+    rule: str
+    data: msgspec.Raw
+
+
+class PageEntry(msgspec.Struct, frozen=True):
+    """A page's items. `page` names it as the API does; `fetch` says which fetch of it this is, as `lease-grant`, two
+    numbers of which later ones are greater; `at_ms` (Unix) when it was fetched, by the worker's clock."""
+
+    page: str
+    url: str
+    fetch: str
+    at_ms: int
+    items: list[ItemEntry] = []
+
+
+class Items(msgspec.Struct, frozen=True, tag_field="type", tag="items/1", omit_defaults=True):
+    """Items of pages of one crawl, which is called `name`."""
+
+    crawl: int
+    name: str
+    pages: list[PageEntry]
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_items: Final = msgspec.json.Decoder(Items)
+_object: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+def items_subject(crawl_id: CrawlId) -> str:
+    """Where a crawl's items go."""
+    return f"items.{crawl_id}"
+
+
+def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> Iterator[bytes]:
+    """The pages as messages, in their order, each within `MOST_BYTES` or of one page."""
+    entries: list[PageEntry] = []
+    size = 0
+    for page in pages:
+        more = _ENTRY_BYTES + len(page.url) + sum(len(item.data) + _ITEM_BYTES for item in page.items)
+        if entries and size + more > MOST_BYTES:
+            yield _encode(Items(crawl_id, name, entries))
+            entries, size = [], 0
+        entries.append(_entry(page))
+        size += more
+    if entries:
+        yield _encode(Items(crawl_id, name, entries))
+
+
+def decode_items(data: bytes) -> tuple[CrawlId, list[PageItems]]:
+    """What a message of the stream says. Raises Malformed."""
+    try:
+        message = _items.decode(data)
+        if not 0 < message.crawl <= _MOST:
+            raise Malformed(f"there is no crawl {message.crawl}")
+        return CrawlId(message.crawl), [_page(entry) for entry in message.pages]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(str(error)) from error
+
+
+def crawl_of(data: bytes) -> CrawlId:
+    """Whose items they are; 0 where that cannot be read."""
+    try:
+        return decode_items(data)[0]
+    except Malformed:
+        return CrawlId(0)
+
+
+def _entry(page: PageItems) -> PageEntry:
+    return PageEntry(
+        page=f"{page.host_id}-{page.fingerprint.hex()}",
+        url=page.url,
+        fetch=f"{page.lease}-{page.grant}",
+        at_ms=page.at_ms,
+        items=[ItemEntry(item.id.hex(), item.rule, msgspec.Raw(item.data)) for item in page.items],
+    )
+
+
+def _page(entry: PageEntry) -> PageItems:
+    page, fetch = _PAGE.fullmatch(entry.page), _FETCH.fullmatch(entry.fetch)
+    if page is None or fetch is None or int(page[1]) > _MOST or int(fetch[1]) > _MOST or not 0 <= entry.at_ms <= _MOST:
+        raise Malformed(f"{entry.page!r}, {entry.fetch!r}, {entry.at_ms} are no page, fetch and time")
+    return PageItems(
+        HostId(int(page[1])),
+        Fingerprint(bytes.fromhex(page[2])),
+        entry.url,
+        LeaseId(int(fetch[1])),
+        int(fetch[2]),
+        entry.at_ms,
+        tuple(_item(item) for item in entry.items),
+    )
+
+
+def _item(entry: ItemEntry) -> TakenItem:
+    if _ID.fullmatch(entry.id) is None:
+        raise Malformed(f"{entry.id!r} is no item's id")
+    data = msgspec.json.encode(_object.decode(entry.data))  # whatever others wrote, it is one line of one object
+    return TakenItem(bytes.fromhex(entry.id), entry.rule, data)

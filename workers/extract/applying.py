@@ -1,0 +1,58 @@
+"""Which rules of a crawl a page comes under, worked out once per revision; and what is taken from an answer by them."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urljoin
+
+from shared.domain.ids import CrawlId, Fingerprint
+from shared.domain.item_rules import ItemLimits, ItemRule
+from workers.extract.extractor import Extractor
+from workers.extract.rules import Extraction, Page
+
+
+class PageRules:
+    """The rules of one crawl, at one revision of its spec."""
+
+    __slots__ = ("_limits", "_rules")
+
+    def __init__(self, rules: Sequence[ItemRule], limits: ItemLimits) -> None:
+        self._rules: Final = [(None if rule.when is None else re.compile(rule.when), rule) for rule in rules]
+        self._limits: Final = limits
+
+    def __repr__(self) -> str:
+        return f"<PageRules {len(self._rules)}>"
+
+    def of(self, url: str) -> tuple[ItemRule, ...]:
+        """Those that the page of a canonical URL comes under."""
+        if not self._rules:
+            return ()
+        return tuple([rule for when, rule in self._rules if when is None or when.search(url)])
+
+    async def taken(
+        self, extractor: Extractor, crawl_id: CrawlId, url: str, fingerprint: Fingerprint, html: "Html"
+    ) -> Extraction | None:
+        """The items of a page; None where no rule is about it."""
+        rules = self.of(url)
+        if not rules:
+            return None
+        page = Page(crawl_id, fingerprint, html.base_of(url), html.charset, html.body)
+        return await extractor.extract(page, rules, self._limits)
+
+
+class Html:
+    """An answer that is an HTML page. `base_href`: what its base element says, as written."""
+
+    __slots__ = ("base_href", "body", "charset")
+
+    def __init__(self, body: bytes, charset: str, base_href: str | None) -> None:
+        self.body: Final = body
+        self.charset: Final = charset
+        self.base_href: Final = base_href
+
+    def base_of(self, url: str) -> str:
+        """What the page's links are relative to."""
+        try:
+            return url if self.base_href is None else urljoin(url, self.base_href)
+        except ValueError:
+            return url
