@@ -48,7 +48,7 @@ _MASTER: Final = {
     "--events-age-s": ("events_age_s", "S", "older events are forgotten (default: a week)"),
     "--events-bytes": ("events_bytes", "N", "the oldest events above this size are forgotten (default: 256 MiB)"),
     "--items-age-s": ("items_age_s", "S", "older items leave their stream (default: a week)"),
-    "--items-bytes": ("items_bytes", "N", "above this size the oldest items leave their stream (default: 1 GiB)"),
+    "--items-bytes": ("items_bytes", "N", "above this size the oldest items leave their stream (default: 512 MiB)"),
     "--database-bytes": ("database_bytes", "N", "the size at which PostgreSQL counts as full (default: none)"),
     "--reports-bytes": ("reports_bytes", "N", "what reports may take in NATS (default: what it has)"),
     "--nats-store": ("nats_store", "DIR", "the folder of NATS's files, where it is on this machine: watches its disk"),

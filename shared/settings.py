@@ -138,7 +138,7 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     events_age_s: Annotated[float, Meta(ge=60.0, le=365 * 24 * 3600.0)] = 7 * 24 * 3600.0
     events_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     items_age_s: Annotated[float, Meta(ge=60.0, le=365 * 24 * 3600.0)] = 7 * 24 * 3600.0
-    items_bytes: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
+    items_bytes: Annotated[int, Meta(ge=1 << 20)] = 512 << 20
     event_streams: Annotated[int, Meta(ge=1, le=10_000)] = 64
     database_bytes: Annotated[int, Meta(ge=0)] = 0
     reports_bytes: Annotated[int, Meta(ge=0)] = 0

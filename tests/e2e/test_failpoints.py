@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(240)]
 
 DELAY_S: Final = 0.2
 GRANT_S: Final = "3"
-STEPS: Final = ("after_fetch", "archived", "synced", "discoveries_acked", "outcome_acked", "before_ack")
-"""The failpoints in the order of a report: fetched, record written, record durable, links acknowledged, outcome
-acknowledged, and the shard reported but its message not settled."""
+STEPS: Final = ("after_fetch", "archived", "synced", "discoveries_acked", "items_acked", "outcome_acked", "before_ack")
+"""The failpoints in the order of a report: fetched, record written, record durable, links acknowledged, items
+acknowledged, outcome acknowledged, and the shard reported but its message not settled."""
 
 
 def doomed_worker(run: Running, step: str, count: int) -> subprocess.Popen[bytes]:

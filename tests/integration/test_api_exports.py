@@ -350,7 +350,7 @@ def test_an_export_of_a_crawl_that_is_deleted_meanwhile_breaks_off(
 def test_what_cannot_be_exported_is_a_problem(tmp_path: Path) -> None:
     async def story() -> None:
         async with sqlite_tables(tmp_path) as tables, api(tables.path) as us, us.as_role(Role.VIEWER) as client:
-            problem(await client.get(f"{EXPORT}/items"), 422, "invalid")
+            problem(await client.get(f"{EXPORT}/hosts"), 422, "invalid")
             problem(await client.get(f"{EXPORT}/pages?format=xlsx"), 422, "invalid")
             problem(await client.get("/v1/crawls/none/export/pages"), 404, "not-found")
             problem(await us.anonymous.get(f"{EXPORT}/pages"), 401, "unauthenticated")

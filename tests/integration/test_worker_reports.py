@@ -1,21 +1,27 @@
-"""Archive, discoveries, outcome, acknowledgement, in this order: whatever dies in between, nothing is missing."""
+"""Archive, discoveries, items, outcome, acknowledgement, in this order: whatever dies in between, nothing is
+missing."""
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.archive import RecordLocation
 from shared.domain.ids import Fingerprint
+from shared.domain.items import TakenItem
 from shared.domain.stored import parse_stored
 from shared.domain.url import fingerprint
+from shared.wire.items import decode_items
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
 from tests.support.fetching import run
 from tests.support.owner import (
+    CRAWL,
     PARTITION,
     UNREADABLE,
     ScriptedOwner,
@@ -31,7 +37,7 @@ from tests.support.web import Web
 Serve = Callable[..., Web]
 SITE = SyntheticSite(pages=60)
 FETCHED = 12
-STEPS = ("after_fetch", "archived", "synced", "discoveries_acked", "outcome_acked", "before_ack")
+STEPS = ("after_fetch", "archived", "synced", "discoveries_acked", "items_acked", "outcome_acked", "before_ack")
 
 
 def links_of(web: Web, page: int) -> set[str]:
@@ -39,14 +45,18 @@ def links_of(web: Web, page: int) -> set[str]:
 
 
 async def check(owner: ScriptedOwner, web: Web, folder: Path) -> None:
-    """Each outcome in the stream has its links in the stream and its record on the disk; numbers have no gap."""
+    """Each outcome in the stream has its links and items in their streams, and its record on the disk; numbers have no
+    gap."""
     await owner.caught_up()
+    items = await items_in_stream(owner)
     pages = {fingerprint(web.origins[0] + SITE.path(page)): page for page in range(SITE.pages)}
     known = set(owner.links())
     for outcome in owner.outcomes:
         for result in outcome.results:
             page = pages[Fingerprint(result.fingerprint)]
             assert links_of(web, page) <= known
+            taken = items[Fingerprint(result.fingerprint)]
+            assert [json.loads(item.data) for item in taken] == [{"title": f"Page {page}"}]
             assert result.record is not None
             place = RecordLocation(result.record.segment, result.record.offset, result.record.length)
             stored = parse_stored(LocalSegments(folder / "archive").read(place))
@@ -62,6 +72,28 @@ async def check(owner: ScriptedOwner, web: Web, folder: Path) -> None:
             assert message.total == total
 
 
+async def items_in_stream(owner: ScriptedOwner) -> dict[Fingerprint, tuple[TakenItem, ...]]:
+    """What the stream has of each page; of two messages on one page both say the same."""
+    found: dict[Fingerprint, tuple[TakenItem, ...]] = {}
+    state = await owner.broker.items_state()
+    if not state.last:
+        return found
+    reader = await owner.broker.read_items(0)
+    at = 0
+    while at < state.last:
+        for message in await reader.read(100, 5.0):
+            at = message.sequence
+            crawl_id, pages = decode_items(message.data)
+            assert crawl_id == CRAWL
+            for page in pages:
+                assert found.setdefault(page.fingerprint, page.items) == page.items
+    await reader.close()
+    return found
+
+
+RULES = {"items": [{"name": "title", "fields": {"title": {"css": "title"}}}]}
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("step", STEPS)
@@ -72,7 +104,7 @@ def test_a_worker_killed_between_two_steps_leaves_no_outcome_without_its_links_a
     urls = [served.origins[0] + SITE.path(page) for page in range(FETCHED)]
 
     async def main() -> None:
-        async with owner_of(server, tmp_path, spec_for(urls[0]), ack_wait_s=2) as owner:
+        async with owner_of(server, tmp_path, spec_for(urls[0], extract=RULES), ack_wait_s=2) as owner:
             leases = [await owner.send(*urls[slot::3], slot=slot, delay_ms=30) for slot in range(3)]
             with worker_process(server, tmp_path, ORB_FAILPOINT=f"{step}:{count}", ORB_ACK_WAIT_S="2") as process:
                 assert await exit_of(process) == -9
@@ -97,7 +129,7 @@ def test_a_broker_that_dies_in_the_middle_of_a_flush_loses_nothing_and_numbers_n
 
     async def main() -> None:
         async with (
-            owner_of(server, tmp_path, spec_for(urls[0]), ack_wait_s=3, answer_s=2.0) as owner,
+            owner_of(server, tmp_path, spec_for(urls[0], extract=RULES), ack_wait_s=3, answer_s=2.0) as owner,
             worker(server, tmp_path, ack_wait_s=3, report_s=0.01),
         ):
             leases = [await owner.send(*urls[slot::4], slot=slot, delay_ms=40) for slot in range(4)]
@@ -150,5 +182,25 @@ def test_links_are_reported_again_only_until_they_are_known_to_be_reported(
             await owner.ended(lease)
             assert owner.links() == first
             assert owner.results(lease)[0].links == len(first)
+
+    run(main())
+
+
+def test_a_worker_killed_with_the_process_that_reads_pages_leaves_none_behind(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    served = web(SITE)
+    urls = [served.origins[0] + SITE.path(page) for page in range(FETCHED)]
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0], extract=RULES), ack_wait_s=2) as owner:
+            await owner.send(*urls, delay_ms=30)
+            with worker_process(server, tmp_path) as process:
+                await owner.until(lambda: len(owner.outcomes) >= 2)
+                (reading,) = psutil.Process(process.pid).children()
+                assert "workers.extract.process" in reading.cmdline()
+                process.kill()
+                await asyncio.to_thread(psutil.wait_procs, [reading], 30)
+                assert not reading.is_running()
 
     run(main())

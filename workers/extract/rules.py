@@ -63,6 +63,8 @@ def extract(page: Page, rules: Iterable[ItemRule], limits: ItemLimits) -> Extrac
             if values is None:
                 refused["incomplete"] += 1
                 continue
+            if not values:
+                continue
             key = str(place) if rule.key is None else _key_of(values[rule.key])
             name = item_id(CrawlId(page.crawl_id), rule.name, Fingerprint(page.fingerprint), key)
             data = msgspec.json.encode(values)
@@ -103,7 +105,7 @@ class _Document:
     def values(
         self, rule: ItemRule, scope: "LexborNode | dict[str, Any] | None"
     ) -> dict[str, Value | list[Value]] | None:
-        """The item; None where a required field, or the key, has no value, and where no field has."""
+        """The item; None where a required field, or the key, has no value. Empty where no field has one."""
         item: dict[str, Value | list[Value]] = {}
         for name, field in rule.fields.items():
             try:
@@ -113,7 +115,7 @@ class _Document:
             if not found and (field.required or name == rule.key):
                 return None
             item[name] = found if field.all else found[0] if found else None
-        return item if any(value not in (None, []) for value in item.values()) else None
+        return item if any(value not in (None, []) for value in item.values()) else {}
 
     def _candidates(self, field: ItemField, scope: "LexborNode | dict[str, Any] | None") -> Iterator[Value]:
         """The values of a field, all of them or as few as are needed to have the first."""

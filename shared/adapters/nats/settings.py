@@ -37,7 +37,7 @@ class StreamSettings:
     events_count: int = 1_000_000
     events_per_subject: int = 10_000
     items_age_s: float = 7 * 24 * 3600.0
-    items_bytes: int = 1024 * MIB
+    items_bytes: int = 512 * MIB
     reader_idle_s: float = 30.0
     read_bytes: int = 8 * MIB
     answer_s: float = 5.0

@@ -1,0 +1,195 @@
+"""The table of items' promises, on every engine: the latest fetch of a page holds, and one writer at a time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from shared.adapters.sql import items as item_rows
+from shared.adapters.sql.catalog import SqlCatalog
+from shared.adapters.sql.items import SqlItems
+from shared.adapters.sql.store import SqlStore
+from shared.domain.errors import OwnershipLost
+from shared.domain.frontier import CrawlState
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Term
+from shared.domain.items import CrawlItems, ItemFence, ItemFilter, ItemLetter, ItemPosition, PageItems, StoredItem, TakenItem
+from tests.support.tables import NOW_MS, Tables
+
+NewTables = Callable[[], AbstractAsyncContextManager[Tables]]
+
+
+def page(number: int, *names: str, lease: int = 1, grant: int = 1, host: int = 4099) -> PageItems:
+    """A fetch of a page that gave items of these names."""
+    mark = Fingerprint(number.to_bytes(16))
+    items = tuple(TakenItem(f"{number:8}{name:>8}".encode(), "card", f'{{"name":"{name}","l":{lease}}}'.encode())
+                  for name in names)  # fmt: skip
+    return PageItems(HostId(host), mark, f"https://a.test/{number}", LeaseId(lease), grant, NOW_MS + lease, items)
+
+
+class Written:
+    """A writer of the table under test, and what others see of it."""
+
+    def __init__(self, tables: Tables) -> None:
+        assert isinstance(tables.store, SqlStore)
+        self.tables = tables
+        self.table = SqlItems(tables.store.executor)
+        self.catalog = SqlCatalog(tables.store.executor)
+        self.fence = ItemFence(Term(0), 0)
+        self.sequence = 0
+
+    async def claim(self, term: int) -> ItemPosition:
+        self.fence, position = await self.table.claim(Term(term))
+        self.sequence = position.sequence
+        return position
+
+    async def put(self, *pages: PageItems, crawl_id: CrawlId | None = None, letters: int = 0) -> int:
+        """Apply them as the next message; items stored."""
+        self.sequence += 1
+        kept = [ItemLetter(NOW_MS, "cannot be read", b"\xc1")] * letters
+        message = CrawlItems(crawl_id or self.tables.crawl_id, pages)
+        stored = await self.table.apply(self.fence, ItemPosition(77, self.sequence), [message], kept)
+        self.fence = ItemFence(self.fence.term, self.fence.version + 1)
+        return sum(stored.values())
+
+    async def names(self, which: ItemFilter | None = None) -> list[str]:
+        found, _ = await self.catalog.items(self.tables.crawl_id, after=b"", which=which or ItemFilter(), most=100)
+        return [item.data for item in found]
+
+
+@pytest.fixture
+def on_items(new_tables: NewTables) -> Callable[[Callable[[Written], Awaitable[None]]], None]:
+    """`on_items(story)` runs it on a new table of each engine, claimed under term 1."""
+
+    def run(story: Callable[[Written], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with new_tables() as tables:
+                written = Written(tables)
+                assert await written.claim(1) == ItemPosition()
+                await story(written)
+
+        asyncio.run(whole())
+
+    return run
+
+
+OnItems = Callable[[Callable[[Written], Awaitable[None]]], None]
+
+
+def test_what_comes_again_is_there_once(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        for _ in range(3):
+            assert await w.put(page(1, "a", "b"), page(2, "a")) == 3
+        assert await w.names() == ['{"name":"a","l":1}', '{"name":"b","l":1}', '{"name":"a","l":1}']
+        assert w.tables.value("SELECT count(*) FROM item_pages") == 2
+
+    on_items(story)
+
+
+def test_a_later_fetch_replaces_all_of_a_page_and_an_earlier_one_that_comes_late_nothing(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.put(page(1, "a", "b", "c", lease=5), page(2, "x", lease=5))
+        assert await w.put(page(1, "b", lease=5, grant=2)) == 1
+        assert await w.put(page(1, "a", "d", lease=5)) == 0, "an earlier grant of the same lease"
+        assert await w.put(page(1, "z", lease=4, grant=9)) == 0, "an earlier lease"
+        assert await w.names() == ['{"name":"b","l":5}', '{"name":"x","l":5}']
+        assert await w.put(page(1, lease=6)) == 0
+        assert await w.names() == ['{"name":"x","l":5}'], "a fetch that gives none takes away what was there"
+        assert await w.put(page(1, "a", lease=5, grant=3)) == 0
+        assert await w.names() == ['{"name":"x","l":5}'], "and what came before it stays away"
+
+    on_items(story)
+
+
+def test_of_several_fetches_in_one_transaction_the_latest_holds(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.put(page(1, "old", lease=3), page(1, "new", lease=5), page(1, "older", lease=2))
+        assert await w.names() == ['{"name":"new","l":5}']
+
+    on_items(story)
+
+
+def test_items_of_crawls_that_are_deleted_or_never_were_are_not_stored(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        assert await w.put(page(1, "a"), crawl_id=CrawlId(999)) == 0
+        await w.put(page(1, "a"))
+        await w.tables.store.set_state(w.tables.crawl_id, CrawlState.DELETED, None, NOW_MS)
+        assert await w.put(page(2, "b")) == 0
+        assert w.tables.value("SELECT count(*) FROM items") == 1
+        assert (await w.table.position()).sequence == 3, "they are passed all the same"
+
+    on_items(story)
+
+
+def test_the_items_of_a_deleted_crawl_are_removed_a_part_at_a_time(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        other, _ = await w.tables.store.put_crawl("other", "{}", NOW_MS)
+        await w.put(*(page(n, "a", "b") for n in range(10)))
+        await w.put(page(1, "kept"), crawl_id=other.crawl_id)
+        parts = 0
+        while not await w.table.remove(w.tables.crawl_id, 8):
+            parts += 1
+        assert parts == 3, "16 items, 4 with 8 pages, 2 pages"
+        assert w.tables.rows("SELECT crawl_id FROM items") == [(other.crawl_id,)]
+        assert w.tables.rows("SELECT crawl_id FROM item_pages") == [(other.crawl_id,)]
+
+    on_items(story)
+
+
+def test_who_was_followed_by_another_writes_nothing(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.put(page(1, "a"))
+        earlier = w.fence
+        assert await w.claim(2) == ItemPosition(77, 1)
+        with pytest.raises(OwnershipLost):
+            await w.table.apply(earlier, ItemPosition(77, 9), [CrawlItems(w.tables.crawl_id, (page(2, "b"),))], [])
+        with pytest.raises(OwnershipLost):
+            await w.table.claim(Term(1))
+        again = w.fence
+        await w.claim(2)
+        with pytest.raises(OwnershipLost):
+            await w.table.apply(again, ItemPosition(77, 9), [], [])
+        assert await w.table.position() == ItemPosition(77, 1)
+        assert await w.put(page(2, "b")) == 1
+
+    on_items(story)
+
+
+def test_what_cannot_be_read_is_kept_as_a_letter_with_the_position(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.put(page(1, "a"), letters=2)
+        assert w.tables.rows("SELECT kind, evidence FROM dead_letters") == [("items", "cannot be read")] * 2
+        assert await w.table.position() == ItemPosition(77, 1)
+
+    on_items(story)
+
+
+def test_items_are_listed_by_keys_and_narrowed(on_items: OnItems, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(item_rows, "SCANNED", 3)
+
+    async def story(w: Written) -> None:
+        rare = page(5, "r")
+        await w.put(*(page(n, "a", "b") for n in range(5)), rare._replace(items=(rare.items[0]._replace(rule="rare"),)))
+        seen: list[bytes] = []
+        after: bytes | None = b""
+        while after is not None:
+            found, after = await w.catalog.items(w.tables.crawl_id, after=after, which=ItemFilter(), most=2)
+            assert len(found) <= 2
+            seen += [item.id for item in found]
+        assert (seen, len(seen)) == (sorted(set(seen)), 11)
+        found, after = await w.catalog.items(w.tables.crawl_id, after=b"", which=ItemFilter(rule="rare"), most=9)
+        assert (found, after is None) == ([], False), "a page of the list looks at a bounded number of rows"
+        rest: list[StoredItem] = []
+        while after is not None:
+            found, after = await w.catalog.items(w.tables.crawl_id, after=after, which=ItemFilter(rule="rare"), most=9)
+            rest += found
+        assert [(item.rule, item.url) for item in rest] == [("rare", "https://a.test/5")]
+        of_page = ItemFilter(page=Fingerprint((3).to_bytes(16)))
+        assert len(await w.names(of_page)) == 2
+        one = await w.catalog.item(w.tables.crawl_id, seen[0])
+        assert one is not None
+        assert (one.id, one.url, one.at_ms) == (seen[0], "https://a.test/0", NOW_MS + 1)
+        assert await w.catalog.item(w.tables.crawl_id, b"none") is None
+        assert await w.catalog.item(CrawlId(999), seen[0]) is None
+
+    on_items(story)

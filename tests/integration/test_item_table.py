@@ -1,0 +1,220 @@
+"""The writer of the table of items, on a real stream and a real database: nothing twice, nothing missing, no stall."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from api.control.item_table import ItemWriter
+from api.frontier.tally import FrontierTally
+from shared.adapters.local.clock import SystemClock
+from shared.adapters.nats import NatsBroker
+from shared.adapters.nats.jetstream import demand
+from shared.adapters.sql.items import SqlItems
+from shared.adapters.sql.store import SqlStore
+from shared.domain.errors import Permanent, Transient
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Term
+from shared.domain.items import CrawlItems, ItemFence, ItemLetter, ItemPosition, PageItems, TakenItem
+from shared.supervise import Tasks
+from shared.wire.items import ITEMS, encode_items
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+from tests.support.tables import Tables, sqlite_tables
+
+
+def page(number: int, *names: str, lease: int = 1) -> PageItems:
+    items = tuple(TakenItem(f"{number:8}{name:>8}".encode(), "card", b'{"n":1}') for name in names)
+    mark = Fingerprint(number.to_bytes(16))
+    return PageItems(HostId(4099), mark, f"https://a.test/{number}", LeaseId(lease), 1, 1_000, items)
+
+
+class Poisoned(SqlItems):
+    """A table that never takes the page /13; and whose answers are lost `lost` times."""
+
+    lost = 0
+
+    async def apply(
+        self, fence: ItemFence, position: ItemPosition, messages: Sequence[CrawlItems], letters: Sequence[ItemLetter]
+    ) -> dict[CrawlId, int]:
+        if any(page.url.endswith("/13") for message in messages for page in message.pages):
+            raise Permanent("this can never be written")
+        stored = await super().apply(fence, position, messages, letters)
+        if self.lost:
+            self.lost -= 1
+            raise Transient("the answer was lost", retry_in=0.01)
+        return dict(stored)
+
+
+class Stage:
+    """A stream, a table and the writers between them."""
+
+    def __init__(self, tables: Tables, broker: NatsBroker) -> None:
+        assert isinstance(tables.store, SqlStore)
+        self.tables = tables
+        self.broker = broker
+        self.table = Poisoned(tables.store.executor)
+        self.tally = FrontierTally()
+        self.alarms: list[str] = []
+        self.sent = 0
+
+    async def send(self, *pages: PageItems, raw: bytes | None = None) -> None:
+        messages = [raw] if raw is not None else list(encode_items(self.tables.crawl_id, "docs", pages))
+        for data in messages:
+            self.sent += 1
+            await self.broker.publish_items(self.tables.crawl_id, data, f"m{self.sent}")
+
+    def writer(self) -> ItemWriter:
+        def alarm(partition: Partition, text: str) -> None:
+            self.alarms.append(text)
+
+        return ItemWriter(self.table, self.broker, SystemClock(), self.tally, alarm)
+
+    @asynccontextmanager
+    async def writing(self, term: int) -> AsyncIterator[ItemWriter]:
+        """A writer under the term, for as long as the block lasts."""
+        writer = self.writer()
+        async with Tasks() as tasks:
+            tasks.start("items", writer.run(lambda: Term(term)))
+            yield writer
+            tasks.cancel()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not true():  # noqa: ASYNC110  the database has no event for it
+                await asyncio.sleep(0.02)
+
+    def items(self) -> int:
+        return int(self.tables.value("SELECT count(*) FROM items"))
+
+    def sequence(self) -> int:
+        return int(self.tables.value("SELECT coalesce(max(sequence), 0) FROM item_writer"))
+
+
+@asynccontextmanager
+async def stage(tmp_path: Path, server: BrokerServer) -> AsyncIterator[Stage]:
+    async with sqlite_tables(tmp_path) as tables, server.broker() as broker:
+        yield Stage(tables, broker)
+
+
+def test_every_item_is_in_the_table_once_whoever_writes_and_however_often_it_changes(
+    tmp_path: Path, server: BrokerServer
+) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, server) as s:
+            for term in range(1, 6):
+                for n in range(30):
+                    await s.send(page(100 * term + n, "a", "b"))
+                async with s.writing(term) as writer:
+                    await s.until(lambda wanted=30 * term - 15: s.sequence() >= wanted)  # type: ignore[misc]
+                    assert not await writer.has(CrawlId(1)) or s.sequence() == s.sent
+            await s.send(page(999, "a", "b"))
+            async with s.writing(9), s.writing(3):  # of two that believe to lead, the later term's writes
+                await s.until(lambda: s.sequence() == s.sent)
+            assert s.items() == 302
+            assert s.tables.value("SELECT term FROM item_writer") == 9
+            assert s.alarms == []
+
+    asyncio.run(story())
+
+
+def test_an_answer_that_was_lost_makes_nothing_double(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, server) as s:
+            s.table.lost = 3
+            async with s.writing(1):
+                for n in range(20):
+                    await s.send(page(100 + n, "a"))
+                await s.until(lambda: s.sequence() == 20)
+            assert (s.items(), s.table.lost) == (20, 0)
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_read_or_written_becomes_a_letter_and_stalls_nothing(
+    tmp_path: Path, server: BrokerServer
+) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, server) as s:
+            await s.send(page(1, "a"))
+            await s.send(raw=b"\xc1 no message")
+            await s.send(page(12, "a"), page(13, "a"))
+            await s.send(page(14, "a"))
+            async with s.writing(1):
+                await s.until(lambda: s.sequence() == 4)
+            letters = s.tables.rows(
+                "SELECT kind, crawl_id, evidence, payload IS NOT NULL FROM dead_letters ORDER BY id"
+            )
+            assert [(kind, crawl, kept) for kind, crawl, _, kept in letters] == [("items", None, 1), ("items", 1, 1)]
+            assert "cannot be read" in letters[0][2]
+            assert letters[1][2] == "this can never be written"
+            assert s.items() == 2
+            assert s.tally.dead_letters["items"] == 2
+
+    asyncio.run(story())
+
+
+def test_a_stream_that_is_another_than_before_is_read_from_its_start(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, server) as s:
+            await s.send(page(1, "a"))
+            async with s.writing(1) as writer:
+                await s.until(lambda: s.sequence() == 1)
+                await demand(s.broker._connection, f"STREAM.DELETE.{ITEMS}", None, 10.0)
+                s.sent = 0
+                await s.until(lambda: bool(s.alarms))
+                s.sent = 100
+                for n in range(2, 5):
+                    await s.send(page(n, "a"))
+                await s.until(lambda: s.items() == 4)
+                assert await writer.has(CrawlId(1))
+            assert s.alarms == ["the stream of items is another one than before; reading it from its start"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_what_left_the_stream_before_it_was_read_is_told_and_nothing_waits_for_it(
+    tmp_path: Path, server: BrokerServer, left: int
+) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, server) as s:
+            await s.send(page(1, "a"))
+            async with s.writing(1):
+                await s.until(lambda: s.sequence() == 1)
+            for n in range(2, 10):
+                await s.send(page(n, "a"))
+            await demand(s.broker._connection, f"STREAM.PURGE.{ITEMS}", {"keep": left}, 10.0)
+            async with s.writing(2) as writer:
+                assert not await writer.has(CrawlId(1))
+                await s.until(lambda: s.sequence() == 9)
+                assert await writer.has(CrawlId(1))
+            assert (s.items(), s.tally.items_missed) == (1 + left, 8 - left)
+            assert s.alarms[0].startswith(f"{8 - left} messages of items left their stream")
+
+    asyncio.run(story())
+
+
+def test_a_broker_and_writer_that_die_lose_nothing(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, server) as s, s.writing(1) as writer:
+            for n in range(5):
+                await s.send(page(n, "a"))
+            await s.until(lambda: s.sequence() >= 1)
+            server.kill()
+            await server.restart()
+            async with asyncio.timeout(60):
+                while True:
+                    try:
+                        await s.send(page(9, "a"))
+                        break
+                    except Transient:
+                        s.sent -= 1
+                        await asyncio.sleep(0.05)
+            await s.until(lambda: s.items() == 6)
+            async with asyncio.timeout(30):
+                while not await writer.has(CrawlId(1)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(story())

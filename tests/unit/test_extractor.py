@@ -1,0 +1,135 @@
+"""Pages are taken apart in a process that a hostile one may take down, and nothing else with it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from shared.domain.ids import CrawlId, Fingerprint
+from shared.domain.spec_parse import parse_spec
+from workers.extract.applying import Html, PageRules
+from workers.extract.extractor import Extractor
+from workers.extract.rules import Extraction, Page
+
+EXTRACT = parse_spec(
+    {"seeds": ["https://a.test/"], "extract": {"items": [{"name": "h", "fields": {"t": {"css": "h1"}}}]}}
+).extract
+RULES_OF_OTHERS = parse_spec(
+    {
+        "seeds": ["https://a.test/"],
+        "extract": {"items": [{"name": "h", "when": "/p/[0-9]+$", "fields": {"t": {"css": "h1"}}}]},
+    }
+).extract
+GOOD = b"<h1>good</h1>"
+HOSTILE = {
+    "nested": b"<div>" * 200_000,
+    "unclosed formatting": b"".join(b"<b a=%d>" % n for n in range(40_000)) + b"<p>x" * 20_000,
+    "one tag of many attributes": b"<a " + b" ".join(b"a%d=1" % n for n in range(200_000)) + b">",
+}
+
+
+async def asked(extractor: Extractor, body: bytes) -> Extraction:
+    page = Page(1, bytes(16), "https://a.test/", "utf-8", body)
+    return await extractor.extract(page, EXTRACT.items, EXTRACT.item_limits())
+
+
+def texts(extraction: Extraction) -> list[bytes]:
+    return [item.data for item in extraction.items]
+
+
+@asynccontextmanager
+async def extracting(cpu_s: float = 20.0, memory_bytes: int = 1 << 30) -> AsyncIterator[Extractor]:
+    extractor = Extractor(cpu_s=cpu_s, memory_bytes=memory_bytes)
+    try:
+        yield extractor
+    finally:
+        await extractor.close()
+        assert extractor.pid is None
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_page_that_takes_too_much_gives_nothing_and_the_next_is_as_ever(name: str) -> None:
+    async def story() -> None:
+        async with extracting(cpu_s=0.3, memory_bytes=1 << 28) as extractor:
+            assert texts(await asked(extractor, GOOD)) == [b'{"t":"good"}']
+            hostile = await asked(extractor, HOSTILE[name])
+            assert (hostile.items, hostile.refused) == ([], {"unreadable": 1})
+            assert texts(await asked(extractor, GOOD)) == [b'{"t":"good"}']
+
+    asyncio.run(story())
+
+
+def test_an_expression_that_backtracks_without_end_is_ended_too() -> None:
+    rule = {"name": "h", "fields": {"t": {"css": "h1", "match": "(?:a|a)+$"}}}
+    spec = parse_spec({"seeds": ["https://a.test/"], "extract": {"items": [rule]}})
+
+    async def story() -> None:
+        async with extracting(cpu_s=0.3) as extractor:
+            page = Page(1, bytes(16), "https://a.test/", "utf-8", b"<h1>" + b"a" * 60 + b"!</h1>")
+            found = await extractor.extract(page, spec.extract.items, spec.extract.item_limits())
+            assert found.refused == {"unreadable": 1}
+
+    asyncio.run(story())
+
+
+def test_a_process_that_somebody_kills_costs_no_page_its_items() -> None:
+    async def story() -> None:
+        async with extracting() as extractor:
+            await asked(extractor, GOOD)
+            for _ in range(3):
+                assert extractor.pid is not None
+                os.kill(extractor.pid, signal.SIGKILL)
+                assert texts(await asked(extractor, GOOD)) == [b'{"t":"good"}']
+
+    asyncio.run(story())
+
+
+def test_pages_asked_for_at_once_get_their_own_items() -> None:
+    async def story() -> None:
+        async with extracting() as extractor:
+            bodies = [b"<h1>%d</h1>" % n for n in range(50)]
+            found = await asyncio.gather(*(asked(extractor, body) for body in bodies))
+            assert [texts(each) for each in found] == [[b'{"t":"%d"}' % n] for n in range(50)]
+
+    asyncio.run(story())
+
+
+def test_cancelled_in_the_middle_no_page_gets_the_items_of_another() -> None:
+    async def story() -> None:
+        async with extracting() as extractor:
+            await asked(extractor, GOOD)
+            for _ in range(5):
+                asking = asyncio.ensure_future(asked(extractor, b"<h1>bad</h1>" + b"<p>x" * 50_000))
+                await asyncio.sleep(0.005)
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+                assert texts(await asked(extractor, GOOD)) == [b'{"t":"good"}']
+
+    asyncio.run(story())
+
+
+def test_the_process_has_none_of_the_workers_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORB_NATS_TOKEN", "secret")
+
+    async def story() -> None:
+        async with extracting() as extractor:
+            await asked(extractor, GOOD)
+            assert b"secret" not in Path(f"/proc/{extractor.pid}/environ").read_bytes()
+
+    asyncio.run(story())
+
+
+def test_where_no_rule_is_about_a_page_there_is_no_process() -> None:
+    async def story() -> None:
+        async with extracting() as extractor:
+            html = Html(GOOD, "utf-8", None)
+            rules = PageRules(RULES_OF_OTHERS.items, RULES_OF_OTHERS.item_limits())
+            for url, finds in (("https://a.test/x", False), ("https://a.test/p/1", True)):
+                found = await rules.taken(extractor, CrawlId(1), url, Fingerprint(bytes(16)), html)
+                assert (found is not None, extractor.pid is not None) == (finds, finds)
+
+    asyncio.run(story())

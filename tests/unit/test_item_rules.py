@@ -1,0 +1,186 @@
+"""Rules of items: refused with the place of what is wrong, kept as declared, and what they make of a page."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shared.domain.crawl import decode_spec, encode_spec
+from shared.domain.ids import CrawlId, Fingerprint
+from shared.domain.item_rules import item_id
+from shared.domain.spec_parse import SpecError, parse_spec
+from workers.extract.rules import Extraction, Page, extract
+
+PAGE = b"""<html><head><title>Bolts</title><meta property="og:title" content="Bolts &amp; nuts">
+<meta name=price content=3>
+<script type="application/ld+json">{"@graph": [{"@type": ["Product", "Thing"], "name": "Bolt", "offers": [
+ {"@type": "Offer", "price": 3.5}, {"price": "4"}], "brand": {"name": "B"}, "big": 123456789012345678901234567890,
+ "nan": NaN, "half": "\\ud800"}]}</script><script type="application/ld+json">{not json</script></head><body>
+<div class=card data-sku=1><h2> M8  <b>steel</b>
+</h2><a href="../x?y=1">more</a><i class=price>EUR 12.50</i></div>
+<div class=card data-sku=2><h2>M9</h2></div><div class=card data-sku=2><h2>M10</h2></div><div class=card></div>
+</body></html>"""
+
+
+def taken(*rules: dict[str, Any], body: bytes = PAGE, url: str = "https://a.test/p/q/", **limits: int) -> Extraction:
+    spec = parse_spec({"seeds": ["https://a.test/"], "extract": {"items": list(rules), **limits}})
+    page = Page(7, bytes(16), url, "utf-8", body)
+    return extract(page, spec.extract.items, spec.extract.item_limits())
+
+
+def data(extraction: Extraction) -> list[Any]:
+    return [json.loads(item.data) for item in extraction.items]
+
+
+def test_fields_of_each_element() -> None:
+    found = taken(
+        {
+            "name": "card",
+            "each": "div.card",
+            "fields": {
+                "sku": {"css": "div", "take": "attr:data-sku"},
+                "title": {"css": "h2"},
+                "html": {"css": "h2", "take": "html"},
+                "more": {"css": "a", "take": "link"},
+                "price": {"css": ".price", "match": r"([0-9]+)\.([0-9]+)"},
+            },
+        }
+    )
+    assert data(found) == [
+        {"sku": "1", "title": "M8 steel", "html": "<h2> M8  <b>steel</b>\n</h2>", "more": "https://a.test/p/x?y=1",
+         "price": "12"},
+        {"sku": "2", "title": "M9", "html": "<h2>M9</h2>", "more": None, "price": None},
+        {"sku": "2", "title": "M10", "html": "<h2>M10</h2>", "more": None, "price": None},
+    ]  # fmt: skip
+    assert len({item.id for item in found.items}) == 3
+    assert found.refused == {}, "an element without any value is no item, and nothing that was missed"
+
+
+def test_fields_of_json_ld_and_of_the_page() -> None:
+    found = taken(
+        {
+            "name": "product",
+            "json_ld": "Product",
+            "fields": {
+                "name": {"path": "name"},
+                "prices": {"path": "offers.price", "all": True},
+                "price": {"path": "offers.price", "match": "[0-9]+"},
+                "brand": {"path": "brand"},
+                "big": {"path": "big"},
+                "nan": {"path": "nan"},
+                "half": {"path": "half"},
+                "none": {"path": "offers.name.x"},
+                "og": {"meta": "og:title"},
+                "meta": {"meta": "price"},
+                "first": {"css": "h2"},
+            },
+        },
+        {"name": "offer", "json_ld": "Offer", "fields": {"price": {"path": "price"}}},
+    )
+    assert data(found) == [
+        {"name": "Bolt", "prices": [3.5, "4"], "price": "3", "brand": "B", "big": "123456789012345678901234567890",
+         "nan": None, "half": "?", "none": None, "og": "Bolts & nuts", "meta": "3", "first": "M8 steel"},
+        {"price": 3.5},
+    ]  # fmt: skip
+
+
+def test_an_item_keeps_its_id_by_its_key_and_else_by_its_place() -> None:
+    keyed = {"name": "card", "each": "div.card", "key": "sku"}
+    fields = {"sku": {"css": "div", "take": "attr:data-sku"}, "title": {"css": "h2"}}
+    found = taken({**keyed, "fields": fields})
+    assert [item["sku"] for item in data(found)] == ["1", "2"]
+    assert found.refused == {"repeated": 1, "incomplete": 1}
+    turned = taken({**keyed, "fields": fields}, body=b"<div class=card data-sku=2><h2>New</h2></div>")
+    assert turned.items[0].id == found.items[1].id
+    assert turned.items[0].data != found.items[1].data
+    by_place = taken({"name": "card", "each": "div.card", "fields": fields})
+    assert by_place.items[0].id == item_id(CrawlId(7), "card", Fingerprint(bytes(16)), "0")
+    ids = {item_id(CrawlId(crawl), rule, Fingerprint(page), key) for crawl in (1, 2) for rule in ("a", "ab")
+           for page in (bytes(16), b"b" * 16) for key in ("", "b")}  # fmt: skip
+    assert len(ids) == 16
+
+
+def test_what_lacks_a_required_field_is_no_item() -> None:
+    fields = {"title": {"css": "h2"}, "price": {"css": ".price", "required": True}}
+    found = taken({"name": "card", "each": "div.card", "fields": fields})
+    assert [item["title"] for item in data(found)] == ["M8 steel"]
+    assert found.refused == {"incomplete": 3}
+
+
+def test_a_page_gives_no_more_than_its_limits() -> None:
+    body = b"".join(b"<p>%03d %s</p>" % (n, b"x" * 90) for n in range(40)) + b"<h1>%s</h1>" % (b"y" * 500)
+    rule = {"name": "p", "each": "p", "fields": {"text": {"css": "p"}}}
+    assert len(taken(rule, body=body).items) == 40
+    few = taken(rule, body=body, max_items_per_page=10)
+    assert ([item["text"][:3] for item in data(few)], few.refused) == ([f"{n:03}" for n in range(10)], {"too_many": 1})
+    small = taken(rule, body=body, max_item_bytes=100, max_page_bytes=1024)
+    assert (small.items, small.refused) == ([], {"too_large": 40})
+    full = taken(rule, body=body, max_item_bytes=1024, max_page_bytes=1024)
+    assert (len(full.items), full.refused) == (9, {"too_many": 31})
+
+
+def test_text_that_no_database_takes_is_replaced() -> None:
+    found = taken({"name": "p", "fields": {"text": {"css": "p"}, "a": {"css": "p", "take": "attr:a"}}},
+                  body="<p a='&#0;x'>\ufeff a&#xD800;\u00a0 b</p>".encode())  # fmt: skip
+    ((item,),) = [data(found)]
+    assert "\0" not in item["a"]
+    assert item["text"].endswith("b")
+
+
+def test_json_ld_without_end_is_passed_over() -> None:
+    deep = b"[" * 100_000
+    nested = b'{"@type": "P", "a": ' + b"[" * 900 + b"1" + b"]" * 900 + b"}"
+    wide = b'{"@type": "P", "a": [' + b",".join([b'{"@type": "Q", "b": 1}'] * 12_000) + b"]}"
+    body = b"".join(b'<script type="application/ld+json">' + each + b"</script>" for each in (deep, nested, wide))
+    found = taken({"name": "p", "json_ld": "P", "fields": {"a": {"path": "a"}}}, body=body)
+    assert data(found)[:1] in ([{"a": 1}], []), "deep lists are read as far as they can be, or not at all"
+
+
+@pytest.mark.parametrize(
+    ("rule", "place", "said"),
+    [
+        ({"fields": {"t": {"css": "h1["}}}, "fields.t.css", "is no CSS selector"),
+        ({"fields": {"t": {"css": "a:hover"}}}, "fields.t.css", "does not know ':hover'"),
+        ({"each": "b c >", "fields": {"t": {"css": "a"}}}, "each", "ends too early"),
+        ({"fields": {"t": {}}}, "fields.t", "nothing is said of where its value stands"),
+        ({"fields": {"t": {"css": "a", "meta": "b"}}}, "fields.t", "css and meta are both said"),
+        ({"fields": {"t": {"csss": "a"}}}, "fields.t.csss", "there is no such field"),
+        ({"fields": {"t": {"css": "a", "take": "value"}}}, "fields.t.take", "expected text"),
+        ({"fields": {"t": {"meta": "a", "take": "html"}}}, "fields.t.take", "only css finds"),
+        ({"fields": {"t": {"path": "a"}}}, "fields.t.path", "the rule takes none"),
+        ({"json_ld": "P", "fields": {"t": {"path": "a..b"}}}, "fields.t.path", "has an empty key"),
+        ({"json_ld": "P", "each": "a", "fields": {"t": {"path": "a"}}}, "json_ld", "cannot be said beside each"),
+        ({"key": "u", "fields": {"t": {"css": "a"}}}, "key", "'u' is none of the rule's fields"),
+        ({"key": "t", "fields": {"t": {"css": "a", "all": True}}}, "fields.t.all", "cannot be true of"),
+        ({"when": "(a+)+", "fields": {"t": {"css": "a"}}}, "when", "repeats a repeat"),
+        ({"fields": {"t": {"css": "a", "match": "("}}}, "fields.t.match", "is not a regular expression"),
+        ({"fields": {}}, "fields", "expected a mapping"),
+        ({"fields": {"1t": {"css": "a"}}}, "fields", "expected"),
+        ({"fields": ["t"]}, "fields", "expected a mapping"),
+        ({"fields": {"t": "h1"}}, "fields.t", "expected a mapping of fields"),
+        ({}, "fields", "is required"),
+        ({"name": "Upper", "fields": {"t": {"css": "a"}}}, "name", "expected text"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_place(rule: dict[str, Any], place: str, said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        taken({"name": "ok", "fields": {"t": {"css": "a"}}}, {"name": "x", **rule})
+    (problem,) = refused.value.problems
+    assert problem.path == f"extract.items[1].{place}"
+    assert said in problem.message
+
+
+def test_rules_have_names_of_their_own_and_limits_that_fit() -> None:
+    rule = {"name": "a", "fields": {"t": {"css": "a"}}}
+    with pytest.raises(SpecError, match=r"extract.items\[1\].name: 'a' is the name of an earlier rule"):
+        taken(rule, rule)
+    with pytest.raises(SpecError, match=r"extract\.max_item_bytes: is more than max_page_bytes"):
+        taken(rule, max_item_bytes=2000, max_page_bytes=1024)
+    with pytest.raises(SpecError, match=r"extract\.items: expected a list of length <= 50"):
+        taken(*({**rule, "name": f"a{n}"} for n in range(51)))
+
+
+def test_rules_are_kept_as_they_were_declared() -> None:
+    rule = {"name": "a", "when": "/p/", "json_ld": "P", "fields": {"t": {"path": "a.b", "all": True, "match": "x"}}}
+    spec = parse_spec({"seeds": ["https://a.test/"], "extract": {"items": [rule]}})
+    assert decode_spec(encode_spec(spec)) == spec
