@@ -84,11 +84,19 @@ def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> It
 
 def decode_items(data: bytes) -> tuple[CrawlId, list[PageItems]]:
     """What a message of the stream says. Raises Malformed."""
+    message = decode_message(data)
+    if not 0 < message.crawl <= _MOST:
+        raise Malformed(f"there is no crawl {message.crawl}")
     try:
-        message = _items.decode(data)
-        if not 0 < message.crawl <= _MOST:
-            raise Malformed(f"there is no crawl {message.crawl}")
         return CrawlId(message.crawl), [_page(entry) for entry in message.pages]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(str(error)) from error
+
+
+def decode_message(data: bytes) -> Items:
+    """A message of the stream, as it stands there. Raises Malformed."""
+    try:
+        return _items.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(str(error)) from error
 

@@ -13,7 +13,16 @@ from shared.adapters.sql.store import SqlStore
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Term
-from shared.domain.items import CrawlItems, ItemFence, ItemFilter, ItemLetter, ItemPosition, PageItems, StoredItem, TakenItem
+from shared.domain.items import (
+    CrawlItems,
+    ItemFence,
+    ItemFilter,
+    ItemLetter,
+    ItemPosition,
+    PageItems,
+    StoredItem,
+    TakenItem,
+)
 from tests.support.tables import NOW_MS, Tables
 
 NewTables = Callable[[], AbstractAsyncContextManager[Tables]]

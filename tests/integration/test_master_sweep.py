@@ -161,6 +161,7 @@ def test_a_database_that_is_busy_for_a_while_ends_no_master(tmp_path: Path, serv
             master = Standalone(
                 parse_spec({"seeds": ["http://a.test/"]}),
                 store=store,
+                items=SqlItems(store.executor),
                 broker=broker,
                 specs=LocalSpecs(tmp_path / "specs"),
                 clock=SystemClock(),

@@ -23,7 +23,7 @@ from shared import wire
 from shared.domain.config import Drains, HotConfig, decode_config, encode_config
 from shared.domain.robots import RobotsRecord
 from shared.domain.software import VERSION
-from shared.wire import events, messages, robots
+from shared.wire import events, items, messages, robots
 from shared.wire.keys import Record, decode_record, encode_record
 from shared.wire.messages import Message
 
@@ -71,6 +71,7 @@ WAYS: Final[dict[type[msgspec.Struct], tuple[Reader, Writer]]] = {
     messages.WorkerStatus: _message(messages.decode_status),
     messages.MasterStatus: _message(messages.decode_master_status),
     messages.Progress: _message(messages.decode_progress),
+    items.Items: (items.decode_message, msgspec.json.encode),
     events.Event: (events.decode_event, events.encode_event),
     RobotsRecord: (robots.decode_robots, robots.encode_robots),
     HotConfig: (decode_config, encode_config),
