@@ -6,6 +6,7 @@ tables are written from the snapshot at leisure. So every report that was acknow
 effects or in the copy, and an outcome in either has its discoveries in either, too, since these were acknowledged
 before it. What came between snapshot and copy is in the copy, harmless: a lease or a number that the snapshot does not
 know is never given again (`shared.adapters.sql.filling.begin_anew`), and all else is idempotent.
+Items are copied after the reports, so an outcome in either has its items in the table or in the copy, too.
 """
 
 import argparse
@@ -16,12 +17,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from cli.backup_folder import EVENTS, KEYS, REPORTS, Manifest, NewBackup, Part, new_backup
+from cli.backup_folder import EVENTS, ITEMS, KEYS, REPORTS, Manifest, NewBackup, Part, new_backup
 from cli.engines import add_engine_flags, broker_of, executing, keys_of, told
 from cli.exits import Exit
 from cli.hold import held
 from cli.pace import amount, count
-from cli.reports import read_events, read_stretch, unread
+from cli.reports import read_events, read_items, read_stretch, unread
 from cli.watch import say
 from shared.settings import ClusterMasterSettings
 
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
     """Make the backup; what it is made of."""
     from shared.adapters.local.clock import SystemClock
-    from shared.adapters.sql import control, rows
+    from shared.adapters.sql import control, items, rows
     from shared.adapters.sql.migrate import HEAD
     from shared.adapters.sql.snapshot import is_postgresql, snapshot
 
@@ -71,6 +72,11 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
                         part.add((stretch.partition, stretch.kind, batch), len(batch))
                 hold.check()
                 reports = part.end()
+        position = await taken.read(items.position)
+        with new.part(ITEMS) as part:
+            async for messages in read_items(broker, position):
+                part.add(messages, len(messages))
+            items_part = part.end()
         with new.part(EVENTS) as part:
             async for events in read_events(broker):
                 part.add(events, len(events))
@@ -93,6 +99,7 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
             numbers=await taken.read(rows.numbers),
             reports=reports,
             events=events_part,
+            items=items_part,
             keys=await _keys(settings, new),
         )
         new.finish(manifest)

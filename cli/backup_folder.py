@@ -3,6 +3,7 @@
 manifest.json   what was taken, from where and when, and the checksum of every other file; written last
 tables/*.gz     one file for each table, rows in the order of their keys
 reports.gz      the reports behind the positions in `tables/partitions.gz`
+items.gz        the items behind the position in `tables/item_writer.gz`
 events.gz       the stream of events
 keys.gz         what stood in etcd, for whoever wants to look: a restore writes none of it
 
@@ -27,6 +28,7 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 REPORTS: Final = "reports.gz"
 EVENTS: Final = "events.gz"
+ITEMS: Final = "items.gz"
 KEYS: Final = "keys.gz"
 
 _LENGTH: Final = 4
@@ -62,11 +64,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     reports: Part
     events: Part
     keys: Part | None = None
+    items: Part | None = None
 
     def parts(self) -> Iterator[Part]:
         """Every file."""
         yield from self.tables.values()
-        yield from (part for part in (self.reports, self.events, self.keys) if part is not None)
+        yield from (part for part in (self.reports, self.events, self.keys, self.items) if part is not None)
 
 
 class PartWriter:

@@ -1,15 +1,18 @@
-"""Reports and events out of a broker and into another, subject by subject, each in its order."""
+"""Reports, items and events out of a broker and into another, subject by subject, each in its order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, get_args
 
 from shared.domain.errors import Transient
 from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import Partition
+from shared.domain.items import ItemPosition
 from shared.ports.broker import Broker, Delivered, ReportKind, ReportReader
 from shared.wire.events import EVERY_EVENT, decode_event, event_subject
+from shared.wire.items import crawl_of
 from shared.wire.messages import Malformed
 
 if TYPE_CHECKING:
@@ -67,6 +70,21 @@ async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[list[b
         await reader.close()
 
 
+async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[list[bytes]]:
+    """The messages of items that lie behind a position of their table, or all that are kept of another stream."""
+    state = await broker.items_state()
+    fits = position.stream_created_ns == state.created_ns and position.sequence <= state.last
+    after = max(position.sequence if fits else 0, state.first - 1)
+    if after >= state.last:
+        return
+    reader = await broker.read_items(after)
+    try:
+        async for batch in _through(reader, state.last, "items"):
+            yield [message.data for message in batch]
+    finally:
+        await reader.close()
+
+
 async def read_events(broker: "NatsBroker") -> AsyncIterator[list[tuple[str, bytes]]]:
     """The events that are kept, each with its subject. What is forgotten meanwhile is left out."""
     state = await broker.events.state()
@@ -112,6 +130,16 @@ async def _through(reader: ReportReader, last: int, name: str) -> AsyncIterator[
             return
 
 
+async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]]) -> int:
+    """Store them all, in their order; how many."""
+    number = 0
+    for batch in batches:
+        for data in batch:
+            number += 1
+            await _again(partial(broker.publish_items, crawl_of(data), data, f"{name}.items.{number}"))
+    return number
+
+
 async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, ReportKind, list[bytes]]]) -> int:
     """Store them all, those of a subject in their order; how many. `name` tells this restore from others."""
     numbers: dict[tuple[int, ReportKind], int] = {}
@@ -119,15 +147,16 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
     for partition, kind, batch in batches:
         for data in batch:
             number = numbers[partition, kind] = numbers.get((partition, kind), 0) + 1
-            await _stored(broker, Partition(partition), kind, data, f"{name}.{partition}.{kind}.{number}")
+            message_id = f"{name}.{partition}.{kind}.{number}"
+            await _again(partial(broker.publish_report, Partition(partition), kind, data, message_id))
         total += len(batch)
     return total
 
 
-async def _stored(broker: Broker, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> None:
+async def _again(publish: Callable[[], Awaitable[int]]) -> None:
     for left in reversed(range(_TRIES)):
         try:
-            await broker.publish_report(partition, kind, data, message_id)
+            await publish()
         except Transient as error:
             if not left:
                 raise

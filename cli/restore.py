@@ -17,7 +17,7 @@ from cli.cluster_folder import ClusterFolder, Remembered, database_of, shown
 from cli.engines import add_engine_flags, broker_of, keys_of, told
 from cli.exits import Environment, Exit, Usage
 from cli.pace import count
-from cli.reports import publish_reports
+from cli.reports import publish_items, publish_reports
 from cli.watch import say
 from shared.settings import ClusterMasterSettings, listed
 from shared.wire.keys import Keys
@@ -77,6 +77,7 @@ async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: boo
         await _tables(backup, fresh)
         await fresh.write(begin_anew)
         await _reports(backup, broker)
+        await _items(backup, broker)
         await _events(backup, broker)
 
 
@@ -142,6 +143,15 @@ async def _reports(backup: Backup, broker: "NatsBroker") -> None:
     stored = await publish_reports(broker, f"restore-{backup.manifest.id}", backup.frames(part))
     if stored != part.values:
         raise Environment(f"{part.file} holds {part.values} reports, and {stored} were found.")
+
+
+async def _items(backup: Backup, broker: "NatsBroker") -> None:
+    part = backup.manifest.items
+    if part is None:  # a backup of an earlier version
+        return
+    stored = await publish_items(broker, f"restore-{backup.manifest.id}", backup.frames(part))
+    if stored != part.values:
+        raise Environment(f"{part.file} holds {part.values} messages of items, and {stored} were found.")
 
 
 async def _events(backup: Backup, broker: "NatsBroker") -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,15 @@ from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import Transient, Unusable
 from shared.domain.frontier import Position
-from shared.domain.ids import Partition
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition
+from shared.domain.items import PageItems, TakenItem
 from shared.domain.spec_parse import parse_spec
 from shared.domain.url import public_suffix_snapshot
 from shared.ports.broker import Broker
 from shared.settings import ClusterMasterSettings
 from shared.supervise import Tasks
 from shared.wire.events import Event, encode_event, event_subject
+from shared.wire.items import encode_items
 from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
@@ -306,3 +309,44 @@ def test_a_folder_that_a_restore_failed_to_fill_is_empty_and_taken_again(
     assert folder.database.is_file()
     with pytest.raises(Usage, match="belongs to a cluster"):
         into_folder(backup, folder, None)
+
+
+def test_items_that_are_not_in_the_table_yet_are_in_the_backup_and_in_the_restored_one(
+    tmp_path: Path, server: BrokerServer, other: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def message(n: int) -> bytes:
+        item = TakenItem(n.to_bytes(16), "r", b'{"n":1}')
+        page = PageItems(HostId(4099), Fingerprint(n.to_bytes(16)), f"http://a.test/{n}", LeaseId(1), 1, 1, (item,))
+        return next(encode_items(CrawlId(1), "c", [page]))
+
+    async def story() -> None:
+        async with at_work(tmp_path, server) as us:
+            table = SqlItems(us.store.executor)
+
+            async def sent(n: int) -> None:
+                sequence = await us.broker.publish_items(CrawlId(1), message(n), f"i{n}")
+                while (await table.position()).sequence < sequence:  # noqa: ASYNC110  the table tells nobody
+                    await asyncio.sleep(0.01)
+
+            async def late(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
+                await sent(2)
+                return await unread(broker, positions)
+
+            await sent(1)
+            monkeypatch.setattr(taking, "unread", late)
+            await take(us.settings, tmp_path / "backup")
+            fresh = elsewhere(us.settings, tmp_path, other)
+        backup = Backup(tmp_path / "backup")
+        assert backup.manifest.items is not None
+        copied = [data for batch in backup.frames(backup.manifest.items) for data in batch]
+        assert copied == [message(2)]
+        await restore(backup, fresh)
+        with closing(sqlite3.connect(fresh.database)) as connection:
+            assert connection.execute("SELECT item_id FROM items").fetchall() == [((1).to_bytes(16),)]
+            assert connection.execute("SELECT stream_created_ns, sequence FROM item_writer").fetchall() == [(0, 0)]
+        async with other.broker() as broker:
+            reader = await broker.read_items(0)
+            assert [each.data for each in await reader.read(10, 5.0)] == [message(2)]
+            await reader.close()
+
+    run(story)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy import Connection, Engine, inspect, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from shared.adapters.sql import schema
@@ -49,9 +49,9 @@ async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[Filling
 def begin_anew(connection: Connection) -> None:
     """Make a cluster as of a backup begin a history of its own.
 
-    Its epoch is raised, so that every term of before is older. Positions are those before all: the reports that came
-    behind the snapshot stand in a new stream. No number of a lease, host or crawl is given that the cluster may have
-    given after the snapshot: late reports among these that name one must find nothing under it.
+    Its epoch is raised, so that every term of before is older. Positions are those before all: the reports and items
+    that came behind the snapshot stand in new streams. No number of a lease, host or crawl is given that the cluster
+    may have given after the snapshot: late reports among these that name one must find nothing under it.
     """
     connection.execute(update(schema.cluster).values(epoch=schema.cluster.c.epoch + 1))
     connection.execute(
@@ -65,6 +65,8 @@ def begin_anew(connection: Connection) -> None:
             next_lease=schema.partitions.c.next_lease + SKIPPED,
         )
     )
+    if inspect(connection).has_table(schema.item_writer.name):  # a backup may be older than the table
+        connection.execute(update(schema.item_writer).values(stream_created_ns=0, sequence=0))
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------------------

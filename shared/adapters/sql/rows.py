@@ -37,6 +37,7 @@ _LARGE_ROWS: Final = {
     "dead_letters": 8,
     "audit_log": 100,
     "idempotency": 100,
+    "items": 100,
 }
 """Rows a page where a row may be large."""
 
@@ -109,12 +110,15 @@ def count(connection: Connection, table: str) -> int:
 
 
 def version(connection: Connection) -> tuple[int, ...]:
-    """Another one whenever a master has written since: owners count their transactions, operators' changes are in the
-    audit log, and leaders count what they change of crawls by states."""
-    sums = connection.execute(text("SELECT coalesce(sum(version), 0), coalesce(sum(owner_term), 0) FROM partitions"))
-    states = text("SELECT coalesce(sum(version), 0), coalesce(sum(active_ms), 0), count(*) FROM crawls")
-    audited = text("SELECT coalesce(max(id), 0) FROM audit_log")
-    return tuple(int(n) for n in (*sums.one(), *connection.execute(states).one(), *connection.execute(audited).one()))
+    """Another one whenever a master has written since: owners count their transactions, the writer of items its own,
+    operators' changes are in the audit log, and leaders count what they change of crawls by states."""
+    numbers = (
+        "SELECT coalesce(sum(version), 0), coalesce(sum(owner_term), 0) FROM partitions",
+        "SELECT coalesce(sum(version), 0), coalesce(sum(active_ms), 0), count(*) FROM crawls",
+        "SELECT coalesce(sum(version), 0) FROM item_writer",
+        "SELECT coalesce(max(id), 0) FROM audit_log",
+    )
+    return tuple(int(n) for query in numbers for n in connection.execute(text(query)).one())
 
 
 def _page(connection: Connection, table: Table, after: tuple[Any, ...] | None, most: int) -> list[tuple[Any, ...]]:

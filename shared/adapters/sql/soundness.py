@@ -64,7 +64,11 @@ _UNREVISED: Final = text(
     "SELECT c.crawl_id, c.revision FROM crawls c WHERE c.state <> :deleted AND NOT EXISTS (SELECT 1 FROM"
     " crawl_revisions r WHERE r.crawl_id = c.crawl_id AND r.revision = c.revision) ORDER BY c.crawl_id LIMIT :most"
 )
-_PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters")
+_UNKNOWN_PAGE: Final = text(
+    "SELECT i.crawl_id, i.host_id, i.item_id FROM items i WHERE NOT EXISTS (SELECT 1 FROM item_pages p WHERE"
+    " p.crawl_id = i.crawl_id AND p.host_id = i.host_id AND p.fingerprint = i.fingerprint) LIMIT :most"
+)
+_PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters", "items", "item_pages")
 """Tables of which every row belongs to a crawl that is there."""
 
 
@@ -255,6 +259,10 @@ def _orphans(connection: Connection, found: Findings, removing: set[int]) -> Non
         if row.crawl_id not in removing:
             where = f"crawl {row.crawl_id}, host {row.host_id}"
             found.add(Damage.ORPHAN, where, f"a fetch of a URL that is not there ({bytes(row.fingerprint).hex()})")
+    for row in connection.execute(_UNKNOWN_PAGE, {"most": _MOST}):
+        if row.crawl_id not in removing:
+            where = f"crawl {row.crawl_id}, host {row.host_id}"
+            found.add(Damage.ORPHAN, where, f"an item of a page that is not there ({bytes(row.item_id).hex()})")
     for row in connection.execute(_UNREVISED, {"deleted": CrawlState.DELETED.value, "most": _MOST}):
         found.add(Damage.ORPHAN, f"crawl {row.crawl_id}", f"its revision {row.revision} is not there")
 
@@ -266,7 +274,7 @@ def _leftovers(connection: Connection, found: Findings, crawls: dict[int, bool |
         while crawl_id is not None:
             if crawl_id not in crawls:
                 found.add(Damage.ORPHAN, table, f"rows of crawl {crawl_id}, which never was")
-            elif crawls[crawl_id] and table in ("urls", "fetches", "queues"):
+            elif crawls[crawl_id] and table in ("urls", "fetches", "queues", "items", "item_pages"):
                 found.add(Damage.LEFTOVER, table, f"rows of crawl {crawl_id}, whose rows were removed")
             beyond = text(f"SELECT min(crawl_id) FROM {table} WHERE crawl_id > :crawl_id")
             crawl_id = connection.execute(beyond, {"crawl_id": crawl_id}).scalar()
