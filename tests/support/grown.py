@@ -16,7 +16,9 @@ _STATES: Final = (UrlState.DONE, UrlState.QUEUED, UrlState.FAILED, UrlState.EXCL
 
 
 def grown(path: Path, crawl_id: CrawlId, rows: int) -> None:
-    """Give the crawl `rows` URLs on fifty hosts; every other was fetched, and half of these are pages."""
+    """Give the crawl `rows` URLs on fifty hosts; every other was fetched, and half of these are pages; of one in forty
+    there is an
+    item."""
     first_host = crawl_id * 1_000_000
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executemany(
@@ -34,6 +36,20 @@ def grown(path: Path, crawl_id: CrawlId, rows: int) -> None:
             " VALUES (?, ?, ?, ?, ?, 10, ?, ?, ?, ?, ?, ?, ?, ?, 3, ?)",
             (_fetch(crawl_id, first_host, n) for n in range(0, rows, 2)),
         )
+        connection.executemany(
+            "INSERT INTO item_pages (crawl_id, host_id, fingerprint, url, lease_id, grants, at_ms)"
+            " VALUES (?, ?, ?, ?, 1, 1, ?)",
+            [(*_place(crawl_id, first_host, n), url_of(crawl_id, n), NOW_MS + n) for n in range(0, rows, 40)],
+        )
+        connection.executemany(
+            "INSERT INTO items (crawl_id, item_id, rule, host_id, fingerprint, data)"
+            ' SELECT ?, ?, \'product\', ?, ?, \'{"title":"Bolt","tags":["a",1,null]}\'',
+            [(crawl_id, fingerprint(f"item {n}"), *_place(crawl_id, first_host, n)[1:]) for n in range(0, rows, 40)],
+        )
+
+
+def _place(crawl_id: CrawlId, first_host: int, n: int) -> tuple[int, int, bytes]:
+    return crawl_id, first_host + n % _HOSTS, fingerprint(url_of(crawl_id, n))
 
 
 def url_of(crawl_id: CrawlId, n: int) -> str:

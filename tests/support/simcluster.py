@@ -67,7 +67,7 @@ class Cluster:
         self.broker = SimBroker(self.world)
         self.web = SimWeb(self.world, site.nodes, dict(site.delays))
         self.watch = Watch(self.world)
-        self.judge = Judge(self.world, database, self.web)
+        self.judge = Judge(self.world, database, self.web, self.broker.items)
         self.owners: list[SimOwner] = []
         self.workers: list[SimWorker] = []
         self.views: dict[int, CrawlView] = {}

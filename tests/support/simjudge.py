@@ -14,12 +14,14 @@ from tests.support.simweb import SimWeb
 
 @dataclass(eq=False)
 class Judge:
-    """Compares what is stored with what was promised. `deleted`: crawl -> the command that removes its rows;
+    """Compares what is stored with what was promised. `items`: pages whose items were stored; `deleted`: crawl -> the
+    command that removes its rows;
     `taken_back`: crawl -> the seeds whose deletion was asked for."""
 
     world: World
     database: Database
     web: SimWeb
+    items: set[tuple[int, bytes]]
     deleted: dict[int, str] = field(default_factory=dict)
     taken_back: dict[int, set[str]] = field(default_factory=dict)
     _seen_version: int = -1
@@ -35,6 +37,7 @@ class Judge:
         self._queues()
         self._leases()
         self._gone()
+        self._given()
 
     def position(self) -> tuple[int, int]:
         row = self.database.rows("SELECT outcome_seq, discovery_seq FROM partitions")[0]
@@ -124,6 +127,13 @@ class Judge:
                 n = self.database.rows(f"SELECT count(*) FROM {table} WHERE crawl_id = :c", c=crawl_id)[0][0]
                 if n:
                     self._blame(f"crawl {crawl_id} was deleted, and {table} has {n} rows of it")
+
+    def _given(self) -> None:
+        """What is known as a page has given its items."""
+        pages = self.database.rows("SELECT crawl_id, fingerprint FROM fetches WHERE page")
+        without = [row for row in pages if (row[0], bytes(row[1])) not in self.items]
+        if without:
+            self._blame(f"the outcomes of {without} are applied, and their items were never stored")
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,16 @@ kill or a lost answer may fall between any two.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, assert_never
 
 from shared.domain.errors import Transient
 from shared.domain.frontier import End
-from shared.domain.ids import partition_of_id
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, partition_of_id
+from shared.domain.items import PageItems
 from shared.domain.url import fingerprint
 from shared.ports.broker import Broker, VisitMessage
+from shared.wire.items import encode_items
 from shared.wire.messages import (
     Begin,
     Discoveries,
@@ -103,6 +106,7 @@ class SimWorker:
     busy: int = 0
     n: int = 0
     outcomes: int = 0
+    given: int = 0
     totals: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -237,7 +241,7 @@ class SimWorker:
             else:
                 visit.lost = True
 
-    # --- reports: archive, then discoveries, then the outcome ---------------------------------------------------------
+    # --- reports: archive, discoveries, items, then the outcome -------------------------------------------------------
 
     async def _report(
         self,
@@ -255,6 +259,7 @@ class SimWorker:
             for result, url, answer in results:
                 if crawl is not None:
                     await self._discover(shard, url, result.fingerprint, answer, crawl)
+        await self._give_items(shard, visit, results)
         final = ending is not None and not visit.lost
         self.outcomes += 1
         number = self.outcomes
@@ -280,6 +285,22 @@ class SimWorker:
                 partition_of_id(shard.lease), "outcome", data, f"{self.process.name}.{number}"
             )
         )
+
+    async def _give_items(
+        self, shard: Shard, visit: SimVisit, results: list[tuple[UrlOutcome, ShardUrl, Answer]]
+    ) -> None:
+        pages = [
+            PageItems(
+                HostId(shard.host_id), Fingerprint(result.fingerprint), url.url, LeaseId(shard.lease),
+                visit.grant.number, self._ms(), (),
+            )
+            for result, url, answer in results
+            if answer.status == 200
+        ]  # fmt: skip
+        self.given += 1
+        name = f"{self.process.name}.items.{self.given}"
+        for data in encode_items(CrawlId(shard.crawl), "c", pages):
+            await self._try(partial(self.broker.publish_items, CrawlId(shard.crawl), data, name))
 
     async def _discover(self, shard: Shard, url: ShardUrl, key: bytes, answer: Answer, crawl: CrawlView) -> None:
         if answer.redirect is not None:
