@@ -13,7 +13,7 @@ FieldName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 RuleName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 Expression = Annotated[str, Meta(min_length=1, max_length=1000)]
 
-ITEM_ID_BYTES: Final = 16
+ITEM_ID_LENGTH: Final = 16
 ATTRIBUTE: Final = "attr:"
 
 Refusal = Literal["incomplete", "repeated", "too_many", "too_large", "unreadable"]
@@ -74,4 +74,4 @@ def item_id(crawl_id: CrawlId, rule: str, page: Fingerprint, key: str) -> bytes:
     """The item's name in its crawl, the same whenever the page is fetched. `key`: the value of the rule's key field, or
     the item's place among those of the rule."""
     parts = (crawl_id.to_bytes(8), rule.encode(), page, key.encode())
-    return blake3(b"".join(len(part).to_bytes(4) + part for part in parts)).digest(length=ITEM_ID_BYTES)
+    return blake3(b"".join(len(part).to_bytes(4) + part for part in parts)).digest(length=ITEM_ID_LENGTH)

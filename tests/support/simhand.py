@@ -93,7 +93,8 @@ class Hand:
         left: tuple[str, ...] = (),
         apply: bool = True,
     ) -> None:
-        """An outcome: URL -> status. Unless `apply` is off, owners then have time to apply it."""
+        """An outcome: URL -> status, its pages' items stored before. Unless `apply` is off, owners then have time to
+        apply it."""
         self.n += 1
         results = [
             UrlOutcome(
@@ -101,6 +102,9 @@ class Hand:
             )
             for url, status in (done or {}).items()
         ]
+        self.cluster.broker.items.update(
+            (shard.crawl, result.fingerprint) for result in results if result.record is not None
+        )
         data = encode(
             Outcome(
                 shard.lease, shard.crawl, grant, shard.host_id, results,
