@@ -19,7 +19,9 @@ from tests.support.simstore import Database
 from tests.support.simweb import Kind, Node
 from tests.support.simworker import SimWorker
 
-_FEW = 200
+_FEW = 1_000
+"""Walks until the breach; which ones are drawn depends on every constant of the code, so that any change of it draws
+others."""
 
 
 def _no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -61,6 +63,19 @@ def _outcomes_before_discoveries(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimWorker, "_discover", later)
 
 
+def _outcomes_before_items(patch: pytest.MonkeyPatch) -> None:
+    give = SimWorker._give_items
+
+    async def give_late(self: SimWorker, *args: Any) -> None:
+        await asyncio.sleep(20.0)
+        await give(self, *args)
+
+    async def later(self: SimWorker, *args: Any) -> None:
+        self.world.spawn(self.process, give_late(self, *args), "items")
+
+    patch.setattr(SimWorker, "_give_items", later)
+
+
 def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
     async def once(self: Strays) -> int:
         return 0
@@ -78,6 +93,7 @@ def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
         _repeats_counted,
         _finished_at_first_sight,
         _outcomes_before_discoveries,
+        _outcomes_before_items,
         _no_search_for_strays,
     ],
 )

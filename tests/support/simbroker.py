@@ -289,13 +289,11 @@ class _Client:
         await self.io("reports.purge", purge)
 
     async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
-        def keep() -> int:
-            of, pages = decode_items(data)
-            assert of == crawl_id
-            self.server.items.update((of, page.fingerprint) for page in pages)
-            return len(self.server.items)
-
-        return await self.io("publish.items", keep, may_be_late=True)
+        """Stored at once: the steps before and after it are those at which the world may turn."""
+        of, pages = decode_items(data)
+        assert of == crawl_id
+        self.server.items.update((of, page.fingerprint) for page in pages)
+        return len(self.server.items)
 
     async def read_items(self, after: int) -> ReportReader:
         raise NotImplementedError("nobody reads items in this world: they are judged where they lie")
