@@ -9,7 +9,18 @@ from cli.exits import Usage
 from cli.written import documents, text_of
 
 _READ_ONLY: Final = frozenset(
-    ("id", "revision", "state", "finished_reason", "legal", "created_at", "started_at", "finished_at", "active_s")
+    (
+        "id",
+        "revision",
+        "state",
+        "finished_reason",
+        "held",
+        "legal",
+        "created_at",
+        "started_at",
+        "finished_at",
+        "active_s",
+    )
 )
 """What a master adds to a crawl that it shows; in a file it declares nothing."""
 
