@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from shared.adapters.sql.reading import CrawlReader
 from shared.supervise import FAILPOINT
 from tests.support import judge
 from tests.support.orb_command import ROOT
@@ -49,7 +50,7 @@ def doomed_worker(run: Running, step: str, count: int) -> subprocess.Popen[bytes
 def test_a_worker_that_dies_between_any_two_steps_of_a_report_costs_nothing(
     web: Callable[..., Web], tmp_path: Path
 ) -> None:
-    site = SyntheticSite(pages=2000, hosts=20, missing=20, flaky=20, redirects=30, loops=10, private=20)
+    site = SyntheticSite(pages=3000, hosts=20, missing=20, flaky=20, redirects=30, loops=10, private=20)
     served = web(site)
     expected = set(site.expected_pages(served.origins))
     spec = write_spec(
@@ -59,6 +60,7 @@ def test_a_worker_that_dies_between_any_two_steps_of_a_report_costs_nothing(
             "scope": {"mode": "any"},
             "politeness": {"delay_s": DELAY_S},
             "retry": {"base_s": 0.2, "attempts": 5},
+            "extract": {"items": [{"name": "page", "fields": {"title": {"css": "title", "required": True}}}]},
         },
     )
     settings = {"ORB_GRANT_S": GRANT_S, "ORB_ACK_WAIT_S": GRANT_S}
@@ -73,6 +75,14 @@ def test_a_worker_that_dies_between_any_two_steps_of_a_report_costs_nothing(
             assert doomed.wait() == -signal.SIGKILL, f"the worker ended before it came to {step}"
         summary = run.finish()
     check_crawl(run.out, summary, expected)
+    reader = CrawlReader(run.out / "crawl.db")
+    try:
+        row = reader.crawl()
+        assert row is not None
+        items = list(reader.items(row.crawl_id))
+    finally:
+        reader.close()
+    assert sorted(item.url for item in items) == sorted(expected), "every page's item is there, and once"
     log = served.log()
     print(f"{len(STEPS)} deaths, {len(log)} exchanges, {len(judge.fetched_more_than_once(log))} pages fetched again")
     assert judge.fetched_more_than_once(log), "no page was fetched again: no worker died with work in hand"
