@@ -161,8 +161,9 @@ def test_declaring_again_and_with_other_bounds_keeps_every_message(server: Broke
 
 
 def test_declaring_again_on_a_server_that_has_set_most_of_its_room_apart_is_no_matter(tmp_path: Path) -> None:
-    """The bucket's 256 MiB fit once: what a second master declares is there, and needs no room of its own."""
-    server = BrokerServer(tmp_path / "broker", max_store=300 << 20)
+    """The 256 MiB of the bucket and the 512 of items fit once: what a second master declares is there, and needs no
+    room of its own."""
+    server = BrokerServer(tmp_path / "broker", max_store=900 << 20)
 
     async def run() -> None:
         async with server.broker() as broker:

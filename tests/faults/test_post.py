@@ -16,13 +16,14 @@ from tests.support.cluster import PARTITIONS
 from tests.support.faults.post import Post
 
 P = Partition(1)
-EVENTS_BYTES = 16 << 20
+BYTES = 16 << 20
+"""Of events, and of items."""
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[BrokerServer]:
     """A broker that has room for little beside what its streams set apart."""
-    server = BrokerServer(tmp_path / "broker", max_store=300 << 20)
+    server = BrokerServer(tmp_path / "broker", max_store=316 << 20)
     yield server
     asyncio.run(server.embedded.stop())
 
@@ -43,7 +44,7 @@ def test_letters_that_nobody_can_read_reach_every_partition_and_are_counted_and_
     mine = encode(Command(id="c", crawl=1, kind="k"))
 
     async def before() -> None:
-        async with small.broker() as broker:
+        async with small.broker(events_bytes=BYTES, items_bytes=BYTES) as broker:
             await broker.publish_report(P, "outcome", mine, "1")
             await broker.publish_shard(POOL, P, 1, 0, b"shard")
 
@@ -68,13 +69,13 @@ def test_letters_that_nobody_can_read_reach_every_partition_and_are_counted_and_
 
 
 async def before_a_post_listens(server: BrokerServer) -> None:
-    async with server.broker():
+    async with server.broker(events_bytes=BYTES, items_bytes=BYTES):
         pass
 
 
 def test_a_full_store_refuses_reports_until_there_is_room_again(small: BrokerServer) -> None:
     async def publish(number: int) -> None:
-        async with small.broker(declare=False, events_bytes=EVENTS_BYTES) as broker:
+        async with small.broker(declare=False, events_bytes=BYTES, items_bytes=BYTES) as broker:
             await broker.publish_report(P, "outcome", b"r", f"{number}")
 
     asyncio.run(before_a_post_listens(small))

@@ -34,12 +34,13 @@ GRANT_S: Final = "3"
 answered so late that nobody waited for it any more counts for nothing."""
 ELECTION_MS: Final = 300
 """Of etcd's three servers."""
-STORE_MIB: Final = 352
-"""What the broker may store; 272 of it are set apart for robots.txt and events, and are there to be filled all the
-same."""
+STORE_MIB: Final = 368
+"""What the broker may store; 288 of it are set apart for robots.txt, events and items, and are there to be filled all
+the same."""
 QUOTA_MIB: Final = 48
 """What each of etcd's servers may store."""
 EVENTS_BYTES: Final = str(16 << 20)
+ITEMS_BYTES: Final = str(16 << 20)
 SMALL_DISK: Final = "w3"
 """The worker whose archive lies on a disk of its own, which can be filled."""
 DISK_MIB: Final = 48
@@ -90,7 +91,7 @@ class Rig:
         }
         if name in WORKERS:
             return cluster.worker(name, **settings)
-        settings["ORB_EVENTS_BYTES"] = EVENTS_BYTES
+        settings |= {"ORB_EVENTS_BYTES": EVENTS_BYTES, "ORB_ITEMS_BYTES": ITEMS_BYTES}
         if self.served is not None:
             settings["ORB_DATABASE"] = self._database(name, self.served)
         return cluster.master(name, **settings)
