@@ -91,7 +91,8 @@ def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
         _no_patience_after_takeover,
         _no_rest,
         _repeats_counted,
-        _finished_at_first_sight,
+        # A minute of walks until one meets the moment, which test_races brings about in any run.
+        pytest.param(_finished_at_first_sight, marks=pytest.mark.slow),
         _outcomes_before_discoveries,
         _outcomes_before_items,
         _no_search_for_strays,
