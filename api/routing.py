@@ -55,7 +55,7 @@ def mount(app: FastAPI, router: APIRouter) -> None:
 
 def documents(dependency: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a dependency whose parameters stand in the document, and which does nothing."""
-    dependency.documents = True  # type: ignore[attr-defined]  # read by _Route alone
+    dependency.documents = True  # type: ignore[attr-defined]  # a mark, read below
     return dependency
 
 
@@ -64,8 +64,9 @@ def _with_values(whole: Dependant, direct: list[Dependant]) -> Dependant:
     endpoint = whole.call
     named = [(each.name, each.call) for each in direct if each.name is not None and each.call is not None]
     left = [each for each in whole.dependencies if each not in direct and not hasattr(each.call, "documents")]
-    if not named or not iscoroutinefunction(endpoint):
-        return replace(whole, dependencies=left) if not named else whole
+    if not named:
+        return replace(whole, dependencies=left)
+    assert iscoroutinefunction(endpoint), f"{endpoint} is a coroutine function, as every endpoint here"
     own = whole.request_param_name
     key = own or _REQUEST
 

@@ -101,7 +101,7 @@ def _acquire(lock: int, lock_file: Path, command: str) -> None:
         owner = _owner(lock)
         if (owner is not None and _alive(owner)) or time.monotonic() > deadline:
             break
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # nothing of the command runs yet that it could hold up
     others = holders(lock_file) or ([owner] if owner is not None else [])
     named = f"process {others[0]}" if len(others) == 1 else "processes " + ", ".join(map(str, others))
     if owner is not None and owner in others:

@@ -60,7 +60,7 @@ def sqlite_engine(path: Path, *, synchronous: Synchronous = "NORMAL", read_only:
 
 
 class SqliteThreads:
-    """Runs transactions: writes one after the other on one thread, reads on a few others."""
+    """Runs transactions: writes one after the other on one thread, reads on a few others, glances on the loop's."""
 
     def __init__(self, path: Path, *, synchronous: Synchronous = "NORMAL", readers: int = 2) -> None:
         self._path = path
@@ -102,7 +102,7 @@ class SqliteThreads:
             if self._glancing is None:
                 self._glancing = await self._open_glancing()
             return [wanted.row(found) for found in self._glancing.execute(*wanted.sqlite(keys))]
-        except (sqlite3.Error, SQLAlchemyError):
+        except sqlite3.Error:  # what is wrong beyond a lock is said by `read`, which meets it, too
             return await self.read(lambda c: c.execute(wanted.statement, keys).all())
 
     async def _open_glancing(self) -> sqlite3.Connection:

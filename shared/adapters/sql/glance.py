@@ -29,7 +29,7 @@ class Glance:
     @cached_property
     def row(self) -> Callable[[Any], Any]:
         """Makes a row of the driver's tuple."""
-        kind: Any = namedtuple("kind", self.statement.selected_columns.keys())  # type: ignore[misc]
+        kind: Any = namedtuple("kind", self.statement.selected_columns.keys())  # type: ignore[misc]  # columns are data
         made: Callable[[Any], Any] = kind._make
         return made
 

@@ -7,7 +7,7 @@ pay. The leader removes owners' rows here, of which an owner reads and writes no
 
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, TextClause, bindparam, text
 
 from shared.adapters.sql.catalog import Transactions
 from shared.domain.command import collection_of
@@ -84,10 +84,10 @@ def _letters(connection: Connection, rules: Retention, now_ms: int, place: str) 
     return _up_to([row.id for row in rows if row.at_ms < before], connection, _FORGET_LETTERS, before)
 
 
-def _up_to(old: list[int], connection: Connection, statement: object, before: int) -> Forgotten:
+def _up_to(old: list[int], connection: Connection, statement: TextClause, before: int) -> Forgotten:
     if not old:
         return Forgotten(0, "")
-    rows = connection.execute(statement, {"last": old[-1], "before": before}).rowcount  # type: ignore[call-overload]
+    rows = connection.execute(statement, {"last": old[-1], "before": before}).rowcount
     return Forgotten(rows, _ON if len(old) == ROWS else "")
 
 
