@@ -1,16 +1,20 @@
-"""Reports, items and events out of a broker and into another, subject by subject, each in its order."""
+"""Reports, items and events out of a broker and into another, subject by subject, each in its order.
+
+A broker of several servers that has just lost one answers again within seconds: every step waits for it that long.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final, TypeVar, get_args
 
 from shared.domain.errors import Transient
 from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import Partition
 from shared.domain.items import ItemPosition
 from shared.ports.broker import Broker, Delivered, ReportKind, ReportReader
+from shared.ports.events import Events
 from shared.wire.events import EVERY_EVENT, decode_event, event_subject
 from shared.wire.items import crawl_of
 from shared.wire.messages import Malformed
@@ -22,8 +26,11 @@ KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 
 _BATCH: Final = 200
 _WAIT_S: Final = 5.0
-_TRIES: Final = 4
 _AT_ONCE: Final = 32
+PATIENCE_S: Final = 20.0
+"""How long a step asks again after the broker failed it first; below what a hold lasts (`cli.hold`)."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,7 @@ class Stretch:
 
 async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
     """What is stored now and lies behind these positions, as an owner would read it that begins with them."""
-    state = await broker.reports_state()
+    state = await patiently(broker.reports_state)
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def of(partition: Partition, kind: ReportKind, position: Position) -> Stretch:
@@ -47,7 +54,8 @@ async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> lis
                 broker, position, kind
             )
             after = position.of(kind) if fits else 0
-            return Stretch(partition, kind, after, await broker.last_report(partition, kind))
+            last = await patiently(partial(broker.last_report, partition, kind))
+            return Stretch(partition, kind, after, last)
 
     asked = (of(partition, kind, position) for partition, position in positions.items() for kind in KINDS)
     return [stretch for stretch in await asyncio.gather(*asked) if stretch.last > stretch.after]
@@ -55,13 +63,13 @@ async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> lis
 
 async def _same_time(broker: Broker, position: Position, kind: ReportKind) -> bool:
     noted = position.outcome_ns if kind == "outcome" else position.discovery_ns
-    stored = await broker.report_at(position.of(kind))
+    stored = await patiently(partial(broker.report_at, position.of(kind)))
     return stored is None or stored == noted
 
 
 async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[list[bytes]]:
     """Its reports in their order, a batch at a time. Transient when the broker does not give them all."""
-    reader = await broker.read_reports(stretch.partition, stretch.kind, stretch.after)
+    reader = await patiently(partial(broker.read_reports, stretch.partition, stretch.kind, stretch.after))
     name = f"reports of partition {stretch.partition}"
     try:
         async for batch in _through(reader, stretch.last, name):
@@ -72,12 +80,12 @@ async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[list[b
 
 async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[list[bytes]]:
     """The messages of items that lie behind a position of their table, or all that are kept of another stream."""
-    state = await broker.items_state()
+    state = await patiently(broker.items_state)
     fits = position.stream_created_ns == state.created_ns and position.sequence <= state.last
     after = max(position.sequence if fits else 0, state.first - 1)
     if after >= state.last:
         return
-    reader = await broker.read_items(after)
+    reader = await patiently(partial(broker.read_items, after))
     try:
         async for batch in _through(reader, state.last, "items"):
             yield [message.data for message in batch]
@@ -87,10 +95,10 @@ async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[li
 
 async def read_events(broker: "NatsBroker") -> AsyncIterator[list[tuple[str, bytes]]]:
     """The events that are kept, each with its subject. What is forgotten meanwhile is left out."""
-    state = await broker.events.state()
+    state = await patiently(broker.events.state)
     if state.first > state.last:
         return
-    reader = await broker.events.read([EVERY_EVENT], state.first - 1)
+    reader = await patiently(partial(broker.events.read, [EVERY_EVENT], state.first - 1))
     try:
         async for batch in _through(reader, state.last, "events"):
             yield [(subject, event.data) for event in batch if (subject := _subject(event.data)) is not None]
@@ -108,26 +116,20 @@ def _subject(event: bytes) -> str | None:
 
 async def _through(reader: ReportReader, last: int, name: str) -> AsyncIterator[list[Delivered]]:
     """Everything up to the sequence `last`."""
-    silent = 0
     while True:
-        try:
-            batch = list(await reader.read(_BATCH, _WAIT_S))
-        except Transient:
-            silent += 1
-            if silent == _TRIES:
-                raise
-            await asyncio.sleep(1.0)
-            continue
-        if not batch:
-            silent += 1
-            if silent == _TRIES:
-                raise Transient(f"the broker does not give the {name} up to sequence {last}")
-            continue
-        silent = 0
+        batch = await patiently(partial(_some, reader, last, name))
         if wanted := [report for report in batch if report.sequence <= last]:
             yield wanted
         if batch[-1].sequence >= last:
             return
+
+
+async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
+    """At least one. Transient when the broker gives none, though it has some."""
+    batch = list(await reader.read(_BATCH, _WAIT_S))
+    if not batch:
+        raise Transient(f"the broker does not give the {name} up to sequence {last}")
+    return batch
 
 
 async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]]) -> int:
@@ -136,7 +138,7 @@ async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]
     for batch in batches:
         for data in batch:
             number += 1
-            await _again(partial(broker.publish_items, crawl_of(data), data, f"{name}.items.{number}"))
+            await patiently(partial(broker.publish_items, crawl_of(data), data, f"{name}.items.{number}"))
     return number
 
 
@@ -148,18 +150,32 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
         for data in batch:
             number = numbers[partition, kind] = numbers.get((partition, kind), 0) + 1
             message_id = f"{name}.{partition}.{kind}.{number}"
-            await _again(partial(broker.publish_report, Partition(partition), kind, data, message_id))
+            await patiently(partial(broker.publish_report, Partition(partition), kind, data, message_id))
         total += len(batch)
     return total
 
 
-async def _again(publish: Callable[[], Awaitable[int]]) -> None:
-    for left in reversed(range(_TRIES)):
+async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> None:
+    """Store them all, in their order."""
+    number = 0
+    for batch in batches:
+        for subject, data in batch:
+            number += 1
+            await patiently(partial(events.publish, subject, data, f"{name}.{number}"))
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """The call's result, asked again after every Transient for PATIENCE_S since the first; then the newest is raised.
+
+    The call must be harmless to repeat: a publish is, under the same message id.
+    """
+    loop = asyncio.get_running_loop()
+    until: float | None = None
+    while True:
         try:
-            await publish()
+            return await call()
         except Transient as error:
-            if not left:
+            until = loop.time() + PATIENCE_S if until is None else until
+            if loop.time() + error.retry_in >= until:
                 raise
             await asyncio.sleep(error.retry_in)
-        else:
-            return

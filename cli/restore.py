@@ -17,7 +17,7 @@ from cli.cluster_folder import ClusterFolder, Remembered, database_of, shown
 from cli.engines import add_engine_flags, broker_of, keys_of, told
 from cli.exits import Environment, Exit, Usage
 from cli.pace import count
-from cli.reports import publish_items, publish_reports
+from cli.reports import patiently, publish_events, publish_items, publish_reports
 from cli.watch import say
 from shared.settings import ClusterMasterSettings, listed
 from shared.wire.keys import Keys
@@ -67,9 +67,9 @@ async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: boo
     backup.verify()
     await _refuse_members(settings)
     async with broker_of(settings) as broker, filling(settings.database, manifest.schema) as fresh:
-        await broker.declare(listed(settings.pools))
-        await broker.events.declare()
-        stored = await broker.pending_reports()
+        await patiently(partial(broker.declare, listed(settings.pools)))
+        await patiently(broker.events.declare)
+        stored = await patiently(broker.pending_reports)
         if stored and not again:
             raise Environment(
                 f"NATS holds {stored} reports of another cluster, or of a restore that was broken off (then --again)."
@@ -155,8 +155,5 @@ async def _items(backup: Backup, broker: "NatsBroker") -> None:
 
 
 async def _events(backup: Backup, broker: "NatsBroker") -> None:
-    number = 0
-    for events in backup.frames(backup.manifest.events):
-        for subject, data in events:
-            number += 1
-            await broker.events.publish(subject, data, f"restore-{backup.manifest.id}.{number}")
+    manifest = backup.manifest
+    await publish_events(broker.events, f"restore-{manifest.id}", backup.frames(manifest.events))

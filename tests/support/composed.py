@@ -12,7 +12,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -37,12 +37,14 @@ _OURS: Final = ("ORB_", "ETCD_", "NATS_")
 
 
 class Composed:
-    """The services; `database` is the name of the one that stands for the service's own."""
+    """The services; `database` is the name of the one that stands for the service's own, `settings` are variables of
+    masters and workers beside those of the file."""
 
-    def __init__(self, folder: Path, database: str) -> None:
+    def __init__(self, folder: Path, database: str, settings: Mapping[str, str]) -> None:
         self.folder = folder
         self.services: dict[str, dict[str, Any]] = yaml.safe_load(_COMPOSE.read_text("utf-8"))["services"]
         self._database = database
+        self._settings = dict(settings)
         self._ports: dict[tuple[str, str], int] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         subprocess.run([ROOT / "deploy" / "certificates", folder / "secrets"], check=True, stdout=subprocess.DEVNULL)
@@ -64,25 +66,49 @@ class Composed:
 
     def start(self, service: str) -> None:
         """Run its command with its environment and its files."""
+        environment, command = self._environment(service), self._told(service, *self.services[service]["command"])
+        with self.log(service).open("ab") as log:
+            self._processes[service] = subprocess.Popen(
+                [*dying_with(os.getpid()), *command],
+                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def start_members(self) -> None:
+        """Masters and workers, until every master is ready."""
+        for service in _MEMBERS:
+            self.start(service)
+        for master in ("master-1", "master-2"):
+            self.wait_until(lambda master=master: self.answers(master), f"{master} is ready")  # type: ignore[misc]  # bound now
+
+    def orb(self, service: str, *words: str | Path) -> str:
+        """Another command where a service has its settings and certificates (`docker compose run SERVICE WORDS`); what
+        it said. AssertionError when it does not end well."""
+        ended = subprocess.run(
+            self._told(service, *map(str, words)),
+            cwd=ROOT, env=self._environment(service), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, (words, ended.stdout, ended.stderr)
+        return ended.stdout + ended.stderr
+
+    def _environment(self, service: str) -> dict[str, str]:
         declared = self.services[service]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         for file in declared.get("env_file", []):
             lines = (line.partition("=") for line in (ROOT / file).read_text().splitlines() if line[:1].isalpha())
             environment |= {name: self.here(service, value) for name, _, value in lines}
         environment |= {name: self.here(service, value) for name, value in declared["environment"].items()}
-        command = [self.here(service, word) for word in declared["command"]]
+        return environment | (self._settings if service in _MEMBERS else {})
+
+    def _told(self, service: str, *words: str) -> list[str]:
+        command = [self.here(service, word) for word in words]
         match service.split("-")[0]:
             case "etcd":
-                command[0] = str(find_etcd())
+                return [str(find_etcd()), *command[1:]]
             case "nats":
-                command.insert(0, str(find_nats()))
+                return [str(find_nats()), *command]
             case _:
-                command = command_line(*command)
-        with self.log(service).open("ab") as log:
-            self._processes[service] = subprocess.Popen(
-                [*dying_with(os.getpid()), *command],
-                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                return command_line(*command)
 
     def kill(self, service: str) -> None:
         """SIGKILL."""
@@ -166,18 +192,22 @@ class Composed:
 
 
 @contextmanager
-def composed(folder: Path, database: str, socket: Path) -> Iterator[Composed]:
+def composed(folder: Path, database: str, socket: Path, **settings: str) -> Iterator[Composed]:
     """All that crawls, ready; `socket` is where the PostgreSQL is that has the database of that name."""
-    cluster = Composed(folder, database)
+    with engines(folder, database, socket, **settings) as cluster:
+        cluster.start_members()
+        yield cluster
+
+
+@contextmanager
+def engines(folder: Path, database: str, socket: Path, **settings: str) -> Iterator[Composed]:
+    """The same without its masters and workers."""
+    cluster = Composed(folder, database, settings)
     with ExitStack() as stack:
         stack.callback(cluster.stop)
         stack.enter_context(_front(socket, cluster))
         for service in _ENGINES:
             cluster.start(service)
-        for service in _MEMBERS:
-            cluster.start(service)
-        for master in ("master-1", "master-2"):
-            cluster.wait_until(lambda master=master: cluster.answers(master), f"{master} is ready")  # type: ignore[misc]  # bound now
         yield cluster
 
 
