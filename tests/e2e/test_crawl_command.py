@@ -19,6 +19,7 @@ from typing import Any, Final
 import psutil
 import pytest
 
+from shared.supervise import dying_with
 from tests.support import judge, stored
 from tests.support.orb_command import ROOT, command_line, export
 from tests.support.synthetic import SyntheticSite
@@ -53,7 +54,7 @@ def orb(*arguments: str | Path, code: int = 0, cwd: Path = ROOT) -> tuple[str, s
 def begun(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """A command that is under way; a block's end leaves nothing of it behind."""
     process = subprocess.Popen(
-        command_line(*arguments),
+        [*dying_with(os.getpid()), *command_line(*arguments)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

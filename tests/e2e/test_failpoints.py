@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from shared.adapters.sql.reading import CrawlReader
-from shared.supervise import FAILPOINT
+from shared.supervise import FAILPOINT, dying_with
 from tests.support import judge
 from tests.support.orb_command import ROOT
 from tests.support.running import Running, write_spec
@@ -43,8 +43,9 @@ def doomed_worker(run: Running, step: str, count: int) -> subprocess.Popen[bytes
     }
     with (run.out / "logs" / f"worker-doomed-{step}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "orb", "_worker"], cwd=ROOT, env={**os.environ, **settings}, stdout=log, stderr=log
-        )
+            [*dying_with(os.getpid()), sys.executable, "-m", "orb", "_worker"],
+            cwd=ROOT, env={**os.environ, **settings}, stdout=log, stderr=log,
+        )  # fmt: skip
 
 
 def test_a_worker_that_dies_between_any_two_steps_of_a_report_costs_nothing(

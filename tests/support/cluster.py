@@ -24,6 +24,7 @@ from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import CrawlRow
 from shared.domain.spec_parse import parse_spec
+from shared.supervise import dying_with
 from shared.wire.keys import CrawlRecord, Keys, LeaderRecord, PartitionRecord, decode_record
 from tests.support.broker import BrokerServer
 from tests.support.etcd import QUOTA_BYTES, EtcdServer, coordinator, peers, start_all
@@ -112,7 +113,7 @@ class Cluster:
         }
         with log.open("ab") as out:
             process = subprocess.Popen(
-                command_line(role, entry=self.entry),
+                [*dying_with(os.getpid()), *command_line(role, entry=self.entry)],
                 cwd=ROOT,
                 env={**os.environ, **shared, **settings},
                 stdin=subprocess.DEVNULL,

@@ -20,7 +20,7 @@ from shared.domain.url import fingerprint, host_of
 from shared.ports.broker import ReportKind, ReportReader
 from shared.ports.specs import PublishedSpec
 from shared.settings import WorkerSettings
-from shared.supervise import Tasks
+from shared.supervise import Tasks, dying_with
 from shared.wire.messages import (
     Answer,
     Begin,
@@ -219,7 +219,7 @@ async def worker(server: BrokerServer, folder: Path, **changes: Any) -> AsyncIte
 def worker_process(server: BrokerServer, folder: Path, *under: str, **environment: str) -> Any:
     """A worker in a process of its own, killed at the end; `under` are arguments to the interpreter before `-m`."""
     process = subprocess.Popen(
-        [sys.executable, *under, "-m", "workers.main"],
+        [*dying_with(os.getpid()), sys.executable, *under, "-m", "workers.main"],
         cwd=ROOT,
         env={
             **os.environ,

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self
 
 import psutil
 
+from shared.supervise import dying_with
 from tests.support.orb_command import ROOT, command_line
 
 Role = Literal["broker", "master", "worker"]
@@ -56,7 +57,7 @@ class Running:
         command = command_line("crawl", *self._arguments, "--out", self.out, "--json", "--no-progress")
         with self._said.open("ab") as said, self._stdout.open("wb") as stdout:
             self._process = subprocess.Popen(
-                command,
+                [*dying_with(os.getpid()), *command],
                 cwd=ROOT,
                 env={**os.environ, **self._settings},
                 stdin=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from typing import Any, Final
 import httpx
 import psutil
 
+from shared.supervise import dying_with
 from tests.support.orb_command import ROOT, command_line
 
 WAIT_S: Final = 120.0
@@ -106,7 +107,7 @@ def upped(
         arguments = (*arguments, "--http", "127.0.0.1:0")
     with (folder.parent / f"{folder.name}.err").open("w") as errors:
         process = subprocess.Popen(
-            command_line("up", "--dir", folder, "--json", *arguments),
+            [*dying_with(os.getpid()), *command_line("up", "--dir", folder, "--json", *arguments)],
             cwd=ROOT,
             env={**os.environ, **(settings or {})},
             stdin=subprocess.DEVNULL,
