@@ -25,7 +25,6 @@ from shared.adapters.local.suffixes import installed_list, use_list, use_snapsho
 from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.settings import StreamSettings, nats_tls_of
 from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.room import size_of
 from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
 from shared.domain.errors import Permanent, Transient, Unusable, single
@@ -301,8 +300,10 @@ def _gauges(
     gauges: dict[Place, Gauge] = {Place.NATS: broker.storage, Place.MEMORY: memory_of_process(settings.memory_bytes)}
     if kind is StoreKind.SQLITE:
         gauges[Place.DATABASE] = disk_of(_sqlite_file(settings))
-    elif settings.database_bytes:
-        gauges[Place.DATABASE] = size_of(store.executor, settings.database_bytes)
+    else:
+        from shared.adapters.sql.room import room_of
+
+        gauges[Place.DATABASE] = room_of(store.executor, settings.database_bytes)
     if settings.nats_store is not None:
         gauges[Place.NATS_DISK] = disk_of(settings.nats_store)
     return gauges

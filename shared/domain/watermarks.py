@@ -34,10 +34,12 @@ _NAMES: Final[Mapping[Place, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How full something is: bytes `used` of `most`."""
+    """How full something is: bytes `used` of `most`. `refused`: it said itself that it takes no more, whatever the
+    numbers are."""
 
     used: int
     most: int
+    refused: bool = False
 
     @property
     def free(self) -> int:
@@ -74,7 +76,9 @@ OF_MEMORY: Final = Watermarks(high=1.0, low=0.9, headroom=1 << 62)
 
 
 def is_full(was_full: bool, level: Level, marks: Watermarks) -> bool:
-    """Whether it counts as full now. What has no bound is never full."""
+    """Whether it counts as full now. What has no bound is full only by its own word."""
+    if level.refused:
+        return True
     if level.most <= 0:
         return False
     return level.free < marks.goes_on_at(level.most) if was_full else level.free <= marks.stops_at(level.most)
@@ -112,6 +116,8 @@ class Shortages:
 
 def told(place: Place, level: Level, marks: Watermarks) -> str:
     """How full a place is, and when it has room again."""
+    if level.refused:
+        return f"{_NAMES[place]} takes no more, as its disk is full; it goes on by itself when there is room"
     if place is Place.MEMORY:
         return (
             f"{_NAMES[place]} is at {amount(level.used)}, and its ceiling is {amount(level.most)};"

@@ -182,7 +182,7 @@ def test_a_transaction_that_met_another_runs_again_as_a_whole(on_postgres: Calla
         ("INSERT INTO partitions (partition) VALUES (NULL)", Permanent),
         ("INSERT INTO partitions (partition) VALUES (99999999999)", Permanent),
         ("SELEKT", Permanent),
-        (raises("53100"), Unusable),
+        (raises("53100"), Transient),
         (raises("XX001"), Unusable),
         ("SELECT * FROM no_such_table", Unusable),
     ],

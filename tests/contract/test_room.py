@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 
+import pytest
 from sqlalchemy import text
 
-from shared.adapters.sql.room import size_of
+from shared.adapters.sql import postgres as module
+from shared.adapters.sql.room import room_of
 from shared.adapters.sql.store import SqlStore
+from shared.domain.errors import Transient
+from shared.domain.watermarks import OF_STORAGE, Place, Shortages
 from tests.support.tables import Tables
-
-BALLAST = text("CREATE TABLE ballast AS SELECT repeat(md5(i::text), 30) FROM generate_series(1, 4000) i")
 
 
 def test_a_database_is_as_full_as_its_size_of_what_it_was_given(on_postgres: Callable[..., None]) -> None:
     async def story(t: Tables, url: str) -> None:
         assert isinstance(t.store, SqlStore)
-        gauge = size_of(t.store.executor, 1 << 40)
+        gauge = room_of(t.store.executor, 1 << 40)
         before = await gauge()
         assert before is not None
         assert before.most == 1 << 40
@@ -26,5 +28,35 @@ def test_a_database_is_as_full_as_its_size_of_what_it_was_given(on_postgres: Cal
         after = await gauge()
         assert after is not None
         assert after.used - before.used > 1 << 20
+
+    on_postgres(story)
+
+
+def test_a_database_whose_disk_is_full_says_so_where_room_is_looked_at_until_it_takes_something_again(
+    on_postgres: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever tries is told to wait, and nothing is given up for it."""
+    refusing = text("DO $$ BEGIN RAISE EXCEPTION 'no space left on device' USING ERRCODE = '53100'; END $$")
+
+    async def story(t: Tables, url: str) -> None:
+        assert isinstance(t.store, SqlStore)
+        executor = t.store.executor
+        gauge, shortages = room_of(executor, 0), Shortages()
+
+        async def looked() -> bool:
+            level = await gauge()
+            assert level is not None
+            return shortages.observe(Place.DATABASE, level, OF_STORAGE)
+
+        assert not await looked()
+        with pytest.raises(Transient, match="disk is full: make room"):
+            await executor.write(lambda c: c.execute(refusing).close())
+        assert await looked()
+        assert shortages.reason == (
+            "the database takes no more, as its disk is full; it goes on by itself when there is room"
+        )
+        monkeypatch.setattr(module, "_FULL_S", 0.0)
+        assert await looked()
+        assert shortages.reason is None
 
     on_postgres(story)

@@ -48,7 +48,7 @@ def test_what_a_test_started_ends_when_the_process_that_runs_it_is_killed(
     module.write_text(RUN)
     told, telling = os.pipe()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.conftest",
-               f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'run'}", module]  # fmt: skip
+               f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'run'}", str(module)]  # fmt: skip
     with (
         (tmp_path / "said").open("wb") as said,
         subprocess.Popen(
@@ -69,7 +69,8 @@ def test_what_a_test_started_ends_when_the_process_that_runs_it_is_killed(
             assert run.wait(PATIENCE_S) == -number
             assert psutil.wait_procs(family, PATIENCE_S)[1] == []
         finally:
-            for process in (*family, run):
+            run.kill()
+            for process in family:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(family, PATIENCE_S)

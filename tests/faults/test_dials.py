@@ -1,4 +1,4 @@
-"""What a fault turns is turned where the product looks: its wall clock, its disk, and the database's disk."""
+"""What a fault turns is turned where the product looks: its wall clock, its disks, and the database's disk."""
 
 import asyncio
 import subprocess
@@ -16,6 +16,8 @@ from tests.support.postgres import PostgresServer
 MEMBER = """
 import os, sys, time
 from pathlib import Path
+from sqlalchemy import text
+from shared.adapters.sql.engine import sqlite_engine
 from shared.adapters.local.clock import SystemClock
 from tests.support.faults.dials import Dials
 Dials(Path(sys.argv[1])).install()
@@ -23,20 +25,33 @@ clock, began = SystemClock(), time.monotonic()
 elapsed = clock.elapsed()
 with open(sys.argv[2], "wb") as file:
     os.fdatasync(file.fileno())
-print(clock.unix_ms() - time.clock_gettime(time.CLOCK_REALTIME) * 1000, time.monotonic() - began)
+synced = time.monotonic()
+engine = sqlite_engine(Path(sys.argv[2] + ".db"))
+with engine.begin() as connection:
+    connection.execute(text("CREATE TABLE t (n)"))
+with engine.begin() as connection:
+    connection.execute(text("INSERT INTO t VALUES (1)"))
+committed = time.monotonic()
+with engine.begin() as connection:
+    connection.execute(text("SELECT * FROM t")).all()
+read = time.monotonic()
+print(clock.unix_ms() - time.clock_gettime(time.CLOCK_REALTIME) * 1000, synced - began)
+print(committed - synced, read - committed)
 """
 
 
-def test_a_members_wall_clock_and_its_disk_are_where_they_were_turned_to(tmp_path: Path) -> None:
+def test_a_members_wall_clock_and_its_disks_are_where_they_were_turned_to(tmp_path: Path) -> None:
     dials = Dials(tmp_path / "dials")
-    dials.turn(clock_s=-60.0, sync_s=0.3)
+    dials.turn(clock_s=-60.0, sync_s=0.3, commit_s=2.0)
     said = subprocess.run(
         [sys.executable, "-c", MEMBER, tmp_path / "dials", tmp_path / "file"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    off_ms, synced_s = map(float, said.split())
+    off_ms, synced_s, committed_s, read_s = map(float, said.split())
     assert -60_500 < off_ms < -59_500
     assert synced_s >= 0.3
+    assert committed_s >= 2.0
+    assert read_s < committed_s
 
 
 def test_a_turn_is_seen_by_whoever_looks_and_holds_until_the_next(tmp_path: Path) -> None:
@@ -46,6 +61,8 @@ def test_a_turn_is_seen_by_whoever_looks_and_holds_until_the_next(tmp_path: Path
     assert (member.clock_s, member.sync_s) == (60.0, 0.0)
     hand.turn(sync_s=0.5)
     assert (Dials(tmp_path / "dials").clock_s, member.sync_s) == (0.0, 0.5)
+    hand.turn(commit_s=0.25)
+    assert (member.sync_s, member.commit_s) == (0.0, 0.25)
 
 
 def test_a_slow_database_takes_its_time_for_every_commit_until_it_is_as_before(postgres_server: PostgresServer) -> None:

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 import psutil
@@ -173,11 +174,33 @@ class PostgresServer:
         await pool.migrate(upgrade)
         await pool.close()
 
-    async def database(self, *, empty: bool = False) -> str:
-        """The URL of a new database, without tables if `empty`."""
+    async def database(self, *, empty: bool = False, below: Path | None = None) -> str:
+        """The URL of a new database, without tables if `empty`. Its tables and indexes lie in `below`, where that is
+        named; the server's log does not."""
         name = f"orb_{next(self._numbers)}"
-        await self._administer(f"CREATE DATABASE {name} TEMPLATE {'template0' if empty else _TEMPLATE}")
+        place = ""
+        if below is not None:
+            await self._administer(f"CREATE TABLESPACE {name} LOCATION '{below}'")
+            place = f" TABLESPACE {name}"
+        await self._administer(f"CREATE DATABASE {name} TEMPLATE {'template0' if empty else _TEMPLATE}{place}")
         return self.url(name)
+
+    async def forget(self, url: str) -> None:
+        """Drop a database that has a place of its own, and free the place; whoever is connected is cut off."""
+        name = urlsplit(url).path.removeprefix("/")
+        await self._administer(f"DROP DATABASE {name} WITH (FORCE)")
+        await self._administer(f"DROP TABLESPACE {name}")
+
+    def place(self) -> Path:
+        """A new folder that the server can reach; whoever mounts something there `gives` it again."""
+        return self.given(Path(tempfile.mkdtemp(prefix="place-", dir=self.folder)))
+
+    def given(self, folder: Path) -> Path:
+        """The folder, which the server may write to."""
+        if os.geteuid() == 0:
+            shutil.chown(folder, "nobody")
+        folder.chmod(0o700)
+        return folder
 
     async def _administer(self, statement: str) -> None:
         connection = await asyncpg.connect(self.url())

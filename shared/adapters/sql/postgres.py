@@ -37,6 +37,8 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _BACK_OFF_S: Final = 0.02
+_FULL_S: Final = 5.0
+"""So long after its last refusal a full disk is not tried with anything new."""
 _FAREWELL_S: Final = 2.0
 
 _PLANNING: Final = {"random_page_cost": "1.1", "jit": "off"}
@@ -90,6 +92,7 @@ class PostgresPool:
         self._settings = settings or PostgresSettings()
         self._sessions: WeakSet[_Session] = WeakSet()
         self._taken: list[tuple[str, float]] = []
+        self._refused_at = float("-inf")
         self._writer = _engine(
             url, self._settings, self._settings.writers, planning=_BY_INDEX, opened=self._sessions.add
         )
@@ -105,6 +108,11 @@ class PostgresPool:
 
     def __repr__(self) -> str:
         return f"<PostgresPool of {self._settings.writers} writers and {self._settings.readers} readers>"
+
+    def out_of_room(self) -> bool:
+        """Whether the server refused a transaction for its full disk within the last five seconds. It says so only to
+        those who try: what must be written goes on trying, what is new waits."""
+        return asyncio.get_running_loop().time() - self._refused_at < _FULL_S
 
     async def write(self, transaction: Callable[[Connection], T]) -> T:
         """Run and commit a transaction; nothing is written when it raises anything but Transient.
@@ -144,6 +152,8 @@ class PostgresPool:
             except PoolTimeout as error:
                 raise Transient(self._exhausted()) from error
             except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                if sqlstate(error) == _DISK_FULL:
+                    self._refused_at = asyncio.get_running_loop().time()
                 if not left or sqlstate(error) not in _AGAIN:
                     raise mapped(error) from error
             await asyncio.sleep(random.uniform(0, _BACK_OFF_S * (self._settings.tries - left)))
@@ -277,8 +287,10 @@ _AGAIN: Final = {
 _TRANSIENT: Final = ("08", "25006", "25P03", "25P04", "40", "53", "55", "57")
 """Connection lost, server read-only (a standby by now), session timed out, met another, no room, locked, stopped."""
 
-_UNUSABLE: Final = ("0P", "28", "3D", "3F", "42501", "42P01", "42703", "53100", "58", "F0", "XX001", "XX002")
-"""No such role, password, database, schema, right, table or column; disk full, files broken."""
+_UNUSABLE: Final = ("0P", "28", "3D", "3F", "42501", "42P01", "42703", "58", "F0", "XX001", "XX002")
+"""No such role, password, database, schema, right, table or column; files broken."""
+
+_DISK_FULL: Final = "53100"
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -294,6 +306,8 @@ def mapped(error: Exception) -> Exception:
     code = sqlstate(error)
     text = f"{origin} ({code})" if code else str(origin) or type(origin).__name__
     if code is not None:
+        if code == _DISK_FULL:
+            return Transient(f"the database's disk is full: make room where PostgreSQL runs, and all goes on ({text})")
         if code.startswith(_UNUSABLE):
             return Unusable(f"the database cannot be used: {text}")
         if code.startswith(_TRANSIENT):

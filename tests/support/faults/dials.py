@@ -1,16 +1,19 @@
-"""A member whose wall clock and disk somebody else turns: `python -m tests.support.faults.dials master` is `orb master`
-with both of them in the hands of whoever holds its `Dials`.
+"""A member whose wall clock and disks somebody else turns: `python -m tests.support.faults.dials master` is
+`orb master` with them in the hands of whoever holds its `Dials`.
 
 Nothing in the product knows of it. The wall clock is Python's `time.time` and `time.time_ns`, which the `Clock` port
-stands on; the clock that measures is left alone, as a step of the real one leaves it. The disk is `os.fsync` and
-`os.fdatasync`, by which an archive is made durable.
+stands on; the clock that measures is left alone, as a step of the real one leaves it. The disk of an archive
+is `os.fsync` and `os.fdatasync`, by which it is made durable. The disk of a SQLite file is the commit of whatever was
+written: it takes longer while it holds the file's lock and its thread, as a sync that takes longer does.
 """
 
 import mmap
 import os
+import sqlite3
 import struct
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,14 +21,15 @@ VARIABLE: Final = "FAULTS_DIALS"
 """The environment variable with the path of the dials."""
 
 ENTRY: Final = "tests.support.faults.dials"
-_FORM: Final = struct.Struct("<dd")
+_FORM: Final = struct.Struct("<ddd")
 
 
 class Dials:
-    """How far the wall clock is off, and how much longer a sync takes (seconds); two numbers in a mapped file."""
+    """How far the wall clock is off, and how much longer a sync and a commit to a SQLite file take (seconds); numbers
+    in a mapped file."""
 
     def __init__(self, path: Path) -> None:
-        """Those at `path`, made and both at 0 where there are none."""
+        """Those at `path`, made and all at 0 where there are none."""
         if not path.exists():
             path.write_bytes(bytes(_FORM.size))
         with path.open("r+b") as file:
@@ -39,17 +43,22 @@ class Dials:
     def sync_s(self) -> float:
         return float(_FORM.unpack(self._mapped[:])[1])
 
-    def turn(self, *, clock_s: float = 0.0, sync_s: float = 0.0) -> None:
+    @property
+    def commit_s(self) -> float:
+        return float(_FORM.unpack(self._mapped[:])[2])
+
+    def turn(self, *, clock_s: float = 0.0, sync_s: float = 0.0, commit_s: float = 0.0) -> None:
         """From now on, until the next turn."""
-        self._mapped[:] = _FORM.pack(clock_s, sync_s)
+        self._mapped[:] = _FORM.pack(clock_s, sync_s, commit_s)
 
     def install(self) -> None:
-        """Put them before the clock and the disk of this process, for good."""
+        """Put them before the clock and the disks of this process, for good."""
         wall, wall_ns = time.time, time.time_ns
         setattr(time, "time", lambda: wall() + self.clock_s)  # noqa: B010  a module's function is not assigned to
         setattr(time, "time_ns", lambda: wall_ns() + round(self.clock_s * 1e9))  # noqa: B010
         for name in ("fsync", "fdatasync"):
             setattr(os, name, self._late(name))
+        setattr(sqlite3.dbapi2, "connect", partial(sqlite3.connect, factory=self._committing()))  # noqa: B010
 
     def _late(self, name: str) -> object:
         sync = getattr(os, name)
@@ -60,6 +69,22 @@ class Dials:
             sync(fd)
 
         return late
+
+    def _committing(self) -> type[sqlite3.Connection]:
+        dials = self
+
+        class Committing(sqlite3.Connection):
+            """Its commits of something written take longer; those of readers do not."""
+
+            written = 0
+
+            def commit(self) -> None:
+                if self.total_changes > self.written and (wait_s := dials.commit_s) > 0:
+                    time.sleep(wait_s)
+                super().commit()
+                self.written = self.total_changes
+
+        return Committing
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class Kind(StrEnum):
     EMPTY = "empty"
     """SIGKILL to all, and a start with nothing left."""
     SLOW = "slow"
-    """Syncs to disk take longer; an engine that cannot be told so is stopped nine tenths of the time."""
+    """Syncs to disk and commits take longer; an engine that cannot be told so is stopped nine tenths of the time."""
     STEP = "step"
     """The wall clock jumps a minute ahead or back, and returns after the hold."""
     CORRUPT = "corrupt"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
     DELAY = "delay"
     """Everything arrives late, both ways."""
     FILL = "fill"
-    """A worker's disk, the broker's store or etcd's without room."""
+    """A worker's disk, that of PostgreSQL's tables, the broker's store or etcd's without room."""
 
 
 class Who(StrEnum):
@@ -75,7 +75,8 @@ class Fault:
 
 
 def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
-    """Every fault once. A database that is a file has no process and no link."""
+    """Every fault once. A database that is a file has no process and no link, and a disk that only gets slow: masters
+    end where it is full."""
     engines = [engine for engine in ENGINES if served_database or engine is not Who.DATABASE]
     faults: list[tuple[Kind, Who, Who | None]] = [
         (kind, who, None) for kind in (Kind.KILL, Kind.STOP, Kind.RESTART) for who in (*MEMBERS, *engines)
@@ -87,11 +88,11 @@ def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
         for engine in engines
         if not (member is Who.WORKER and engine is Who.DATABASE)
     ]
-    faults += [(Kind.SLOW, who, None) for who in (Who.WORKER, *engines)]
+    faults += [(Kind.SLOW, who, None) for who in (Who.WORKER, *ENGINES)]
     faults += [(Kind.STEP, who, None) for who in MEMBERS]
     faults += [(kind, Who.ETCD, None) for kind in (Kind.QUORUM, Kind.EMPTY)]
     faults += [(kind, Who.BROKER, None) for kind in (Kind.CORRUPT, Kind.REPEAT)]
-    return [*faults, *((Kind.FILL, who, None) for who in (Who.WORKER, Who.BROKER, Who.ETCD))]
+    return [*faults, *((Kind.FILL, who, None) for who in (Who.WORKER, *engines))]
 
 
 def plan(seed: int, rounds: int, *, served_database: bool = True) -> tuple[Fault, ...]:

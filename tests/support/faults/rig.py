@@ -2,7 +2,6 @@
 of its health."""
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from shared.domain.errors import Transient
 from tests.support.cluster import KEYS, PARTITIONS, Cluster, Member
 from tests.support.cluster import cluster as opened
 from tests.support.etcd import EtcdServer, coordinator, leader_of
-from tests.support.faults import dials, witness
+from tests.support.faults import dials, disks, witness
 from tests.support.faults.dials import Dials
 from tests.support.faults.link import Links, links
 from tests.support.faults.plan import Who
@@ -43,7 +42,6 @@ EVENTS_BYTES: Final = str(16 << 20)
 ITEMS_BYTES: Final = str(16 << 20)
 SMALL_DISK: Final = "w3"
 """The worker whose archive lies on a disk of its own, which can be filled."""
-DISK_MIB: Final = 48
 WHOLE_S: Final = 25.0
 """How long a cluster may take to be whole again before a run is over; the figures of a report are far below. Less than
 the half minute after which a view is compared with etcd in any case: a watch that is gone shall not pass for a slow
@@ -62,12 +60,13 @@ class Standing:
 
 @dataclass
 class Rig:
-    """`served` is None where the database is a file."""
+    """`served` is None where the database is a file; `tables` is the disk of what it serves."""
 
     cluster: Cluster
     links: Links
     post: Post
     served: PostgresServer | None
+    tables: Path | None
     no_disk: str | None
     """Why there is no disk to fill."""
     went_on_ns: list[int] = field(default_factory=list)
@@ -194,15 +193,17 @@ class Rig:
 def rig(folder: Path, served: PostgresServer | None) -> Iterator[Rig]:
     """A started cluster for the block: two masters and three workers."""
     with ExitStack() as stack:
-        no_disk = _small_disk(stack, folder / SMALL_DISK)
-        url = None if served is None else asyncio.run(served.database())
+        (folder / SMALL_DISK).mkdir()
+        no_disk = disks.mounted(stack, folder / SMALL_DISK, disks.ARCHIVE_MIB)
+        tables = None if served is None or no_disk is not None else disks.of_tables(stack, served)
+        url = None if served is None else disks.database(stack, served, tables)
         wires = stack.enter_context(links())
         cluster = stack.enter_context(
             opened(folder, url, election_ms=ELECTION_MS, quota_bytes=QUOTA_MIB << 20, max_store=STORE_MIB << 20)
         )
         cluster.entry = dials.ENTRY
         post = stack.enter_context(closing(Post(cluster.broker.endpoint)))
-        made = Rig(cluster, wires, post, served, no_disk)
+        made = Rig(cluster, wires, post, served, tables, no_disk)
         asyncio.run(_prepared(cluster))
         made.start("m1")
         cluster.wait_until(lambda: cluster.leader() == "m1", "the first one leads")
@@ -224,17 +225,3 @@ async def _prepared(cluster: Cluster) -> None:
     finally:
         await store.close()
     await (witness.watch(cluster.url) if cluster.url is not None else witness.watch_file(cluster.database))
-
-
-def _small_disk(stack: ExitStack, at: Path) -> str | None:
-    """Mount a small file system for the block; the reason where the machine does not let us."""
-    at.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", str(at)]
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return "there is no mount here"
-    if ended.returncode:
-        return ended.stderr.strip() or f"mount ended with {ended.returncode}"
-    stack.callback(subprocess.run, ["umount", str(at)], check=True)
-    return None

@@ -1,29 +1,30 @@
 """One round: a fault is done to whoever it is for, holds, and is over; then the cluster is awaited whole."""
 
-import errno
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import Final, assert_never
 
 from tests.support.faults import engines, quota
+from tests.support.faults.disks import filled
 from tests.support.faults.history import Round
 from tests.support.faults.plan import ENGINES, MEMBERS, Fault, Kind, Who
-from tests.support.faults.rig import SMALL_DISK, START_S, WHOLE_S, Rig, Standing
+from tests.support.faults.rig import MASTERS, SMALL_DISK, START_S, WHOLE_S, Rig, Standing
 
 LATE_S: Final = (0.05, 0.4)
 SYNC_S: Final = (0.2, 1.0)
+COMMIT_S: Final = (0.1, 0.5)
 STEP_S: Final = 60.0
-BALLAST: Final = "ballast"
+_WITH_A_DISK: Final = (Who.WORKER, Who.DATABASE)
+"""Those whose disk is one that was mounted for it."""
 LETTERS_S: Final = 0.5
 """Between two batches of letters while a fault holds."""
 
 
 def struck(rig: Rig, number: int, fault: Fault, *, then_at_once: bool) -> Round:
     """Do it. Returns when the cluster is whole again, or at once when the next fault is to strike the recovery."""
-    skipped = rig.no_disk if (fault.kind, fault.who) == (Kind.FILL, Who.WORKER) else None
+    skipped = rig.no_disk if fault.kind is Kind.FILL and fault.who in _WITH_A_DISK else None
     victim = _victim(rig, fault)
     begun_ns = over_ns = time.monotonic_ns()
     whole_ns = None
@@ -83,6 +84,11 @@ def _done(rig: Rig, fault: Fault, victim: str) -> int:
                 time.sleep(fault.hold_s)
                 if fault.who is Who.WORKER:
                     rig.went_on_ns.append(time.monotonic_ns())
+        case Kind.SLOW if fault.who is Who.DATABASE and rig.served is None:
+            with ExitStack() as slow:
+                for master in MASTERS:  # whoever leads by the end of it
+                    slow.enter_context(_turned(rig, master, commit_s=_drawn(COMMIT_S, fault)))
+                time.sleep(fault.hold_s)
         case Kind.SLOW if fault.who in ENGINES:
             engines.slowed(rig, fault)
         case Kind.SLOW:
@@ -102,8 +108,12 @@ def _done(rig: Rig, fault: Fault, victim: str) -> int:
         case Kind.FILL if fault.who is Who.ETCD:
             with quota.used_up(rig.cluster.endpoints):
                 time.sleep(fault.hold_s)
+        case Kind.FILL if fault.who is Who.DATABASE:
+            assert rig.tables is not None
+            with filled(rig.tables):
+                time.sleep(fault.hold_s)
         case Kind.FILL:
-            with _filled(rig.cluster.folder / SMALL_DISK):
+            with filled(rig.cluster.folder / SMALL_DISK):
                 time.sleep(fault.hold_s)
         case _:
             assert_never(fault.kind)
@@ -160,20 +170,3 @@ def _stopped(pids: list[int]) -> Iterator[None]:
         yield
     finally:
         engines.signalled(pids, signal.SIGCONT)
-
-
-@contextmanager
-def _filled(disk: Path) -> Iterator[None]:
-    """No byte is free on the disk for the block."""
-    path = disk / BALLAST
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(1 << 16))
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-    try:
-        yield
-    finally:
-        path.unlink()

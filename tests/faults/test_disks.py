@@ -1,0 +1,38 @@
+"""A disk that was filled has no room for whoever writes there, and room again when it is emptied."""
+
+import asyncio
+from contextlib import ExitStack
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.support.faults.disks import database, filled, mounted, of_tables
+from tests.support.postgres import PostgresServer
+
+
+def test_a_database_whose_disk_is_full_takes_nothing_until_there_is_room_and_keeps_what_it_has(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    rows = "INSERT INTO t SELECT repeat(md5(i::text), 30) FROM generate_series(1, 2000) i"
+
+    async def told(url: str, statement: str) -> str:
+        connection = await asyncpg.connect(url)
+        try:
+            return str(await connection.execute(statement))
+        finally:
+            await connection.close()
+
+    with ExitStack() as stack:
+        refused = mounted(stack, tmp_path, 1)
+        if refused is not None:
+            pytest.skip(f"no small disk can be mounted: {refused}")
+        tables = of_tables(stack, postgres_server)
+        url = database(stack, postgres_server, tables)
+        asyncio.run(told(url, "CREATE TABLE t (x text)"))
+        assert asyncio.run(told(url, rows)) == "INSERT 0 2000"
+        with filled(tables), pytest.raises(asyncpg.DiskFullError):
+            asyncio.run(told(url, rows))
+        assert asyncio.run(told(url, rows)) == "INSERT 0 2000"
+        assert asyncio.run(told(url, "DELETE FROM t")) == "DELETE 4000"
+    assert not tables.is_mount()
