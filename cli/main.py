@@ -1,6 +1,7 @@
 """Finds the command that the arguments name, runs it, and turns what people can put right into one sentence."""
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -51,6 +52,9 @@ COMMANDS: Final = {
 HIDDEN: Final = {"_master": ("cli.roles", ""), "_worker": ("cli.roles", "")}
 """What `orb crawl` starts, and nobody else; not in the help."""
 
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What the system says where standard output goes to a file that takes no more."""
+
 
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong argument as Usage, so that there is one place where errors end."""
@@ -61,11 +65,27 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named by `argv` (by default the process's arguments); returns the exit code, never exits."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _run(arguments)
+        code = _ended(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        _leave_output()
+        return 141
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        _leave_output()
+        said = f"not all of the output could be written ({error.strerror}); make room where it goes, and ask again."
+        print(f"orb: {said}", file=sys.stderr)
+        return Exit.ENVIRONMENT
+
+
+def _ended(arguments: list[str]) -> int:
+    """The exit code of the command, after a sentence where it did not end well. OSError where nobody takes what it
+    writes."""
+    try:
+        return _run(arguments)
     except Usage as problem:
         print(f"orb: {problem}", file=sys.stderr)
         return Exit.USAGE
@@ -75,13 +95,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Environment, Unusable, Transient) as problem:
         print(f"orb: {problem}", file=sys.stderr)
         return Exit.ENVIRONMENT
-    except BrokenPipeError:  # the reader of our output left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except KeyboardInterrupt:  # the commands that can go on later say so themselves
         return 130
     except SystemExit as asked:  # argparse, after --help
         return Exit.OK if asked.code is None else int(asked.code)
+
+
+def _leave_output() -> None:
+    """What is still to be written goes nowhere: the interpreter would try once more at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:

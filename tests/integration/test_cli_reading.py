@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +27,7 @@ from shared.domain.spec_parse import parse_spec
 from tests.support import stored
 from tests.support.crawled import BODY, SEED, SPEC, TITLE, Made, made
 from tests.support.exchanges import sha1
+from tests.support.orb_command import ROOT, command_line
 from tests.support.tables import books
 
 Orb = Callable[..., bytes]
@@ -68,6 +70,15 @@ def test_pages_are_the_stored_ones_with_the_place_of_their_records(crawl: Made, 
     for page in pages:
         record = stored.record_at(crawl.path, page["segment"], page["offset"], page["length"])
         assert record.url == page["url"]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_an_export_that_its_disk_does_not_take_ends_with_one_sentence(crawl: Made, form: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        line = command_line("export", "urls", crawl.path, "--format", form)
+        ended = subprocess.run(line, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (Exit.ENVIRONMENT, 1)
+    assert ended.stderr.startswith("orb: not all of the output could be written (No space left on device); make room")
 
 
 def test_urls_are_all_that_were_heard_of_with_their_state(crawl: Made, orb: Orb) -> None:

@@ -300,3 +300,16 @@ def test_interrupted_output_is_no_error(running: Served, orb: Orb, monkeypatch: 
         patched.setattr("sys.stdout", Gone())
         patched.setattr("os.dup2", lambda *files: None)
         assert main(arguments) == 141
+
+
+def test_an_answer_that_its_disk_does_not_take_ends_with_one_sentence(
+    running: Served, orb: Orb, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    orb("create", "docs", "http://a.test/", "--no-start")
+    for arguments in (["get", "crawls"], ["get", "crawls", "-o", "json"]):
+        with Path("/dev/full").open("w") as full, monkeypatch.context() as patched:
+            patched.setattr("sys.stdout", full)
+            assert main(["ctl", *arguments]) == Exit.ENVIRONMENT, arguments
+        err = capfd.readouterr().err
+        assert err.startswith("orb: not all of the output could be written (No space left on device); make room")
+        assert err.count("\n") == 1

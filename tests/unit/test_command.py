@@ -88,3 +88,19 @@ def test_reader_that_leaves_early_causes_no_traceback() -> None:
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert process.returncode == 141
+
+
+@pytest.mark.parametrize("arguments", [("version",), ("openapi",)])
+def test_a_full_disk_under_the_output_is_one_sentence(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "orb", *arguments],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    said = "not all of the output could be written (No space left on device); make room where it goes, and ask again."
+    assert done.stderr == f"orb: {said}\n"
+    assert done.returncode == Exit.ENVIRONMENT
