@@ -16,7 +16,7 @@ from api.control.pace import WINDOWS_S, Pace
 from api.control.plane import ControlPlane
 from api.control.telling import Telling
 from shared.domain.errors import Transient
-from shared.domain.frontier import CrawlState
+from shared.domain.frontier import WORKED_ON, CrawlState
 from shared.domain.ids import CrawlId, Revision, Term
 from shared.domain.ledger import Counters
 from shared.ports.clock import Clock
@@ -31,6 +31,7 @@ log = structlog.get_logger("orb.control")
 LOOK_S: Final = 0.5
 PROGRESS_S: Final = 1.0
 DECLARE_S: Final = 10.0
+_WHOLE_S: Final = 60.0
 _SHOWN: Final = ("discovered", "queued", "leased", "done", "failed", "excluded", "pages", "bytes", "fetches")
 _FRESH_MS: Final = 3_600_000
 """A crawl older than this of which nothing was told is not told of as created: its events have aged."""
@@ -65,7 +66,9 @@ class Chronicle:
         self._members: dict[EventKind, dict[str, SeenMember]] = {}
         self._paces: dict[CrawlId, Pace] = {}
         self._progress: dict[CrawlId, tuple[Any, ...]] = {}
-        self._progress_at = self._declared_at = float("-inf")
+        self._progress_at = self._declared_at = self._whole_at = float("-inf")
+        self._moving: dict[CrawlId, CrawlStanding] = {}
+        self._line = 0
         self._letter = 0
         self._letters: set[int] = set()
 
@@ -100,18 +103,19 @@ class Chronicle:
             )
             self._term = term
         self._look_at_members()
-        standings = await self._overview.standings()
-        self._look_at_crawls(standings)
-        await self._look_at_letters(standings)
+        if await self._crawls_changed(now_s):
+            self._look_at_crawls(await self._overview.standings())
+        await self._look_at_letters()
         if now_s - self._progress_at >= PROGRESS_S:
             self._progress_at = now_s
-            await self._look_at_progress(standings)
+            await self._look_at_progress()
 
     # --- what was told before -----------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         """Go on where the leader before ended, by what it told last."""
         self._paces, self._progress = {}, {}
+        self._moving, self._whole_at = {}, float("-inf")
         self._crawls = {
             standing.crawl_id: standing
             for event in await self._newest(EventKind.CRAWL)
@@ -155,6 +159,16 @@ class Chronicle:
                 self._telling.tell(kind, name, action, data=_record(records.get(name)))
             self._members[kind] = now
 
+    async def _crawls_changed(self, now_s: float) -> bool:
+        """Whether all crawls are to be looked at: an operator has changed something, or one that is worked on is not as
+        it was. Lines of the audit log may be seen out of their order, so now and then they are in any case."""
+        line = await self._overview.newest_line()  # before the crawls are read: what comes later is seen by the next
+        moving = {each.crawl_id: each for each in await self._overview.standings(worked_on=True)}
+        if moving == self._moving and line == self._line and now_s - self._whole_at < _WHOLE_S:
+            return False
+        self._moving, self._line, self._whole_at = moving, line, now_s
+        return True
+
     def _look_at_crawls(self, standings: Sequence[CrawlStanding]) -> None:
         now = {standing.crawl_id: standing for standing in standings}
         for crawl_id in sorted({*self._crawls, *now}):
@@ -168,13 +182,13 @@ class Chronicle:
             del self._paces[crawl_id]
             self._progress.pop(crawl_id, None)
 
-    async def _look_at_letters(self, standings: Sequence[CrawlStanding]) -> None:
-        names = {standing.crawl_id: standing.name for standing in standings}
+    async def _look_at_letters(self) -> None:
         found = await self._overview.letters(max(0, self._letter - _LATE), _LATE + _LETTERS)
         for letter in found:
             if letter.id not in self._letters:
                 data = {"letter": letter.id, "kind": letter.kind, "partition": letter.partition, "url": letter.url}
-                name = "" if letter.crawl_id is None else names.get(letter.crawl_id, "")
+                crawl = None if letter.crawl_id is None else self._crawls.get(letter.crawl_id)
+                name = "" if crawl is None else crawl.name
                 self._telling.tell(EventKind.DEAD_LETTER, letter.crawl_id or 0, "buried", crawl=name, data=data)
                 self._letters.add(letter.id)
         if found and found[-1].id > self._letter:
@@ -192,9 +206,10 @@ class Chronicle:
             late = await self._overview.letters(newest - _LATE, _LATE)
             self._letter, self._letters = newest, {letter.id for letter in late}
 
-    async def _look_at_progress(self, standings: Sequence[CrawlStanding]) -> None:
+    async def _look_at_progress(self) -> None:
         """Of crawls that are under way, and of those that have ended until nothing moves."""
-        moving = [each for each in standings if each.state in _UNDER_WAY or each.crawl_id in self._paces]
+        ended = [self._crawls[crawl_id] for crawl_id in self._crawls.keys() & self._paces.keys() - self._moving.keys()]
+        moving = sorted([*self._moving.values(), *ended], key=lambda standing: standing.crawl_id)
         counted = await self._overview.counters([standing.crawl_id for standing in moving])
         now_s = self._clock.elapsed()
         for standing in moving:
@@ -223,11 +238,8 @@ class Chronicle:
                 name = standing.name
                 self._telling.tell(EventKind.PROGRESS, standing.crawl_id, "counted", crawl=name, data=data)
             still = all(rate is None or (rate.pages_per_s, rate.bytes_per_s) == (0, 0) for rate in rates.values())
-            if standing.state not in _UNDER_WAY and still:
+            if standing.state not in WORKED_ON and still:
                 del self._paces[standing.crawl_id]
-
-
-_UNDER_WAY: Final = (CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED)
 
 
 def _letter(event: Event) -> int:

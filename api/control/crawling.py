@@ -1,6 +1,6 @@
 """The crawls of this master, kept equal to SQL: what operators declared, whichever replica they asked.
 
-Level-triggered: every pass compares all that is declared with all that is worked on, so that a pass that was missed is
+Level-triggered: every pass compares all that is to be worked on with all that is, so that a pass that was missed is
 made up for by the next; so is one that the database refused, which the log tells.
 
 Every pass reads anew what the owners of other masters have spent of a crawl's budget. It may be out of date by a pass:
@@ -27,8 +27,6 @@ from shared.ports.store import Store
 log = structlog.get_logger("orb.control")
 
 _TICK_S = 1.0
-WORKED_ON = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
-"""States in which a crawl has something in the frontier that may move."""
 
 
 class Crawling:
@@ -60,7 +58,7 @@ class Crawling:
 
     async def once(self) -> None:
         """One pass."""
-        rows = {row.crawl_id: row for row in await self._store.crawls() if row.state in WORKED_ON}
+        rows = {row.crawl_id: row for row in await self._store.worked_on()}
         moved = False
         for crawl in self._crawls:
             if crawl.crawl_id not in rows:
@@ -150,8 +148,8 @@ def time_is_up(budget: Budget, active_ms: int) -> bool:
 
 
 def running(rows: Sequence[CrawlRow]) -> list[CrawlId]:
-    """The crawls that are worked on and not paused."""
-    return [row.crawl_id for row in rows if row.state in WORKED_ON and row.state is not CrawlState.PAUSED]
+    """Of the crawls that are worked on, those that are not paused."""
+    return [row.crawl_id for row in rows if row.state is not CrawlState.PAUSED]
 
 
 def _renew(crawl: ActiveCrawl, row: CrawlRow, spec: CrawlSpec) -> None:

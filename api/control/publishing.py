@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from api.control.crawling import WORKED_ON, spec_of
+from api.control.crawling import spec_of
 from api.control.membership import read_record
 from shared.domain.crawl import decode_spec
 from shared.domain.frontier import CrawlState
@@ -49,7 +49,7 @@ class Publishing:
         self._suffixes_stand = False
 
     async def once(self) -> None:
-        """One pass over all crawls and all records."""
+        """One pass over the crawls that are worked on and all records."""
         if not self._suffixes_stand:
             await self._publish_suffixes()
         listed = await self._coordinator.list(self._keys.crawls)
@@ -57,24 +57,24 @@ class Publishing:
         for key, entry in listed.entries.items():
             if (crawl_id := self._keys.crawl_of(key)) is not None:
                 records[crawl_id] = read_record(entry, CrawlRecord)
-        rows = {row.crawl_id: row for row in await self._store.crawls()}
+        rows = {row.crawl_id: row for row in await self._store.worked_on()}
         for row in rows.values():
             record = records.get(row.crawl_id)
             paused = row.state is CrawlState.PAUSED
             wanted = (row.revision, False, paused)
             current = record is not None and (record.revision, record.gone, record.paused) == wanted
-            if row.state in WORKED_ON and not current and (spec := spec_of(row)) is not None:
+            if not current and (spec := spec_of(row)) is not None:
                 self._failpoint("before_spec")
                 await self._publisher.publish(
                     PublishedSpec(row.crawl_id, row.revision, spec, self._partitions, paused=paused)
                 )
                 log.info("spec.published", crawl=row.crawl_id, revision=row.revision, paused=paused)
-        for crawl_id, record in records.items():
-            row_left = rows.get(crawl_id)
-            if row_left is not None and row_left.state in WORKED_ON:
-                self._gone_since.pop(crawl_id, None)
-            else:
-                await self._end(crawl_id, record, deleted=row_left is None)
+        left = {crawl_id: record for crawl_id, record in records.items() if crawl_id not in rows}
+        living = await self._store.living([i for i, record in left.items() if record is not None and not record.gone])
+        for crawl_id, record in left.items():
+            await self._end(crawl_id, record, deleted=crawl_id not in living)
+        for crawl_id in self._gone_since.keys() & rows.keys():
+            del self._gone_since[crawl_id]
 
     async def _publish_suffixes(self) -> None:
         """What workers divide hosts by; it never changes, so once under a leadership is enough."""

@@ -66,6 +66,7 @@ class Tending:
         self._collecting = Collecting(store, items, broker, clock)
         self._retaining = retaining
         self._looked_back_at = float("-inf")
+        self._looked_at = CrawlId(0)
         self._counted_at = clock.elapsed()
         self._poked = asyncio.Event()
 
@@ -95,7 +96,7 @@ class Tending:
 
     async def _pass(self, acting: Callable[[], bool], tasks: Tasks) -> None:
         """Do everything once. What is refused for good keeps nothing else from being done."""
-        rows = await self._store.crawls()
+        rows = await self._store.worked_on()
         self._seed(rows, tasks)
         for step in (
             partial(self._count_time, rows),
@@ -162,7 +163,9 @@ class Tending:
         if now - self._looked_back_at < _LOOK_BACK_S or not acting():
             return
         self._looked_back_at = now
-        for crawl_id in await self._store.reopen():
+        reopened, further = await self._store.reopen(self._looked_at)
+        self._looked_at = further or CrawlId(0)
+        for crawl_id in reopened:
             log.info("crawl.state", crawl=crawl_id, state=CrawlState.RUNNING, reason="something was queued")
             self._told()
         await self._collecting.once()

@@ -38,6 +38,10 @@ class CrawlState(StrEnum):
     DELETED = "deleted"
 
 
+WORKED_ON: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
+"""States in which a crawl has something in the frontier that may move."""
+
+
 COUNTED_AS_PAGE: Final = 1
 """Flag of a URL whose page already counts in `pages` (a page fetched again takes no further budget)."""
 

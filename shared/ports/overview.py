@@ -31,8 +31,12 @@ class CrawlStanding:
 class Overview(Protocol):
     """See the module."""
 
-    async def standings(self) -> Sequence[CrawlStanding]:
-        """Every crawl that is not deleted."""
+    async def standings(self, *, worked_on: bool = False) -> Sequence[CrawlStanding]:
+        """Every crawl that is not deleted; `worked_on`: those in which something may move, at the cost of these."""
+        ...
+
+    async def newest_line(self) -> int:
+        """The greatest number in the audit log, 0 when it is empty: another one once an operator changed something."""
         ...
 
     async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:

@@ -51,8 +51,13 @@ class Store(Protocol):
 
     async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None: ...
 
-    async def crawls(self) -> Sequence[CrawlRow]:
-        """All crawls that are not deleted."""
+    async def worked_on(self) -> Sequence[CrawlRow]:
+        """The crawls in which something may move (shared.domain.frontier.WORKED_ON), oldest first. What has ended costs
+        nothing here, however many there are."""
+        ...
+
+    async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        """Those of the crawls that are not deleted; at most some 10,000."""
         ...
 
     async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None: ...
@@ -119,8 +124,9 @@ class Store(Protocol):
         """Every partition has removed a deleted crawl's rows: it is not looked at again."""
         ...
 
-    async def reopen(self) -> Sequence[CrawlId]:
-        """Let every crawl run again that was finished as complete and has something queued now; which."""
+    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], CrawlId | None]:
+        """Let crawls run again that were finished as complete and have something queued now: which, and behind which to
+        go on; None at the end. It looks at a bounded number of those above `after` that have something queued."""
         ...
 
     # An owner's transactions ------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_ids_of_deleted_crawls_are_never_used_again(on_store: OnStore) -> None:
         assert changed
         assert again.crawl_id > other.crawl_id
         assert again.revision == 1
-        assert [row.crawl_id for row in await t.store.crawls()] == [t.crawl_id, again.crawl_id]
+        assert [row.crawl_id for row in await t.store.worked_on()] == [t.crawl_id, again.crawl_id]
         deleted = await t.store.crawl(other.crawl_id)
         assert deleted is not None
         assert deleted.state is CrawlState.DELETED

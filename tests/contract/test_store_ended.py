@@ -1,14 +1,24 @@
-"""The store's promises to the leader about crawls that are over: collected until done, reopened where needed."""
+"""The store's promises to the leader about crawls that are over: collected until done, reopened where needed, and free
+of cost as long as nothing is to be done."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection, Engine, event, text
 
+from shared.adapters.sql import ended
+from shared.adapters.sql.overview import SqlOverview
+from shared.adapters.sql.store import Executor, SqlStore
 from shared.domain.command import collection_of
 from shared.domain.crawl_state import CANCELLED, COMPLETE
 from shared.domain.frontier import CrawlState
-from shared.domain.ids import Partition
-from tests.support.tables import NOW_MS, PARTITION, Tables, links
+from shared.domain.ids import CrawlId, Partition
+from tests.support.plans import accesses, recorded
+from tests.support.tables import NOW_MS, PARTITION, Tables, link, links, sqlite_tables
 
 OnStore = Callable[..., None]
 
@@ -44,15 +54,120 @@ def test_a_crawl_runs_again_when_it_was_complete_and_something_is_queued(
 ) -> None:
     async def story(t: Tables) -> None:
         await t.store.set_state(t.crawl_id, state, reason, NOW_MS)
-        assert await t.store.reopen() == [], "there is nothing to do"
+        assert (await t.store.reopen(CrawlId(0)))[0] == [], "there is nothing to do"
         await t.found(*links("a.example.com", range(2)))
-        assert await t.store.reopen() == ([t.crawl_id] if reopens else [])
+        assert await t.store.reopen(CrawlId(0)) == ([t.crawl_id] if reopens else [], None)
         row = await t.store.crawl(t.crawl_id)
         assert row is not None
         if reopens:
             assert (row.state, row.finished_reason, row.finished_at_ms) == (CrawlState.RUNNING, None, None)
         else:
             assert (row.state, row.finished_reason) == (state, reason)
-        assert await t.store.reopen() == []
+        assert (await t.store.reopen(CrawlId(0)))[0] == []
 
     on_store(story)
+
+
+def test_of_crawls_with_something_queued_a_bounded_number_is_looked_at_and_none_is_left_out(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended, "LOOKED_AT", 2)
+
+    async def story(t: Tables) -> None:
+        late = [(await t.store.put_crawl(f"late-{n}", "{}", NOW_MS))[0].crawl_id for n in range(3)]
+        for crawl_id in (t.crawl_id, *late):
+            t.crawl_id = crawl_id
+            await t.found(link(f"http://h{crawl_id}.test/", crawl_id=crawl_id), crawl_id=crawl_id, producer=f"w{crawl_id}")
+        await t.store.set_state(late[-1], CrawlState.FINISHED, COMPLETE, NOW_MS)
+        assert await t.store.reopen(CrawlId(0)) == ([], late[0])
+        assert await t.store.reopen(late[0]) == ([late[2]], late[2])
+        assert await t.store.reopen(late[2]) == ([], None)
+
+    on_store(story)
+
+
+def test_the_looks_of_a_leader_find_crawls_by_indexes_of_those_alone_that_something_is_to_be_done_for(
+    on_store: OnStore,
+) -> None:
+    async def story(t: Tables) -> None:
+        executor = executor_of(t)
+        await executor.write(lambda c: ending(c, 2000))
+        with recorded() as sent:
+            await looks(t)
+        await executor.write(lambda c: c.execute(text("ANALYZE")).close())
+        found = {access for told in (await accesses(t.store, sent)).values() for access in told}  # type: ignore[arg-type]  # it is one
+        partly = {"crawls_worked_on", "crawls_uncollected"}
+        by = {access.index.rpartition(" ")[2] for access in found if access.table == "crawls"}
+        assert partly <= by <= {*partly, "KEY", "crawls_pkey"}, by
+        whole = {access for access in found if access.condition is None and access.index.rpartition(" ")[2] not in partly}
+        assert {access.table for access in whole} <= {"cluster", "partitions", "audit_log", "ready"}, whole
+
+    on_store(story)
+
+
+def test_the_looks_of_a_leader_cost_the_same_however_many_crawls_have_ended(tmp_path: Path) -> None:
+    """Counted in steps of SQLite's own machine, which no load of this one changes."""
+
+    async def story() -> None:
+        async with sqlite_tables(tmp_path) as t:
+            costs = []
+            for crawls in (10, 1000):
+                await executor_of(t).write(lambda c, n=crawls: ending(c, n))  # type: ignore[misc]  # bound now
+                with steps() as taken:
+                    await looks(t)
+                costs.append(len(taken))
+            assert costs[1] <= costs[0] * 1.1, costs
+            assert costs[0] > 50, "it is not counted"
+
+    asyncio.run(story())
+
+
+async def looks(t: Tables) -> None:
+    """All that is read of crawls again and again: by the leader, and by each master."""
+    overview = SqlOverview(executor_of(t))
+    assert [row.crawl_id for row in await t.store.worked_on()] == [t.crawl_id]
+    assert await t.store.living([t.crawl_id]) == {t.crawl_id}
+    assert await t.store.reopen(CrawlId(0)) == ([], None)
+    assert await t.store.uncollected() == {}
+    assert [standing.crawl_id for standing in await overview.standings(worked_on=True)] == [t.crawl_id]
+    await overview.newest_line()
+    await overview.lag(None, NOW_MS)
+
+
+def executor_of(t: Tables) -> Executor:
+    assert isinstance(t.store, SqlStore)
+    return t.store.executor
+
+
+def ending(connection: Connection, crawls: int) -> None:
+    """Let there be so many more crawls that were finished, with all that is counted of them."""
+    last = connection.execute(text("SELECT max(crawl_id) FROM crawls")).scalar_one()
+    connection.execute(
+        text(
+            "INSERT INTO crawls (name, revision, state, finished_reason, created_at_ms)"
+            " VALUES (:name, 1, 'finished', 'complete', 0)"
+        ),
+        [{"name": f"ended-{last}-{n}"} for n in range(crawls)],
+    )
+    for statement in (
+        "INSERT INTO crawl_revisions (crawl_id, revision, spec, created_at_ms)"
+        " SELECT crawl_id, 1, '{}', 0 FROM crawls WHERE crawl_id > :last",
+        "INSERT INTO crawl_counters (crawl_id, partition) SELECT c.crawl_id, p.partition FROM crawls c, partitions p"
+        " WHERE c.crawl_id > :last",
+    ):
+        connection.execute(text(statement), {"last": last})
+
+
+@contextmanager
+def steps() -> Iterator[list[None]]:
+    """One entry for every step that SQLite takes meanwhile, for whatever statement."""
+    taken: list[None] = []
+
+    def listen(_connection: Any, cursor: Any, *_: object) -> None:
+        cursor.connection.set_progress_handler(lambda: taken.append(None), 1)
+
+    event.listen(Engine, "before_cursor_execute", listen)
+    try:
+        yield taken
+    finally:
+        event.remove(Engine, "before_cursor_execute", listen)

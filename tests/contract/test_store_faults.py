@@ -83,7 +83,7 @@ def test_a_database_that_stays_busy_is_transient_and_nothing_is_written(tmp_path
                 holder.execute("BEGIN IMMEDIATE")
                 with pytest.raises(Transient, match="locked"):
                     await other.apply(t.fence, t.position, Changes())
-                assert (await other.crawls())[0].name == "docs", "readers are not held up"
+                assert (await other.worked_on())[0].name == "docs", "readers are not held up"
                 holder.execute("ROLLBACK")
             await other.apply(t.fence, t.position, Changes())
             await other.close()

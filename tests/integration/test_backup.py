@@ -106,7 +106,7 @@ async def at_work(folder: Path, server: BrokerServer) -> AsyncIterator[AtWork]:
         )  # fmt: skip
         try:
             us = AtWork(store, broker, settings)
-            while not await us.store.crawls() or not (await us.store.positions())[PARTITION].discovery_seq:  # noqa: ASYNC110  owners tell nobody
+            while not await us.store.worked_on() or not (await us.store.positions())[PARTITION].discovery_seq:  # noqa: ASYNC110  owners tell nobody
                 await asyncio.sleep(0.01)
             await us.applied()
             yield us
@@ -194,7 +194,7 @@ def test_a_restore_that_was_broken_off_leaves_no_database_and_the_same_again_is_
             event = Event("crawl", "1", "created", 7)
             await us.broker.events.publish(event_subject("crawl", "1"), encode_event(event), "e1")
             await us.applied()
-            counters = await us.store.counters((await us.store.crawls())[0].crawl_id)
+            counters = await us.store.counters((await us.store.worked_on())[0].crawl_id)
             await take(us.settings, tmp_path / "backup")
             fresh = elsewhere(us.settings, tmp_path, other)
         backup = Backup(tmp_path / "backup")
@@ -212,7 +212,7 @@ def test_a_restore_that_was_broken_off_leaves_no_database_and_the_same_again_is_
         assert (found.shown, found.looked_at["urls"]) == ([], 1)
         store = await SqliteStore.open(tmp_path / "b.db")
         try:
-            [row] = await store.crawls()
+            [row] = await store.worked_on()
             assert await store.counters(row.crawl_id) == counters
             assert await store.epoch() == backup.manifest.epoch + 1
         finally:

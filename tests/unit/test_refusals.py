@@ -37,16 +37,16 @@ class Refusing:
         if what == self._refused and self.asked.count(what) == 1:
             raise Permanent(f"{what}: refused")
 
-    async def crawls(self) -> Sequence[CrawlRow]:
-        self._ask("crawls")
+    async def worked_on(self) -> Sequence[CrawlRow]:
+        self._ask("worked_on")
         return []
 
     async def positions(self) -> dict[Partition, Position]:
         return {}
 
-    async def reopen(self) -> Sequence[CrawlId]:
+    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], None]:
         self._ask("reopen")
-        return []
+        return [], None
 
     async def uncollected(self) -> dict[CrawlId, Sequence[int]]:
         self._ask("uncollected")
@@ -106,16 +106,16 @@ class Metered(Metering):
 
 def test_a_pass_that_the_database_refuses_is_made_up_for_by_the_next() -> None:
     async def story() -> None:
-        store = Refusing("crawls")
+        store = Refusing("worked_on")
         crawling = Crawling(Crawls(), cast(Fleet, []), cast(Store, store))
-        assert await told(crawling, store, "crawls") == ["crawling.refused"]
+        assert await told(crawling, store, "worked_on") == ["crawling.refused"]
 
     asyncio.run(story())
 
 
 def test_a_leader_goes_on_tending_after_a_refusal() -> None:
     async def story() -> None:
-        store = Refusing("crawls")
+        store = Refusing("worked_on")
         assert await told(Tended(store), store, "reopen") == ["tending.refused"]
 
     asyncio.run(story())

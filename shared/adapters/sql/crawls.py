@@ -75,9 +75,21 @@ def crawl(connection: Connection, crawl_id: CrawlId) -> CrawlRow | None:
 
 
 def crawls(connection: Connection) -> Sequence[CrawlRow]:
-    """All that are not deleted, oldest first."""
+    """All that are not deleted, oldest first: for a folder, which has one."""
     query = _crawl_query().where(schema.crawls.c.state != CrawlState.DELETED).order_by(schema.crawls.c.crawl_id)
     return [_crawl_row(row) for row in connection.execute(query)]
+
+
+def worked_on(connection: Connection) -> Sequence[CrawlRow]:
+    """See Store.worked_on."""
+    return [_crawl_row(row) for row in connection.execute(_WORKED_ON)]
+
+
+def living(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+    """See Store.living."""
+    table = schema.crawls.c
+    query = select(table.crawl_id).where(table.crawl_id.in_(crawl_ids), table.state != CrawlState.DELETED)
+    return {CrawlId(crawl_id) for crawl_id in connection.execute(query).scalars()}
 
 
 def set_state(connection: Connection, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
@@ -153,6 +165,9 @@ def _crawl_query() -> Any:
     return select(crawls, revisions.c.spec).join(
         revisions, (revisions.c.crawl_id == crawls.c.crawl_id) & (revisions.c.revision == crawls.c.revision)
     )
+
+
+_WORKED_ON = _crawl_query().where(text(f"crawls.{schema.WORKED_ON}")).order_by(schema.crawls.c.crawl_id)
 
 
 def _crawl_where(connection: Connection, condition: Any) -> CrawlRow | None:

@@ -4,7 +4,7 @@ have something to do again."""
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import Connection, bindparam, select, text, update
 
 from shared.adapters.sql import schema
 from shared.domain.command import collection_of
@@ -13,15 +13,26 @@ from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Partition
 
 _AT_ONCE: Final = 100
+LOOKED_AT: Final = 500
+"""Crawls with something queued that one look goes over: most have ended by a budget, or run."""
+
+_QUEUED: Final = "FROM queues q WHERE q.queued + q.waiting > 0 AND q.crawl_id >"
+WITH_QUEUES: Final = text(
+    f"WITH RECURSIVE ready(crawl_id, n) AS (SELECT min(q.crawl_id), 1 {_QUEUED} :after"
+    f" UNION ALL SELECT (SELECT min(q.crawl_id) {_QUEUED} ready.crawl_id), n + 1 FROM ready"
+    " WHERE ready.crawl_id IS NOT NULL AND n < :most) SELECT crawl_id FROM ready WHERE crawl_id IS NOT NULL"
+)
+"""By the index queues_ready, from one crawl to the next: what has nothing queued is not met."""
+
 _AGAIN: Final = (
     f"state = '{CrawlState.FINISHED}' AND finished_reason = '{COMPLETE}' AND EXISTS"
-    " (SELECT 1 FROM crawl_counters k WHERE k.crawl_id = crawls.crawl_id AND k.queued > 0)"
+    " (SELECT 1 FROM crawl_counters k WHERE k.crawl_id = crawls.crawl_id AND k.queued > 0) AND crawl_id IN :found"
 )
-_ANY_AGAIN: Final = text(f"SELECT crawl_id FROM crawls WHERE {_AGAIN} LIMIT 1")
+_ANY_AGAIN: Final = text(f"SELECT crawl_id FROM crawls WHERE {_AGAIN}").bindparams(bindparam("found", expanding=True))
 _REOPEN: Final = text(
     f"UPDATE crawls SET state = '{CrawlState.RUNNING}', finished_reason = NULL, finished_at_ms = NULL"
     f" WHERE {_AGAIN} RETURNING crawl_id"
-)
+).bindparams(bindparam("found", expanding=True))
 
 
 def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]:
@@ -44,11 +55,15 @@ def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> None:
     connection.execute(update(schema.crawls).where(schema.crawls.c.crawl_id == crawl_id).values(collected_at_ms=now_ms))
 
 
-def any_to_reopen(connection: Connection) -> bool:
-    """Whether `reopen` would change anything."""
-    return connection.execute(_ANY_AGAIN).first() is not None
+def to_reopen(connection: Connection, after: CrawlId) -> tuple[Sequence[CrawlId], CrawlId | None]:
+    """What `reopen` would change, and where to go on."""
+    found = connection.execute(WITH_QUEUES, {"after": after, "most": LOOKED_AT}).scalars().all()
+    if not found:
+        return [], None
+    again = connection.execute(_ANY_AGAIN, {"found": found}).scalars()
+    return [CrawlId(crawl_id) for crawl_id in again], CrawlId(found[-1]) if len(found) == LOOKED_AT else None
 
 
-def reopen(connection: Connection) -> Sequence[CrawlId]:
-    """See Store.reopen."""
-    return [CrawlId(row.crawl_id) for row in connection.execute(_REOPEN)]
+def reopen(connection: Connection, found: Sequence[CrawlId]) -> Sequence[CrawlId]:
+    """See Store.reopen: those of `found` for which it is still so."""
+    return [CrawlId(row.crawl_id) for row in connection.execute(_REOPEN, {"found": found})]

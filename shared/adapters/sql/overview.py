@@ -22,8 +22,6 @@ SCANNED: Final = 5_000
 QUEUES: Final = 10_000
 """Queues that one answer about lag looks at, at most."""
 
-_WORKED_ON: Final = (CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED)
-
 _BUSY_PARTS = text(
     "SELECT crawl_id, partition FROM crawl_counters WHERE crawl_id IN :crawls AND queued > 0"
     " ORDER BY crawl_id, partition"
@@ -55,8 +53,12 @@ class SqlOverview:
     def __repr__(self) -> str:
         return f"<SqlOverview {self._run!r}>"
 
-    async def standings(self) -> Sequence[CrawlStanding]:
-        return await self._run.read(_standings)
+    async def standings(self, *, worked_on: bool = False) -> Sequence[CrawlStanding]:
+        return await self._run.read(lambda c: _standings(c, worked_on))
+
+    async def newest_line(self) -> int:
+        newest = select(func.max(audit_log.c.id))
+        return await self._run.read(lambda c: int(c.execute(newest).scalar() or 0))
 
     async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
         return await self._run.read(lambda c: _counters(c, crawls)) if crawls else {}
@@ -75,8 +77,9 @@ class SqlOverview:
         return await self._run.read(lambda c: _audit(c, which, before, most))
 
 
-def _standings(connection: Connection) -> Sequence[CrawlStanding]:
+def _standings(connection: Connection, worked_on: bool) -> Sequence[CrawlStanding]:
     crawls = schema.crawls.c
+    wanted = text(schema.WORKED_ON) if worked_on else crawls.state != CrawlState.DELETED
     query = select(
         crawls.crawl_id,
         crawls.name,
@@ -85,7 +88,7 @@ def _standings(connection: Connection) -> Sequence[CrawlStanding]:
         crawls.state,
         crawls.finished_reason,
         crawls.created_at_ms,
-    ).where(crawls.state != CrawlState.DELETED)
+    ).where(wanted)
     return [
         CrawlStanding(
             CrawlId(row.crawl_id),
@@ -119,8 +122,7 @@ def _lag(connection: Connection, crawl_id: CrawlId | None, now_ms: int) -> Front
 
 
 def _worked_on(connection: Connection) -> list[CrawlId]:
-    crawls = schema.crawls.c
-    return [CrawlId(i) for (i,) in connection.execute(select(crawls.crawl_id).where(crawls.state.in_(_WORKED_ON)))]
+    return [CrawlId(i) for (i,) in connection.execute(text(f"SELECT crawl_id FROM crawls WHERE {schema.WORKED_ON}"))]
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:

@@ -20,6 +20,8 @@ from sqlalchemy import (
     text,
 )
 
+from shared.domain import frontier
+
 metadata = MetaData()
 
 Id = BigInteger().with_variant(Integer, "sqlite")
@@ -33,6 +35,9 @@ cluster = Table(
     Column("public_suffixes", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
 )
+
+WORKED_ON = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(frontier.WORKED_ON)))
+"""Word for word also where such crawls are looked for: so both engines take the index that has them alone."""
 
 crawls = Table(
     "crawls",
@@ -55,6 +60,12 @@ crawls = Table(
         unique=True,
         sqlite_where=text("state <> 'deleted'"),
         postgresql_where=text("state <> 'deleted'"),
+    ),
+    Index(
+        "crawls_worked_on",
+        "crawl_id",
+        sqlite_where=text(WORKED_ON),
+        postgresql_where=text(WORKED_ON),
     ),
     Index(
         "crawls_uncollected",

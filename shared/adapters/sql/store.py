@@ -83,8 +83,11 @@ class SqlStore:
     async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None:
         return await self._executor.read(lambda c: crawls.crawl(c, crawl_id))
 
-    async def crawls(self) -> Sequence[CrawlRow]:
-        return await self._executor.read(crawls.crawls)
+    async def worked_on(self) -> Sequence[CrawlRow]:
+        return await self._executor.read(crawls.worked_on)
+
+    async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        return await self._executor.read(lambda c: crawls.living(c, crawl_ids)) if crawl_ids else ()
 
     async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
         await self._executor.write(lambda c: crawls.set_state(c, crawl_id, state, reason, now_ms))
@@ -138,10 +141,9 @@ class SqlStore:
     async def collected(self, crawl_id: CrawlId, now_ms: int) -> None:
         await self._executor.write(lambda c: ended.collected(c, crawl_id, now_ms))
 
-    async def reopen(self) -> Sequence[CrawlId]:
-        if not await self._executor.read(ended.any_to_reopen):
-            return []
-        return await self._executor.write(ended.reopen)
+    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], CrawlId | None]:
+        found, further = await self._executor.read(lambda c: ended.to_reopen(c, after))
+        return await self._executor.write(lambda c: ended.reopen(c, found)) if found else [], further
 
     async def claim(self, partition: Partition, term: Term) -> Claimed:
         await self._executor.write(lambda c: fence.take_over(c, partition, term))
