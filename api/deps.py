@@ -23,6 +23,7 @@ from api.errors import MEDIA_TYPE, FieldError, Kind, Problem
 from api.feeds import OpenStreams
 from api.routing import documents
 from api.security.authentication import Keyring
+from api.security.limits import BODY_BYTES
 from shared.domain.access import ApiKey, Role
 from shared.domain.config import MasterTuning
 from shared.domain.declared import Actor, Repeatable
@@ -45,16 +46,15 @@ _SHOWN: Final = 10
 
 DEFAULT_PAGE: Final = 50
 LARGEST_PAGE: Final = 500
-EXPORTS: Final = 16
-"""Exports that a master makes at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """What a master answers with. `member` is its id; `ready` names the dependencies that are missing; `tuning` has the
     values that it runs with now, `registry` its metrics. `archive` is None where it was not told where the archive is;
-    `exports` are those under way. `overview` and `backlog` see the whole of what waits, `events` what happened;
-    `telling` takes what happens here; `held` says why this master takes on nothing new, None while it does."""
+    `exports` are those under way; a body may have `body_bytes`. `overview` and `backlog` see the whole of what waits,
+    `events` what happened; `telling` takes what happens here; `held` says why this master takes on nothing new, None
+    while it does."""
 
     catalog: Catalog
     broker: Broker
@@ -77,7 +77,8 @@ class Services:
     held: Callable[[], str | None] = lambda: None
     registry: "CollectorRegistry | None" = None
     archive: PageArchive | None = None
-    exports: OpenStreams = field(default_factory=lambda: OpenStreams(EXPORTS))
+    exports: OpenStreams = field(default_factory=OpenStreams)
+    body_bytes: int = BODY_BYTES
 
 
 async def _services(request: Request) -> Services:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from shared.domain.crawl_state import IllegalTransition
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.spec_parse import SpecError
-from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
+from shared.ports.catalog import Exists, Full, Missing, ReusedKey, Stale
 
 log = structlog.get_logger("orb.api")
 
@@ -37,6 +37,7 @@ class Kind(Enum):
     NOT_FOUND = ("not-found", 404, "Not found")
     METHOD = ("method-not-allowed", 405, "This resource does not have that method")
     EXISTS = ("exists", 409, "It exists already")
+    FULL = ("full", 409, "There are as many as there may be")
     NO_ARCHIVE = ("no-archive", 409, "This master cannot read it in the archive")
     ILLEGAL_TRANSITION = ("illegal-transition", 409, "The crawl's state does not allow this")
     LOST_UPDATE = ("lost-update", 412, "It was changed since you saw it")
@@ -113,6 +114,9 @@ def problem_of(error: Exception) -> Problem:
             return Problem(Kind.NOT_FOUND, str(error))
         case Exists():
             return Problem(Kind.EXISTS, str(error))
+        case Full():
+            hint = "delete crawls that are no longer needed, or raise master.most_crawls (/v1/config)"
+            return Problem(Kind.FULL, str(error), hint=hint)
         case Stale():
             hint = "get it again, apply your change to what you find, and send that with its ETag"
             return Problem(Kind.LOST_UPDATE, str(error), hint=hint, headers={"ETag": f'"{error.current}"'})

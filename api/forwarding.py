@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.control.plane import ControlPlane
 from api.errors import Kind, Problem, answer
-from api.security.limits import BODY_BYTES, TooLarge
+from api.security.limits import TooLarge
 
 log = structlog.get_logger("orb.api")
 
@@ -112,7 +112,7 @@ async def _body(receive: Receive) -> bytes:
         try:
             message: Message = await receive()
         except TooLarge as error:
-            raise Problem(Kind.TOO_LARGE, f"a body may have {BODY_BYTES} bytes") from error
+            raise Problem(Kind.TOO_LARGE, str(error.detail)) from error
         if message["type"] == "http.disconnect":
             raise Problem(Kind.MALFORMED, "the connection was closed before the end of the body")
         parts.append(message.get("body", b""))

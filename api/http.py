@@ -47,7 +47,7 @@ from api.traffic import measure
 from shared.domain.crawl_state import IllegalTransition
 from shared.domain.errors import Permanent, Transient
 from shared.domain.spec_parse import SpecError
-from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
+from shared.ports.catalog import Exists, Full, Missing, ReusedKey, Stale
 
 ROUTERS: Final = (
     health.router,
@@ -80,6 +80,7 @@ _OURS: Final = (
     IllegalTransition,
     Missing,
     Exists,
+    Full,
     Stale,
     ReusedKey,
     Transient,
@@ -129,7 +130,7 @@ def application(
         app.add_middleware(Conditional)
         app.add_middleware(Forwarding, plane=services.plane, client=client, member=services.member, answer_s=answer_s)
         app.add_middleware(Authentication, keyring=services.keyring)
-        app.add_middleware(BodyLimit)
+        app.add_middleware(BodyLimit, most=services.body_bytes)
         app.add_middleware(RequestContext)
         if services.registry is not None:
             measure(app, services.registry)

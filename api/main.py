@@ -147,6 +147,10 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             items_age_s=settings.items_age_s,
             items_bytes=settings.items_bytes,
             reports_bytes=settings.reports_bytes or -1,
+            reports_per_subject=settings.reports_per_partition,
+            max_ack_pending=settings.pool_visits,
+            max_waiting=settings.pool_workers,
+            robots_bytes=settings.robots_bytes,
         )
         broker = await _waiting(
             "nats",
@@ -234,6 +238,8 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             backlog=broker,
             telling=telling,
             streams=streams_open,
+            exports=OpenStreams(settings.exports),
+            body_bytes=settings.body_bytes,
             roster=master.roster,
             tuning=master.tuning,
             wanted=master.wanted,

@@ -53,6 +53,12 @@ _MASTER: Final = {
     "--reports-bytes": ("reports_bytes", "N", "what reports may take in NATS (default: what it has)"),
     "--nats-store": ("nats_store", "DIR", "the folder of NATS's files, where it is on this machine: watches its disk"),
     "--event-streams": ("event_streams", "N", "clients that may follow events here at once (default: 64)"),
+    "--exports": ("exports", "N", "clients that may be sent exports by this master at once (default: 16)"),
+    "--body-bytes": ("body_bytes", "N", "what a request may have; seeds line by line are not bound (default: 4 MiB)"),
+    "--pool-visits": ("pool_visits", "N", "URL shards that a pool may have in hand, all its workers (default: 20000)"),
+    "--pool-workers": ("pool_workers", "N", "workers of a pool that may wait for work at once (default: 4096)"),
+    "--reports-per-partition": ("reports_per_partition", "N", "of a kind, that may wait in NATS (default: 100000)"),
+    "--robots-bytes": ("robots_bytes", "N", "of robots.txt that NATS keeps for all workers (default: 256 MiB)"),
 }
 _WORKER: Final = {
     "--dir": ("dir", "DIR", "where its archive is"),
@@ -63,6 +69,7 @@ _WORKER: Final = {
     "--grace-s": ("grace_s", "S", "how long visits may go on after a stop (default: 10)"),
     "--extract-s": ("extract_s", "S", "processor time to take items out of one page (default: 2)"),
     "--extract-bytes": ("extract_bytes", "N", "memory to take items out of one page (default: 1 GiB)"),
+    "--open-crawls": ("open_crawls", "N", "crawls with a WARC file open (default: 256)"),
     "--metrics": ("metrics", "HOST:PORT", "where its metrics are served (default: nowhere)"),
 }
 _ROLES: Final = {"master": {**_SHARED, **_MASTER}, "worker": {**_SHARED, **_WORKER}}

@@ -75,7 +75,8 @@ class WorkerSettings(_Process, frozen=True, kw_only=True):
     `visits`: URL shards in hand at once. `connections`: kept open. `grace_s`: how long visits may go on after a stop.
     `report_s`: longest time a finished page waits to be reported. `metrics`: where they are served, as `host:port`; not
     at all without. `metrics_crawls`: so many crawls have metrics of their own, the others share theirs.
-    `extract_s`, `extract_bytes`: processor time and memory that taking items out of one page may take.
+    `extract_s`, `extract_bytes`: processor time and memory that taking items out of one page may take. `open_crawls`:
+    so many may have a WARC file open.
     """
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -88,6 +89,7 @@ class WorkerSettings(_Process, frozen=True, kw_only=True):
     metrics_crawls: Annotated[int, Meta(ge=0, le=10_000)] = MOST_CRAWLS
     extract_s: Annotated[float, Meta(ge=0.1, le=60.0)] = 2.0
     extract_bytes: Annotated[int, Meta(ge=1 << 28)] = 1 << 30
+    open_crawls: Annotated[int, Meta(ge=1, le=100_000)] = 256
 
 
 class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +105,10 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     `metrics_s`: how often what SQL knows is read for them. `archive`: the folder that workers write their segments to,
     where this master can read it; stored pages are served from it. `events_age_s` and `events_bytes`: events older than
     this, and the oldest above this size, are forgotten; `items_age_s` and `items_bytes`: the same of items in their
-    stream; `event_streams`: so many clients may follow events on this master at once. `database_bytes`: the size at
+    stream; `event_streams`: so many clients may follow events on this master at once, `exports`: and so many be sent
+    exports; `body_bytes`: of a request. `pool_visits` and `pool_workers`: visits that the workers of a pool may have in
+    hand together, and workers of it that may wait for some; `reports_per_partition`: of a kind, in NATS;
+    `robots_bytes`: robots.txt kept there. `database_bytes`: the size at
     which a PostgreSQL database counts as full, `reports_bytes` what reports may take in NATS, 0 both: no bound;
     `nats_store`: the folder of NATS's files, where it lies on this machine. `member_ttl_s`: after so long a silence it
     counts as dead. The rest as in MasterSettings.
@@ -140,6 +145,12 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     items_age_s: Annotated[float, Meta(ge=60.0, le=365 * 24 * 3600.0)] = 7 * 24 * 3600.0
     items_bytes: Annotated[int, Meta(ge=1 << 20)] = 512 << 20
     event_streams: Annotated[int, Meta(ge=1, le=10_000)] = 64
+    exports: Annotated[int, Meta(ge=1, le=1_000)] = 16
+    body_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 26)] = 4 << 20
+    pool_visits: Annotated[int, Meta(ge=1, le=10_000_000)] = 20_000
+    pool_workers: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
+    reports_per_partition: Annotated[int, Meta(ge=100, le=100_000_000)] = 100_000
+    robots_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     database_bytes: Annotated[int, Meta(ge=0)] = 0
     reports_bytes: Annotated[int, Meta(ge=0)] = 0
     nats_store: Path | None = None

@@ -151,7 +151,13 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
             failpoint=failpoint,
         )
         runtime = Runtime(
-            identity, broker=broker, crawls=crawls, equipment=equipment, tasks=visits, visits=settings.visits
+            identity,
+            broker=broker,
+            crawls=crawls,
+            equipment=equipment,
+            tasks=visits,
+            visits=settings.visits,
+            most_open=settings.open_crawls,
         )
         marks: Callable[[], Watermarks] = Watermarks
         if place is not None:

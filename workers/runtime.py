@@ -69,11 +69,13 @@ class Identity:
     pid: int
 
 
-def at_rest(visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: float) -> list[CrawlId]:
+def at_rest(
+    visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: float, *, most_open: int
+) -> list[CrawlId]:
     """Of the crawls that were `visited`, by when the last visit ended, those whose segments should be finished: of them
     nobody is `busy` with one."""
     resting = sorted((at, crawl_id) for crawl_id, at in visited.items() if crawl_id not in busy)
-    most = max(0, len(visited) - MOST_OPEN)
+    most = max(0, len(visited) - most_open)
     return [crawl_id for n, (at, crawl_id) in enumerate(resting) if n < most or now - at >= IDLE_S]
 
 
@@ -81,8 +83,18 @@ class Runtime:
     """A worker's visits: pulls shards, attends to each in a task of its own, tells how busy it is."""
 
     def __init__(
-        self, identity: Identity, *, broker: Broker, crawls: Crawls, equipment: Equipment, tasks: Tasks, visits: int
+        self,
+        identity: Identity,
+        *,
+        broker: Broker,
+        crawls: Crawls,
+        equipment: Equipment,
+        tasks: Tasks,
+        visits: int,
+        most_open: int = MOST_OPEN,
     ) -> None:
+        """`most_open`: so many crawls may have a WARC file open; those visited least recently are finished first."""
+        self._most_open = most_open
         self._identity = identity
         self._broker = broker
         self._crawls = crawls
@@ -265,7 +277,7 @@ class Runtime:
         while True:
             await asyncio.sleep(_TIDY_S)
             busy = {visit.crawl_id for visit in self._open}
-            for crawl_id in at_rest(self._visited, busy, self._with.clock.elapsed()):
+            for crawl_id in at_rest(self._visited, busy, self._with.clock.elapsed(), most_open=self._most_open):
                 # What is not durable yet somebody waits for, or will write: later.
                 if self._with.archive.settled(crawl_id) and crawl_id not in {each.crawl_id for each in self._open}:
                     await self._finish(crawl_id)

@@ -28,6 +28,8 @@ def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
         most_hosts=frontier.most_hosts,
         batch=frontier.batch,
         sweep_s=frontier.sweep_s,
+        split_after=frontier.split_after,
+        bury_after=frontier.bury_after,
         uploads_refused_at=BUSY,
     )
 
@@ -43,6 +45,8 @@ def limits_of(started: FrontierSettings, tuning: MasterTuning) -> FrontierSettin
         most_hosts=tuning.most_hosts,
         batch=tuning.batch,
         sweep_s=tuning.sweep_s,
+        split_after=tuning.split_after,
+        bury_after=tuning.bury_after,
     )
 
 

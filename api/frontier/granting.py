@@ -12,8 +12,6 @@ from typing import assert_never
 import structlog
 
 from api.frontier.leases import (
-    BURY_AFTER,
-    SPLIT_AFTER,
     Held,
     HeldByAnother,
     LeaseGone,
@@ -190,10 +188,10 @@ class Granting:
         if not held.row.urls:
             draft.end(held)
             lives = False
-        elif len(held.row.urls) == 1 and strikes >= BURY_AFTER:
+        elif len(held.row.urls) == 1 and strikes >= own.settings.bury_after:
             draft.bury(held, f"{strikes} grants of this URL ended without an outcome")
             lives = False
-        elif len(held.row.urls) > 1 and strikes >= SPLIT_AFTER:
+        elif len(held.row.urls) > 1 and strikes >= own.settings.split_after:
             draft.split(held)
             lives = False
         else:

@@ -13,12 +13,6 @@ from shared.domain.frontier import ANSWER_S
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
 from shared.domain.ledger import LeasedUrl, LeaseRow
 
-SPLIT_AFTER: Final = 2
-"""Expired grants after which a shard of several URLs goes back to be cut smaller."""
-
-BURY_AFTER: Final = 5
-"""Expired grants after which the single URL of a lease becomes a dead letter."""
-
 SPLIT_BY: Final = 8
 """How much smaller the next shards of a queue are after a split (500, 62, 7, 1)."""
 

@@ -34,7 +34,8 @@ class FrontierSettings:
     in memory per partition, the rest waits in SQL. `batch`, `batch_bytes`: reports applied in one transaction, and
     their size together. `linger_s`: how long a small batch waits for more, so that transactions stay few.
     `shards_at_once`: leases written in one transaction. `strays_s`: how often the queues are searched for shards
-    without a lease.
+    without a lease. `split_after`, `bury_after`: expired grants after which a shard of several URLs goes back to be cut
+    smaller, and the single URL of a lease becomes a dead letter.
     """
 
     partitions: int = 64
@@ -50,6 +51,8 @@ class FrontierSettings:
     shards_at_once: int = 64
     strays_s: float = 10.0
     longest_grant_s: float = 0.0
+    split_after: int = 2
+    bury_after: int = 5
 
 
 class Ownership:

@@ -317,8 +317,7 @@ class Draft:
             )
             facts = replace(facts, health=health, last_failure=f"{note.failure} {note.detail}".strip())
             self.changes.tallies[held.row.crawl_id, "host_failures", note.failure] += 1
-            if health.dead:
-                self._give_up(held)
+            self._perhaps_give_up(held, health)
         self._set_facts(host_id, facts)
 
     def _health(self, held: Held, decision: Decision, result: UrlOutcome) -> None:
@@ -335,8 +334,7 @@ class Draft:
                 unreachable=decision.unreachable,
             )
             facts = replace(facts, last_failure=f"{_reason(result)} {result.detail}".strip()[:500])
-            if health.dead:
-                self._give_up(held)
+            self._perhaps_give_up(held, health)
         self._set_facts(host_id, replace(facts, health=health))
 
     def _set_facts(self, host_id: HostId, facts: HostFacts) -> None:
@@ -355,8 +353,11 @@ class Draft:
             ip=facts.ip,
         )
 
-    def _give_up(self, held: Held) -> None:
-        """The host is dead for this crawl: everything of it still queued or waiting fails."""
+    def _perhaps_give_up(self, held: Held, health: HostHealth) -> None:
+        """Where the host is dead for this crawl, everything of it still queued or waiting fails."""
+        crawl = self.crawls.get(held.row.crawl_id)
+        if crawl is None or not health.dead(crawl.spec.retry.host_attempts):
+            return
         end = (held.row.crawl_id, held.row.host_id, UrlState.FAILED, HOST_UNREACHABLE)
         if end not in self.changes.give_up:
             self.changes.give_up.append(end)

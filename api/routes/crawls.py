@@ -71,7 +71,12 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
     """It begins at once, unless `start` is false. With an Idempotency-Key, repeating the request creates nothing."""
     declaration = _declared(wanted.name, wanted.spec, wanted.labels)
     made = await served.catalog.create(
-        declaration, start=wanted.start, actor=by, now_ms=served.clock.unix_ms(), repeatable=repeatable
+        declaration,
+        start=wanted.start,
+        actor=by,
+        now_ms=served.clock.unix_ms(),
+        repeatable=repeatable,
+        most=served.tuning().most_crawls,
     )
     served.plane.wake()
     response.headers.update(etag(made.tag) | {"Location": f"/v1/crawls/{made.name}"})
@@ -92,7 +97,7 @@ async def get_crawl(name: Name, served: Served, response: Response) -> Crawl:
 
 @router.put(
     "/{name}", summary="Create or replace a crawl", dependencies=_WRITES, operation_id="put_crawl",
-    responses={201: {"model": Crawl, "description": "It was created."}, **problems(404, 412)},
+    responses={201: {"model": Crawl, "description": "It was created."}, **problems(404, 409, 412)},
 )  # fmt: skip
 async def put_crawl(
     name: Name,
@@ -107,15 +112,16 @@ async def put_crawl(
 ) -> Crawl:
     """Make the crawl be as declared; if it is so already, nothing changes. A changed spec is a new revision."""
     declaration = _declared(name, wanted.spec, wanted.labels)
-    now_ms = served.clock.unix_ms()
+    now_ms, most = served.clock.unix_ms(), served.tuning().most_crawls
     if if_none_match is not None:
         try:
-            made, created = await served.catalog.create(declaration, start=wanted.start, actor=by, now_ms=now_ms), True
+            made = await served.catalog.create(declaration, start=wanted.start, actor=by, now_ms=now_ms, most=most)
+            created = True
         except Exists as error:
             raise Stale((await served.catalog.crawl(name)).tag) from error
     else:
         made, created = await served.catalog.put(
-            declaration, expected=expected, start=wanted.start, actor=by, now_ms=now_ms
+            declaration, expected=expected, start=wanted.start, actor=by, now_ms=now_ms, most=most
         )
     served.plane.wake()
     response.status_code = 201 if created else 200

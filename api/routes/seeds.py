@@ -14,7 +14,6 @@ from api.errors import FieldError, Kind, Problem, problem_of
 from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.seeds import SeedReport, report_body
-from api.security.limits import BODY_BYTES
 from shared.domain.access import Role
 from shared.domain.crawl import Priority, decode_spec
 from shared.domain.crawl_state import Standing, takes_seeds
@@ -121,7 +120,7 @@ async def add_seeds(
     pieces = _plain(request, content_encoding.strip().lower())
     try:
         if kind == "application/json":
-            await _take_whole(upload, pieces)
+            await _take_whole(upload, pieces, served.body_bytes)
         else:
             async for line in _lines(pieces):
                 await _take_line(upload, line, plain=kind == "text/plain")
@@ -142,13 +141,13 @@ def _broken_off(upload: SeedUpload, problem: Problem) -> Problem:
     return problem
 
 
-async def _take_whole(upload: SeedUpload, pieces: AsyncIterator[bytes]) -> None:
+async def _take_whole(upload: SeedUpload, pieces: AsyncIterator[bytes], most: int) -> None:
     parts: list[bytes] = []
     size = 0
     async for piece in pieces:
         size += len(piece)
-        if size > BODY_BYTES:
-            raise Problem(Kind.TOO_LARGE, f"a JSON body may have {BODY_BYTES} bytes", hint="send them line by line")
+        if size > most:
+            raise Problem(Kind.TOO_LARGE, f"a JSON body may have {most} bytes", hint="send them line by line")
         parts.append(piece)
     try:
         seeds = _whole.decode(b"".join(parts)).seeds

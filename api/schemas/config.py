@@ -70,6 +70,21 @@ class MasterValues(Wanted):
             description="How full the fullest partition's discoveries may be before uploads of seeds get 429.",
         ),
     ] = None
+    most_crawls: Annotated[
+        int | None,
+        Field(ge=1, le=1_000_000, description="Beside so many that are not deleted no further crawl is made: 409."),
+        WHOLE,
+    ] = None
+    split_after: Annotated[
+        int | None,
+        Field(ge=1, le=100, description="Grants of a shard that may run out before it is cut smaller; 2 by default."),
+        WHOLE,
+    ] = None
+    bury_after: Annotated[
+        int | None,
+        Field(ge=1, le=100, description="Grants of one URL that may run out before it is a dead letter; 5 by default."),
+        WHOLE,
+    ] = None
 
 
 class StorageValues(Wanted):

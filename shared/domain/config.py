@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 Visits = Annotated[int, Meta(ge=1, le=10_000)]
+Strikes = Annotated[int, Meta(ge=1, le=100)]
 ReportSeconds = Annotated[float, Meta(ge=0.01, le=60.0)]
 
 MOST_AHEAD: Final = 2.0
@@ -47,7 +48,9 @@ class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
     that as the longest an earlier owner can have given. `dispatch_ahead`: shards kept out per free visit, 0 sends
     nothing out. `shards_at_once`: leases written in one transaction. `most_hosts`: hosts a partition keeps in memory,
     beyond which queues wait in SQL. `batch`: reports applied in one transaction. `sweep_s`: time between two sweeps.
-    `uploads_refused_at`: how full the fullest partition may be before uploads of seeds are refused.
+    `uploads_refused_at`: how full the fullest partition may be before uploads of seeds are refused. `most_crawls`: no
+    further one is made beside so many that are not deleted. `split_after`, `bury_after`: grants that may run out before
+    a shard of several URLs is cut smaller, and before one of a single URL becomes a dead letter.
     """
 
     grant_s: Annotated[float, Meta(ge=1.0, le=3600.0)] | None = None
@@ -57,6 +60,9 @@ class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
     batch: Annotated[int, Meta(ge=1, le=4_096)] | None = None
     sweep_s: Annotated[float, Meta(ge=0.05, le=60.0)] | None = None
     uploads_refused_at: Annotated[float, Meta(ge=0.0, le=0.9)] | None = None
+    most_crawls: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    split_after: Strikes | None = None
+    bury_after: Strikes | None = None
 
 
 class StoragePart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -150,6 +156,9 @@ class MasterTuning:
     batch: int = 256
     sweep_s: float = 1.0
     uploads_refused_at: float = 0.5
+    most_crawls: int = 10_000
+    split_after: int = 2
+    bury_after: int = 5
     storage: Watermarks = OF_STORAGE
     retention: Retention = KEPT_BY_DEFAULT
 

@@ -157,9 +157,11 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a URL is tried, and the wait before each further try: base_s, 2 base_s, 4 base_s ... up to max_s."""
+    """How often a URL is tried, and the wait before each further try: base_s, 2 base_s, 4 base_s ... up to max_s.
+    A host that cannot be connected to `host_attempts` times in a row is given up with all its URLs."""
 
     attempts: Annotated[int, Meta(ge=1, le=100)] = 3
+    host_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
     base_s: Seconds = 5.0
     max_s: Seconds = 3600.0
 

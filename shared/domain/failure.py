@@ -5,7 +5,7 @@ A row says what the end is called, what happens to the URL, and what is to be he
 * `Then.FINAL`: settled, the URL is done (the server's word stands) or failed;
 * `Then.RETRY`: tried again after base_s x 2^(attempt - 1) up to `retry.attempts` times, then failed;
 * `Then.RETRY_HOST`: it is the host that could not be reached, so no attempt of the URL is used up; the host's block
-  holds its URLs back, and `HOST_GIVE_UP` such failures in a row end them all as failed, reason `HOST_UNREACHABLE`
+  holds its URLs back, and `retry.host_attempts` such failures in a row fail them all, reason `HOST_UNREACHABLE`
   (shared/domain/politeness.py). Without that rule a dead host would keep a crawl from ever finishing.
 
 Throttling (429, 503) uses up the URL's attempts *and* blocks the host: one URL that always answers 503 must end too.

@@ -18,9 +18,6 @@ QUIET_MS: Final = 30 * 60 * 1000
 RETRY_AFTER_CAP_S: Final = 7 * DAY_S
 """A host that asks for more is asked again after this."""
 
-HOST_GIVE_UP: Final = 3
-"""Failures in a row to resolve or connect after which a host counts as dead for the crawl."""
-
 SHARD_WORK_S: Final = 10.0
 SHARD_MAX: Final = 500
 _DOUBLINGS_MAX: Final = 64
@@ -73,10 +70,9 @@ class HostHealth:
     last_failure_ms: int = 0
     blocked_until_ms: int = 0
 
-    @property
-    def dead(self) -> bool:
+    def dead(self, host_attempts: int) -> bool:
         """Whether to give the host up: its other URLs fail as `host_unreachable`."""
-        return self.unreachable >= HOST_GIVE_UP
+        return self.unreachable >= host_attempts
 
     def blocked(self, now_ms: int) -> bool:
         """Whether nothing may be asked of the host now."""

@@ -38,6 +38,10 @@ class Exists(Exception):
     """Something of that name is there already."""
 
 
+class Full(Exception):
+    """There are as many as there may be."""
+
+
 class Stale(Exception):
     """It was changed since the caller saw it; `current` names the version that is there."""
 
@@ -62,15 +66,30 @@ class Catalog(Protocol):
     """See the module. `expected` is the `tag` the caller saw, None to write whatever is there; else Stale."""
 
     async def create(
-        self, wanted: Declaration, *, start: bool, actor: Actor, now_ms: int, repeatable: Repeatable | None = None
+        self,
+        wanted: Declaration,
+        *,
+        start: bool,
+        actor: Actor,
+        now_ms: int,
+        repeatable: Repeatable | None = None,
+        most: int | None = None,
     ) -> DeclaredCrawl:
-        """A new crawl; Exists. A repeat gives the crawl as it was made; ReusedKey."""
+        """A new crawl; Exists, and Full where there would be more than `most` that are not deleted (those that others
+        make in the same moment are not counted). A repeat gives the crawl as it was made; ReusedKey."""
         ...
 
     async def put(
-        self, wanted: Declaration, *, expected: str | None, start: bool, actor: Actor, now_ms: int
+        self,
+        wanted: Declaration,
+        *,
+        expected: str | None,
+        start: bool,
+        actor: Actor,
+        now_ms: int,
+        most: int | None = None,
     ) -> tuple[DeclaredCrawl, bool]:
-        """Make the crawl be as declared; whether it was created. `start` matters only for a new one."""
+        """Make the crawl be as declared; whether it was created. `start` and `most` matter only for a new one."""
         ...
 
     async def turn(

@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from shared.adapters.sql import apply
-from shared.domain.crawl import Budget, CrawlSpec
+from shared.domain.crawl import Budget, CrawlSpec, Retry
 from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.frontier import UrlState
-from shared.domain.politeness import HOST_GIVE_UP
 from shared.domain.url import fingerprint
 from shared.ports.broker import VisitMessage
 from shared.wire.messages import HostNote, Outcome, encode
@@ -54,7 +53,7 @@ def ends(hand: Hand) -> Counter[tuple[int, str | None]]:
 
 def test_a_dead_hosts_urls_all_fail_however_many_there_are(start: Start) -> None:
     cluster, hand = begun(start)
-    for _ in range(HOST_GIVE_UP):
+    for _ in range(3):
         hand.wait(unanswered(hand).ack())
     cluster.world.run_for(1.0)
     assert ends(hand) == {DEAD: URLS}
@@ -62,10 +61,24 @@ def test_a_dead_hosts_urls_all_fail_however_many_there_are(start: Start) -> None
     cluster.assert_kept()
 
 
+def test_a_crawl_says_itself_how_often_a_host_may_not_answer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = Cluster.spec
+
+    def patient(cluster: Cluster) -> CrawlSpec:
+        return msgspec.structs.replace(spec(cluster), retry=Retry(host_attempts=1))
+
+    monkeypatch.setattr(Cluster, "spec", patient)
+    cluster, hand = begun(start)
+    hand.wait(unanswered(hand).ack())
+    cluster.world.run_for(1.0)
+    assert ends(hand) == {DEAD: URLS}
+    cluster.assert_kept()
+
+
 def test_a_host_whose_owner_dies_while_it_is_given_up_is_given_up_by_the_next(start: Start) -> None:
     """After one more request: the next owner finds what is left in the queue, and the host as dead as it was."""
     cluster, hand = begun(start)
-    for _ in range(HOST_GIVE_UP - 1):
+    for _ in range(2):
         hand.wait(unanswered(hand).ack())
     message = unanswered(hand)
     hand.open_where(lambda _: not ends(hand)[DEAD])

@@ -10,7 +10,7 @@ from api.routes.seeds import LINE_BYTES
 from api.schemas.crawls import MOST_LABELS
 from shared.adapters.sql.access import REMEMBERED_MS
 from shared.domain.access import Role
-from shared.domain.config import MOST_POOLS
+from shared.domain.config import MOST_POOLS, MasterTuning
 from shared.domain.declared import Declaration, Repeatable
 from shared.ports.catalog import Exists
 from tests.support.api import SOMEONE, SPEC, api, problem
@@ -72,6 +72,51 @@ def test_a_repeat_is_known_for_a_day_and_is_a_request_of_its_own_afterwards(tmp_
             assert await create("more", REMEMBERED_MS + 1, other) == "more"
             with pytest.raises(Exists):
                 await create("docs", REMEMBERED_MS + 1, repeated)
+
+    asyncio.run(story())
+
+
+def test_beside_as_many_crawls_as_there_may_be_none_is_made_until_one_is_deleted(
+    tmp_path: Path, server: BrokerServer
+) -> None:
+    async def story() -> None:
+        tuned = MasterTuning(most_crawls=2)
+        async with (
+            server.broker() as broker,
+            api(tmp_path / "crawl.db", broker, tuning=lambda: tuned) as served,
+            served.as_role(Role.OPERATOR) as client,
+        ):
+            keyed = {"Idempotency-Key": "a"}
+            body = {"name": "a", "spec": SPEC, "start": False}
+            assert (await client.post("/v1/crawls", json=body, headers=keyed)).status_code == 201
+            wanted = {"spec": SPEC, "start": False}
+            assert (await client.put("/v1/crawls/b", json=wanted)).status_code == 201
+            refused = [
+                await client.post("/v1/crawls", json={**wanted, "name": "c"}),
+                await client.put("/v1/crawls/c", json=wanted),
+                await client.put("/v1/crawls/c", json=wanted, headers={"If-None-Match": "*"}),
+            ]
+            for answer in refused:
+                said = problem(answer, 409, "full")
+                assert said["detail"] == "there are 2 crawls already, as many as there may be"
+                assert "raise master.most_crawls" in said["hint"]
+            assert (await client.post("/v1/crawls", json=body, headers=keyed)).status_code == 201, "the same again"
+            assert (await client.put("/v1/crawls/b", json={**wanted, "labels": {"a": "b"}})).status_code == 200
+            assert (await client.delete("/v1/crawls/a")).status_code == 204
+            assert (await client.put("/v1/crawls/c", json=wanted)).status_code == 201
+
+    asyncio.run(story())
+
+
+def test_a_master_that_was_told_so_takes_larger_bodies_or_only_smaller_ones(tmp_path: Path) -> None:
+    async def story() -> None:
+        for most in (1 << 16, 1 << 23):
+            told = api(tmp_path / f"{most}.db", body_bytes=most)
+            async with told as served, served.as_role(Role.OPERATOR) as client:
+                for size, status in ((most, 422), (most + 1, 413)):
+                    body = b'{"x": "' + b"x" * (size - 9) + b'"}'
+                    answer = await client.post("/v1/crawls", content=body, headers={"Content-Type": "application/json"})
+                    assert answer.status_code == status, answer.text
 
     asyncio.run(story())
 

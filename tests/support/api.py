@@ -1,7 +1,7 @@
 """The REST API over a real database, asked in process, as the holders of keys of every role."""
 
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from api.deps import Services
 from api.feeds import OpenStreams
 from api.http import application
 from api.security.authentication import Keyring, issue_first_key
+from api.security.limits import BODY_BYTES
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import NatsBroker
 from shared.adapters.sql.catalog import SqlCatalog
@@ -25,6 +26,7 @@ from shared.adapters.sql.engine import SqliteThreads
 from shared.adapters.sql.migrate import upgrade_sqlite
 from shared.adapters.sql.overview import SqlOverview
 from shared.domain.access import ApiKey, Role, digest_of, new_key
+from shared.domain.config import MasterTuning
 from shared.domain.declared import Actor
 from shared.domain.errors import Transient
 from shared.domain.frontier import Position
@@ -129,6 +131,8 @@ async def api(
     archive: PageArchive | None = None,
     streams: OpenStreams | None = None,
     verify: ssl.SSLContext | bool = True,
+    tuning: Callable[[], MasterTuning] = MasterTuning,
+    body_bytes: int = BODY_BYTES,
 ) -> AsyncIterator[Api]:
     """An API over the database `path`. Without a broker nothing may be asked that needs one. `verify`: how it makes
     sure of a leader that it reaches over TLS."""
@@ -160,6 +164,8 @@ async def api(
         telling=Telling(events, clock, "m1"),
         streams=streams or OpenStreams(),
         archive=archive,
+        tuning=tuning,
+        body_bytes=body_bytes,
     )
     transport = None if leader is None else httpx.ASGITransport(leader)
     try:

@@ -76,7 +76,7 @@ def expected() -> dict[str, Any]:
     limits |= {
         name: value
         for name, value in spec.items()
-        if re.search(r"\.(max_\w+|\w+_timeout_s|attempts|host_slots|\w+_bytes)$", name)
+        if re.search(r"\.(max_\w+|\w+_timeout_s|(?:host_)?attempts|host_slots|\w+_bytes)$", name)
     }
     streams = StreamSettings()
     limits |= {

@@ -1,11 +1,11 @@
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.crawl import DAY_S, Politeness
+from shared.domain.crawl import DAY_S, Politeness, Retry
 from shared.domain.politeness import (
-    HOST_GIVE_UP,
     QUIET_MS,
     RETRY_AFTER_CAP_S,
     HostHealth,
@@ -91,20 +91,21 @@ def _fails_again(health: HostHealth, **how: Any) -> HostHealth:
     return health.failed(health.blocked_until_ms, rng01=0.5, **how)
 
 
-def test_three_failures_in_a_row_to_connect_give_the_host_up_and_an_answer_ends_the_row() -> None:
+@pytest.mark.parametrize("most", [3, 5])
+def test_so_many_failures_in_a_row_to_connect_give_the_host_up_and_an_answer_ends_the_row(most: int) -> None:
     health = HostHealth()
-    for _ in range(HOST_GIVE_UP - 1):
+    for _ in range(most - 1):
         health = _fails_again(health, base_s=5, unreachable=True)
-    assert not health.dead
-    assert _fails_again(health, base_s=5, unreachable=True).dead
-    assert not _fails_again(health.answered(health.blocked_until_ms), base_s=5, unreachable=True).dead
-    assert not _fails_again(_fails_again(health, base_s=60), base_s=5, unreachable=True).dead
+    assert not health.dead(most)
+    assert _fails_again(health, base_s=5, unreachable=True).dead(most)
+    assert not _fails_again(health.answered(health.blocked_until_ms), base_s=5, unreachable=True).dead(most)
+    assert not _fails_again(_fails_again(health, base_s=60), base_s=5, unreachable=True).dead(most)
 
 
 def test_one_outage_counts_once_however_many_slots_of_the_host_it_ends() -> None:
     first = HostHealth().failed(0, base_s=5, rng01=0.5, unreachable=True)
     health = first
-    for _ in range(HOST_GIVE_UP):
+    for _ in range(Retry().host_attempts):
         health = health.failed(1, base_s=5, rng01=0.5, unreachable=True)
     assert health == first
     assert health.failed(1, base_s=60, rng01=0.5, retry_after_s=100).blocked_until_ms == 100_001

@@ -345,7 +345,6 @@ def test_segments_that_could_not_be_finished_are_finished_later_at_the_latest_at
 
 def test_crawls_that_nobody_visits_come_to_rest_and_of_too_many_those_visited_least_recently() -> None:
     visited = {CrawlId(number): float(number) for number in range(5)}
-    assert at_rest(visited, {CrawlId(0)}, IDLE_S + 2.0) == [1, 2]
-    assert at_rest(visited, {CrawlId(0)}, 5.0) == []
-    many = {CrawlId(number): float(number) for number in range(MOST_OPEN + 3)}
-    assert at_rest(many, {CrawlId(1)}, 0.0) == [0, 2, 3]
+    assert at_rest(visited, {CrawlId(0)}, IDLE_S + 2.0, most_open=MOST_OPEN) == [1, 2]
+    assert at_rest(visited, {CrawlId(0)}, 5.0, most_open=5) == []
+    assert at_rest(visited, {CrawlId(1)}, 0.0, most_open=2) == [0, 2, 3]

@@ -15,11 +15,12 @@ from api.frontier.leases import SPLIT_BY, Leases
 from api.frontier.room import Allowance, Spent
 from api.frontier.settle import Draft
 from api.frontier.shares import Shares
+from shared.domain.crawl import Retry
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import COUNTED_AS_PAGE, CrawlState, End, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, numbered
 from shared.domain.ledger import LeasedUrl, LeaseRow, QueueRow
-from shared.domain.politeness import HOST_GIVE_UP, HostHealth
+from shared.domain.politeness import HostHealth
 from shared.domain.spec_parse import parse_spec
 from shared.wire.messages import HostNote, Outcome, Record, UrlOutcome
 
@@ -259,7 +260,9 @@ def test_a_page_found_nearer_while_it_was_out_is_queued_again() -> None:
 
 def test_a_dead_host_ends_all_its_urls_and_those_still_out_when_they_come_back() -> None:
     desk = Desk(sizes=(2, 2))
-    before = HostHealth(failures=2, unreachable=HOST_GIVE_UP - 1, last_failure_ms=NOW_MS - 2, blocked_until_ms=NOW_MS)
+    before = HostHealth(
+        failures=2, unreachable=Retry().host_attempts - 1, last_failure_ms=NOW_MS - 2, blocked_until_ms=NOW_MS
+    )
     desk.host.facts = replace(desk.host.facts, health=before)
     draft = desk.draft()
     lost = [UrlOutcome(fingerprint(1, i), End.FAILED, NOW_MS, reason="connect") for i in range(2)]
@@ -274,7 +277,7 @@ def test_a_dead_host_ends_all_its_urls_and_those_still_out_when_they_come_back()
     desk.audit()
     assert desk.states[fingerprint(2, 0)] is UrlState.FAILED
     assert desk.states[fingerprint(2, 1)] is UrlState.DONE
-    assert not desk.host.facts.health.dead, "it answered"
+    assert not desk.host.facts.health.dead(1), "it answered"
 
 
 def test_a_shard_that_kills_its_workers_comes_again_in_smaller_ones() -> None:

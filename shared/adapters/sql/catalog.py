@@ -52,17 +52,33 @@ class SqlCatalog:
         return f"<SqlCatalog {self._run!r}>"
 
     async def create(
-        self, wanted: Declaration, *, start: bool, actor: Actor, now_ms: int, repeatable: Repeatable | None = None
+        self,
+        wanted: Declaration,
+        *,
+        start: bool,
+        actor: Actor,
+        now_ms: int,
+        repeatable: Repeatable | None = None,
+        most: int | None = None,
     ) -> DeclaredCrawl:
         return await self._run.write(
-            lambda c: declared.create(c, wanted, start=start, actor=actor, now_ms=now_ms, repeatable=repeatable)
+            lambda c: declared.create(
+                c, wanted, start=start, actor=actor, now_ms=now_ms, repeatable=repeatable, most=most
+            )
         )
 
     async def put(
-        self, wanted: Declaration, *, expected: str | None, start: bool, actor: Actor, now_ms: int
+        self,
+        wanted: Declaration,
+        *,
+        expected: str | None,
+        start: bool,
+        actor: Actor,
+        now_ms: int,
+        most: int | None = None,
     ) -> tuple[DeclaredCrawl, bool]:
         return await self._run.write(
-            lambda c: declared.put(c, wanted, expected=expected, start=start, actor=actor, now_ms=now_ms)
+            lambda c: declared.put(c, wanted, expected=expected, start=start, actor=actor, now_ms=now_ms, most=most)
         )
 
     async def turn(

@@ -13,6 +13,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    text,
     update,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -33,7 +34,7 @@ from shared.domain.declared import (
 )
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
-from shared.ports.catalog import Exists, Missing, Stale
+from shared.ports.catalog import Exists, Full, Missing, Stale
 
 
 def create(
@@ -44,6 +45,7 @@ def create(
     actor: Actor,
     now_ms: int,
     repeatable: Repeatable | None = None,
+    most: int | None = None,
 ) -> DeclaredCrawl:
     """See Catalog.create."""
     # Where writers do not take turns, whoever finds a crawl that another has just made finds its answer, too: the name
@@ -55,6 +57,8 @@ def create(
             return msgspec.json.decode(answer, type=DeclaredCrawl)
     if taken:
         raise Exists(f"there is a crawl {wanted.name!r} already")
+    if most is not None and connection.execute(_COUNT).scalar_one() >= most:
+        raise Full(f"there are {most} crawls already, as many as there may be")
     made = _insert(connection, wanted, CrawlState.SEEDING if start else CrawlState.CREATED, now_ms)
     access.record(connection, actor, "crawl.create", wanted.name, None, _shown(made), now_ms)
     if repeatable is not None:
@@ -63,14 +67,21 @@ def create(
 
 
 def put(
-    connection: Connection, wanted: Declaration, *, expected: str | None, start: bool, actor: Actor, now_ms: int
+    connection: Connection,
+    wanted: Declaration,
+    *,
+    expected: str | None,
+    start: bool,
+    actor: Actor,
+    now_ms: int,
+    most: int | None = None,
 ) -> tuple[DeclaredCrawl, bool]:
     """See Catalog.put. What is declared already is left alone: no version, no revision, no line in the audit log."""
     found = _find(connection, wanted.name, lock=True)
     if found is None:
         if expected is not None:
             raise Missing(f"there is no crawl {wanted.name!r}")
-        return create(connection, wanted, start=start, actor=actor, now_ms=now_ms), True
+        return create(connection, wanted, start=start, actor=actor, now_ms=now_ms, most=most), True
     _check(found, expected)
     if found.spec == wanted.spec and dict(found.labels) == dict(wanted.labels):
         return found, False
@@ -230,6 +241,7 @@ def _query() -> Any:
 # Made once: to build and to look up a statement takes three times as long as to run it. The state is no parameter:
 # SQLite plans a statement anew whenever one is bound that a partial index depends on, for twice its own time.
 _NAMED: Final = (crawls.c.name == bindparam("wanted_name")) & (crawls.c.state != literal_column("'deleted'"))
+_COUNT: Final = text("SELECT count(*) FROM crawls WHERE state <> 'deleted'")
 BY_NAME: Final = Glance(_query().where(_NAMED))
 
 
