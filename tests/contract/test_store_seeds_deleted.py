@@ -9,6 +9,7 @@ from shared.adapters.sql import seeds_deleted
 from shared.domain.command import SEED_DELETED
 from shared.domain.frontier import COUNTED_AS_PAGE, UrlState
 from shared.domain.ledger import Changes, CommandRun, FoundLink, UrlChange
+from tests.support.kept import URLS
 from tests.support.tables import NOW_MS, PARTITION, Tables, link, links
 
 OnStore = Callable[..., None]
@@ -129,7 +130,7 @@ def test_the_seeds_of_one_host_are_deleted_in_chunks_of_bounded_size(
         assert (await t.store.counters(t.crawl_id)).excluded == 6
         await t.claim(2)
         assert await t.command("delete_seeds", all=True, places=_places(kept)) == 3, "6, 6 and 1"
-        assert t.rows("SELECT url FROM urls WHERE state = 0") == [(kept.url,)]
+        assert t.rows(f"SELECT url FROM {URLS} u WHERE state = 0") == [(kept.url,)]
         assert (await t.store.counters(t.crawl_id)).excluded == 19
 
     on_store(story)
@@ -164,7 +165,7 @@ def test_any_number_of_the_specs_seeds_may_be_on_one_host(on_store: OnStore) -> 
         await t.found(link(f"http://{HOST}/uploaded"), link(f"http://{HOST}/7"))
         kept = links(HOST, range(40_000))
         await t.command("delete_seeds", all=True, places=_places(*kept))
-        assert t.rows("SELECT url FROM urls WHERE state = 0") == [(f"http://{HOST}/7",)]
+        assert t.rows(f"SELECT url FROM {URLS} u WHERE state = 0") == [(f"http://{HOST}/7",)]
 
     on_store(story)
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import stored
 from tests.support.hostile import GOOD, HOSTILE, MANY_LINKS, MIB, HostileSite
+from tests.support.kept import URLS
 from tests.support.orb_command import export
 from tests.support.running import Running, write_spec
 from tests.support.synthetic import SyntheticSite
@@ -122,7 +123,7 @@ def details_in(database: Path) -> dict[str, str | None]:
     """What is said of the last fetch of each URL."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         return dict(
-            connection.execute("SELECT url, detail FROM urls JOIN fetches USING (crawl_id, host_id, fingerprint)")
+            connection.execute(f"SELECT url, detail FROM {URLS} u JOIN fetches USING (crawl_id, host_id, fingerprint)")
         )
 
 

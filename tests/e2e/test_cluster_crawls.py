@@ -12,6 +12,7 @@ from tests.support import judge
 from tests.support.clients import AnyMaster, client, until_written
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
+from tests.support.kept import URLS
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
 
@@ -59,7 +60,7 @@ def pages_of(cluster: Cluster, crawl: int) -> list[str]:
     return [
         url
         for (url,) in cluster.query(
-            "SELECT u.url FROM urls u JOIN fetches f USING (crawl_id, host_id, fingerprint)"
+            f"SELECT u.url FROM {URLS} u JOIN fetches f USING (crawl_id, host_id, fingerprint)"
             f" WHERE f.page AND f.status = 200 AND u.crawl_id = {crawl}"
         )
     ]

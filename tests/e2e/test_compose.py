@@ -17,6 +17,7 @@ from tests.support.certificates import OPENSSL
 from tests.support.clients import FIRST_KEY
 from tests.support.cluster import cluster as opened
 from tests.support.composed import Composed, composed
+from tests.support.kept import URLS
 from tests.support.postgres import PostgresLook, PostgresServer
 from tests.support.proof import DELAY_S, spec
 from tests.support.synthetic import SyntheticSite
@@ -30,7 +31,7 @@ pytestmark = [
 ]
 
 STORED = (
-    "SELECT u.url FROM urls u JOIN fetches f USING (crawl_id, host_id, fingerprint) WHERE f.page AND f.status = 200"
+    f"SELECT u.url FROM {URLS} u JOIN fetches f USING (crawl_id, host_id, fingerprint) WHERE f.page AND f.status = 200"
 )
 
 

@@ -16,7 +16,8 @@ from sqlalchemy.pool import NullPool
 
 from shared.adapters.sql.access_schema import metadata
 from shared.adapters.sql.engine import sqlite_engine
-from shared.adapters.sql.migrate import upgrade_sqlite
+from shared.adapters.sql.migrate import upgrade, upgrade_sqlite
+from shared.adapters.sql.shortened import without_host
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import Unusable
 
@@ -88,6 +89,33 @@ def test_a_schema_newer_than_the_program_is_refused_in_one_sentence(tmp_path: Pa
         asyncio.run(SqliteStore.open(path))
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+
+
+def test_a_cluster_older_than_0009_goes_on_keeping_urls_as_masters_of_its_release_read_them(tmp_path: Path) -> None:
+    """What such a master sends is what the release before sends: it names no column that came since."""
+    path = tmp_path / "a.db"
+    engine = sqlite_engine(path)
+    with engine.begin() as connection:
+        upgrade(connection, "0008")
+        connection.exec_driver_sql(
+            "INSERT INTO cluster (id, partitions, epoch, public_suffixes, created_at_ms) VALUES (1, 4, 1, '', 0)"
+        )
+    upgrade_sqlite(engine)
+    with engine.begin() as connection:
+        assert not without_host(connection)
+        connection.exec_driver_sql("DELETE FROM cluster")
+    engine.dispose()
+    asyncio.run(_made_in(path))
+    engine = sqlite_engine(path)
+    with engine.begin() as connection:
+        assert without_host(connection), "one that no master of that release can be part of"
+    engine.dispose()
+
+
+async def _made_in(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    await store.open_cluster(4, "", 0)
+    await store.close()
 
 
 _OPEN = """

@@ -28,6 +28,7 @@ from shared.supervise import dying_with
 from shared.wire.keys import CrawlRecord, Keys, LeaderRecord, PartitionRecord, decode_record
 from tests.support.broker import BrokerServer
 from tests.support.etcd import QUOTA_BYTES, EtcdServer, coordinator, peers, start_all
+from tests.support.kept import URLS
 from tests.support.orb_command import ENTRY, ROOT, command_line
 from tests.support.postgres import PostgresLook
 
@@ -188,7 +189,7 @@ class Cluster:
         return [
             url
             for (url,) in self.query(
-                "SELECT u.url FROM urls u JOIN fetches f USING (crawl_id, host_id, fingerprint)"
+                f"SELECT u.url FROM {URLS} u JOIN fetches f USING (crawl_id, host_id, fingerprint)"
                 " WHERE f.page AND f.status = 200"
             )
         ]

@@ -11,6 +11,7 @@ from shared.domain.ids import CrawlId
 from tests.support import judge
 from tests.support.clients import Background, client, until_written
 from tests.support.cluster import PARTITIONS, TTL_S, Cluster
+from tests.support.kept import URLS
 from tests.support.web import Web
 
 DELAY_S: Final = 0.1
@@ -18,7 +19,7 @@ TAKEOVER_S: Final = TTL_S + 2.0
 """What is promised after the death of a leader or an owner."""
 
 PAGES: Final = (
-    "SELECT u.url FROM urls u JOIN fetches f USING (crawl_id, host_id, fingerprint)"
+    f"SELECT u.url FROM {URLS} u JOIN fetches f USING (crawl_id, host_id, fingerprint)"
     " WHERE f.page AND f.status = 200 AND u.crawl_id = {}"
 )
 BEGUN: Final = "SELECT 1 FROM crawl_counters WHERE crawl_id = {} AND pages > 0"

@@ -25,6 +25,7 @@ from shared.wire.messages import (
     decode_shard,
     encode,
 )
+from tests.support.kept import URLS
 from tests.support.simcluster import PARTITION, Cluster
 
 T = TypeVar("T")
@@ -136,7 +137,9 @@ class Hand:
         return sequence
 
     def states(self) -> dict[str, tuple[int, str | None]]:
-        return {row[0]: (row[1], row[2]) for row in self.cluster.database.rows("SELECT url, state, reason FROM urls")}
+        return {
+            row[0]: (row[1], row[2]) for row in self.cluster.database.rows(f"SELECT url, state, reason FROM {URLS} u")
+        }
 
     def open_where(self, may: Callable[[str], bool]) -> None:
         """Let everybody on who is not at a gate that is held shut, until all wait for time or such a gate."""

@@ -7,6 +7,7 @@ from shared.adapters.sql.schema import COUNTERS
 from shared.domain.command import SEED_DELETED
 from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId
+from tests.support.kept import URLS
 from tests.support.simclock import World
 from tests.support.simstore import Database
 from tests.support.simweb import SimWeb
@@ -108,7 +109,7 @@ class Judge:
     def _leases(self) -> None:
         """Leased URLs have a lease, others have none; a host has one lease a slot."""
         for url, state, lease_id, row in self.database.rows(
-            "SELECT u.url, u.state, u.lease_id, l.lease_id FROM urls u LEFT JOIN leases l ON l.lease_id = u.lease_id"
+            f"SELECT u.url, u.state, u.lease_id, l.lease_id FROM {URLS} u LEFT JOIN leases l ON l.lease_id = u.lease_id"
             " WHERE u.state = 2 OR u.lease_id IS NOT NULL"
         ):
             if state != UrlState.LEASED or row is None:
@@ -140,7 +141,7 @@ class Judge:
     def finished(self, crawl_id: CrawlId, expected: tuple[Sequence[int], int | None], *, lossy: bool) -> None:
         """The finished check said so: nothing is open, and nothing within reach is missing."""
         rows = self.database.rows(
-            "SELECT u.url, u.state, u.reason, coalesce(f.page, 0) FROM urls u"
+            f"SELECT u.url, u.state, u.reason, coalesce(f.page, 0) FROM {URLS} u"
             " LEFT JOIN fetches f USING (crawl_id, host_id, fingerprint) WHERE u.crawl_id = :c",
             c=crawl_id,
         )

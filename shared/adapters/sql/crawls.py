@@ -20,7 +20,12 @@ def open_cluster(connection: Connection, partitions: int, public_suffixes: str, 
         return int(row[0]), str(row[1])
     connection.execute(
         insert(schema.cluster).values(
-            id=1, partitions=partitions, epoch=1, public_suffixes=public_suffixes, created_at_ms=now_ms
+            id=1,
+            partitions=partitions,
+            epoch=1,
+            public_suffixes=public_suffixes,
+            created_at_ms=now_ms,
+            urls_without_host=True,
         )
     )
     connection.execute(insert(schema.partitions), [{"partition": p} for p in range(partitions)])

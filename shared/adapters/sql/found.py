@@ -10,6 +10,7 @@ from shared.adapters.sql import schema
 from shared.adapters.sql.apply import add_counters, add_tallies, bury
 from shared.adapters.sql.bulk import Arrays, Bulk, Row, inserting
 from shared.adapters.sql.fence import pass_fence
+from shared.adapters.sql.shortened import shortened, without_host
 from shared.domain.command import SEED_DELETED
 from shared.domain.frontier import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
@@ -209,6 +210,7 @@ def _merge(
 ) -> None:
     keys = sorted(least)
     known = _known(connection, keys)
+    short = without_host(connection)
     new: list[Row] = []
     lower: list[Row] = []
     again: list[Row] = []
@@ -225,7 +227,8 @@ def _merge(
             deltas["discovered"] += 1
             deltas["queued"] += 1
             queued[crawl_id, host_id] += 1
-            new.append((*key, link.url, link.depth, link.hops, link.priority, rank, *via, *_FRESH))
+            url = shortened(link.url, link.host) if short else link.url
+            new.append((*key, url, link.depth, link.hops, link.priority, rank, *via, *_FRESH))
             continue
         deltas["known"] += 1
         state, depth, lease_id, reason = before

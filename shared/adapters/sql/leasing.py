@@ -11,6 +11,7 @@ from sqlalchemy import Connection, bindparam, text
 from shared.adapters.sql import schema
 from shared.adapters.sql.bulk import AMONG, Arrays, Each, inserting, updating
 from shared.adapters.sql.fence import pass_fence
+from shared.adapters.sql.shortened import whole
 from shared.domain.crawl import Budget
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier import FOUND_NEARER, Fence, Position, UrlState
@@ -232,7 +233,7 @@ def _leased(request: LeaseRequest, rows: Sequence[Any], now_ms: int) -> LeaseRow
         pool=request.pool,
         delay_ms=request.delay_ms,
         order=order,
-        urls={fingerprint: _leased_url(row) for fingerprint, row in zip(order, taken, strict=True)},
+        urls={fingerprint: _leased_url(row, request.host) for fingerprint, row in zip(order, taken, strict=True)},
         issued_at_ms=now_ms,
     )
 
@@ -315,7 +316,7 @@ def _lease_row(connection: Connection, row: Any) -> LeaseRow:
         _LEASED_URLS,
         {"crawl_id": row.crawl_id, "host_id": row.host_id, "lease_id": row.lease_id, "fingerprints": list(order)},
     )
-    left = {Fingerprint(bytes(url.fingerprint)): _leased_url(url) for url in urls}
+    left = {Fingerprint(bytes(url.fingerprint)): _leased_url(url, row.host) for url in urls}
     return LeaseRow(
         lease_id=LeaseId(row.lease_id),
         crawl_id=CrawlId(row.crawl_id),
@@ -333,9 +334,9 @@ def _lease_row(connection: Connection, row: Any) -> LeaseRow:
     )
 
 
-def _leased_url(row: Any) -> LeasedUrl:
+def _leased_url(row: Any, host: str) -> LeasedUrl:
     return LeasedUrl(
-        url=row.url,
+        url=whole(row.url, host),
         depth=row.depth + 1 if row.flags & FOUND_NEARER else row.depth,
         least=row.depth,
         attempt=row.attempts + 1,

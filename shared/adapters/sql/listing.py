@@ -27,10 +27,11 @@ _ORDER: Final = "ORDER BY u.crawl_id, u.host_id, u.fingerprint"
 def _url_page(where: str) -> str:
     return (
         "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts,"
-        " v.url AS discovered_from, r.status, r.mime, r.size, r.at_ms, r.location"
+        " v.url AS via_url, w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location"
         f" FROM (SELECT * FROM urls u WHERE {_BEHIND}{where} {_ORDER} LIMIT :scanned) f"
         " JOIN hosts h ON h.host_id = f.host_id"
         " LEFT JOIN urls v ON v.crawl_id = f.crawl_id AND v.host_id = f.via_host AND v.fingerprint = f.via"
+        " LEFT JOIN hosts w ON w.host_id = f.via_host"
         " LEFT JOIN fetches r ON r.crawl_id = f.crawl_id AND r.host_id = f.host_id AND r.fingerprint = f.fingerprint"
         " WHERE f.state >= :least AND f.state <= :greatest"
         " AND coalesce(r.status, :no_status) >= :least_status AND coalesce(r.status, :no_status) <= :greatest_status"

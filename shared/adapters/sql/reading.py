@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from shared.adapters.sql import crawls
 from shared.adapters.sql import items as item_table
 from shared.adapters.sql.engine import mapped, sqlite_engine
+from shared.adapters.sql.shortened import whole
 from shared.domain.archive import RecordLocation
 from shared.domain.cdxj import IndexRow
 from shared.domain.errors import Unusable
@@ -44,10 +45,11 @@ _PAGES = text(
     " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :most"
 )
 _URLS = text(
-    "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts, v.url AS discovered_from,"
-    " r.status, r.mime, r.size, r.at_ms, r.location"
+    "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts, v.url AS via_url,"
+    " w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location"
     " FROM urls f JOIN hosts h ON h.host_id = f.host_id"
     " LEFT JOIN urls v ON v.crawl_id = f.crawl_id AND v.host_id = f.via_host AND v.fingerprint = f.via"
+    " LEFT JOIN hosts w ON w.host_id = f.via_host"
     " LEFT JOIN fetches r ON r.crawl_id = f.crawl_id AND r.host_id = f.host_id AND r.fingerprint = f.fingerprint"
     f" WHERE {_AFTER}"
     " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :most"
@@ -73,7 +75,8 @@ _LAST_FAILURES = text(
 )
 _HOST_COUNT = text("SELECT count(*) FROM queues WHERE crawl_id = :crawl_id")
 _URL = text(
-    "SELECT u.*, l.issued_at_ms FROM urls u LEFT JOIN leases l ON l.lease_id = u.lease_id"
+    "SELECT u.*, h.host, l.issued_at_ms FROM urls u JOIN hosts h ON h.host_id = u.host_id"
+    " LEFT JOIN leases l ON l.lease_id = u.lease_id"
     " WHERE u.crawl_id = :crawl_id AND u.host_id = :host_id AND u.fingerprint = :fingerprint"
 )
 _FETCH = text("SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint")
@@ -210,9 +213,9 @@ def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> U
     if row is None:
         return None
     fetch = connection.execute(_FETCH, keys).first()
-    state = UrlState(row.state)
+    state, url = UrlState(row.state), whole(row.url, row.host)
     return UrlView(
-        url=row.url,
+        url=url,
         fingerprint=location.fingerprint,
         state=state,
         reason=row.reason,
@@ -225,7 +228,7 @@ def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> U
         host=host_view(host),
         fetch=None if fetch is None else fetch_view(fetch),
         chain=_chain(connection, crawl_id, row),
-        evidence=tuple(letter.evidence for letter in connection.execute(_DEAD, {"crawl_id": crawl_id, "url": row.url})),
+        evidence=tuple(letter.evidence for letter in connection.execute(_DEAD, {"crawl_id": crawl_id, "url": url})),
     )
 
 
@@ -242,7 +245,7 @@ def _chain(connection: Connection, crawl_id: CrawlId, row: Row[Any]) -> tuple[st
         if found is None:
             break
         row = found
-        chain.append(row.url)
+        chain.append(whole(row.url, row.host))
     return tuple(chain)
 
 
@@ -258,7 +261,7 @@ def stored_page(row: Row[Any]) -> Page:
     return Page(
         host_id=HostId(row.host_id),
         fingerprint=Fingerprint(bytes(row.fingerprint)),
-        url=row.url,
+        url=whole(row.url, row.host),
         host=row.host,
         depth=row.depth,
         status=row.status,
@@ -273,13 +276,13 @@ def stored_page(row: Row[Any]) -> Page:
 
 def known_url(row: Row[Any]) -> KnownUrl:
     return KnownUrl(
-        url=row.url,
+        url=whole(row.url, row.host),
         host=row.host,
         state=UrlState(row.state),
         reason=row.reason,
         depth=row.depth,
         attempts=row.attempts,
-        discovered_from=row.discovered_from,
+        discovered_from=None if row.via_url is None else whole(row.via_url, row.via_name),
         status=row.status,
         mime=row.mime,
         size=row.size,

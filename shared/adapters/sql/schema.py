@@ -34,7 +34,9 @@ cluster = Table(
     Column("epoch", Integer, nullable=False),
     Column("public_suffixes", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
+    Column("urls_without_host", Boolean, nullable=False, server_default=text("false")),
 )
+"""`urls_without_host`: new rows of `urls` are kept without what their host's row has (shortened.py)."""
 
 WORKED_ON = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(frontier.WORKED_ON)))
 """Word for word also where such crawls are looked for: so both engines take the index that has them alone."""
@@ -238,7 +240,8 @@ urls = Table(
     ),
     sqlite_with_rowid=False,
 )
-"""`rank` is the queue order of a QUEUED row and the due time (Unix ms) of a WAITING one. Seeds have no `via_host`."""
+"""`url` is kept as shortened.py says. `rank` is the queue order of a QUEUED row and the due time (Unix ms) of a WAITING
+one. Seeds have no `via_host`."""
 
 fetches = Table(
     "fetches",

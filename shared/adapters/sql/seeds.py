@@ -6,6 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, select, text, tuple_
 
 from shared.adapters.sql.schema import fetches, hosts, urls
+from shared.adapters.sql.shortened import whole
 from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.url import Location
@@ -13,10 +14,11 @@ from shared.domain.views import SeedView
 from shared.ports.catalog import UrlPlace
 
 _SEEDS: Final = text(
-    "SELECT f.host_id, f.fingerprint, f.url, f.priority, f.state, f.reason, r.status, r.at_ms"
+    "SELECT f.host_id, f.fingerprint, f.url, h.host, f.priority, f.state, f.reason, r.status, r.at_ms"
     " FROM (SELECT * FROM urls u WHERE u.crawl_id = :crawl_id AND u.via_host IS NULL"
     " AND (u.host_id, u.fingerprint) > (:after_host, :after)"
     " ORDER BY u.crawl_id, u.host_id, u.fingerprint LIMIT :most) f"
+    " JOIN hosts h ON h.host_id = f.host_id"
     " LEFT JOIN fetches r ON r.crawl_id = f.crawl_id AND r.host_id = f.host_id AND r.fingerprint = f.fingerprint"
     " ORDER BY f.host_id, f.fingerprint"
 )
@@ -26,8 +28,9 @@ _SAME: Final = (
     & (fetches.c.host_id == urls.c.host_id)
     & (fetches.c.fingerprint == urls.c.fingerprint)
 )
+_FROM: Final = urls.join(hosts, hosts.c.host_id == urls.c.host_id).outerjoin(fetches, _SAME)
 _COLUMNS: Final = (
-    urls.c.host_id, urls.c.fingerprint, urls.c.url, urls.c.priority, urls.c.state, urls.c.reason,
+    urls.c.host_id, urls.c.fingerprint, urls.c.url, hosts.c.host, urls.c.priority, urls.c.state, urls.c.reason,
     fetches.c.status, fetches.c.at_ms,
 )  # fmt: skip
 
@@ -46,7 +49,7 @@ def known(connection: Connection, crawl_id: CrawlId, locations: Sequence[Locatio
     if not keys:
         return {}
     here = (urls.c.crawl_id == crawl_id) & tuple_(urls.c.host_id, urls.c.fingerprint).in_(keys)
-    rows = connection.execute(select(*_COLUMNS).select_from(urls.outerjoin(fetches, _SAME)).where(here))
+    rows = connection.execute(select(*_COLUMNS).select_from(_FROM).where(here))
     return {Fingerprint(bytes(row.fingerprint)): _seed(row) for row in rows}
 
 
@@ -54,7 +57,7 @@ def _seed(row: Any) -> SeedView:
     return SeedView(
         host_id=HostId(row.host_id),
         fingerprint=Fingerprint(bytes(row.fingerprint)),
-        url=row.url,
+        url=whole(row.url, row.host),
         priority=row.priority,
         state=UrlState(row.state),
         reason=row.reason,

@@ -25,6 +25,7 @@ from tests.support.faults.history import (
 )
 from tests.support.faults.rig import WORKERS, Rig
 from tests.support.faults.traffic import DELAY_S, Declared, Traffic
+from tests.support.kept import URLS
 from tests.support.web import Web
 
 _KINDS: Final[tuple[ReportKind, ...]] = ("outcome", "discovery")
@@ -91,9 +92,9 @@ def _crawl(cluster: Cluster, declared: Declared, web: Web) -> CrawlSeen:
     sums = ", ".join(f"coalesce(sum({name}), 0)" for name in _COUNTERS)
     [counted] = cluster.query(f"SELECT {sums} FROM crawl_counters WHERE crawl_id = {number}")
     [(leases,)] = cluster.query(f"SELECT count(*) FROM leases WHERE crawl_id = {number}")
-    urls = cluster.query(f"SELECT url, state, reason FROM urls WHERE crawl_id = {number}")
+    urls = cluster.query(f"SELECT url, state, reason FROM {URLS} u WHERE crawl_id = {number}")
     pages = cluster.query(
-        'SELECT u.url, f.status, f.segment, f."offset", f.length FROM urls u'
+        f'SELECT u.url, f.status, f.segment, f."offset", f.length FROM {URLS} u'
         " JOIN fetches f USING (crawl_id, host_id, fingerprint)"
         f" WHERE f.page AND u.crawl_id = {number}"
     )
