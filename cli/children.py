@@ -19,6 +19,13 @@ from cli.logs import tail
 from shared.domain.errors import Transient, Unusable
 from shared.supervise import dying_with
 
+MEMBER_S: Final = 25.0
+"""How long a master or worker may take to end in good order: its own grace and some."""
+
+ENGINE_S: Final = 5.0
+"""The same of an engine, which ends last: nobody asks it any more, and what it has acknowledged is in its files. One
+that stands still is not waited for longer."""
+
 E_co = TypeVar("E_co", covariant=True)
 E = TypeVar("E")
 
@@ -51,6 +58,11 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int | None: ...
+
+    @property
+    def patience_s(self) -> float:
+        """How long it may take to end in good order."""
+        ...
 
     async def start(self) -> None: ...
 
@@ -95,6 +107,10 @@ class RoleProcess:
 
     def __repr__(self) -> str:
         return f"<RoleProcess {self.name} pid={self.pid}>"
+
+    @property
+    def patience_s(self) -> float:
+        return MEMBER_S
 
     @property
     def pid(self) -> int | None:
@@ -152,6 +168,10 @@ class Engine(Generic[E]):
 
     def __repr__(self) -> str:
         return repr(self._server)
+
+    @property
+    def patience_s(self) -> float:
+        return ENGINE_S
 
     @property
     def pid(self) -> int | None:

@@ -4,6 +4,7 @@ The first SIGINT, SIGTERM or SIGHUP asks for the end; a second SIGINT or SIGTERM
 """
 
 import asyncio
+import math
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,11 +19,8 @@ from cli.watch import Watch
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_S: Final = 25.0
-"""How long members may take to end in good order: their own grace and some."""
-
 CURT_S: Final = 5.0
-"""The same where the run has failed: they may have nobody left to talk to."""
+"""How long anybody may take to end where the run has failed: they may have nobody left to talk to."""
 
 
 class End(StrEnum):
@@ -119,9 +117,11 @@ class Family:
     async def drain(self, *groups: Sequence[str]) -> None:
         """End the children by name, group after group: each group may need the next until it has ended."""
         assert self._ending is not None, "drain() before the end"
-        patience_s = CURT_S if self._ending.end is End.FAILED else PATIENCE_S
+        most_s = CURT_S if self._ending.end is End.FAILED else math.inf
         for names in groups:
-            await self._end_all([keeper for keeper in self._keepers if keeper.child.name in names], patience_s)
+            keepers = [keeper for keeper in self._keepers if keeper.child.name in names]
+            patience_s = max((keeper.child.patience_s for keeper in keepers), default=0.0)
+            await self._end_all(keepers, min(patience_s, most_s))
 
     async def _end_all(self, keepers: Sequence[Keeper], patience_s: float) -> None:
         for keeper in keepers:

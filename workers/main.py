@@ -2,17 +2,17 @@
 
 SIGTERM drains: no further shard is pulled, visits under way may go on for `grace_s`, then they end what is in flight
 and hand back the rest, and all of it is reported. A second SIGTERM ends the visits at once: their shards are handed
-back, and what they had not reported is fetched again. SIGINT drains too, and once is as good as often: a terminal
-sends it to every process of a job.
+back, and what they had not reported is fetched again. So it is, too, when NATS does not answer (`workers.draining`).
+SIGINT drains, and once is as good as often: a terminal sends it to every process of a job.
 """
 
 import asyncio
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvloop
@@ -37,6 +37,7 @@ from shared.telemetry import configure_logging, set_log_level
 from shared.tls import following, server_tls
 from workers.archive import WarcArchive
 from workers.crawls import Crawls
+from workers.draining import cut_short
 from workers.exposition import exposing
 from workers.extract.extractor import Extractor
 from workers.fetch.curl import CurlFetcher
@@ -59,8 +60,6 @@ log = structlog.get_logger(__name__)
 
 DRAINED: Final = 0
 UNUSABLE: Final = 4
-LAST_REPORTS_S: Final = 10.0
-"""How long, after the grace, the last reports may take before the shards are handed back instead."""
 
 
 class Stop:
@@ -179,25 +178,19 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
             await stop.draining.wait()
             log.info("worker.drains", visits=len(visits))
             runtime.stop_pulling()
-            await _drain(runtime, visits, background, stop, settings.grace_s)
+            short = cut_short(runtime, visits, broker, clock, grace_s=settings.grace_s)
+            await _drain(visits, background, stop, short)
             await runtime.tell()
 
 
-async def _drain(runtime: Runtime, visits: Tasks, background: Tasks, stop: Stop, grace_s: float) -> None:
-    """Wait for the visits: within the grace as they are, then cut short, and at once when that is asked for."""
-
-    async def cut_short() -> None:
-        await asyncio.sleep(grace_s)
-        runtime.halt()
-        await asyncio.sleep(LAST_REPORTS_S)
-        log.warning("worker.reports_missed", visits=len(visits))
-        visits.cancel()
+async def _drain(visits: Tasks, background: Tasks, stop: Stop, short: Coroutine[Any, Any, None]) -> None:
+    """Wait for the visits: as `short` cuts them, and at once when that is asked for."""
 
     async def end_at_once() -> None:
         await stop.at_once.wait()
         visits.cancel()
 
-    background.start("drain", cut_short())
+    background.start("drain", short)
     background.start("end at once", end_at_once())
     await visits.ended()
 

@@ -59,6 +59,12 @@ class Left:
 Settlement = Settled | HandBack | Left
 
 
+async def _hand_back(message: VisitMessage) -> None:
+    """Now, or never: nobody waits for the answer of a broker that is away, and its shard comes again by itself."""
+    with suppress(Transient):
+        await message.nak(0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who a worker is: `id` for people, `producer` unique to this process, its pool and process number."""
@@ -189,9 +195,9 @@ class Runtime:
         try:
             settlement = await self._attend(message) if wanted else HandBack(0.0)
         except asyncio.CancelledError:
-            with suppress(Transient, TimeoutError):
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_HAND_BACK_S):
-                    await asyncio.shield(message.nak(0.0))
+                    await asyncio.shield(_hand_back(message))
             raise
         except Malformed as error:
             # Nor can it be read whom to ask about it. Put off, it would come again for ever and keep its host's slot;

@@ -19,6 +19,8 @@ class Scripted:
 
     name = "worker-1"
 
+    patience_s = 1.0
+
     def __init__(self, *ends: int, words: str = "") -> None:
         self.ends = list(ends)
         self.starts = 0

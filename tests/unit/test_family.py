@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cli import family as families
 from cli.children import Child
 from cli.family import End, Ending, Family
 from cli.watch import Silent
@@ -17,8 +16,11 @@ from shared.domain.errors import Unusable
 class Living:
     """A child that lives until it is signalled; SIGTERM may be ignored, and every signal is put down in `ends`."""
 
-    def __init__(self, name: str, ends: list[str], *, stubborn: bool = False, status: int = 0) -> None:
+    def __init__(
+        self, name: str, ends: list[str], *, stubborn: bool = False, status: int = 0, patience_s: float = 25.0
+    ) -> None:
         self.name = name
+        self.patience_s = patience_s
         self._ends = ends
         self._stubborn = stubborn
         self._status = status
@@ -107,15 +109,14 @@ def test_a_terminal_that_goes_says_so_twice_and_the_family_is_drained_all_the_sa
     assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
 
 
-def test_a_child_that_does_not_end_in_its_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "PATIENCE_S", 0.01)
-
+def test_a_child_that_does_not_end_in_its_own_time_is_killed_whatever_time_others_have() -> None:
     async def work(family: Family, ends: list[str]) -> None:
-        await two(family, ends, stubborn=True)
+        assert await family.start(Living("engine", ends, stubborn=True, patience_s=0.01))
+        assert await family.start(Living("member", ends))
         family.end(Ending(End.INTERRUPTED))
         await family.drain(["member"], ["engine"])
 
-    assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGKILL", "engine SIGKILL"])
+    assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGTERM", "engine SIGKILL"])
 
 
 def test_once_the_end_was_decided_nobody_is_started_any_more() -> None:

@@ -45,6 +45,7 @@ MODULES = {
     "workers": {
         "main", "runtime", "visit", "owners", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive",
         "report", "discoveries", "outcome", "member", "tuning", "rationing", "tally", "metrics", "exposition",
+        "draining",
     },
     "shared": {"settings", "telemetry", "supervise", "tls"},
     "shared/adapters": set[str](),

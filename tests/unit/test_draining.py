@@ -1,0 +1,147 @@
+"""The end of a worker: reports get their time, a broker that does not answer gets none, and nobody complains later."""
+
+import asyncio
+import gc
+from typing import Any, cast
+
+import pytest
+
+from shared.domain.errors import Transient
+from shared.ports.broker import Broker, VisitMessage
+from shared.ports.clock import Clock
+from shared.supervise import Tasks
+from shared.wire.messages import Shard, encode
+from workers import draining, runtime
+from workers.draining import SILENT_S, cut_short, listen
+from workers.runtime import Identity, Runtime
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def elapsed(self) -> float:
+        return self.now
+
+
+class Silent:
+    """A broker that answers nothing, each time for as long as its adapter waits."""
+
+    def __init__(self, clock: Hand) -> None:
+        self._clock = clock
+        self.asked = 0
+        self.answers = False
+
+    async def reports_state(self) -> None:
+        self.asked += 1
+        if not self.answers:
+            self._clock.now += SILENT_S
+            raise Transient("no answer")
+
+
+class Halted:
+    halted = False
+
+    def halt(self) -> None:
+        self.halted = True
+
+
+async def drained(broker: Silent, clock: Hand) -> bool:
+    """End a worker one of whose visits would never be reported; whether it was halted."""
+    visiting = Halted()
+    async with asyncio.timeout(30), Tasks() as visits:
+        visits.start("visit", asyncio.Event().wait())
+        short = cut_short(cast(Runtime, visiting), visits, cast(Broker, broker), cast(Clock, clock), grace_s=0)
+        await short
+        await visits.ended()
+    return visiting.halted
+
+
+def test_a_broker_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "LAST_REPORTS_S", 3600.0)
+    clock = Hand()
+    assert asyncio.run(drained(Silent(clock), clock))
+
+
+def test_a_broker_that_answers_has_the_time_of_the_last_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "LAST_REPORTS_S", 0.2)
+    monkeypatch.setattr(draining, "_ASK_S", 0.0)
+    clock = Hand()
+    broker = Silent(clock)
+    broker.answers = True
+    assert asyncio.run(drained(broker, clock))
+    assert broker.asked > 1, "and was asked until then"
+
+
+def test_a_broker_that_answers_again_is_silent_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "_ASK_S", 0.0)
+
+    async def story() -> None:
+        clock, silent = Hand(), asyncio.Event()
+        broker = Silent(clock)
+        async with asyncio.timeout(30), Tasks() as tasks:
+            tasks.start("listen", listen(cast(Broker, broker), cast(Clock, clock), silent))
+            await silent.wait()
+            broker.answers = True
+            while silent.is_set():  # noqa: ASYNC110  an event is waited for until it is set, not until it is not
+                await asyncio.sleep(0)
+
+    asyncio.run(story())
+
+
+class Forgotten:
+    """A shard whose broker answers its handing back long after the worker has gone on, by an error."""
+
+    data = encode(Shard(lease=4099, crawl=1, spec=1, host_id=8195, host="a.test", slot=0, delay_ms=0, urls=[]))
+    delivery = 1
+
+    def __init__(self) -> None:
+        self.given_up = asyncio.Event()
+        self.answered = asyncio.Event()
+
+    async def nak(self, _delay_s: float) -> None:
+        try:
+            await self.given_up.wait()
+            raise Transient("the connection broke")
+        finally:
+            self.answered.set()
+
+
+def test_a_handing_back_that_fails_after_the_worker_has_gone_on_is_nobodys_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "_HAND_BACK_S", 0.01)
+
+    async def story() -> list[Any]:
+        complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        begun = asyncio.Event()
+
+        class Waiting:
+            async def active(self, *_: object) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+        class Parts:
+            clock = Hand()
+
+        message = Forgotten()
+        async with Tasks() as tasks:
+            identity = Identity("w1", "w1.x", "default", 1)
+            worker = Runtime(
+                identity, broker=cast(Any, None), crawls=cast(Any, Waiting()), equipment=cast(Any, Parts()),
+                tasks=tasks, visits=1,
+            )  # fmt: skip
+            visit = tasks.start("visit", worker._attend_and_settle(cast(VisitMessage, message), wanted=True))
+            await begun.wait()
+            visit.cancel()
+            await tasks.ended()
+            message.given_up.set()
+            await message.answered.wait()
+            await asyncio.sleep(0)
+        gc.collect()
+        return complaints
+
+    assert asyncio.run(story()) == []
