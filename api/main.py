@@ -102,6 +102,7 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
                     partitions=partitions, grant_s=settings.grant_s, ack_wait_s=settings.ack_wait_s
                 ),
                 alone=settings.alone,
+                gauges={Place.MEMORY: memory_of_process(settings.memory_bytes)},
             )
             await master.run(stop, grace_s=settings.grace_s)
         finally:

@@ -7,7 +7,6 @@ whoever takes over does so when they have let go.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -39,7 +38,7 @@ from shared.ports.clock import Clock
 from shared.ports.coordinator import Coordinator, Leadership, View
 from shared.ports.desired import Desired
 from shared.ports.items import ItemTable
-from shared.ports.rationing import Gauge, Rationing
+from shared.ports.rationing import NO_GAUGES, Gauge, Rationing
 from shared.ports.registering import Registration
 from shared.ports.retained import Retained
 from shared.ports.specs import SpecPublisher
@@ -54,7 +53,6 @@ from shared.wire.wanted import Wanted
 log = structlog.get_logger("orb.control")
 
 _LEAST_STALL_S: Final = 5.0
-NO_GAUGES: Final[Mapping[Place, Gauge]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +136,7 @@ class ClusterMaster:
             retaining=None if retained is None else Retaining(retained, lambda: self.tuning().retention, clock),
             tally=self._tally,
             alarm=alarm,
+            still=lambda pool: self.roster.stands_still(pool, clock.elapsed()),
         )
         self._health = Health({"database": store.newest_term, "nats": broker.reports_state}, clock, chosen.health_rules)
         self._leader = Leader(

@@ -147,9 +147,9 @@ def time_is_up(budget: Budget, active_ms: int) -> bool:
     return budget.max_seconds is not None and active_ms >= budget.max_seconds * 1000
 
 
-def running(rows: Sequence[CrawlRow]) -> list[CrawlId]:
+def running(rows: Sequence[CrawlRow]) -> list[CrawlRow]:
     """Of the crawls that are worked on, those that are not paused."""
-    return [row.crawl_id for row in rows if row.state is not CrawlState.PAUSED]
+    return [row for row in rows if row.state is not CrawlState.PAUSED]
 
 
 def _renew(crawl: ActiveCrawl, row: CrawlRow, spec: CrawlSpec) -> None:

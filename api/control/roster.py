@@ -87,6 +87,15 @@ class Roster:
             return f"worker {of_pool[0].worker}: {of_pool[0].short}"
         return None
 
+    def stands_still(self, pool: str, now: float) -> bool:
+        """Whether nothing of a pool is worked on for want of room: no master that owns something sends anything out, or
+        no worker of it takes a visit. Where nobody was heard of lately, it does not count as still."""
+        masters = [each.status for each in self._masters.values() if now - each.heard_at <= STALE_AFTER_S]
+        owning = [bool(status.held) for status in masters if status.partitions]
+        workers = [each.status for each in self._workers.values() if now - each.heard_at <= STALE_AFTER_S]
+        of_pool = [bool(status.short) for status in workers if status.pool == pool]
+        return any(found and all(found) for found in (owning, of_pool))
+
     def _forget(self, now: float) -> None:
         """Members come and go: who has been silent for long takes no room."""
         for known in (self._workers, self._masters):

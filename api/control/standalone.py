@@ -2,12 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from api.control.finishing import finished
 from api.control.item_table import ItemWriter
+from api.control.rationing import MasterRoom
+from api.control.rationing import unheard as unheard_of_room
 from api.control.seeding import publish_seeds, retry_unanswered
 from api.frontier.crawls import ActiveCrawl, Crawls
 from api.frontier.owner import Owner, unheard
@@ -19,9 +21,11 @@ from shared.domain.errors import Transient
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.ledger import CrawlRow
+from shared.domain.watermarks import Place, Watermarks
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
+from shared.ports.rationing import NO_GAUGES, Gauge, Rationing
 from shared.ports.specs import PublishedSpec, SpecPublisher
 from shared.ports.store import Store
 from shared.wire.messages import HostProgress, Malformed, Progress, decode_status, encode
@@ -48,7 +52,9 @@ class Standalone:
         clock: Clock,
         settings: FrontierSettings,
         alone: bool,
+        gauges: Mapping[Place, Gauge] = NO_GAUGES,
     ) -> None:
+        """`gauges`: what is looked at: while one is full, nothing is sent out, and no time of the crawl is used up."""
         self._spec = spec
         self._store = store
         self._writer = ItemWriter(items, broker, clock, FrontierTally(), unheard)
@@ -59,6 +65,8 @@ class Standalone:
         self._alone = alone
         self._crawls = Crawls()
         self._room = PoolRoom()
+        watcher = MasterRoom("master", self._room, lambda: self._rationing, unheard_of_room, lambda: None)
+        self._rationing = Rationing(gauges, Watermarks, watcher)
         self._owners: list[Owner] = []
 
     async def run(self, stop: asyncio.Event, *, grace_s: float) -> None:
@@ -70,6 +78,7 @@ class Standalone:
             running = [tasks.create_task(self._owned(owner), name=f"owner.{owner.partition}") for owner in self._owners]
             running.append(tasks.create_task(self._writer.run(lambda: term), name="items"))
             running.append(tasks.create_task(self._hear_workers(), name="hear-workers"))
+            running.append(tasks.create_task(self._rationing.run(), name="rationing"))
             running.append(tasks.create_task(self._tell_progress(crawl), name="tell-progress"))
             running.append(tasks.create_task(self._finish(crawl), name="finish"))
             await stop.wait()
@@ -142,17 +151,20 @@ class Standalone:
         since = self._clock.elapsed()
         row = await self._store.crawl(crawl.crawl_id)
         active_ms = row.active_ms if row is not None else 0
+        worked_s = 0.0
         while crawl.state is CrawlState.RUNNING:
             await asyncio.sleep(_PROGRESS_S / 2)
             now = self._clock.elapsed()
+            worked_s += 0.0 if self._held() else now - since
+            since = now
             limit_s = self._spec.budget.max_seconds
-            if limit_s is not None and active_ms / 1000 + (now - since) >= limit_s:
+            if limit_s is not None and active_ms / 1000 + worked_s >= limit_s:
                 crawl.dispatching = False
             try:
-                if now - since >= _ACTIVE_TIME_S:
-                    await self._store.add_active_time(crawl.crawl_id, int((now - since) * 1000))
-                    active_ms += int((now - since) * 1000)
-                    since = now
+                if worked_s >= _ACTIVE_TIME_S:
+                    await self._store.add_active_time(crawl.crawl_id, int(worked_s * 1000))
+                    active_ms += int(worked_s * 1000)
+                    worked_s = 0.0
                 reason = await finished(crawl, self._owners, self._store, self._broker)
                 if reason is not None and not await self._writer.has(crawl.crawl_id):
                     reason = None
@@ -160,8 +172,15 @@ class Standalone:
                 log.warning("finish.waits", error=str(error))
                 continue
             if reason is not None:
-                await self._store.add_active_time(crawl.crawl_id, int((self._clock.elapsed() - since) * 1000))
+                await self._store.add_active_time(crawl.crawl_id, int(worked_s * 1000))
                 await self._to(crawl, CrawlState.FINISHED, reason)
+
+    def _held(self) -> str | None:
+        """Why nothing is worked on: this process is short of room, or no worker has any. None while something is."""
+        workers = self._room.live(self._clock.elapsed())
+        if self._room.held is None and workers and all(status.short for status in workers):
+            return f"{workers[0].worker}: {workers[0].short}"
+        return self._room.held
 
     async def _to(self, crawl: ActiveCrawl, state: CrawlState, reason: str | None) -> None:
         await self._store.set_state(crawl.crawl_id, state, reason, self._clock.unix_ms())
@@ -208,7 +227,7 @@ class Standalone:
                 for host in hosts[:_SLOWEST]
             ],
             workers=self._room.live(now),
-            alarms=_alarms(self._owners),
+            alarms=[*_alarms(self._owners), *([f"nothing is sent out: {held}"] if (held := self._held()) else [])],
         )
 
     async def _catch_up(self, crawl_id: CrawlId, grace_s: float) -> None:

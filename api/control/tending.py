@@ -8,6 +8,7 @@ is ended only if it still is as it was when it was looked at. That the leader do
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -38,9 +39,18 @@ _ACTIVE_TIME_S = 2.0
 _LOOK_BACK_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What is asked again and again of a spec: it need not be read for that."""
+
+    budget: Budget
+    pool: str
+
+
 class Tending:
     """Tends all crawls. `told` hears that one has changed its state. `retaining`: what forgets what was kept for long
-    enough; None where nothing is forgotten."""
+    enough; None where nothing is forgotten. `still`: whether nothing is sent out for a pool for want of room; meanwhile
+    no crawl of it uses up its time."""
 
     def __init__(
         self,
@@ -54,6 +64,7 @@ class Tending:
         retaining: Retaining | None = None,
         tally: FrontierTally | None = None,
         alarm: Alarm = unheard,
+        still: Callable[[str], bool] = lambda pool: False,
     ) -> None:
         self._store = store
         self._writer = ItemWriter(items, broker, clock, tally or FrontierTally(), alarm)
@@ -61,7 +72,8 @@ class Tending:
         self._clock = clock
         self._partitions = partitions
         self._told = told
-        self._budgets: dict[tuple[CrawlId, Revision], Budget] = {}
+        self._still = still
+        self._said: dict[tuple[CrawlId, Revision], _Said] = {}
         self._seeding: set[tuple[CrawlId, Revision]] = set()
         self._collecting = Collecting(store, items, broker, clock)
         self._retaining = retaining
@@ -97,6 +109,7 @@ class Tending:
     async def _pass(self, acting: Callable[[], bool], tasks: Tasks) -> None:
         """Do everything once. What is refused for good keeps nothing else from being done."""
         rows = await self._store.worked_on()
+        self._said = {key: said for row in rows if (said := self._said.get(key := (row.crawl_id, row.revision)))}
         self._seed(rows, tasks)
         for step in (
             partial(self._count_time, rows),
@@ -114,8 +127,17 @@ class Tending:
         if worked_s < _ACTIVE_TIME_S:
             return
         self._counted_at = now
-        for crawl_id in running(rows):
-            await self._store.add_active_time(crawl_id, int(min(worked_s, 2 * _ACTIVE_TIME_S) * 1000))
+        for row in running(rows):
+            said = self._said_by(row)
+            if said is None or not self._still(said.pool):
+                await self._store.add_active_time(row.crawl_id, int(min(worked_s, 2 * _ACTIVE_TIME_S) * 1000))
+
+    def _said_by(self, row: CrawlRow) -> "_Said | None":
+        """None where this version cannot read the spec."""
+        key = row.crawl_id, row.revision
+        if key not in self._said and (spec := spec_of(row)) is not None:
+            self._said[key] = _Said(spec.budget, spec.pool)
+        return self._said.get(key)
 
     def _seed(self, rows: Sequence[CrawlRow], tasks: Tasks) -> None:
         for row in rows:
@@ -139,16 +161,10 @@ class Tending:
 
     async def _finish(self, rows: Sequence[CrawlRow], acting: Callable[[], bool]) -> None:
         rows = [row for row in rows if row.state is CrawlState.RUNNING]
-        budgets: dict[tuple[CrawlId, Revision], Budget] = {}
         ended: dict[CrawlId, Callable[[Counters], str | None]] = {}
         for row in rows:
-            budget = self._budgets.get((row.crawl_id, row.revision))
-            if budget is None and (spec := spec_of(row)) is not None:
-                budget = spec.budget
-            if budget is not None:
-                budgets[row.crawl_id, row.revision] = budget
-                ended[row.crawl_id] = partial(_ended_by, budget, row.active_ms)
-        self._budgets = budgets
+            if (said := self._said_by(row)) is not None:
+                ended[row.crawl_id] = partial(_ended_by, said.budget, row.active_ms)
         found = await all_finished(
             ended, map(Partition, range(self._partitions)), self._store.positions, self._store, self._broker
         )

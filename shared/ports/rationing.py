@@ -6,6 +6,7 @@ worker takes no further visit. Who is cut off from a gauge keeps its last verdic
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from shared.domain.errors import Permanent, Transient
@@ -15,6 +16,8 @@ EVERY_S: Final = 2.0
 
 Gauge = Callable[[], Awaitable[Level | None]]
 """Reads how full something is; None where that cannot be known. Transient: not now."""
+
+NO_GAUGES: Final[Mapping[Place, Gauge]] = MappingProxyType({})
 
 
 class Watcher(Protocol):

@@ -17,8 +17,9 @@ from shared.domain.ids import CrawlId, HostId, Partition, numbered
 from shared.domain.ledger import CrawlRow
 from shared.domain.spec_parse import parse_spec
 from shared.domain.url import public_suffix_snapshot
+from shared.domain.watermarks import Level, Place
 from shared.supervise import Tasks
-from shared.wire.messages import Shard, WorkerStatus, decode_progress, decode_shard, encode
+from shared.wire.messages import Progress, Shard, WorkerStatus, decode_progress, decode_shard, encode
 from shared.wire.subjects import PROGRESS, WORKER_STATUS
 from tests.support.broker import POOL, BrokerServer
 from tests.support.broker import server as server
@@ -171,6 +172,70 @@ def test_a_database_that_is_busy_for_a_while_ends_no_master(tmp_path: Path, serv
             stop = asyncio.Event()
             running = tasks.start("master", master.run(stop, grace_s=0))
             assert decode_progress(await anext(told)).crawl == 1
+            stop.set()
+            await running
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+class Ahead(SystemClock):
+    """A clock that may be put forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = 0.0
+
+    def elapsed(self) -> float:
+        return super().elapsed() + self.by
+
+
+def test_a_local_crawl_whose_master_is_short_of_room_sends_nothing_out_and_uses_up_no_time(
+    tmp_path: Path, server: BrokerServer
+) -> None:
+    spec = parse_spec({"seeds": ["http://a.test/"], "budget": {"max_seconds": 600}})
+    level, clock = Level(100, 100), Ahead()
+
+    async def gauge() -> Level:
+        return level
+
+    async def told(broker: NatsBroker, wanted: Callable[[Progress], bool]) -> Progress:
+        async with broker.listen(PROGRESS) as heard:
+            async for data in heard:
+                if wanted(progress := decode_progress(data)):
+                    return progress
+        raise AssertionError("the broker ended")
+
+    async def run() -> None:
+        nonlocal level
+        store = await SqliteStore.open(tmp_path / "crawl.db")
+        await store.open_cluster(1, public_suffix_snapshot(), 0)
+        async with server.broker() as broker, Tasks() as tasks:
+            master = Standalone(
+                spec,
+                store=store,
+                items=SqlItems(store.executor),
+                broker=broker,
+                specs=LocalSpecs(tmp_path / "specs"),
+                clock=clock,
+                settings=FrontierSettings(partitions=1, sweep_s=0.05),
+                alone=True,
+                gauges={Place.MEMORY: gauge},
+            )
+            stop = asyncio.Event()
+            running = tasks.start("master", master.run(stop, grace_s=0))
+            tasks.start("worker", free_worker(broker))
+            held = await told(broker, lambda progress: progress.counters["queued"] == 1 and bool(progress.alarms))
+            assert held.alarms == [
+                "nothing is sent out: the process's memory is at 100 B, and its ceiling is 100 B; it goes on below 90 B"
+            ]
+            clock.by += 1000.0
+            for _ in range(2):
+                held = await told(broker, lambda progress: True)
+                assert (held.leases, held.state) == (0, "running")
+            level = Level(10, 100)
+            assert [url.url for url in (await first_shard(broker)).urls] == ["http://a.test/"]
+            await told(broker, lambda progress: not progress.alarms)
             stop.set()
             await running
         await store.close()

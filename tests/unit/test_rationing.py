@@ -57,6 +57,33 @@ def times(rationing: Rationing, n: int) -> list[str | None]:
     return asyncio.run(look())
 
 
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("masters", "workers", "still"),
+    [
+        ((), (), False),
+        (("",), ("", "full"), False),
+        (("", "full"), ("",), False),
+        (("full", "full"), ("",), True),
+        (("",), ("full", "full"), True),
+    ],
+)
+def test_a_pool_stands_still_when_no_master_sends_anything_out_or_no_worker_takes_any(
+    masters: tuple[str, ...], workers: tuple[str, ...], still: bool
+) -> None:
+    roster = Roster()
+    for number, held in enumerate(masters):
+        roster.heard_master(MasterStatus(f"m{number}", 4, leading=False, held=held), 0.0)
+    roster.heard_master(MasterStatus("owns-nothing", 0, leading=False, held="full"), 0.0)
+    for number, short in enumerate(workers):
+        roster.heard_worker(WorkerStatus(f"w{number}", "default", 8, 0, short=short), 0.0)
+    roster.heard_worker(WorkerStatus("elsewhere", "eu", 8, 0), 0.0)
+    assert roster.stands_still("default", 1.0) is still
+    assert roster.stands_still("default", 60.0) is False, "nobody was heard of lately"
+
+
 # --- masters ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,94 @@
+"""The time that a crawl is worked on, of which budget.max_seconds is told: not while it is paused, or held for want of
+room."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import pytest
+
+from api.control.tending import Tending
+from shared.adapters.local.clock import SystemClock
+from shared.domain.frontier import CrawlState, Position
+from shared.domain.ids import CrawlId, Partition, Revision
+from shared.domain.ledger import Counters, CrawlRow
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.items import ItemTable
+from shared.ports.store import Store
+from shared.supervise import Tasks
+
+
+class Turned:
+    """A clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def elapsed(self) -> float:
+        return self.now
+
+    def unix_ms(self) -> int:
+        return SystemClock().unix_ms()
+
+
+class Counted:
+    """A database with some crawls that have something queued, which notes the time they were worked on."""
+
+    def __init__(self, *rows: CrawlRow) -> None:
+        self.rows = rows
+        self.passes = 0
+        self.worked_ms: dict[CrawlId, int] = dict.fromkeys((row.crawl_id for row in rows), 0)
+
+    async def worked_on(self) -> Sequence[CrawlRow]:
+        self.passes += 1
+        return self.rows
+
+    async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None:
+        self.worked_ms[crawl_id] += ms
+
+    async def counters(self, crawl_id: CrawlId) -> Counters:
+        return Counters(queued=1)
+
+    async def positions(self) -> dict[Partition, Position]:
+        return {}
+
+    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], None]:
+        return [], None
+
+    async def uncollected(self) -> dict[CrawlId, Sequence[Partition]]:
+        return {}
+
+
+def row(number: int, pool: str = "default", state: CrawlState = CrawlState.RUNNING) -> CrawlRow:
+    spec = f'{{"seeds": [{{"url": "http://a.test/"}}], "pool": "{pool}"}}'
+    return CrawlRow(CrawlId(number), f"c{number}", Revision(1), state, spec, None, 0, 0, None, 0)
+
+
+async def tended(store: Counted, clock: Turned, still: Callable[[str], bool]) -> None:
+    """Tend the crawls for 3 s of the clock."""
+    tending = Tending(
+        store=cast(Store, store),
+        items=cast(ItemTable, None),
+        broker=cast(Broker, None),
+        clock=cast(Clock, clock),
+        partitions=1,
+        told=lambda: None,
+        still=still,
+    )
+    async with asyncio.timeout(30), Tasks() as tasks:
+        running = tasks.start("tend", tending.run(lambda: True, lambda: None))
+        for seconds in (0.0, 3.0, 0.0):
+            clock.now += seconds
+            passes = store.passes
+            while store.passes == passes:
+                tending.wake()
+                await asyncio.sleep(0.01)
+        running.cancel()
+
+
+@pytest.mark.parametrize("held", [(), ("eu",), ("default", "eu")])
+def test_time_in_which_a_crawl_is_paused_or_held_is_not_its_own(held: tuple[str, ...]) -> None:
+    store = Counted(row(1), row(2, pool="eu"), row(3, state=CrawlState.PAUSED))
+    asyncio.run(tended(store, Turned(), lambda pool: pool in held))
+    assert store.worked_ms == {1: 0 if "default" in held else 3000, 2: 0 if "eu" in held else 3000, 3: 0}
