@@ -35,6 +35,7 @@ from shared.wire.items import ITEMS
 from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
 from shared.wire.subjects import REPORTS
 from tests.support.certificates import OPENSSL, authority
+from tests.support.kept import URLS
 from tests.support.nats_cluster import NatsCluster, nats_cluster
 
 pytestmark = [
@@ -172,7 +173,7 @@ def test_a_backup_of_three_servers_has_all_that_was_acknowledged_though_one_dies
             assert (await leader(nats, stream))[1] == 3, stream
         store = await SqliteStore.open(tmp_path / "b.db")
         try:
-            rows = await store.executor.read(lambda c: c.exec_driver_sql("SELECT url FROM urls").all())
+            rows = await store.executor.read(lambda c: c.exec_driver_sql(f"SELECT url FROM {URLS} u").all())
         finally:
             await store.close()
         links = {url for (url,) in rows}
