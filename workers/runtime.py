@@ -14,7 +14,17 @@ from shared.domain.ids import CrawlId, Revision
 from shared.domain.software import VERSION
 from shared.ports.broker import Broker, VisitMessage
 from shared.supervise import Tasks
-from shared.wire.messages import Gone, Malformed, Superseded, Wait, WorkerStatus, decode_shard, encode
+from shared.wire.messages import (
+    KEPT_BYTES,
+    Gone,
+    Malformed,
+    Superseded,
+    Unreadable,
+    Wait,
+    WorkerStatus,
+    decode_shard,
+    encode,
+)
 from shared.wire.subjects import WORKER_STATUS
 from workers.crawls import Crawls
 from workers.grant import Grant
@@ -199,12 +209,6 @@ class Runtime:
                 async with asyncio.timeout(_HAND_BACK_S):
                     await asyncio.shield(_hand_back(message))
             raise
-        except Malformed as error:
-            # Nor can it be read whom to ask about it. Put off, it would come again for ever and keep its host's slot;
-            # acknowledged, its owner misses it and publishes it anew, in its own time and version.
-            self._with.tally.malformed += 1
-            log.error("visit.malformed", reason=str(error), delivery=message.delivery, bytes=len(message.data))
-            settlement = Settled()
         except OwnershipLost as error:
             log.info("visit.lost", reason=str(error))
             settlement = Left()
@@ -237,7 +241,10 @@ class Runtime:
                 await asyncio.sleep(error.retry_in)
 
     async def _attend(self, message: VisitMessage) -> Settlement:
-        shard = decode_shard(message.data)
+        try:
+            shard = decode_shard(message.data)
+        except Malformed as error:
+            return await self._tell_unreadable(message, str(error))
         crawl = await self._crawls.active(CrawlId(shard.crawl), Revision(shard.spec))
         if self._halted.is_set():
             return HandBack(0.0)
@@ -264,6 +271,30 @@ class Runtime:
         if crawl is not None and self._crawls.now(crawl) is None:
             self._let_go(crawl.crawl_id)
         return Settled() if final else Left()
+
+    async def _tell_unreadable(self, message: VisitMessage, reason: str) -> Settlement:
+        """Tell the owner of the place on which it stands, and then let go of it.
+
+        Put off, it would come again for ever and keep its host's slot. Acknowledged, its owner misses it and publishes
+        it anew, in its own time and version, so often as it does where grants run out.
+        """
+        log.error("visit.malformed", reason=reason, delivery=message.delivery, bytes=len(message.data))
+        if (origin := message.origin) is not None:
+            place = origin.place
+            letter = Unreadable(
+                pool=place.pool,
+                host_id=place.host_id,
+                slot=place.slot,
+                sequence=origin.sequence,
+                worker=self._identity.id,
+                reason=reason,
+                size=len(message.data),
+                data=message.data[:KEPT_BYTES],
+            )
+            message_id = f"unreadable.{place.pool}.{origin.sequence}.{len(message.data)}"
+            await self._broker.publish_report(origin.partition, "outcome", encode(letter), message_id)
+        self._with.tally.malformed += 1
+        return Settled()
 
     def _let_go(self, crawl_id: CrawlId) -> None:
         """Finish the archive's segments of a deleted crawl, once nobody visits for it: nothing more is placed there."""

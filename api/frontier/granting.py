@@ -184,18 +184,7 @@ class Granting:
             urls=len(held.row.urls),
         )
         own.tally.expired += 1
-        lives = True
-        if not held.row.urls:
-            draft.end(held)
-            lives = False
-        elif len(held.row.urls) == 1 and strikes >= own.settings.bury_after:
-            draft.bury(held, f"{strikes} grants of this URL ended without an outcome")
-            lives = False
-        elif len(held.row.urls) > 1 and strikes >= own.settings.split_after:
-            draft.split(held)
-            lives = False
-        else:
-            draft.changes.expired[held.row.lease_id] = strikes
+        lives = draft.struck(held, strikes, f"{strikes} grants of this URL ended without an outcome", own.settings)
         await own.store.apply(own.fence, own.position, draft.changes)
         draft.commit()
         await own.committed()

@@ -7,6 +7,7 @@ culprit stands alone; it becomes a dead letter in the transaction that moves the
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 import structlog
 
@@ -22,7 +23,7 @@ from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import Changes, CommandRun, FoundBatch, QueueEnd
 from shared.ports.broker import Delivered, ReportKind
-from shared.wire.messages import Command, Malformed, Outcome, decode_report
+from shared.wire.messages import Command, Malformed, Outcome, Unreadable, decode_report
 
 log = structlog.get_logger("orb.frontier")
 
@@ -120,7 +121,7 @@ class Ingest:
 
     async def outcomes(self, reports: Sequence[Delivered]) -> None:
         """Apply outcomes and commands in their order: what lies between two commands is one batch."""
-        run: list[tuple[Delivered, Outcome | Malformed]] = []
+        run: list[tuple[Delivered, Outcome | Unreadable | Malformed]] = []
         for report in reports:
             try:
                 message = decode_report(report.data)
@@ -135,7 +136,7 @@ class Ingest:
                 run.append((report, message))
         await self._outcome_run(run)
 
-    async def _outcome_run(self, run: Sequence[tuple[Delivered, Outcome | Malformed]]) -> None:
+    async def _outcome_run(self, run: Sequence[tuple[Delivered, Outcome | Unreadable | Malformed]]) -> None:
         if not run:
             return
         own = self._own
@@ -145,10 +146,16 @@ class Ingest:
                     own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random
                 )
                 for report, message in run:
-                    if isinstance(message, Malformed):
-                        draft.changes.dead_letters.append(letter_of("outcome", report, f"cannot be read: {message}"))
-                    else:
-                        draft.outcome(message)
+                    match message:
+                        case Malformed():
+                            letter = letter_of("outcome", report, f"cannot be read: {message}")
+                            draft.changes.dead_letters.append(letter)
+                        case Unreadable():
+                            draft.unreadable(message, own.partition, report.at_ns // 1_000_000, own.settings)
+                        case Outcome():
+                            draft.outcome(message)
+                        case _:
+                            assert_never(message)
                 position = _after(own.position, "outcome", run[-1][0])
                 unfinished = await own.store.apply(fence, position, draft.changes)
                 draft.commit()

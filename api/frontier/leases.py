@@ -12,6 +12,7 @@ from typing import Final
 from shared.domain.frontier import ANSWER_S
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
 from shared.domain.ledger import LeasedUrl, LeaseRow
+from shared.ports.broker import QueuedVisit
 
 SPLIT_BY: Final = 8
 """How much smaller the next shards of a queue are after a split (500, 62, 7, 1)."""
@@ -175,6 +176,10 @@ class Leases:
         """Leases whose grant ran out."""
         return [held for held in self._held.values() if held.grant is not None and now >= held.grant.until]
 
+    def at(self, place: QueuedVisit) -> Held | None:
+        """The lease whose shard is to stand there."""
+        return next((held for held in self if place_of(held.row) == place), None)
+
     def of_crawl(self, crawl_id: CrawlId) -> list[Held]:
         """The crawl's leases."""
         return [held for held in self._held.values() if held.row.crawl_id == crawl_id]
@@ -192,6 +197,11 @@ class Leases:
         url = held.row.urls.get(fingerprint) if held else None
         if url is not None:
             url.least = min(url.least, depth)
+
+
+def place_of(row: LeaseRow) -> QueuedVisit:
+    """Where the shard of a lease stands."""
+    return QueuedVisit(row.pool, row.host_id, row.slot)
 
 
 def host_ids(leases: Leases) -> set[HostId]:

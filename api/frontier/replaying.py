@@ -56,6 +56,8 @@ def anew(letter: MessageLetter) -> tuple[ReportKind, bytes]:
 
 async def _publish(own: Ownership, letter: MessageLetter) -> None:
     message_id = f"letter-{letter.id}"
+    if letter.kind == "shard":
+        return  # its URLs were sent anew by their lease
     if letter.kind == "items":
         await own.broker.publish_items(crawl_of(letter.payload), letter.payload, message_id)
     else:

@@ -9,17 +9,20 @@ holds.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from api.frontier.burying import letter_of_shard
 from api.frontier.crawls import ActiveCrawl, Crawls
 from api.frontier.front import Front
 from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Held, Leases
+from api.frontier.ownership import FrontierSettings
 from shared.domain.failure import HOST_UNREACHABLE, Decision, decide
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import COUNTED_AS_PAGE, End, Merge, UrlState, merge_link
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, partition_of_id
 from shared.domain.ledger import Changes, DeadLetter, FetchRow, HostChange, LeasedUrl, UrlChange
 from shared.domain.politeness import HostHealth
-from shared.wire.messages import HostNote, Outcome, UrlOutcome
+from shared.ports.broker import QueuedVisit
+from shared.wire.messages import HostNote, Outcome, Unreadable, UrlOutcome
 
 _UNREACHABLE_BASE_S = 5.0
 _ROBOTS_BASE_S = 60.0
@@ -86,6 +89,30 @@ class Draft:
             self._note(held, message.note)
         if message.final and newest:
             self._free(held, left, self.now - max(message.quiet_ms, 0) / 1000)
+
+    def unreadable(self, message: Unreadable, partition: Partition, at_ms: int, limits: FrontierSettings) -> None:
+        """A worker could not read a shard: a dead letter. What is leased for its place is sent anew, as often as where
+        grants run out; while somebody fetches under that lease, the message was another's."""
+        self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
+        held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
+        if held is None or held.row.lease_id in self._freed or held.live(self.now):
+            return
+        strikes = self.changes.expired.get(held.row.lease_id, held.row.expired) + 1
+        self.struck(held, strikes, f"{strikes} grants of this URL ended, or its shard could not be read", limits)
+
+    def struck(self, held: Held, strikes: int, reason: str, limits: FrontierSettings) -> bool:
+        """A lease came to nothing for the `strikes`-th time, for that reason; whether it lives on."""
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        if not left:
+            self.end(held)
+        elif len(left) == 1 and strikes >= limits.bury_after:
+            self.bury(held, reason)
+        elif len(left) > 1 and strikes >= limits.split_after:
+            self.split(held)
+        else:
+            self.changes.expired[held.row.lease_id] = strikes
+            return True
+        return False
 
     def split(self, held: Held) -> None:
         """A shard whose grants expired too often: back to the queue, to come again in smaller shards."""

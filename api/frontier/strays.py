@@ -15,11 +15,13 @@ from typing import Final
 
 import structlog
 
-from api.frontier.leases import Leases
+from api.frontier.burying import letter_of_shard
+from api.frontier.leases import Leases, place_of
 from api.frontier.ownership import Ownership
 from shared.domain.ids import LeaseId
+from shared.domain.ledger import Changes, DeadLetter
 from shared.ports.broker import QueuedVisit, StoredVisit
-from shared.wire.messages import Malformed, decode_shard
+from shared.wire.messages import KEPT_BYTES, Malformed, Unreadable, decode_shard
 
 log = structlog.get_logger("orb.frontier")
 
@@ -29,7 +31,7 @@ AT_ONCE: Final = 64
 
 def unheld(listed: Iterable[QueuedVisit], leases: Leases) -> set[QueuedVisit]:
     """The places on which no shard of a lease should stand."""
-    held = {QueuedVisit(each.row.pool, each.row.host_id, each.row.slot) for each in leases}
+    held = {place_of(each.row) for each in leases}
     return {place for place in listed if place not in held}
 
 
@@ -65,19 +67,49 @@ class Strays:
         if not any(standing) or not await self._term_proven():
             return 0
         gone = [
-            (place, shard.sequence)
+            (place, shard)
             for place, shard in zip(places, standing, strict=True)
             if shard is not None and _lease_gone(shard, own.leases)
         ]
+        await self._bury(gone)
         await asyncio.gather(
             *(
-                own.broker.drop_visit(place.pool, own.partition, place.host_id, place.slot, through=sequence)
-                for place, sequence in gone
+                own.broker.drop_visit(place.pool, own.partition, place.host_id, place.slot, through=shard.sequence)
+                for place, shard in gone
             )
         )
         if gone:
             log.info("strays.dropped", partition=own.partition, shards=len(gone))
         return len(gone)
+
+    async def _bury(self, gone: Iterable[tuple[QueuedVisit, StoredVisit]]) -> None:
+        """Keep what no worker came for and nobody can read as dead letters, before it is dropped."""
+        own = self._own
+        letters = [letter for place, shard in gone if (letter := self._letter(place, shard)) is not None]
+        if not letters:
+            return
+        changes = Changes(dead_letters=letters)
+        async with own.writing() as fence:
+            await own.store.apply(fence, own.position, changes)
+            await own.committed()
+        own.tally.buried(letters)
+
+    def _letter(self, place: QueuedVisit, shard: StoredVisit) -> DeadLetter | None:
+        try:
+            decode_shard(shard.data)
+        except Malformed as error:
+            found = Unreadable(
+                pool=place.pool,
+                host_id=place.host_id,
+                slot=place.slot,
+                sequence=shard.sequence,
+                worker="",
+                reason=str(error),
+                size=len(shard.data),
+                data=shard.data[:KEPT_BYTES],
+            )
+            return letter_of_shard(self._own.partition, found, self._own.clock.unix_ms())
+        return None
 
     async def _term_proven(self) -> bool:
         """Whether no later owner had claimed the partition when this was asked."""

@@ -79,7 +79,8 @@ async def get_dead_letter(letter: Letter, served: Served, response: Response) ->
 async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> Asked:
     """A URL that is still failed is queued again, with fresh attempts; a message is published again, as if it had just
     come. The letter is gone when that is done. A crawl that was complete runs again; one that is finished for another
-    reason keeps the URL queued until `start`. What fails again is another letter."""
+    reason keeps the URL queued until `start`. What fails again is another letter. The URLs of a `shard` that could not
+    be read were sent anew by themselves: only the letter goes."""
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.REPLAY)
 
 

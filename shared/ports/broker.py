@@ -54,6 +54,15 @@ class QueuedVisit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class VisitOrigin:
+    """Where a delivered shard stands: the place, the partition whose it is, and its sequence in the pool's stream."""
+
+    partition: Partition
+    place: QueuedVisit
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredVisit:
     """A shard as it stands in its queue. Another one in its place has a greater sequence."""
 
@@ -70,6 +79,11 @@ class VisitMessage(Protocol):
     @property
     def delivery(self) -> int:
         """1 at the first delivery."""
+        ...
+
+    @property
+    def origin(self) -> VisitOrigin | None:
+        """Where it stands; None when its subject names no place of ours."""
         ...
 
     async def ack(self) -> None:

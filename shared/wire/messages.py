@@ -7,7 +7,7 @@ message carries a deadline on anyone's wall clock. `at_ms` fields are Unix milli
 happened.
 """
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -202,6 +202,27 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     origins: list[Origin]
 
 
+KEPT_BYTES: Final = 64 * 1024
+"""Of a shard that cannot be read: so much of it is kept as evidence."""
+
+
+class Unreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unreadable/1", omit_defaults=True):
+    """A shard that its worker could not read, and acknowledges once this is stored.
+
+    `pool`, `host_id`, `slot` name the place where it stood, `sequence` its number in the pool's stream. `reason` says
+    what is wrong with it. `data` is its beginning, of `size` bytes.
+    """
+
+    pool: str
+    host_id: int
+    slot: int
+    sequence: int
+    worker: str
+    reason: str
+    size: int
+    data: bytes
+
+
 class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", omit_defaults=True):
     """An operator's verb, applied in order and once per partition.
 
@@ -288,7 +309,7 @@ class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", 
     alarms: list[str] = []
 
 
-Report = Outcome | Command
+Report = Outcome | Command | Unreadable
 Answer = Go | Wait | Gone | Superseded
 Question = Begin | Extend
 Message = (
@@ -302,6 +323,7 @@ Message = (
     | Outcome
     | Discoveries
     | Command
+    | Unreadable
     | WorkerStatus
     | MasterStatus
     | Progress

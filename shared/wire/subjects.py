@@ -1,7 +1,7 @@
 """Names of streams, subjects and buckets (architecture: JetStream)."""
 
 from shared.domain.ids import HostId, Partition
-from shared.ports.broker import QueuedVisit, ReportKind
+from shared.ports.broker import QueuedVisit, ReportKind, VisitOrigin
 
 REPORTS = "REPORTS"
 REPORT_SUBJECTS = ("reports.*.outcome", "reports.*.discovery")
@@ -38,6 +38,13 @@ def queued_visit(subject: str) -> QueuedVisit | None:
             return QueuedVisit(pool, HostId(int(host_id)), int(slot))
         case _:
             return None
+
+
+def visit_origin(subject: str, sequence: int) -> VisitOrigin | None:
+    """What a visit subject and a sequence say of a shard; None for any other subject."""
+    place = queued_visit(subject)
+    partition = subject.split(".")[2] if place is not None else ""
+    return VisitOrigin(Partition(int(partition)), place, sequence) if place and partition.isdecimal() else None
 
 
 def report(partition: Partition, kind: ReportKind) -> str:

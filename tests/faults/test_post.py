@@ -57,6 +57,7 @@ def test_letters_that_nobody_can_read_reach_every_partition_and_are_counted_and_
                     with pytest.raises(Malformed):
                         decode(letter)
             assert [at.slot for at in await broker.queued_visits(P)] == [0, 9]
+            assert len(post.noise) == 1
 
     asyncio.run(before_a_post_listens(small))
     with closing(Post(small.endpoint)) as post:

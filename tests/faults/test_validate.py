@@ -69,6 +69,8 @@ GOOD = History(
     went_on_ns=(),
     unreadable=(b"\x00", b"\x00", b"noise"),
     buried=(b"\x00", b"noise", b"\x00"),
+    noise=(b"shard",),
+    buried_shards=(b"shard", b"shard"),
     repeated=7,
     seconds=60.0,
 )
@@ -158,6 +160,8 @@ def test_a_good_history_breaks_no_promise() -> None:
             replace(GOOD, buried=(*GOOD.buried, b"noise")), Promise.BURIED, id="a message that is buried twice"
         ),
         pytest.param(replace(GOOD, buried=(*GOOD.buried, b"a")), Promise.BURIED, id="a message of ours is buried"),
+        pytest.param(replace(GOOD, buried_shards=()), Promise.BURIED, id="a shard that nobody can read is dropped"),
+        pytest.param(replace(GOOD, buried_shards=(b"shard", b"ours")), Promise.BURIED, id="a shard of ours is buried"),
         pytest.param(replace(GOOD, statuses={200: 10, 500: 1}), Promise.ANSWER, id="a fault of the server's own"),
     ],
 )

@@ -32,6 +32,7 @@ from shared.wire.messages import (
     Outcome,
     Shard,
     ShardUrl,
+    Unreadable,
     UrlOutcome,
     decode_discoveries,
     decode_question,
@@ -52,7 +53,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 class ScriptedOwner:
     """The owner of the only partition. `on_begin` and `on_extend` decide, None keeps silent; by default all is granted.
 
-    `questions` are those asked so far, `outcomes` and `discoveries` the reports read so far.
+    `questions` are those asked so far, `outcomes`, `discoveries` and `unreadable` the reports read so far.
     """
 
     def __init__(self, broker: NatsBroker, folder: Path) -> None:
@@ -65,6 +66,7 @@ class ScriptedOwner:
         self.questions: list[Begin | Extend] = []
         self.outcomes: list[Outcome] = []
         self.discoveries: list[Discoveries] = []
+        self.unreadable: list[Unreadable] = []
         self.shards: dict[int, Shard] = {}
         self._read_up_to: dict[ReportKind, int] = {"outcome": 0, "discovery": 0}
         self._news = asyncio.Condition()
@@ -157,7 +159,10 @@ class ScriptedOwner:
             return
         outcome = decode_report(data)
         assert not isinstance(outcome, Command)
-        self.outcomes.append(outcome)
+        if isinstance(outcome, Unreadable):
+            self.unreadable.append(outcome)
+        else:
+            self.outcomes.append(outcome)
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:

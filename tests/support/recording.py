@@ -67,6 +67,7 @@ WAYS: Final[dict[type[msgspec.Struct], tuple[Reader, Writer]]] = {
     messages.Superseded: _message(messages.decode_answer),
     messages.Outcome: _message(messages.decode_report),
     messages.Command: _message(messages.decode_report),
+    messages.Unreadable: _message(messages.decode_report),
     messages.Discoveries: _message(messages.decode_discoveries),
     messages.WorkerStatus: _message(messages.decode_status),
     messages.MasterStatus: _message(messages.decode_master_status),

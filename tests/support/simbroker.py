@@ -142,6 +142,7 @@ class _Visit:
         self._message = message
         self.data = message.data
         self.delivery = message.delivery
+        self.origin = subjects.visit_origin(message.subject, message.sequence)
 
     async def ack(self) -> None:
         await self._client.io("visit.ack", self._ack)

@@ -19,6 +19,7 @@ from shared.wire.messages import (
     Shard,
     ShardUrl,
     Superseded,
+    Unreadable,
     UrlOutcome,
     Wait,
     WorkerStatus,
@@ -152,6 +153,21 @@ SAMPLES: dict[str, tuple[Message, str]] = {
         Command(id="01J", crawl=1, kind="retry", args={"reason": ["http_503", None], "limit": 10, "deep": {"a": 1.5}}),
         "85a474797065a9636f6d6d616e642f31a26964a330314aa5637261776c01a46b696e64a57265747279a46172677383a67265"
         "61736f6e92a8687474705f353033c0a56c696d69740aa46465657081a161cb3ff8000000000000",
+    ),
+    "unreadable": (
+        Unreadable(
+            pool="default",
+            host_id=4099,
+            slot=2,
+            sequence=17,
+            worker="worker-1",
+            reason="Input data was truncated",
+            size=70000,
+            data=b"\xc1\x00",
+        ),
+        "89a474797065ac756e7265616461626c652f31a4706f6f6ca764656661756c74a7686f73745f6964cd1003a4736c6f7402a8"
+        "73657175656e636511a6776f726b6572a8776f726b65722d31a6726561736f6eb8496e707574206461746120776173207472"
+        "756e6361746564a473697a65ce00011170a464617461c402c100",
     ),
     "progress, least": (
         Progress(crawl=1, name="docs", revision=1, state="running"),

@@ -40,14 +40,16 @@ class NatsVisit:
     shard once more, as a first delivery.
     """
 
-    __slots__ = ("_connection", "_reply", "_wait_s", "arrived", "data", "delivery")
+    __slots__ = ("_connection", "_reply", "_wait_s", "arrived", "data", "delivery", "origin")
 
-    def __init__(self, connection: Connection, message: Msg, delivery: int, wait_s: float, arrived: float) -> None:
+    def __init__(self, connection: Connection, message: Msg, wait_s: float, arrived: float) -> None:
+        from_stream = origin_of(message.reply)
         self._connection = connection
         self._reply = message.reply
         self._wait_s = wait_s
         self.data: bytes = message.data
-        self.delivery = delivery
+        self.delivery = from_stream.delivery
+        self.origin = subjects.visit_origin(message.subject, from_stream.sequence)
         self.arrived = arrived
 
     async def ack(self) -> None:
@@ -141,7 +143,7 @@ class VisitQueue:
         if status is None:
             origin = origin_of(message.reply)
             now = asyncio.get_running_loop().time()
-            self._ready.append(NatsVisit(self._connection, message, origin.delivery, self._settings.answer_s, now))
+            self._ready.append(NatsVisit(self._connection, message, self._settings.answer_s, now))
             self._left, self._pending = max(self._left - 1, 0), origin.pending
         elif message.subject == f"{self._inbox}.{self._pulls}" and status != "100":
             self._left = 0

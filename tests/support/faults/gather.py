@@ -58,12 +58,18 @@ def gathered(seed: int, rounds: Sequence[Round], rig: Rig, traffic: Traffic, web
         statuses=dict(traffic.statuses()),
         went_on_ns=tuple(rig.went_on_ns),
         unreadable=tuple(rig.post.unreadable),
-        buried=tuple(
-            bytes(payload) for (payload,) in cluster.query("SELECT payload FROM dead_letters WHERE payload IS NOT NULL")
-        ),
+        buried=_letters(cluster, "kind <> 'shard'"),
+        noise=tuple(rig.post.noise),
+        buried_shards=_letters(cluster, "kind = 'shard'"),
         repeated=rig.post.repeated,
         seconds=time.monotonic() - begun,
     )
+
+
+def _letters(cluster: Cluster, which: str) -> tuple[bytes, ...]:
+    """The messages of dead letters."""
+    kept = cluster.query(f"SELECT payload FROM dead_letters WHERE payload IS NOT NULL AND {which}")
+    return tuple(bytes(payload) for (payload,) in kept)
 
 
 async def left_in_streams(cluster: Cluster) -> tuple[str, ...]:

@@ -102,7 +102,8 @@ class History:
     """All of it. `delay_s`: what every crawl promised every host. `records`: the URL of the record that lies at each
     place an index names. `left`: what still stands in streams, in words. `statuses`: how often clients got each
     answer. `went_on_ns`: when stopped workers went on. `unreadable`: reports that were published although nobody can
-    read them; `buried`: the messages that stand among the dead letters; `repeated`: letters that were published
+    read them, and `noise` shards of that kind; `buried`: the messages that stand among the dead letters, and
+    `buried_shards` the shards; `repeated`: letters that were published
     again."""
 
     seed: int
@@ -120,5 +121,7 @@ class History:
     went_on_ns: tuple[int, ...]
     unreadable: tuple[bytes, ...]
     buried: tuple[bytes, ...]
+    noise: tuple[bytes, ...]
+    buried_shards: tuple[bytes, ...]
     repeated: int
     seconds: float

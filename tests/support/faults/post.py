@@ -39,6 +39,8 @@ class Post:
     def __init__(self, endpoint: Endpoint) -> None:
         self.unreadable: list[bytes] = []
         """Reports that were published although nobody can read them."""
+        self.noise: list[bytes] = []
+        """The same of shards."""
         self.repeated = 0
         """Letters that were published again."""
         self._endpoint = endpoint
@@ -110,7 +112,9 @@ class Post:
                     await self._published(report(Partition(partition), kind), letter, unique=drawn.randbytes(8).hex())
                     self.unreadable.append(letter)
         for subject in sorted({subject.rpartition(".")[0] for subject in shards})[:PARTITIONS]:
-            await self._published(f"{subject}.{_OCCUPIED_SLOT}", drawn.randbytes(50), unique=drawn.randbytes(8).hex())
+            noise = drawn.randbytes(50)
+            if await self._published(f"{subject}.{_OCCUPIED_SLOT}", noise, unique=drawn.randbytes(8).hex()):
+                self.noise.append(noise)
 
     async def _again(self, letters: Sequence[tuple[str, bytes]]) -> None:
         for subject, data in letters:

@@ -27,7 +27,9 @@ def report(histories: Sequence[History], violations: Sequence[Violation]) -> str
         "seeds acknowledged under faults": str(sum(len(crawl.seeds) for h in histories for crawl in h.crawls)),
         "answers to clients": str(sum(sum(history.statuses.values()) for history in histories)),
         "messages published again": str(sum(history.repeated for history in histories)),
-        "messages that nobody can read": str(sum(len(history.unreadable) for history in histories)),
+        "messages that nobody can read": str(
+            sum(len(history.unreadable) + len(history.noise) for history in histories)
+        ),
         "owners' transactions": str(sum(len(history.fences) for history in histories)),
         **{promise.value: str(broken[promise]) for promise in Promise},
         "requests within the documented limit of politeness": str(excused),

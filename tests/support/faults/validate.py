@@ -31,7 +31,8 @@ class Promise(StrEnum):
     IDENTITY = "identity"
     UNDEAD = "deleted and not gone"
     BURIED = "dead letters"
-    """A message that nobody can read and that is not kept as a dead letter, once; or one of ours that is."""
+    """A message that nobody can read and that is not kept as a dead letter, once (a shard: at least once, as it may be
+    delivered again before its acknowledgement is known); or one of ours that is."""
     ANSWER = "answer"
     """A client was told of a fault of the server's own."""
 
@@ -170,6 +171,11 @@ def _buried(history: History) -> Iterator[Violation]:
             said = f"{letter[:20].hex()} ({len(letter)} bytes)"
             evidence = f"{said} was published {unreadable[letter]} times and is {buried[letter]} dead letters"
             yield Violation(Promise.BURIED, evidence)
+    noise, shards = set(history.noise), set(history.buried_shards)
+    for shard in sorted(noise - shards):
+        yield Violation(Promise.BURIED, f"the shard {shard[:20].hex()} cannot be read and is no dead letter")
+    for shard in sorted(shards - noise):
+        yield Violation(Promise.BURIED, f"the shard {shard[:20].hex()} was an owner's, and is a dead letter")
 
 
 def _after_a_stop(history: History, exchange: Exchange) -> bool:

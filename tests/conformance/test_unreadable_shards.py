@@ -1,0 +1,111 @@
+"""URL shards that no worker can read: seen as dead letters, their URLs sent anew, and given up when it never helps."""
+
+from api.frontier.ownership import FrontierSettings
+from shared.domain.command import CommandKind
+from shared.domain.frontier import UrlState
+from shared.ports.broker import VisitMessage
+from shared.wire.messages import Shard, Unreadable, encode
+from tests.support.simcluster import PARTITION, Cluster
+from tests.support.simhand import Hand, Start, leases
+
+LIMITS = FrontierSettings()
+NOISE = b"\xc1noise"
+AGAIN_S = 12.0
+"""After which an owner has published anew what nobody began."""
+
+
+def unread(hand: Hand) -> tuple[VisitMessage, Shard]:
+    """The next shard; its worker tells that it could not be read, and acknowledges it."""
+    message, shard = hand.pull()
+    assert message.origin is not None
+    assert message.origin.partition == PARTITION
+    tell(hand, message, message.data)
+    hand.wait(message.ack())
+    return message, shard
+
+
+def tell(hand: Hand, message: VisitMessage, data: bytes) -> None:
+    assert message.origin is not None
+    place, sequence = message.origin.place, message.origin.sequence
+    told = Unreadable(*place, sequence=sequence, worker="w", reason="no map", size=len(data), data=data)
+    hand.publish("outcome", encode(told), f"unreadable.{sequence}")
+    hand.world.run_for(0.2)
+
+
+def letters(cluster: Cluster) -> list[tuple[str, int | None]]:
+    return [(kind, crawl) for kind, crawl in cluster.database.rows("SELECT kind, crawl_id FROM dead_letters")]
+
+
+def test_a_shard_that_cannot_be_read_once_is_a_letter_of_no_crawl_and_its_urls_are_visited_all_the_same(
+    start: Start,
+) -> None:
+    cluster, hand = start(1)
+    message, shard = unread(hand)
+    [(kind, crawl, payload, evidence)] = cluster.database.rows(
+        "SELECT kind, crawl_id, payload, evidence FROM dead_letters"
+    )
+    assert (kind, crawl, bytes(payload)) == ("shard", None, message.data)
+    assert "no map" in evidence
+    assert "worker w acknowledged it" in evidence
+    cluster.world.run_for(AGAIN_S)
+    _, again = hand.pull()
+    assert again == shard
+    grant = hand.go(again, 1).grant
+    hand.report(again, grant, {again.urls[0].url: 200}, final=True)
+    assert {state for state, _ in hand.states().values()} == {UrlState.DONE}
+    cluster.assert_kept()
+
+
+def test_a_url_whose_shard_can_never_be_read_is_given_up_with_evidence_and_comes_no_more(start: Start) -> None:
+    cluster, hand = start(1)
+    for _ in range(LIMITS.bury_after):
+        unread(hand)
+        cluster.world.run_for(AGAIN_S)
+    assert set(hand.states().values()) == {(UrlState.FAILED, "poison")}
+    assert letters(cluster) == [*[("shard", None)] * LIMITS.bury_after, ("url", cluster.crawl_id)]
+    assert leases(cluster) == []
+    cluster.world.run_for(30.0)
+    assert cluster.broker.visits == {}
+
+
+def test_a_shard_of_several_urls_that_cannot_be_read_comes_in_smaller_ones(start: Start) -> None:
+    cluster, hand = start(4)
+    for _ in range(LIMITS.split_after):
+        _, shard = unread(hand)
+        assert len(shard.urls) == 4
+        cluster.world.run_for(AGAIN_S)
+    _, smaller = hand.pull()
+    assert len(smaller.urls) == 1
+    cluster.assert_kept()
+
+
+def test_noise_that_is_read_beside_a_visit_under_way_takes_nothing_from_it(start: Start) -> None:
+    cluster, hand = start(1)
+    message, shard = hand.pull()
+    grant = hand.go(shard, 1).grant
+    for _ in range(LIMITS.bury_after):
+        tell(hand, message, NOISE)
+    assert cluster.database.rows("SELECT expired FROM leases") == [(0,)]
+    hand.report(shard, grant, {shard.urls[0].url: 200}, final=True)
+    assert {state for state, _ in hand.states().values()} == {UrlState.DONE}
+    cluster.assert_kept()
+
+
+def test_noise_that_no_worker_comes_for_is_a_letter_before_it_is_dropped(start: Start) -> None:
+    cluster, hand = start(1)
+    hand.wait(cluster.broker.client(hand.process).publish_shard("empty", PARTITION, 1 << 20, 0, NOISE))
+    cluster.world.run_for(25.0)
+    assert not any(".empty." in subject for subject in cluster.broker.visits)
+    [(kind, payload, evidence)] = cluster.database.rows("SELECT kind, payload, evidence FROM dead_letters")
+    assert (kind, bytes(payload)) == ("shard", NOISE)
+    assert "no worker came for it" in evidence
+
+
+def test_a_replayed_letter_of_a_shard_is_gone_and_publishes_nothing(start: Start) -> None:
+    """Its URLs were sent anew: published as a report, it would be a letter again."""
+    cluster, hand = start(1)
+    unread(hand)
+    [(letter,)] = cluster.database.rows("SELECT id FROM dead_letters")
+    cluster.command(CommandKind.REPLAY, letter=letter)
+    cluster.world.run_for(5.0)
+    assert letters(cluster) == []
