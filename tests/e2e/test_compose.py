@@ -60,6 +60,8 @@ def test_it_crawls_and_loses_nothing_when_a_nats_server_and_an_etcd_member_are_k
     name = url.partition("?")[0].rpartition("/")[2]
     with composed(tmp_path, name, postgres_server.socket) as cluster:
         key = first_key(cluster)
+        for service in ("etcd-2", "nats-2", "master-2", "worker-2"):
+            cluster.wait_until(lambda service=service: not cluster.check(service), f"{service} is well")  # type: ignore[misc]  # bound now
         with cluster.client("master-1", key) as one, cluster.client("master-2", key) as two:
             # One of the two does not lead, and passes it on over TLS.
             for client, crawl in ((one, "docs"), (two, "other")):
@@ -72,6 +74,7 @@ def test_it_crawls_and_loses_nothing_when_a_nats_server_and_an_etcd_member_are_k
             killed = (leading, "etcd-1")
             for service in killed:
                 cluster.kill(service)
+                assert cluster.check(service), "nobody takes it for well"
             before = len(served.log())
             cluster.wait_until(lambda: len(served.log()) > before + 80, "it goes on without them")
             for service in killed:

@@ -9,7 +9,9 @@ the certificate of the service), and its configuration is not used.
 import asyncio
 import os
 import re
+import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -90,6 +92,21 @@ class Composed:
         )  # fmt: skip
         assert ended.returncode == 0, (words, ended.stdout, ended.stderr)
         return ended.stdout + ended.stderr
+
+    def check(self, service: str) -> str:
+        """Run its healthcheck; what it complains of, nothing when it is well. AssertionError where this machine has no
+        such program as the image has."""
+        word, program, *rest = self.services[service]["healthcheck"]["test"]
+        assert word == "CMD"
+        ours = {"python": sys.executable, "etcdctl": str(find_etcd().with_name("etcdctl"))}
+        found = ours.get(program) or shutil.which(program)
+        assert found is not None, f"{program} is not installed"
+        ended = subprocess.run(
+            [found, *(self.here(service, word) for word in rest)],
+            env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        return f"{ended.returncode}: {ended.stdout}{ended.stderr}" if ended.returncode else ""
 
     def _environment(self, service: str) -> dict[str, str]:
         declared = self.services[service]
