@@ -90,7 +90,9 @@ async def add_seeds(
     ] = "identity",
     idempotency_key: Annotated[
         str | None,
-        Header(max_length=255, description="The whole upload repeated under the same name changes nothing."),
+        Header(
+            max_length=255, description="The whole upload repeated under the same name within 30 days changes nothing."
+        ),
     ] = None,
 ) -> SeedReport:
     """Accepted means durable: what is counted so is never lost. Any master takes seeds; no leader is needed.

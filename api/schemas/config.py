@@ -141,6 +141,21 @@ class RetentionValues(Wanted):
         Field(ge=21, le=36_500, description="What tells repeated discoveries of workers from new ones: 60 by default."),
         WHOLE,
     ] = None
+    uploads_days: Annotated[
+        int | None,
+        Field(
+            ge=2,
+            le=36_500,
+            description="What tells an upload of seeds that is repeated under its Idempotency-Key: 30 by default.",
+        ),
+        WHOLE,
+    ] = None
+    keys_days: Annotated[_Days | None, Field(description="Keys that were revoked: 365 by default.")] = None
+    hosts_days: Annotated[
+        int | None,
+        Field(ge=7, le=36_500, description="Hosts that no crawl has anything of, by their last visit: 90 by default."),
+        WHOLE,
+    ] = None
 
 
 class HotConfiguration(Wanted):

@@ -87,6 +87,9 @@ class RetentionPart(msgspec.Struct, frozen=True, omit_defaults=True):
     crawls_days: Days | None = None
     letters_days: Days | None = None
     producers_days: Annotated[int, Meta(ge=21, le=36_500)] | None = None
+    uploads_days: Annotated[int, Meta(ge=2, le=36_500)] | None = None
+    keys_days: Days | None = None
+    hosts_days: Annotated[int, Meta(ge=7, le=36_500)] | None = None
 
 
 class HotConfig(msgspec.Struct, frozen=True, omit_defaults=True):

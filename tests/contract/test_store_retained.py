@@ -1,28 +1,44 @@
 """What is kept for a while only: forgotten when it is old, in bounded steps, and never while somebody needs it."""
 
+import asyncio
 from collections.abc import Callable
+from typing import cast
 
-from sqlalchemy import Connection
+import pytest
+from sqlalchemy import Connection, text
 
-from shared.adapters.sql import access
+from shared.adapters.sql import access, old_hosts
 from shared.adapters.sql.catalog import SqlCatalog
 from shared.adapters.sql.desired import SqlDesired
+from shared.adapters.sql.postgres import PostgresPool, PostgresStore
 from shared.adapters.sql.retained import ROWS, SqlRetained
 from shared.adapters.sql.store import SqlStore
+from shared.domain.access import ApiKey, Role
 from shared.domain.command import collection_of
 from shared.domain.config import HotConfig, WorkerPart
 from shared.domain.crawl_state import Verb
 from shared.domain.declared import Actor, Declaration
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId
-from shared.domain.ledger import DeadLetter
+from shared.domain.ledger import CommandRun, DeadLetter
 from shared.domain.retention import DAY_MS, Kept, Retention, named_for, used_until_ms, week_of
+from tests.support.plans import accesses, recorded
 from tests.support.tables import NOW_MS, PARTITION, Tables, link
 
 OnStore = Callable[..., None]
 OPERATOR = Actor("0" * 16, "operator", "r")
 LATER_MS = NOW_MS + 1000 * DAY_MS
-RULES = Retention(audit_days=10, commands_days=10, revisions=3, crawls_days=10, letters_days=10, producers_days=28)
+RULES = Retention(
+    audit_days=10,
+    commands_days=10,
+    revisions=3,
+    crawls_days=10,
+    letters_days=10,
+    producers_days=28,
+    uploads_days=10,
+    keys_days=10,
+    hosts_days=10,
+)
 
 
 async def walked(t: Tables, what: Kept, now_ms: int = LATER_MS) -> list[int]:
@@ -179,3 +195,153 @@ def test_verbs_go_on_upon_a_crawl_whose_earlier_revisions_are_forgotten(on_store
         assert (made.state, made.revision) == (CrawlState.PAUSED, 6)
 
     on_store(story)
+
+
+def test_the_mark_of_an_upload_goes_so_long_after_it_was_first_seen_and_the_repeat_counts_anew(
+    on_store: OnStore,
+) -> None:
+    async def story(t: Tables) -> None:
+        seeds = (link("http://a.test/"), link("http://a.test/b"))
+        await t.found(*seeds, producer="seeds-01")
+        await t.found(link("http://a.test/c"), producer="w1.ab")
+        assert await walked(t, Kept.UPLOADS, NOW_MS) == [0], "its time begins"
+        assert t.rows("SELECT producer, seen_at_ms FROM producers ORDER BY 1") == [
+            ("seeds-01", NOW_MS),
+            ("w1.ab", None),
+        ]
+        assert (await t.found(*seeds, producer="seeds-01", n=1)).repeats == 1
+        assert await walked(t, Kept.UPLOADS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
+        assert await walked(t, Kept.UPLOADS, NOW_MS + 10 * DAY_MS + 1) == [1]
+        t.sent.clear()
+        again = await t.found(*seeds, producer="seeds-01")
+        assert (again.repeats, again.gaps) == (0, 0)
+        counters = await t.store.counters(t.crawl_id)
+        assert (counters.accepted, counters.new, counters.known) == (5, 3, 2)
+
+    on_store(story)
+
+
+def test_revoked_keys_go_when_they_are_old_and_never_the_last_of_all(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        assert isinstance(t.store, SqlStore)
+        catalog = SqlCatalog(t.store.executor)
+        for number, name in enumerate(("one", "two")):
+            key = ApiKey(f"{number}" * 16, name, Role.VIEWER, bytes(32), NOW_MS, "test")
+            await catalog.add_key(key, actor=OPERATOR)
+            await catalog.revoke_key(key.key_id, actor=OPERATOR, now_ms=NOW_MS + number)
+        assert await walked(t, Kept.KEYS) == [0], "a cluster without any key would make a first one"
+        await catalog.add_key(ApiKey("f" * 16, "holds", Role.ADMIN, bytes(32), NOW_MS, "test"), actor=OPERATOR)
+        assert await walked(t, Kept.KEYS, NOW_MS + 10 * DAY_MS + 1) == [1], "the other is not old enough"
+        assert await walked(t, Kept.KEYS) == [1]
+        assert [key.name for key in await catalog.keys(after="", most=10)] == ["holds"]
+        told = t.rows("SELECT target, after FROM audit_log WHERE action = 'key.create' ORDER BY id")
+        assert told[0] == ("0" * 16, "viewer one"), "what the log says of them is still there"
+
+    on_store(story)
+
+
+async def host_of(t: Tables, host: str, **columns: int) -> None:
+    """Let a host have been met by a crawl that is gone."""
+    assert isinstance(t.store, SqlStore)
+    gone, _ = await t.store.put_crawl(f"of-{host.replace('.', '-')}", "{}", NOW_MS)
+    await t.found(link(f"http://{host}/", crawl_id=gone.crawl_id), crawl_id=gone.crawl_id, producer=host)
+    await t.store.set_state(gone.crawl_id, CrawlState.DELETED, None, NOW_MS)
+    run = CommandRun(collection_of(gone.crawl_id), gone.crawl_id, "delete", {}, PARTITION)
+    assert await t.command_chunk(run, 0) is None
+    await t.store.collected(gone.crawl_id, NOW_MS)
+    changes = ", ".join(f"{name} = {value}" for name, value in {"visited_at_ms": NOW_MS, **columns}.items())
+    await t.store.executor.write(
+        lambda c: c.execute(text(f"UPDATE hosts SET {changes} WHERE host = :host"), {"host": host}).close()
+    )
+
+
+def test_a_host_goes_when_no_crawl_has_anything_of_it_and_nobody_has_set_anything_for_it(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        for host, columns in {
+            "old.test": {},
+            "never-visited.test": {"visited_at_ms": 0},
+            "lately.test": {"visited_at_ms": LATER_MS - 9 * DAY_MS},
+            "failed-lately.test": {"last_failure_ms": LATER_MS - 9 * DAY_MS},
+            "blocked.test": {"blocked_until_ms": LATER_MS + 1},
+            "slowed.test": {"operator_delay_ms": 5000},
+            "used.test": {},
+        }.items():
+            await host_of(t, host, **columns)
+        await t.found(link("http://used.test/2"), producer="w2")
+        assert await walked(t, Kept.HOSTS, NOW_MS + 10 * DAY_MS) == [1], "of the others not yet"
+        assert await walked(t, Kept.HOSTS) == [1]
+        left = {host for (host,) in t.rows("SELECT host FROM hosts")}
+        assert left == {"lately.test", "failed-lately.test", "blocked.test", "slowed.test", "used.test"}
+        before = t.value("SELECT max(host_id) FROM hosts")
+        await t.found(link("http://old.test/again"), producer="w3")
+        assert t.host_id("old.test") > before, "numbers of hosts are not given again"
+
+    on_store(story)
+
+
+def test_old_hosts_are_looked_at_in_bounded_steps_the_smaller_the_more_crawls_there_are(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(old_hosts, "LOOKED_UP", 4)
+
+    async def story(t: Tables) -> None:
+        for number in range(5):
+            await host_of(t, f"h{number}.test")
+        await t.store.put_crawl("other", "{}", NOW_MS)
+        assert await walked(t, Kept.HOSTS) == [2, 2, 1], "two hosts, of each of which two crawls are asked"
+        assert t.value("SELECT count(*) FROM hosts") == 0
+
+    on_store(story)
+
+
+def test_hosts_are_asked_for_by_the_key_of_queues(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        assert isinstance(t.store, SqlStore)
+        await t.found(*(link(f"http://h{n}.test/") for n in range(300)))
+        await t.store.executor.write(lambda c: c.execute(text("ANALYZE")).close())
+        await host_of(t, "old.test")
+        with recorded() as sent:
+            assert await walked(t, Kept.HOSTS) == [1]
+        found = [access for told in (await accesses(t.store, sent)).values() for access in told]
+        assert not [access for access in found if access.table == "queues" and access.condition is None], found
+
+    on_store(story)
+
+
+def test_an_owner_that_meets_a_host_while_it_is_forgotten_gives_it_another_number(
+    on_postgres: Callable[..., None],
+) -> None:
+    """SQLite has one writer. Elsewhere its transaction waits at its fence, and reads the hosts after that."""
+
+    async def story(t: Tables, _: str) -> None:
+        assert isinstance(t.store, PostgresStore)
+        await host_of(t, "old.test")
+        before = t.host_id("old.test")
+        old = old_hosts.Old({before: PARTITION}, "")
+        pool = cast(PostgresPool, t.store.executor)
+        async with pool._writer.begin() as leader:
+            gone = await leader.run_sync(lambda c: old_hosts.forget_hosts(c, old, LATER_MS, LATER_MS))
+            assert gone.rows == 1
+            finding = asyncio.create_task(t.found(link("http://old.test/new"), producer="w2"))
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            while not finding.done() and not t.value(waiting):  # noqa: ASYNC110  the server tells nobody
+                await asyncio.sleep(0.01)
+        await finding
+        assert t.host_id("old.test") > before
+        lost = "SELECT count(*) FROM queues q LEFT JOIN hosts h ON h.host_id = q.host_id WHERE h.host_id IS NULL"
+        assert t.value(lost) == 0
+
+    on_postgres(story)
+
+
+def test_hosts_of_an_owner_at_work_wait_for_another_walk(on_postgres: Callable[..., None]) -> None:
+    async def story(t: Tables, _: str) -> None:
+        assert isinstance(t.store, PostgresStore)
+        await host_of(t, "old.test")
+        pool = cast(PostgresPool, t.store.executor)
+        async with pool._writer.begin() as owner:
+            await owner.execute(text("UPDATE partitions SET version = version WHERE partition = :p"), {"p": PARTITION})
+            assert await walked(t, Kept.HOSTS) == [0]
+        assert await walked(t, Kept.HOSTS) == [1]
+
+    on_postgres(story)

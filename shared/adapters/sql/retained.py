@@ -5,14 +5,16 @@ else the next of a walk over all of them. So none of these tables needs an index
 pay. The leader removes owners' rows here, of which an owner reads and writes none any more.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from sqlalchemy import Connection, TextClause, bindparam, text
+from sqlalchemy import Connection, Row, TextClause, bindparam, text
 
 from shared.adapters.sql.catalog import Transactions
+from shared.adapters.sql.old_hosts import forget_hosts, old_hosts
 from shared.domain.command import collection_of
 from shared.domain.ids import CrawlId
-from shared.domain.retention import Kept, Retention, used_until_ms
+from shared.domain.retention import Kept, Retention, is_upload, used_until_ms
 from shared.ports.retained import Forgotten
 
 ROWS: Final = 500
@@ -48,12 +50,19 @@ _DELETED_CRAWLS = text(
 _REVISIONS_OF = text("SELECT crawl_id, revision FROM crawl_revisions WHERE crawl_id = :crawl_id LIMIT :most")
 _FORGET_CRAWL = tuple(text(f"DELETE FROM {table} WHERE crawl_id = :crawl_id") for table in ("crawl_labels", "crawls"))
 _PRODUCERS = text(
-    "SELECT partition, crawl_id, producer FROM producers WHERE (partition, crawl_id, producer) > (:p, :crawl_id, :name)"
-    " ORDER BY partition, crawl_id, producer LIMIT :most"
+    "SELECT partition, crawl_id, producer, seen_at_ms FROM producers"
+    " WHERE (partition, crawl_id, producer) > (:p, :crawl_id, :name) ORDER BY partition, crawl_id, producer LIMIT :most"
 )
 _FORGET_PRODUCER = text(
     "DELETE FROM producers WHERE partition = :partition AND crawl_id = :crawl_id AND producer = :producer"
 )
+_SEEN = text(
+    "UPDATE producers SET seen_at_ms = :now_ms"
+    " WHERE partition = :partition AND crawl_id = :crawl_id AND producer = :producer"
+)
+_KEYS = text("SELECT key_id, revoked_at_ms FROM api_keys WHERE key_id > :place ORDER BY key_id LIMIT :most")
+_ANY_KEY = text("SELECT key_id FROM api_keys WHERE revoked_at_ms IS NULL LIMIT 1")
+_FORGET_KEY = text("DELETE FROM api_keys WHERE key_id = :key_id AND revoked_at_ms IS NOT NULL")
 _FEW: Final = 20
 """Deleted crawls at a pass: each may have as many revisions as are kept."""
 
@@ -68,6 +77,10 @@ class SqlRetained:
         return f"<SqlRetained {self._run!r}>"
 
     async def forget(self, what: Kept, rules: Retention, now_ms: int, place: str) -> Forgotten:
+        if what is Kept.HOSTS:
+            before = rules.before_ms(what, now_ms)
+            old = await self._run.read(lambda c: old_hosts(c, before, now_ms, place, ROWS))
+            return await self._run.write(lambda c: forget_hosts(c, old, before, now_ms))
         return await self._run.write(lambda c: _FORGET[what](c, rules, now_ms, place))
 
 
@@ -144,14 +157,46 @@ def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -
 def _producers(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
     """Those whose name says that nobody has used it for so long."""
     before = rules.before_ms(Kept.PRODUCERS, now_ms)
+    rows, further = _next_producers(connection, place)
+    old = [row for row in rows if (ended := used_until_ms(row.producer)) is not None and ended < before]
+    _run(connection, _FORGET_PRODUCER, old)
+    return Forgotten(len(old), further)
+
+
+def _uploads(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    """Those that were seen so long ago; the time of one that has none yet begins now."""
+    before = rules.before_ms(Kept.UPLOADS, now_ms)
+    rows, further = _next_producers(connection, place)
+    uploads = [row for row in rows if is_upload(row.producer)]
+    old = [row for row in uploads if row.seen_at_ms is not None and row.seen_at_ms < before]
+    _run(connection, _FORGET_PRODUCER, old)
+    _run(connection, _SEEN, [row for row in uploads if row.seen_at_ms is None], now_ms=now_ms)
+    return Forgotten(len(old), further)
+
+
+def _next_producers(connection: Connection, place: str) -> tuple[Sequence[Row[Any]], str]:
     p, crawl_id, name = place.split(" ", 2) if place else ("-1", "0", "")
     where = {"p": int(p), "crawl_id": int(crawl_id), "name": name, "most": ROWS}
     rows = connection.execute(_PRODUCERS, where).all()
-    old = [row._asdict() for row in rows if (ended := used_until_ms(row.producer)) is not None and ended < before]
-    if old:
-        connection.execute(_FORGET_PRODUCER, old)
     last = rows[-1] if len(rows) == ROWS else None
-    return Forgotten(len(old), "" if last is None else f"{last.partition} {last.crawl_id} {last.producer}")
+    return rows, "" if last is None else f"{last.partition} {last.crawl_id} {last.producer}"
+
+
+def _run(connection: Connection, statement: TextClause, rows: Sequence[Row[Any]], **more: Any) -> None:
+    if rows:
+        connection.execute(statement, [row._asdict() | more for row in rows])
+
+
+def _keys(connection: Connection, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    """Those that were revoked so long ago, where one is left that was not: a table without any is that of a cluster
+    that nobody has used yet, which gets a first key."""
+    before = rules.before_ms(Kept.KEYS, now_ms)
+    rows = connection.execute(_KEYS, {"place": place, "most": ROWS}).all()
+    old = [row for row in rows if row.revoked_at_ms is not None and row.revoked_at_ms < before]
+    if connection.execute(_ANY_KEY).first() is None:
+        return Forgotten(0, "")
+    _run(connection, _FORGET_KEY, old)
+    return Forgotten(len(old), rows[-1].key_id if len(rows) == ROWS else "")
 
 
 _FORGET: Final = {
@@ -162,4 +207,6 @@ _FORGET: Final = {
     Kept.CRAWLS: _crawls,
     Kept.LETTERS: _letters,
     Kept.PRODUCERS: _producers,
+    Kept.UPLOADS: _uploads,
+    Kept.KEYS: _keys,
 }

@@ -300,8 +300,11 @@ producers = Table(
     Column("n", BigInteger, nullable=False),
     Column("total", BigInteger, nullable=False),
     Column("gaps", BigInteger, nullable=False, server_default="0"),
+    Column("seen_at_ms", BigInteger),
     sqlite_with_rowid=False,
 )
+"""How far each numbering of discoveries was applied. `seen_at_ms`: when a leader first saw one whose name does not say
+for how long it is used."""
 
 commands = Table(
     "commands",
