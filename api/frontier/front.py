@@ -8,6 +8,7 @@ Invariants:
 - a slot of a host is taken by at most one lease: `hold`, then `leased` and `released`, or `let_go`;
 - no more shards of a host are out than the strictest of their crawls allows;
 - a queue stands in `_later` or in its crawl's ready line, not in both, and in neither while no slot is free;
+- a host of which every queue is empty stands in `_idle`, and others may, so that it is found without a look at all;
 - no host is taken in while `most_hosts` are held, beyond which `complete(crawl)` turns false and the owner reads more
   from SQL later; hosts that are blocked for long make room for others.
 """
@@ -35,6 +36,7 @@ class Front:
         self._ready: dict[CrawlId, OrderedDict[HostId, None]] = {}
         self._later: list[tuple[float, HostId, CrawlId]] = []
         self._incomplete: set[CrawlId] = set()
+        self._idle: set[HostId] = set()
 
     def __repr__(self) -> str:
         ready = sum(map(len, self._ready.values()))
@@ -138,6 +140,8 @@ class Front:
             if host is None or queue is None:
                 continue
             queue.armed_for = None
+            if queue.empty:
+                self._idle.add(host_id)
             if queue.empty or host.free_slot(queue) is None:
                 continue
             due = self._due(host, queue)
@@ -175,6 +179,7 @@ class Front:
         if host is None:
             facts = HostFacts(HostHealth())
             host = self._hosts[host_id] = Host(host_id, name, facts, self._claimed_at, last_delay_s=delay_s)
+            self._idle.add(host_id)
         slots = min((queue.slots for queue in host.queues.values()), default=1)
         self.hold(host, slot, 1 if delay_s > 0 else slots)
 
@@ -200,7 +205,8 @@ class Front:
         self._ready.pop(crawl_id, None)
         self._incomplete.discard(crawl_id)
         for host in self._hosts.values():
-            host.queues.pop(crawl_id, None)
+            if host.queues.pop(crawl_id, None) is not None:
+                self._idle.add(host.host_id)
 
     def mark_stale(self, crawl_id: CrawlId) -> None:
         """SQL changed under this crawl's queues: they are to be read anew."""
@@ -208,16 +214,14 @@ class Front:
         self._incomplete.add(crawl_id)
 
     def forget_rested(self, now: float, delay_s: Callable[[HostFacts], float]) -> int:
-        """Drop hosts with nothing to do that any crawl might visit now; how many.
+        """Drop hosts with nothing to do that any crawl might visit now; how many. Costs what is idle, not what is held.
 
         `delay_s`: the longest delay that a crawl keeps to a host, since how long it has rested is remembered only here.
         """
-        idle = [
-            host
-            for host in self._hosts.values()
-            if host.blocked_until <= now and all(queue.empty for queue in host.queues.values())
-        ]
-        return self._forget(idle, now, delay_s)
+        held = (self._hosts.get(host_id) for host_id in self._idle)
+        idle = [host for host in held if host is not None and all(queue.empty for queue in host.queues.values())]
+        self._idle = {host.host_id for host in idle}
+        return self._forget([host for host in idle if host.blocked_until <= now], now, delay_s)
 
     def make_room(self, now: float, soon: float, delay_s: Callable[[HostFacts], float]) -> int:
         """Leave hosts with nothing to do before `soon` to SQL, so that others get their place; how many."""
@@ -248,6 +252,8 @@ class Front:
 
     def _arm(self, host: Host, queue: Queue) -> None:
         line = self._ready.get(queue.crawl_id)
+        if queue.empty:
+            self._idle.add(host.host_id)
         if queue.empty or host.free_slot(queue) is None:
             queue.armed_for = None
             if line is not None and line.pop(host.host_id, self) is None and not line:

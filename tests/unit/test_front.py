@@ -120,6 +120,13 @@ class FrontMachine(RuleBasedStateMachine):
     def sweep(self) -> None:
         self.refill()
         self.front.forget_rested(self.now, longest)
+        assert not [host for host in map(self.front.host, HOSTS) if host is not None and self.is_idle(host)]
+
+    def is_idle(self, host: Host) -> bool:
+        """Whether nothing is to be had of the host, and it is as polite to forget it."""
+        rested = host.rested_from + max(host.last_delay_s, longest(host.facts)) <= self.now
+        nothing = not host.taken and all(queue.empty and not queue.leased for queue in host.queues.values())
+        return rested and nothing and host.blocked_until <= self.now
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 3.0]))
     def go_on(self, seconds: float) -> None:

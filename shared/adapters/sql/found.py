@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql import schema
 from shared.adapters.sql.apply import add_counters, add_tallies, bury
-from shared.adapters.sql.bulk import Arrays, Bulk, Row, inserting
+from shared.adapters.sql.bulk import Arrays, Bulk, New, Row, inserting
 from shared.adapters.sql.fence import pass_fence
 from shared.adapters.sql.shortened import shortened, without_host
 from shared.domain.command import SEED_DELETED
@@ -57,7 +57,7 @@ _URL_COLUMNS = (
     "crawl_id", "host_id", "fingerprint", "url", "depth", "hops", "priority", "rank", "via_host", "via", "state",
     "attempts", "flags",
 )  # fmt: skip
-INSERT_URL: Final = inserting(schema.urls, _URL_COLUMNS)
+INSERT_URL: Final = New(schema.urls, _URL_COLUMNS)
 _FRESH = (int(UrlState.QUEUED), 0, 0)
 _NEARER = ("depth", "hops", "via_host", "via", "crawl_id", "host_id", "fingerprint")
 _LOWER = Bulk(

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Table, literal, select, text, tuple_
 from shared.adapters.sql import schema
 from shared.adapters.sql.access_schema import metadata
 from shared.adapters.sql.apply import storable
+from shared.adapters.sql.bulk import copied
 from shared.adapters.sql.snapshot import Snapshot
 
 Rows = Sequence[tuple[Any, ...]]
@@ -95,9 +96,7 @@ def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
 def put(connection: Connection, table: str, columns: Sequence[str], rows: Rows) -> None:
     """Insert rows, as fast as the engine takes them."""
     if connection.dialect.name == "postgresql":
-        driver: Any = connection.connection.dbapi_connection
-        kept = [tuple(map(storable, row)) for row in rows]
-        driver.run_async(lambda raw: raw.copy_records_to_table(table, records=kept, columns=list(columns)))
+        copied(connection, table, columns, [tuple(map(storable, row)) for row in rows])
         return
     named = ", ".join(f'"{column}"' for column in columns)
     places = ", ".join("?" * len(columns))
