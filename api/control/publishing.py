@@ -65,8 +65,9 @@ class Publishing:
             current = record is not None and (record.revision, record.gone, record.paused) == wanted
             if not current and (spec := spec_of(row)) is not None:
                 self._failpoint("before_spec")
+                stored = row.spec.encode()
                 await self._publisher.publish(
-                    PublishedSpec(row.crawl_id, row.revision, spec, self._partitions, paused=paused)
+                    PublishedSpec(row.crawl_id, row.revision, spec, self._partitions, paused=paused, document=stored)
                 )
                 log.info("spec.published", crawl=row.crawl_id, revision=row.revision, paused=paused)
         left = {crawl_id: record for crawl_id, record in records.items() if crawl_id not in rows}
@@ -97,12 +98,13 @@ class Publishing:
 
     async def _say_gone(self, crawl_id: CrawlId, record: CrawlRecord) -> None:
         self._failpoint("before_gone")
+        document = bytes(record.spec)
         try:
-            spec = decode_spec(bytes(record.spec))
+            spec = decode_spec(document)
         except msgspec.MsgspecError as error:
             log.error("spec.unreadable", crawl=crawl_id, error=str(error))
             return
         await self._publisher.publish(
-            PublishedSpec(crawl_id, Revision(record.revision), spec, record.partitions, gone=True)
+            PublishedSpec(crawl_id, Revision(record.revision), spec, record.partitions, gone=True, document=document)
         )
         log.info("spec.gone", crawl=crawl_id)

@@ -6,7 +6,7 @@ read tolerantly: a member of an earlier version keeps to the fields it knows.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -120,12 +120,21 @@ def decode_config(data: bytes | str) -> HotConfig:
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """The document at a revision; revision 0 is the one that nobody wrote, which says nothing."""
+    """The document at a revision; revision 0 is the one that nobody wrote, which says nothing.
+
+    `document` is the text as it is stored, where it is: with what a later version says in it, which `config` has not.
+    """
 
     revision: int
     config: HotConfig
     changed_at_ms: int = 0
     changed_by: str = ""
+    document: str | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The document as it is published."""
+        return encode_config(self.config).decode() if self.document is None else self.document
 
     @property
     def tag(self) -> str:

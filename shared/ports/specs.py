@@ -1,7 +1,7 @@
 """The port through which workers learn the crawls they work on."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from shared.domain.crawl import CrawlSpec
@@ -12,7 +12,8 @@ from shared.domain.ids import CrawlId, Revision
 class PublishedSpec:
     """A crawl as workers see it: its active spec at a revision; `gone` once it was deleted, `paused` while it rests.
 
-    `partitions` is the cluster's number of partitions, by which a link finds its owner.
+    `partitions` is the cluster's number of partitions, by which a link finds its owner. `document` is the spec as it is
+    stored, and is published as it stands: what a later version says in it is for others to read. None: the spec's own.
     """
 
     crawl_id: CrawlId
@@ -21,6 +22,7 @@ class PublishedSpec:
     partitions: int
     gone: bool = False
     paused: bool = False
+    document: bytes | None = field(default=None, compare=False, repr=False)
 
 
 class SpecSource(Protocol):

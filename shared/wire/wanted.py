@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from shared.domain.config import AS_STARTED, Drains, StoredConfig, decode_config, encode_config
+from shared.domain.config import AS_STARTED, Drains, StoredConfig, decode_config
 from shared.ports.coordinator import Entry, Snapshot
 from shared.wire.keys import DRAINS, SETTINGS, ConfigRecord, Keys, decode_record, encode_record
 from shared.wire.messages import Malformed
@@ -45,8 +45,9 @@ def wanted_after(before: Wanted, snapshot: Snapshot, keys: Keys) -> tuple[Wanted
 
 def config_record(stored: StoredConfig) -> bytes:
     """The value under `SETTINGS`."""
-    document = msgspec.Raw(encode_config(stored.config))
-    return encode_record(ConfigRecord(document, stored.changed_at_ms, stored.changed_by, stored.revision))
+    return encode_record(
+        ConfigRecord(msgspec.Raw(stored.text.encode()), stored.changed_at_ms, stored.changed_by, stored.revision)
+    )
 
 
 def drains_record(drains: Drains) -> bytes:

@@ -111,10 +111,9 @@ class EtcdSpecPublisher:
 
 def record_of(spec: PublishedSpec) -> bytes:
     """The value under a crawl's key."""
+    document = encode_spec(spec.spec) if spec.document is None else spec.document
     return encode_record(
-        CrawlRecord(
-            spec.revision, spec.partitions, msgspec.Raw(encode_spec(spec.spec)), gone=spec.gone, paused=spec.paused
-        )
+        CrawlRecord(spec.revision, spec.partitions, msgspec.Raw(document), gone=spec.gone, paused=spec.paused)
     )
 
 

@@ -1,4 +1,8 @@
-"""Streams, consumers and the bucket as desired state, applied idempotently and never at the cost of a message."""
+"""Streams, consumers and the bucket as desired state, applied idempotently and never at the cost of a message.
+
+What is declared says by which declaration (`DECLARATION`). One of a later release stays as it is: while a cluster is
+upgraded, a master of the release before that starts takes nothing of it back.
+"""
 
 from typing import Any, Final
 
@@ -21,6 +25,10 @@ VISITS_CONSUMER: Final = "visits"
 ROBOTS_STREAM: Final = f"KV_{subjects.ROBOTS_BUCKET}"
 ROBOTS_SUBJECT: Final = f"$KV.{subjects.ROBOTS_BUCKET}."
 REPEAT_WINDOW_S: Final = 120
+DECLARATION: Final = 1
+"""Raised with every release that declares something else than the one before, settings aside."""
+
+_DECLARED_BY: Final = "orb_declaration"
 
 
 def visits_stream(pool: str, settings: StreamSettings) -> dict[str, Any]:
@@ -123,7 +131,23 @@ async def declare(connection: Connection, pools: list[str], settings: StreamSett
         await _declare_consumer(connection, wanted["name"], visits_consumer(settings), settings.answer_s)
 
 
-async def _declare_stream(connection: Connection, wanted: dict[str, Any], wait_s: float) -> None:
+def signed(wanted: dict[str, Any]) -> dict[str, Any]:
+    """What is wanted, and by which declaration."""
+    return {**wanted, "metadata": {_DECLARED_BY: str(DECLARATION)}}
+
+
+def stands(current: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether nothing is to be done: it is as it is wanted (signed), or a later release has declared it. What the
+    server adds of its own is not looked at."""
+    signature = (current.get("metadata") or {}).get(_DECLARED_BY, "0")
+    if signature.isdecimal() and int(signature) > DECLARATION:
+        return True
+    said = {key: value for key, value in wanted.items() if key != "metadata"}
+    return signature == str(DECLARATION) and {key: current.get(key) for key in said} == said
+
+
+async def _declare_stream(connection: Connection, unsigned: dict[str, Any], wait_s: float) -> None:
+    wanted = signed(unsigned)
     name = wanted["name"]
     answer = await call(connection, f"STREAM.CREATE.{name}", wanted, wait_s)
     if isinstance(answer, dict):
@@ -136,7 +160,7 @@ async def _declare_stream(connection: Connection, wanted: dict[str, Any], wait_s
     if isinstance(info, ApiError):
         no_room = answer.err_code in NO_RESOURCES and info.err_code == STREAM_NOT_FOUND
         raise failure(answer if no_room else info, f"cannot create stream {name}")
-    if {key: info["config"].get(key) for key in wanted} == wanted:
+    if stands(info["config"], wanted):
         return
     if not lossy:
         _refuse_loss(info, wanted)
@@ -165,7 +189,11 @@ def _refuse_loss(info: dict[str, Any], wanted: dict[str, Any]) -> None:
             raise Permanent(f"{subject} holds {count} messages, more than the declared bound of {bound} a subject")
 
 
-async def _declare_consumer(connection: Connection, stream: str, wanted: dict[str, Any], wait_s: float) -> None:
+async def _declare_consumer(connection: Connection, stream: str, unsigned: dict[str, Any], wait_s: float) -> None:
+    wanted = signed(unsigned)
+    info = await call(connection, f"CONSUMER.INFO.{stream}.{wanted['name']}", None, wait_s)
+    if isinstance(info, dict) and stands(info["config"], wanted):
+        return
     body = {"stream_name": stream, "config": wanted}
     answer = await call(connection, f"CONSUMER.CREATE.{stream}.{wanted['name']}", body, wait_s)
     if isinstance(answer, ApiError):

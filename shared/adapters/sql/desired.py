@@ -98,13 +98,15 @@ def _put(
             revision=made.revision, document=document, changed_at_ms=now_ms, changed_by=made.changed_by
         )
     )
-    before = encode_config(found.config).decode()
-    access.record(connection, actor, "config.replace", f"revision {made.revision}", before, document, now_ms)
+    access.record(connection, actor, "config.replace", f"revision {made.revision}", found.text, document, now_ms)
     return made, True
 
 
 def _stored(row: Row[Any]) -> StoredConfig:
-    return StoredConfig(int(row.revision), decode_config(row.document), int(row.changed_at_ms), str(row.changed_by))
+    document = str(row.document)
+    return StoredConfig(
+        int(row.revision), decode_config(document), int(row.changed_at_ms), str(row.changed_by), document
+    )
 
 
 # --- drains -----------------------------------------------------------------------------------------------------------
