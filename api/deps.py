@@ -24,6 +24,7 @@ from api.feeds import OpenStreams
 from api.routing import documents
 from api.security.authentication import Keyring
 from api.security.limits import BODY_BYTES
+from api.shown import ShownCrawls
 from shared.domain.access import ApiKey, Role
 from shared.domain.config import MasterTuning
 from shared.domain.declared import Actor, Repeatable
@@ -52,9 +53,9 @@ LARGEST_PAGE: Final = 500
 class Services:
     """What a master answers with. `member` is its id; `ready` names the dependencies that are missing; `tuning` has the
     values that it runs with now, `registry` its metrics. `archive` is None where it was not told where the archive is;
-    `exports` are those under way; a body may have `body_bytes`. `overview` and `backlog` see the whole of what waits,
-    `events` what happened; `telling` takes what happens here; `held` says why this master takes on nothing new, None
-    while it does."""
+    `exports` are those under way, `shown` the crawls that were shown last; a body may have `body_bytes`. `overview` and
+    `backlog` see the whole of what waits, `events` what happened; `telling` takes what happens here; `held` says why
+    this master takes on nothing new, None while it does."""
 
     catalog: Catalog
     broker: Broker
@@ -77,6 +78,7 @@ class Services:
     held: Callable[[], str | None] = lambda: None
     registry: "CollectorRegistry | None" = None
     archive: PageArchive | None = None
+    shown: ShownCrawls = field(default_factory=ShownCrawls)
     exports: OpenStreams = field(default_factory=OpenStreams)
     body_bytes: int = BODY_BYTES
 
@@ -102,7 +104,7 @@ def needs(role: Role) -> Any:
     async def allowed(request: Request) -> None:
         if request.scope["query_string"]:
             _refuse_unknown(request)
-        key: ApiKey = request.state.key
+        key: ApiKey = request.scope["state"]["key"]
         if not key.role.covers(role):
             detail = f"this needs the role {role}, and the key {key.name!r} has {key.role}"
             raise Problem(Kind.FORBIDDEN, detail)

@@ -6,10 +6,13 @@ from typing import Any, Final
 import httpx
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, compile_path
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.conditional import Conditional
 from api.deps import Services
@@ -50,9 +53,9 @@ from shared.domain.spec_parse import SpecError
 from shared.ports.catalog import Exists, Full, Missing, ReusedKey, Stale
 
 ROUTERS: Final = (
+    crawls.router,  # looked through in this order: what is asked for most comes first
     health.router,
     metrics.router,
-    crawls.router,
     turning.router,
     seeds.router,
     seed_deletion.router,
@@ -108,6 +111,18 @@ class _Application(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         return document(self)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As Starlette has it: the framework would look for somebody's tracer at every request."""
+        await Starlette.__call__(self, scope, receive, send)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Our layers around the handlers of exceptions around the routes. Of the framework's own, the one that answers
+        what nobody handled is ours (`RequestContext`), as is the bound of bodies."""
+        app: ASGIApp = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
+        for layer, positional, named in reversed(self.user_middleware):
+            app = layer(app, *positional, **named)
+        return app
 
 
 def application(

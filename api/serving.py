@@ -8,6 +8,7 @@ from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from shared.domain.errors import Unusable
 from shared.supervise import Tasks
@@ -18,7 +19,11 @@ GRACE_S: Final = 5
 
 HEAD_BYTES: Final = 1 << 18
 """The longest head of a request. A URL asked about has up to 16,384 characters, each of up to twelve bytes when it is
-written as a parameter: a head that is too long is no request, and gets a reset instead of a problem."""
+written as a parameter: a head that is too long is no request, and the connection is closed without a problem."""
+
+
+_PARSED_BYTES: Final = 0xFFFF
+"""The longest address that the parser takes apart."""
 
 
 class _Server(uvicorn.Server):
@@ -27,6 +32,45 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Bounded(HttpToolsProtocol):
+    """Refuses heads, and trailers, above `HEAD_BYTES` (up to one read more): the parser would collect them without end.
+
+    Queries are taken as long as they come; the parser's own way with addresses ends at 64 KiB.
+    """
+
+    _collected = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._collected += len(data)
+        super().data_received(data)
+        if self._collected > HEAD_BYTES and not self.transport.is_closing():
+            if self._answers():  # nothing may be written into that
+                self.transport.close()
+            else:
+                self.send_400_response("The head of the request is too long.")
+
+    def _answers(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def on_headers_complete(self) -> None:
+        self._collected = 0
+        if len(self.url) <= _PARSED_BYTES:
+            super().on_headers_complete()
+            return
+        self.url, _, query = self.url.partition(b"?")
+        super().on_headers_complete()  # whoever answers has not begun to yet
+        self.scope["query_string"] = query.partition(b"#")[0]
+
+    def on_body(self, body: bytes) -> None:
+        self._collected = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._collected = 0
+        super().on_message_complete()
 
 
 def listening(address: str) -> socket.socket:
@@ -53,7 +97,7 @@ async def serving(app: FastAPI, listener: socket.socket, tls: ServerTls | None =
     server = _Server(
         uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", server_header=False,
-            timeout_graceful_shutdown=GRACE_S, h11_max_incomplete_event_size=HEAD_BYTES,
+            timeout_graceful_shutdown=GRACE_S, http=_Bounded, ws="none", proxy_headers=False,
             ssl_context_factory=None if tls is None else lambda config, default: tls.context,
         )
     )  # fmt: skip

@@ -3,12 +3,14 @@
 The library of the metrics is loaded by those who expose any, and by nobody else.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
 
+import msgspec
 import structlog
 
 from shared.domain.tally import Histogram
@@ -44,11 +46,11 @@ def configure_logging(level: str, form: str, **fields: Any) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    renderer = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    renderer = _as_json if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
         processors=[_threshold, *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(**fields)
@@ -57,6 +59,18 @@ def configure_logging(level: str, form: str, **fields: Any) -> None:
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors, foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], force=True)
     set_log_level(level)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=repr)
+
+
+def _as_json(_logger: Any, _method: str, event: Any) -> str:
+    """The line as JSON. What the encoder refuses (numbers beyond 64 bits, halves of characters) is written as
+    it can be: a line is not lost."""
+    try:
+        return _encoder.encode(event).decode()
+    except (TypeError, ValueError, OverflowError):
+        return json.dumps(event, default=repr, skipkeys=True)
 
 
 def set_log_level(level: str) -> None:

@@ -85,14 +85,11 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
 
 @router.get(
     "/{name}", summary="Get a crawl", dependencies=[*_READS, CONDITIONAL], responses={**UNCHANGED, **problems(404)},
-    operation_id="get_crawl",
+    operation_id="get_crawl", response_model=Crawl,
 )  # fmt: skip
-async def get_crawl(name: Name, served: Served, response: Response) -> Crawl:
+async def get_crawl(name: Name, served: Served) -> Response:
     """Its spec and state; its numbers are under /stats."""
-    crawl = await served.catalog.crawl(name)
-    shown = crawl_body(crawl, served.roster, served.clock.elapsed())
-    response.headers.update(etag(crawl.shown_tag + ("h" if shown.held else "")))
-    return shown
+    return await served.shown.answer(name, served.catalog, served.roster, served.clock.elapsed())
 
 
 @router.put(

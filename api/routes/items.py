@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 
 from api.deps import CONDITIONAL, UNCHANGED, Page, Served, etag, needs, problems
 from api.routes.pages import digest_of
 from api.routes.urls import Name, located
+from api.routing import Router
 from api.schemas.items import ITEM_ID, Item, item_body
 from api.schemas.model import Listing
 from shared.domain.access import Role
@@ -14,7 +15,7 @@ from shared.domain.items import ItemFilter
 from shared.domain.url import MAX_URL_CHARS
 from shared.ports.catalog import Missing
 
-router = APIRouter(
+router = Router(
     prefix="/v1/crawls/{name}/items", tags=["items"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
 )
 

@@ -49,6 +49,7 @@ class _Pooled(msgspec.Struct):
     pool: str = "default"
 
 
+_AT_WORK: Final = (CrawlState.SEEDING, CrawlState.RUNNING)
 _spec: Final = msgspec.json.Decoder(_Pooled)
 
 
@@ -153,10 +154,23 @@ class CrawlTurn(Model):
     command: str | None = Field(None, description="Id of the command: see /v1/commands/{id}.")
 
 
+def pool_of(crawl: DeclaredCrawl) -> str:
+    """The pool whose workers fetch for it."""
+    return _spec.decode(crawl.spec).pool
+
+
+def held_of(state: CrawlState, pool: str, roster: Roster, now: float) -> str | None:
+    """Why a crawl in that state stands still, as `roster` knows of its pool at `now`; None where nothing holds it."""
+    return roster.held(pool, now) if state in _AT_WORK else None
+
+
 def crawl_body(crawl: DeclaredCrawl, roster: Roster, now: float) -> Crawl:
     """The crawl as it is shown; whether it is held is what `roster` knows at `now`."""
-    runs = crawl.state in (CrawlState.SEEDING, CrawlState.RUNNING)
-    held = roster.held(_spec.decode(crawl.spec).pool, now) if runs else None
+    return crawl_held(crawl, held_of(crawl.state, pool_of(crawl), roster, now))
+
+
+def crawl_held(crawl: DeclaredCrawl, held: str | None) -> Crawl:
+    """The crawl as it is shown while it is held for that reason."""
     return Crawl(
         name=crawl.name,
         id=crawl.crawl_id,

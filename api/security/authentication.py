@@ -7,6 +7,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import Kind, Problem, answer, problem_of
+from api.security.headers import header_of
 from shared.domain.access import ApiKey, Role, digest_of, key_id_of, new_key, opens
 from shared.domain.errors import Transient
 from shared.ports.catalog import Catalog
@@ -67,7 +68,7 @@ class Authentication:
         await self._app(scope, receive, send)
 
     async def _judge(self, scope: Scope) -> Problem | None:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"").decode("latin-1")
+        given = header_of(scope, b"authorization").decode("latin-1")
         scheme, _, key = given.partition(" ")
         if scheme.lower() != "bearer" or not key:
             hint = "send the header `Authorization: Bearer <API key>`"

@@ -1,14 +1,15 @@
 """The outermost layer: a request has an id, a log line, and an answer whatever happens."""
 
 import re
+import secrets
 import time
-import uuid
 from typing import Final
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import Kind, Problem, answer
+from api.security.headers import header_of
 
 log = structlog.get_logger("orb.api")
 
@@ -26,8 +27,8 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == HEADER), b"")
-        request_id = given.decode() if _ID.fullmatch(given) else uuid.uuid4().hex
+        given = header_of(scope, HEADER)
+        request_id = given.decode() if _ID.fullmatch(given) else secrets.token_hex(16)
         scope.setdefault("state", {})["request_id"] = request_id
         status = 0
 
@@ -39,7 +40,8 @@ class RequestContext:
             await send(message)
 
         began = time.monotonic()
-        with structlog.contextvars.bound_contextvars(request=request_id):
+        bound = structlog.contextvars.bind_contextvars(request=request_id)
+        try:
             try:
                 await self._app(scope, receive, sending)
             except Exception:
@@ -55,6 +57,8 @@ class RequestContext:
                 status=status,
                 ms=round((time.monotonic() - began) * 1000, 1),
             )
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
 
 
 _ALWAYS: Final = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import Kind, Problem, answer
+from api.security.headers import header_of
 
 BODY_BYTES: Final = 4 << 20
 """A crawl spec with its 100,000 seeds of an ordinary length fits."""
@@ -31,7 +32,7 @@ class BodyLimit:
         if scope["type"] != "http" or (scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"])):
             await self._app(scope, receive, send)
             return
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        length = header_of(scope, b"content-length") or b"0"
         if not length.isdigit() or int(length) > self._most:
             problem = Problem(Kind.TOO_LARGE, self._told)
             await answer(problem, scope["path"], scope["state"]["request_id"])(scope, receive, send)

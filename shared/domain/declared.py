@@ -1,11 +1,24 @@
 """A crawl as its operators declare and see it, and what they can ask of the catalog of crawls."""
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
+
+
+class Stamp(NamedTuple):
+    """What changes whenever anything does that is shown of a crawl: of two that are equal the same is shown. Its spec
+    and labels change with its version only."""
+
+    crawl_id: CrawlId
+    version: int
+    state: CrawlState
+    finished_reason: str | None
+    started_at_ms: int | None
+    finished_at_ms: int | None
+    active_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +46,10 @@ class DeclaredCrawl:
         return f"{self.crawl_id}-{self.version}"
 
     @property
-    def shown_tag(self) -> str:
-        """Names all that is shown of it: `tag`, and behind a dot what changes without an operator."""
-        running = (self.state, self.finished_reason, self.started_at_ms, self.finished_at_ms, self.active_ms)
-        return f"{self.tag}.{zlib.crc32(repr(running).encode()):08x}"
+    def stamp(self) -> "Stamp":
+        """What its stamp is now."""
+        ends = (self.finished_reason, self.started_at_ms, self.finished_at_ms, self.active_ms)
+        return Stamp(self.crawl_id, self.version, self.state, *ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from shared.domain.declared import (
     HostQueue,
     PageFilter,
     Repeatable,
+    Stamp,
     StoredRevision,
 )
 from shared.domain.frontier import UrlState
@@ -103,6 +104,10 @@ class Catalog(Protocol):
 
     async def crawl(self, name: str) -> DeclaredCrawl:
         """Missing unless it is there and not deleted."""
+        ...
+
+    async def stamp(self, name: str) -> Stamp:
+        """The stamp of `crawl`, for a part of what that costs. Missing as there."""
         ...
 
     async def crawls(self, which: CrawlFilter, *, after: str, most: int) -> Sequence[DeclaredCrawl]:

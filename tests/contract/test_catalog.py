@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
+import pytest
 from sqlalchemy import Connection
 
+from api.control.roster import Roster
+from api.shown import ShownCrawls
 from shared.adapters.sql import declared
 from shared.adapters.sql.catalog import SqlCatalog
 from shared.adapters.sql.store import SqlStore
@@ -176,5 +179,46 @@ def test_of_a_delete_and_another_verb_of_one_version_at_once_exactly_one_is_carr
                 assert isinstance(refused, Missing if deleted else Stale), answers
                 left = await crawls.crawls(CrawlFilter(), after="", most=100)
                 assert [crawl.name for crawl in left if crawl.name == wanted.name] == [wanted.name] * (not deleted)
+
+    asyncio.run(story())
+
+
+def test_whatever_changes_of_a_crawl_its_stamp_does_and_the_answer_kept_is_never_an_old_one(
+    new_tables: NewTables,
+) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            crawls, shown, seen = catalog(t), ShownCrawls(), set[tuple[object, ...]]()
+
+            async def looked_at() -> DeclaredCrawl:
+                crawl = await crawls.crawl("news")
+                kept = await shown.answer("news", crawls, Roster(), 1.0)
+                fresh = await ShownCrawls().answer("news", crawls, Roster(), 1.0)
+                assert (kept.body, kept.headers["etag"]) == (fresh.body, fresh.headers["etag"])
+                assert await shown.answer("news", crawls, Roster(), 2.0) is kept
+                assert await crawls.stamp("news") == crawl.stamp
+                assert crawl.stamp not in seen
+                seen.add(crawl.stamp)
+                return crawl
+
+            with pytest.raises(Missing):
+                await crawls.stamp("news")
+            await crawls.create(Declaration("news", "{}"), start=False, actor=OPERATOR, now_ms=NOW_MS)
+            await looked_at()
+            for wanted in (Declaration("news", '{"n":1}'), Declaration("news", '{"n":1}', {"team": "search"})):
+                await crawls.put(wanted, expected=None, start=False, actor=OPERATOR, now_ms=NOW_MS)
+                await looked_at()
+            for verb in (Verb.START, Verb.PAUSE, Verb.RESUME):
+                await crawls.turn("news", verb, expected=None, actor=OPERATOR, now_ms=NOW_MS)
+                crawl = await looked_at()
+            await t.store.set_state(crawl.crawl_id, CrawlState.RUNNING, None, NOW_MS + 1)
+            await looked_at()
+            await t.store.set_state(crawl.crawl_id, CrawlState.FINISHED, "exhausted", NOW_MS + 2)
+            await looked_at()
+            await crawls.turn("news", Verb.RESET, expected=None, actor=OPERATOR, now_ms=NOW_MS)
+            await looked_at()
+            await crawls.turn("news", Verb.DELETE, expected=None, actor=OPERATOR, now_ms=NOW_MS)
+            with pytest.raises(Missing):
+                await shown.answer("news", crawls, Roster(), 1.0)
 
     asyncio.run(story())

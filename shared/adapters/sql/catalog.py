@@ -19,6 +19,7 @@ from shared.domain.declared import (
     HostQueue,
     PageFilter,
     Repeatable,
+    Stamp,
     StoredRevision,
 )
 from shared.domain.frontier import UrlState
@@ -90,6 +91,9 @@ class SqlCatalog:
 
     async def crawl(self, name: str) -> DeclaredCrawl:
         return declared.named(await self._run.glance(declared.BY_NAME, wanted_name=name), name)
+
+    async def stamp(self, name: str) -> Stamp:
+        return declared.stamped(await self._run.glance(declared.STAMP, wanted_name=name), name)
 
     async def crawls(self, which: CrawlFilter, *, after: str, most: int) -> Sequence[DeclaredCrawl]:
         return await self._run.read(lambda c: declared.listing(c, which, after, most))

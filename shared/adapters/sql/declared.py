@@ -30,6 +30,7 @@ from shared.domain.declared import (
     Declaration,
     DeclaredCrawl,
     Repeatable,
+    Stamp,
     StoredRevision,
 )
 from shared.domain.frontier import CrawlState
@@ -132,6 +133,13 @@ def named(rows: Sequence[Any], name: str) -> DeclaredCrawl:
     if not rows:
         raise Missing(f"there is no crawl {name!r}")
     return _crawl(rows[0])
+
+
+def stamped(rows: Sequence[Any], name: str) -> Stamp:
+    """The stamp of the crawl of that name, of what STAMP found."""
+    if not rows:
+        raise Missing(f"there is no crawl {name!r}")
+    return Stamp._make(rows[0])
 
 
 def listing(connection: Connection, which: CrawlFilter, after_name: str, most: int) -> Sequence[DeclaredCrawl]:
@@ -243,6 +251,7 @@ def _query() -> Any:
 _NAMED: Final = (crawls.c.name == bindparam("wanted_name")) & (crawls.c.state != literal_column("'deleted'"))
 _COUNT: Final = text("SELECT count(*) FROM crawls WHERE state <> 'deleted'")
 BY_NAME: Final = Glance(_query().where(_NAMED))
+STAMP: Final = Glance(select(*(crawls.c[column] for column in Stamp._fields)).where(_NAMED))
 
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> DeclaredCrawl | None:

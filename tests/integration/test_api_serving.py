@@ -1,0 +1,106 @@
+"""The HTTP server itself: how much it takes in before anybody asks for it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from fastapi import FastAPI, Request
+
+from api.serving import HEAD_BYTES, address_of, listening, serving
+
+READ: int = 1 << 18
+"""What the loop reads at most before it asks the parser."""
+
+
+def application() -> FastAPI:
+    app = FastAPI()
+
+    @app.post("/count")
+    async def count(request: Request) -> dict[str, object]:
+        return {"bytes": len(await request.body())}
+
+    @app.get("/query")
+    async def query(request: Request) -> dict[str, object]:
+        return {"path": request.url.path, "q": len(request.query_params.get("q", ""))}
+
+    return app
+
+
+Exchange = Callable[[bytes], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def server() -> AsyncIterator[Exchange]:
+    listener = listening("127.0.0.1:0")
+    host, _, port = address_of(listener).rpartition(":")
+
+    async def exchange(sent: bytes) -> bytes:
+        """What comes back until the server closes, or there is an answer and it waits for more."""
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(sent)
+            answer = b""
+            while b"\r\n\r\n" not in answer and (piece := await reader.read(1 << 16)):
+                answer += piece
+            return answer + (await reader.read(1 << 16) if b"}" not in answer and b"head" not in answer else b"")
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+    async with serving(application(), listener):
+        yield exchange
+
+
+def run(story: Callable[[Exchange], Awaitable[None]]) -> None:
+    async def told() -> None:
+        async with server() as exchange, asyncio.timeout(30):
+            await story(exchange)
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize("endless", [b"GET /" + b"a", b"GET / HTTP/1.1\r\nX: a", b"GET / HTTP/1.1\r\n" + b"X: a\r\n"])
+def test_a_head_without_end_is_refused(endless: bytes) -> None:
+    async def story(exchange: Exchange) -> None:
+        piece = endless[-6:] if endless.endswith(b"\r\n") else b"a"
+        answer = await exchange(endless + piece * (4 * (HEAD_BYTES + READ) // len(piece)))
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+
+    run(story)
+
+
+def test_trailers_without_end_are_refused() -> None:
+    async def story(exchange: Exchange) -> None:
+        begun = b"POST /count HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"
+        assert b'{"bytes":' not in await exchange(begun + b"X: aaaa\r\n" * (4 * (HEAD_BYTES + READ) // 9))
+
+    run(story)
+
+
+def test_a_body_in_small_chunks_is_no_head_however_long_it_is() -> None:
+    async def story(exchange: Exchange) -> None:
+        chunks = b"1\r\na\r\n" * (HEAD_BYTES // 2)
+        head = b"POST /count HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        assert f'"bytes":{HEAD_BYTES // 2}}}'.encode() in await exchange(head + chunks + b"0\r\n\r\n")
+
+    run(story)
+
+
+@pytest.mark.parametrize("length", [10, 65_000, 65_536, 200_000])
+def test_a_query_is_taken_as_long_as_the_head_may_be(length: int) -> None:
+    async def story(exchange: Exchange) -> None:
+        answer = await exchange(b"GET /query?q=" + b"a" * length + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert f'{{"path":"/query","q":{length}}}'.encode() in answer
+
+    run(story)
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    async def story(exchange: Exchange) -> None:
+        for wrong in (b"GET /\xff\xfe HTTP/1.1", b"GET http://[ HTTP/1.1", b"NONSENSE", b"GET / HTTP/9.9", b"GET\0/ x"):
+            answer = await exchange(wrong + b"\r\nHost: x\r\n\r\n")
+            assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 404 ")), (wrong, answer)
+
+    run(story)
