@@ -156,11 +156,11 @@ def test_a_database_that_is_away_is_503_and_a_bug_is_500_and_both_are_problems(
             async def broken(name: str) -> None:
                 raise RuntimeError("a bug")
 
-            monkeypatch.setattr(served.catalog, "crawl", away)
+            monkeypatch.setattr(served.catalog, "stamp", away)
             response = await client.get("/v1/crawls/docs")
             problem(response, 503, "unavailable")
             assert response.headers["retry-after"] == "3"
-            monkeypatch.setattr(served.catalog, "crawl", broken)
+            monkeypatch.setattr(served.catalog, "stamp", broken)
             with capture_logs() as logs:
                 said = problem(await client.get("/v1/crawls/docs"), 500, "internal")
             assert "a bug" not in said["detail"]
