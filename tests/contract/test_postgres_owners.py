@@ -12,6 +12,7 @@ from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import LeaseId, Revision, Term
 from shared.domain.ledger import Changes, LeaseRequest
+from tests.support.postgres import PATIENT
 from tests.support.stopped import LETTER, buries, letters, stopped, waiting_for_a_lock
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, links
 
@@ -128,7 +129,7 @@ def test_leasing_reads_what_it_takes_however_little_the_server_knows_of_a_host(
     """Statistics are as old as the last ANALYZE, and a host may have grown to any size since."""
 
     async def story(t: Tables, url: str) -> None:
-        pool = PostgresPool(url)
+        pool = PostgresPool(url, PATIENT)
         unknown = text("ALTER TABLE urls SET (autovacuum_enabled = off)")
         await pool.write(lambda c: c.execute(unknown).close())
         await t.found(*links("a.example.com", range(5_000)))

@@ -1,14 +1,22 @@
 """A disk that was filled has no room for whoever writes there, and room again when it is emptied."""
 
 import asyncio
+import os
+import subprocess
+import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import asyncpg
 import pytest
 
+from shared.supervise import dying_with
 from tests.support.faults.disks import database, filled, mounted, of_tables
+from tests.support.orb_command import ROOT
 from tests.support.postgres import PostgresServer
+
+PATIENCE_S = 30.0
 
 
 def test_a_database_whose_disk_is_full_takes_nothing_until_there_is_room_and_keeps_what_it_has(
@@ -36,3 +44,30 @@ def test_a_database_whose_disk_is_full_takes_nothing_until_there_is_room_and_kee
         assert asyncio.run(told(url, rows)) == "INSERT 0 2000"
         assert asyncio.run(told(url, "DELETE FROM t")) == "DELETE 4000"
     assert not tables.is_mount()
+
+
+def test_a_disk_is_gone_when_whoever_mounted_it_was_killed(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from contextlib import ExitStack
+from pathlib import Path
+from tests.support.faults.disks import mounted
+with ExitStack() as stack:
+    print(mounted(stack, Path(sys.argv[1]), 1), flush=True)
+    time.sleep(3600)
+"""
+    with subprocess.Popen(
+        [*dying_with(os.getpid()), sys.executable, "-c", program, str(tmp_path)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    ) as run:  # fmt: skip
+        assert run.stdout is not None
+        refused = run.stdout.readline().strip()
+        if refused == "None":
+            assert tmp_path.is_mount()
+        run.kill()
+    deadline = time.monotonic() + PATIENCE_S
+    while tmp_path.is_mount():
+        assert time.monotonic() < deadline, "it is still there"
+        time.sleep(0.02)
+    if refused != "None":
+        pytest.skip(f"no small disk can be mounted: {refused}")

@@ -40,6 +40,10 @@ _OPTIONS: Final = {
     "max_connections": "60",
     "log_min_messages": "log",
 }
+PATIENT: Final = PostgresSettings(connect_s=60.0, idle_in_transaction_s=60.0, lock_s=61.0, statement_s=62.0)
+"""For tests that are about no limit of time: a process that a busy machine lets stand for the four seconds that masters
+have inside a transaction finds its session ended by the server, and "connection was closed"."""
+
 _LOOK_S: Final = 10.0
 """So long a look may wait for a server that is struck; asyncpg's own minute is beyond every bound of a test."""
 _FLUSHES: Final = "fsync = {}\ncommit_delay = {}\ncommit_siblings = 0\n"
@@ -266,9 +270,9 @@ class PostgresLook:
 async def postgres_tables(
     server: PostgresServer, *, partition: Partition = PARTITION, settings: PostgresSettings | None = None
 ) -> AsyncIterator[Tables]:
-    """A new database with one crawl, one partition claimed under term 1."""
+    """A new database with one crawl, one partition claimed under term 1; `settings`: PATIENT unless told otherwise."""
     url = await server.database()
-    store = await PostgresStore.open(url, settings)
+    store = await PostgresStore.open(url, settings or PATIENT)
     try:
         look = PostgresLook(url)
         try:

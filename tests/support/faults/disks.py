@@ -14,10 +14,14 @@ ARCHIVE_MIB: Final = 48
 TABLES_MIB: Final = 256
 """Of PostgreSQL's tables and indexes. Its log lies elsewhere and keeps its room: without any, the server dies."""
 BALLAST: Final = "ballast"
+_PATIENCE_S: Final = 30.0
 
 
 def mounted(stack: ExitStack, at: Path, mib: int) -> str | None:
-    """Mount a file system of that size on the folder, for the stack; the reason where the machine does not let us."""
+    """Mount a file system of that size on the folder, for the stack; the reason where the machine does not let us.
+
+    A process of its own takes the mount away, at the stack's end or with whoever dies before it.
+    """
     command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(at)]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -25,8 +29,16 @@ def mounted(stack: ExitStack, at: Path, mib: int) -> str | None:
         return "there is no mount here"
     if ended.returncode:
         return ended.stderr.strip() or f"mount ended with {ended.returncode}"
-    stack.callback(subprocess.run, ["umount", "--lazy", str(at)], check=True)
+    keeper = subprocess.Popen(
+        ["sh", "-c", 'cat && umount --lazy "$0"', str(at)], stdin=subprocess.PIPE, start_new_session=True
+    )
+    stack.callback(_let_go, keeper)
     return None
+
+
+def _let_go(keeper: "subprocess.Popen[bytes]") -> None:
+    keeper.communicate(timeout=_PATIENCE_S)
+    assert keeper.returncode == 0, keeper.args
 
 
 def of_tables(stack: ExitStack, served: PostgresServer) -> Path:
