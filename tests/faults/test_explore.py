@@ -35,6 +35,11 @@ FOUND = [
         * 4,
         id="masters that had asked another etcd watched nothing",  # --seed 3 --rounds 55, round 12
     ),
+    pytest.param(
+        33199,
+        (Fault(Kind.FILL, Who.DATABASE, None, after_s=0.5, hold_s=4.0, draw=0),) * 4,
+        id="masters ended for good when PostgreSQL's disk was full",  # --seed 33199 --rounds 12, round 3
+    ),
 ]
 """The seed, and the faults of the round in which it was found, more than once: no seed draws the moment."""
 
