@@ -38,7 +38,7 @@ FOUND = [
     pytest.param(
         33199,
         (Fault(Kind.FILL, Who.DATABASE, None, after_s=0.5, hold_s=4.0, draw=0),) * 4,
-        id="masters ended for good when PostgreSQL's disk was full",  # --seed 33199 --rounds 12, round 3
+        id="a master ended for good when PostgreSQL's disk was full",  # --seed 33199 --rounds 12, round 3
     ),
 ]
 """The seed, and the faults of the round in which it was found, more than once: no seed draws the moment."""
