@@ -294,9 +294,13 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
 async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:
     """The cluster's database, by its URL or path; waits for a server that is away."""
     if settings.database.startswith(("postgresql:", "postgres:")):
-        from shared.adapters.sql.postgres import PostgresStore  # its libraries are loaded where they are needed
+        from shared.adapters.sql.postgres import (  # its libraries are loaded where they are needed
+            PostgresSettings,
+            PostgresStore,
+        )
 
-        return await _waiting("database", lambda: PostgresStore.open(settings.database)), StoreKind.POSTGRESQL
+        pools = PostgresSettings(writers=settings.database_writers, readers=settings.database_readers)
+        return await _waiting("database", lambda: PostgresStore.open(settings.database, pools)), StoreKind.POSTGRESQL
     return await SqliteStore.open(_sqlite_file(settings), synchronous=settings.synchronous), StoreKind.SQLITE
 
 

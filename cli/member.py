@@ -50,6 +50,8 @@ _MASTER: Final = {
     "--items-age-s": ("items_age_s", "S", "older items leave their stream (default: a week)"),
     "--items-bytes": ("items_bytes", "N", "above this size the oldest items leave their stream (default: 512 MiB)"),
     "--database-bytes": ("database_bytes", "N", "the size at which PostgreSQL counts as full (default: none)"),
+    "--database-writers": ("database_writers", "N", "connections that write to PostgreSQL (default: 8)"),
+    "--database-readers": ("database_readers", "N", "connections that read from PostgreSQL (default: 4)"),
     "--reports-bytes": ("reports_bytes", "N", "what reports may take in NATS (default: what it has)"),
     "--nats-store": ("nats_store", "DIR", "the folder of NATS's files, where it is on this machine: watches its disk"),
     "--event-streams": ("event_streams", "N", "clients that may follow events here at once (default: 64)"),

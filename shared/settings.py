@@ -109,7 +109,8 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     exports; `body_bytes`: of a request. `pool_visits` and `pool_workers`: visits that the workers of a pool may have in
     hand together, and workers of it that may wait for some; `reports_per_partition`: of a kind, in NATS;
     `robots_bytes`: robots.txt kept there. `database_bytes`: the size at
-    which a PostgreSQL database counts as full, `reports_bytes` what reports may take in NATS, 0 both: no bound;
+    which a PostgreSQL database counts as full, `database_writers` and `database_readers`: connections to it that a
+    master has at most for each of these, `reports_bytes` what reports may take in NATS, 0 both: no bound;
     `nats_store`: the folder of NATS's files, where it lies on this machine. `member_ttl_s`: after so long a silence it
     counts as dead. The rest as in MasterSettings.
     """
@@ -152,6 +153,8 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     reports_per_partition: Annotated[int, Meta(ge=100, le=100_000_000)] = 100_000
     robots_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     database_bytes: Annotated[int, Meta(ge=0)] = 0
+    database_writers: Annotated[int, Meta(ge=1, le=1000)] = 8
+    database_readers: Annotated[int, Meta(ge=1, le=1000)] = 4
     reports_bytes: Annotated[int, Meta(ge=0)] = 0
     nats_store: Path | None = None
     memory_bytes: Annotated[int, Meta(ge=0)] = 0

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
+from api.main import open_store
 from shared.adapters.sql.fence import pass_fence
 from shared.adapters.sql.postgres import PostgresPool, PostgresSettings, PostgresStore, patient_engine, patiently
 from shared.domain.errors import Permanent, Transient, Unusable
 from shared.domain.ids import Term
 from shared.domain.ledger import DeadLetter
+from shared.settings import ClusterMasterSettings
 from tests.support.cut_wire import cut_wire
 from tests.support.postgres import PostgresLook, PostgresServer, postgres, postgres_tables
 from tests.support.stopped import LETTER, buries, letters, stopped
@@ -257,6 +259,28 @@ def test_a_pool_that_is_exhausted_is_transient_and_says_who_has_its_connections(
         await pool.close()
 
     on_postgres(story)
+
+
+def test_a_master_holds_as_many_connections_as_it_is_told(postgres_server: PostgresServer) -> None:
+    async def story() -> None:
+        settings = ClusterMasterSettings(
+            id="m1", etcd="http://nowhere:1", nats_url="nats://nowhere:1", database=await postgres_server.database(),
+            database_writers=3, database_readers=2,
+        )  # fmt: skip
+        store, _ = await open_store(settings)
+        try:
+            assert "3 writers and 2 readers" in repr(store)
+            others = "datname = current_database() AND pid <> pg_backend_pid()"
+            sessions = f"SELECT count(*) FROM pg_stat_activity WHERE {others}"
+            sleeping = "SELECT pg_sleep(0.05)"
+            await asyncio.gather(
+                *(store.executor.write(lambda c: c.execute(text(sleeping)).close()) for _ in range(12))
+            )
+            assert await store.executor.read(lambda c: c.execute(text(sessions)).scalar_one()) == 3
+        finally:
+            await store.close()
+
+    asyncio.run(story())
 
 
 def test_limits_under_which_no_takeover_could_succeed_are_refused() -> None:

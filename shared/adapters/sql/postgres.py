@@ -175,8 +175,8 @@ class PostgresPool:
         who = ", ".join(f"{where} for {now - since:.1f} s" for where, since in sorted(self._taken, key=itemgetter(1)))
         return (
             f"no connection to the database became free within {self._settings.statement_s:g} s; taken by"
-            f" {who or 'nobody that runs a transaction'}. Look at what these wait for in pg_stat_activity, or own fewer"
-            " partitions with each master"
+            f" {who or 'nobody that runs a transaction'}. Look at what these wait for in pg_stat_activity, allow each"
+            " master more connections (database_writers, database_readers), or own fewer partitions with each"
         )
 
 
