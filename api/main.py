@@ -23,7 +23,7 @@ from shared.adapters.local.room import disk_of, memory_of_process
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import installed_list, use_list, use_snapshot
 from shared.adapters.nats.broker import NatsBroker
-from shared.adapters.nats.settings import StreamSettings, nats_tls_of
+from shared.adapters.nats.settings import StreamSettings, nats_tls_of, streams_of
 from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
@@ -140,26 +140,13 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
         stack.push_async_callback(store.close)
         partitions, suffixes = await store.open_cluster(settings.partitions, installed_list(), clock.unix_ms())
         use_list(suffixes)
-        streams = StreamSettings(
-            replicas=settings.nats_replicas,
-            ack_wait_s=settings.ack_wait_s,
-            events_age_s=settings.events_age_s,
-            events_bytes=settings.events_bytes,
-            items_age_s=settings.items_age_s,
-            items_bytes=settings.items_bytes,
-            reports_bytes=settings.reports_bytes or -1,
-            reports_per_subject=settings.reports_per_partition,
-            max_ack_pending=settings.pool_visits,
-            max_waiting=settings.pool_workers,
-            robots_bytes=settings.robots_bytes,
-        )
         broker = await _waiting(
             "nats",
             lambda: NatsBroker.connect(
                 listed(settings.nats_url),
                 token=settings.nats_token,
                 name=settings.id,
-                settings=streams,
+                settings=streams_of(settings),
                 tls=nats_tls_of(settings),
             ),
         )

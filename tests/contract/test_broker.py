@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.nats import NatsBroker, StreamSettings
+from shared.adapters.nats import NatsBroker, StreamSettings, talk
 from shared.domain.errors import OwnershipLost, Permanent, Refused, Transient, Unusable
 from shared.domain.ids import Partition
 from shared.wire import subjects
@@ -403,3 +403,29 @@ def unused_port(tmp_path: Path) -> int:
     gone = BrokerServer(tmp_path / "gone")
     gone.kill()
     return gone.endpoint.port
+
+
+def test_a_question_beyond_those_that_are_open_is_not_answered_and_may_be_asked_again(
+    server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(talk, "_OPEN_QUESTIONS", 2)
+
+    async def run() -> None:
+        taken, answered = asyncio.Queue[bytes](), asyncio.Event()
+
+        async def reply(question: bytes) -> bytes:
+            taken.put_nowait(question)
+            await answered.wait()
+            return question
+
+        async with server.broker() as owner, server.broker(declare=False) as asker, owner.answer(P, reply):
+            open_ones = [asyncio.create_task(asker.ask(P, b"%d" % number, 30.0)) for number in range(2)]
+            assert {await taken.get(), await taken.get()} == {b"0", b"1"}
+            with pytest.raises(Transient):
+                await asker.ask(P, b"2", 0.5)
+            assert taken.empty(), "it was not taken up"
+            answered.set()
+            assert await asyncio.gather(*open_ones) == [b"0", b"1"]
+            assert await asker.ask(P, b"2", 30.0) == b"2"
+
+    asyncio.run(run())

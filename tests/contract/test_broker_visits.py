@@ -1,6 +1,7 @@
 """The Broker port's promises about shards: one at a time on a host slot, delivered until acknowledged, never lost."""
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -9,9 +10,11 @@ from functools import partial
 import pytest
 
 from shared.adapters.nats import NatsBroker
+from shared.adapters.nats.streams import VISITS_CONSUMER
 from shared.domain.errors import Refused, Transient
 from shared.domain.ids import HostId, Partition
 from shared.ports.broker import QueuedVisit, VisitMessage
+from shared.wire.subjects import visits_stream
 from tests.support.broker import POOL, BrokerServer, persist
 from tests.support.broker import server as server
 
@@ -342,3 +345,26 @@ def test_settling_while_the_broker_is_away_is_transient_and_works_afterwards(ser
             await queue(broker, 1, 2)
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_worker_beyond_those_that_may_wait_is_refused_and_has_its_turn_later(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker(max_waiting=1) as broker, server.broker(declare=False) as other:
+            waiting = asyncio.create_task(broker.pull_visits(POOL, 1, 30.0))
+            await waits(broker)
+            with pytest.raises(Transient, match=r"cannot pull from the queue of pool .*: 409 .*MaxWaiting"):
+                await other.pull_visits(POOL, 1, 30.0)
+            await queue(broker, 0, 1)
+            (first,) = await waiting
+            await queue(broker, 1, 2)
+            (second,) = await persist(lambda: other.pull_visits(POOL, 1, 30.0))
+            assert (hosts([first]), hosts([second])) == ([0], [1])
+
+    asyncio.run(run())
+
+
+async def waits(broker: NatsBroker) -> None:
+    """Until the pool's queue has a pull open."""
+    info = f"$JS.API.CONSUMER.INFO.{visits_stream(POOL)}.{VISITS_CONSUMER}"
+    while not json.loads((await broker._connection.request(info, b"", 5.0)).data)["num_waiting"]:  # noqa: ASYNC110  it tells nobody
+        await asyncio.sleep(0.01)

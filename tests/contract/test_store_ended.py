@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Engine, event, text
 
 from shared.adapters.sql import ended
 from shared.adapters.sql.overview import SqlOverview
@@ -17,6 +17,7 @@ from shared.domain.command import collection_of
 from shared.domain.crawl_state import CANCELLED, COMPLETE
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Partition
+from tests.support.ended import ending
 from tests.support.plans import accesses, recorded
 from tests.support.tables import NOW_MS, PARTITION, Tables, link, links, sqlite_tables
 
@@ -140,25 +141,6 @@ async def looks(t: Tables) -> None:
 def executor_of(t: Tables) -> Executor:
     assert isinstance(t.store, SqlStore)
     return t.store.executor
-
-
-def ending(connection: Connection, crawls: int) -> None:
-    """Let there be so many more crawls that were finished, with all that is counted of them."""
-    last = connection.execute(text("SELECT max(crawl_id) FROM crawls")).scalar_one()
-    connection.execute(
-        text(
-            "INSERT INTO crawls (name, revision, state, finished_reason, created_at_ms)"
-            " VALUES (:name, 1, 'finished', 'complete', 0)"
-        ),
-        [{"name": f"ended-{last}-{n}"} for n in range(crawls)],
-    )
-    for statement in (
-        "INSERT INTO crawl_revisions (crawl_id, revision, spec, created_at_ms)"
-        " SELECT crawl_id, 1, '{}', 0 FROM crawls WHERE crawl_id > :last",
-        "INSERT INTO crawl_counters (crawl_id, partition) SELECT c.crawl_id, p.partition FROM crawls c, partitions p"
-        " WHERE c.crawl_id > :last",
-    ):
-        connection.execute(text(statement), {"last": last})
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from cli.crawl import configure
 from cli.exits import Exit, Usage
 from cli.main import main
 from cli.spec import FLAGS, changed_fields, seed_urls, stored
+from cli.up import MEMBERS_MOST
 from cli.wanted import judged
 from shared.domain.crawl import CrawlSpec, ScopeMode
 from shared.domain.spec_parse import parse_spec
@@ -190,3 +191,9 @@ def test_another_crawls_folder_is_not_taken(tmp_path: Path) -> None:
 def test_changed_seeds_are_told_by_their_urls() -> None:
     old, new = parse_spec({"seeds": [URL]}), parse_spec({"seeds": ["https://a.example/", "https://b.example/"]})
     assert changed_fields(old, new) == [f"seeds: {URL} -> https://a.example/, https://b.example/"]
+
+
+def test_a_cluster_on_one_machine_has_a_bounded_number_of_members(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--masters", "--workers"):
+        assert main(["up", flag, str(MEMBERS_MOST + 1)]) == Exit.USAGE
+        assert f"expected a whole number up to {MEMBERS_MOST}" in capsys.readouterr().err

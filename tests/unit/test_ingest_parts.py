@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.frontier.burying import _EVIDENCE_CHARS, letter_of
 from api.frontier.ingest import parts
 from shared.ports.broker import Delivered
 
@@ -25,3 +26,9 @@ def test_parts_are_the_reports_in_their_order_each_as_large_as_it_may_be(sizes: 
 
 def test_a_report_that_is_larger_by_itself_is_applied_alone() -> None:
     assert [len(part) for part in parts(reports([1, 99, 1, 1]), 10)] == [1, 1, 2]
+
+
+def test_the_evidence_of_a_dead_letter_is_cut_and_its_payload_is_kept_whole() -> None:
+    report = Delivered(1, 7_000_000, b"\xff" * 5000)
+    letter = letter_of("outcome", report, "x" * 5000)
+    assert (letter.evidence, letter.payload, letter.at_ms) == ("x" * _EVIDENCE_CHARS, report.data, 7)

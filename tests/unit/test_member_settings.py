@@ -12,7 +12,9 @@ from cli.effective import KINDS, in_file
 from cli.exits import Usage
 from cli.main import main
 from shared.adapters.etcd.settings import etcd_of
+from shared.adapters.nats.settings import StreamSettings, streams_of
 from shared.domain.errors import Unusable
+from shared.domain.ids import MAX_PARTITIONS
 from shared.settings import ClusterMasterSettings, ClusterWorkerSettings, from_environment, listed, masked
 from shared.tls import TlsSettings
 
@@ -211,3 +213,24 @@ def test_what_is_missing_is_shown_as_missing_and_is_an_error_in_the_end(
 def test_a_name_that_is_no_key_is_refused_at_once(name: str) -> None:
     with pytest.raises(Unusable, match="id"):
         from_environment(ClusterMasterSettings, {**TOLD, "ORB_ID": name})
+
+
+def test_more_partitions_than_numbers_of_hosts_have_room_for_are_refused_at_the_start() -> None:
+    told = {**TOLD, "ORB_PARTITIONS": str(MAX_PARTITIONS)}
+    assert from_environment(ClusterMasterSettings, told).partitions == MAX_PARTITIONS
+    with pytest.raises(Unusable, match=r"partitions \(ORB_PARTITIONS\): .*<= 4096"):
+        from_environment(ClusterMasterSettings, {**told, "ORB_PARTITIONS": str(MAX_PARTITIONS + 1)})
+
+
+def test_what_a_master_is_told_of_nats_is_what_the_streams_are_declared_with() -> None:
+    told = {
+        "ORB_REPORTS_PER_PARTITION": "500",
+        "ORB_POOL_VISITS": "70",
+        "ORB_POOL_WORKERS": "7",
+        "ORB_ROBOTS_BYTES": "2000000",
+        "ORB_REPORTS_BYTES": "3000000",
+    }
+    streams = streams_of(from_environment(ClusterMasterSettings, {**TOLD, **told}))
+    assert (streams.reports_per_subject, streams.max_ack_pending, streams.max_waiting) == (500, 70, 7)
+    assert (streams.robots_bytes, streams.reports_bytes) == (2_000_000, 3_000_000)
+    assert streams_of(from_environment(ClusterMasterSettings, TOLD)) == StreamSettings()

@@ -1,11 +1,18 @@
 """Which places in a queue no shard should stand on."""
 
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
 from api.frontier.leases import Leases
-from api.frontier.strays import unheld
-from shared.domain.ids import CrawlId, HostId, LeaseId, Revision
+from api.frontier.ownership import FrontierSettings, Ownership
+from api.frontier.strays import AT_ONCE, Strays, unheld
+from shared.adapters.local.clock import SystemClock
+from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision
 from shared.domain.ledger import LeaseRow
-from shared.ports.broker import QueuedVisit
+from shared.ports.broker import QueuedVisit, StoredVisit
 from shared.wire import subjects
+from shared.wire.messages import Shard, encode
 
 
 def test_a_place_is_held_by_pool_host_and_slot_together() -> None:
@@ -22,3 +29,45 @@ def test_a_subject_names_its_place_and_nothing_else_does() -> None:
     assert [subjects.queued_visit(other) for other in ("visits.eu.1.2", "visits.eu.1.x.0", "reports.1.outcome")] == [
         None, None, None,
     ]  # fmt: skip
+
+
+class Queued:
+    """A broker with shards of no lease, of which it notes what is dropped."""
+
+    def __init__(self, hosts: int) -> None:
+        self.places = {QueuedVisit("default", HostId(number), 0) for number in range(hosts)}
+        self.looked_at = 0
+
+    async def queued_visits(self, partition: Partition) -> list[QueuedVisit]:
+        return list(self.places)
+
+    async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit:
+        self.looked_at += 1
+        shard = Shard(place.host_id + 1, 1, 1, place.host_id, "h.test", 0, 0, [])
+        return StoredVisit(place.host_id + 1, encode(shard))
+
+    async def drop_visit(self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int) -> None:
+        self.places.remove(QueuedVisit(pool, HostId(host_id), slot))
+
+
+def test_so_many_shards_without_a_lease_are_dropped_at_a_turn_and_the_others_at_the_next() -> None:
+    broker = Queued(AT_ONCE + 10)
+
+    async def proven() -> bool:
+        return True
+
+    async def story() -> list[int]:
+        own = SimpleNamespace(
+            clock=SystemClock(),
+            settings=FrontierSettings(strays_s=0.0, sweep_s=0.0),
+            strays_suspected=False,
+            broker=broker,
+            partition=Partition(0),
+            leases=Leases(grant_s=30.0),
+        )
+        strays = Strays(cast(Ownership, own))
+        strays._term_proven = proven  # type: ignore[method-assign]  # of it other tests speak
+        return [await strays.once() for _ in range(4)]
+
+    assert asyncio.run(story()) == [0, AT_ONCE, 10, 0]
+    assert broker.looked_at == AT_ONCE + 10

@@ -46,6 +46,23 @@ class StreamSettings:
     unsent_bytes: int = 64 * MIB
 
 
+def streams_of(settings: ClusterMasterSettings) -> StreamSettings:
+    """As a master of a cluster is told them."""
+    return StreamSettings(
+        replicas=settings.nats_replicas,
+        ack_wait_s=settings.ack_wait_s,
+        max_ack_pending=settings.pool_visits,
+        max_waiting=settings.pool_workers,
+        reports_per_subject=settings.reports_per_partition,
+        reports_bytes=settings.reports_bytes or -1,
+        robots_bytes=settings.robots_bytes,
+        events_age_s=settings.events_age_s,
+        events_bytes=settings.events_bytes,
+        items_age_s=settings.items_age_s,
+        items_bytes=settings.items_bytes,
+    )
+
+
 def nats_tls_of(settings: ClusterMasterSettings | WorkerSettings) -> TlsSettings | None:
     """What a process of a cluster is told of TLS to NATS; None in a local crawl, whose broker is on the loopback."""
     if isinstance(settings, ClusterMasterSettings | ClusterWorkerSettings):
