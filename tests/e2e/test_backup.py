@@ -124,13 +124,14 @@ def orb_check(backup: Path) -> str:
     return ended.stderr.decode()
 
 
-@pytest.mark.slow
 def test_a_cluster_of_one_machine_goes_on_in_a_new_folder_from_its_backup(
     web: Callable[..., Web], tmp_path: Path
 ) -> None:
-    site = web(SyntheticSite(pages=300, hosts=4))
+    site = web(SyntheticSite(pages=120, hosts=4))
+    small = ("--masters", "1", "--workers", "1")
+    waits = {"ORB_GRANT_S": "2", "ORB_ACK_WAIT_S": "2"}  # what was in hand rests for both
     first, second, backup = tmp_path / "first", tmp_path / "second", tmp_path / "backup"
-    with upped(first) as up:
+    with upped(first, *small, settings=waits) as up:
         key = up.key
         spec = {
             "seeds": [f"{site.origins[0]}/"],
@@ -139,13 +140,13 @@ def test_a_cluster_of_one_machine_goes_on_in_a_new_folder_from_its_backup(
             "egress": {"allow": ["127.0.0.0/8"]},
         }
         assert up.ask("POST", "/v1/crawls", {"name": "docs", "spec": spec}).status_code == 201
-        site.wait_served(30)
+        site.wait_served(20)
         orb("backup", "--dir", first, backup)
         orb("db", "check", "--dir", first)
         up.killed()
     orb("restore", "--dir", second, backup)
     orb("restore", "--dir", second, backup, code=2)
-    with upped(second) as up:
+    with upped(second, *small, settings=waits) as up:
         assert up.key is None, "the keys are those of before"
         up.key = key
         up.until(lambda: up.ask("GET", "/v1/crawls/docs").json()["state"] == "finished", "the crawl is finished")
