@@ -3,10 +3,13 @@
 import pytest
 
 from api.control.finishing import finished
+from api.control.tuning import limits_of, started_as
 from api.frontier.granting import Granting
 from shared.domain.command import CommandKind
+from shared.domain.config import HotConfig, MasterPart, master_tuning
 from shared.domain.frontier import UrlState
 from shared.wire.messages import Begin, Extend, Go, Gone, Superseded, Wait, encode
+from tests.support import simcluster
 from tests.support.simclock import EPOCH_MS, Fault
 from tests.support.simcluster import PARTITION, Cluster
 from tests.support.simhand import Hand, Start, leases, shard_of
@@ -174,6 +177,27 @@ def test_a_single_url_is_buried_after_five_grants_and_can_be_retried(start: Star
     cluster.command(CommandKind.RETRY_FAILED)
     cluster.world.run_for(0.5)
     assert hand.states()[url(0)][0] in (QUEUED, LEASED)
+    cluster.assert_kept()
+
+
+def test_operators_say_after_how_many_grants_a_shard_is_split_and_a_url_buried(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = HotConfig(master=MasterPart(split_after=1, bury_after=2))
+    turned = limits_of(simcluster.SETTINGS, master_tuning(wanted, started_as(simcluster.SETTINGS, "info")))
+    monkeypatch.setattr(simcluster, "SETTINGS", turned)
+    cluster, hand = start(2)
+    message, shard = hand.pull()
+    hand.go(shard, 1, "victim1")
+    expire(cluster)
+    assert isinstance(hand.begin(shard, 2), Gone), "it is cut smaller"
+    hand.wait(message.ack())
+    smaller = shard_of(hand)
+    for delivery in (1, 2):
+        hand.go(smaller, delivery, f"victim{delivery}")
+        expire(cluster)
+    assert isinstance(hand.begin(smaller, 3), Gone)
+    assert list(hand.states().values()).count((FAILED, "poison")) == 1
     cluster.assert_kept()
 
 
