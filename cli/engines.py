@@ -114,21 +114,13 @@ async def executing(database: str) -> AsyncIterator["Executor"]:
 async def broker_of(settings: ClusterMasterSettings) -> AsyncIterator["NatsBroker"]:
     """The cluster's broker. Transient while it is away, Unusable when it refuses us."""
     from shared.adapters.nats.broker import NatsBroker
-    from shared.adapters.nats.settings import StreamSettings, nats_tls_of
+    from shared.adapters.nats.settings import nats_tls_of, streams_of
 
-    streams = StreamSettings(
-        replicas=settings.nats_replicas,
-        ack_wait_s=settings.ack_wait_s,
-        events_age_s=settings.events_age_s,
-        events_bytes=settings.events_bytes,
-        items_age_s=settings.items_age_s,
-        items_bytes=settings.items_bytes,
-    )
     broker = await NatsBroker.connect(
         listed(settings.nats_url),
         token=settings.nats_token,
         name=f"orb-{settings.id}",
-        settings=streams,
+        settings=streams_of(settings),
         tls=nats_tls_of(settings),
     )
     try:

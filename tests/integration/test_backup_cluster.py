@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -45,6 +46,7 @@ pytestmark = [
 ]
 
 PARTITION = Partition(0)
+PER_PARTITION = 50_000
 SPEC = parse_spec({"seeds": ["http://a.test/"]})
 THREE = StreamSettings(replicas=3)
 
@@ -67,6 +69,7 @@ def told(nats: NatsCluster, database: Path) -> ClusterMasterSettings:
         nats_cert=nats.tls.cert,
         nats_key=nats.tls.key,
         nats_replicas=3,
+        reports_per_partition=PER_PARTITION,
         database=str(database),
     )
 
@@ -127,14 +130,13 @@ class Finders:
             await asyncio.sleep(0.01)
 
 
-async def leader(nats: NatsCluster, stream: str) -> tuple[int, int]:
-    """Which server leads the stream, and on how many it is kept."""
+async def looked_at(nats: NatsCluster, stream: str) -> dict[str, Any]:
+    """The stream, as its leader tells of it."""
     connection = await Connection.open(nats.urls, token=None, name="look", settings=THREE, tls=nats.tls)
     try:
-        info = await demand(connection, f"STREAM.INFO.{stream}", None, 10.0)
+        return await demand(connection, f"STREAM.INFO.{stream}", None, 10.0)
     finally:
         await connection.close()
-    return int(info["cluster"]["leader"].removeprefix("nats-")), info["config"]["num_replicas"]
 
 
 def test_a_backup_of_three_servers_has_all_that_was_acknowledged_though_one_dies_under_it(
@@ -155,8 +157,8 @@ def test_a_backup_of_three_servers_has_all_that_was_acknowledged_though_one_dies
             async def later(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
                 await finders.reach(len(finders.acknowledged) + 20)
                 between.append(len(finders.acknowledged))
-                number, _ = await leader(nats, REPORTS)
-                nats.servers[number].kill()
+                leader: str = (await looked_at(nats, REPORTS))["cluster"]["leader"]
+                nats.servers[int(leader.removeprefix("nats-"))].kill()
                 return await unread(broker, positions)
 
             monkeypatch.setattr(taking, "unread", later)
@@ -170,7 +172,9 @@ def test_a_backup_of_three_servers_has_all_that_was_acknowledged_though_one_dies
         settings = told(nats, tmp_path / "b.db")
         await restore(Backup(tmp_path / "backup"), settings)
         for stream in (REPORTS, EVENTS, ITEMS):
-            assert (await leader(nats, stream))[1] == 3, stream
+            assert (await looked_at(nats, stream))["config"]["num_replicas"] == 3, stream
+        bound = (await looked_at(nats, REPORTS))["config"]["max_msgs_per_subject"]
+        assert bound == PER_PARTITION, "a restore has room for what the cluster had room for"
         store = await SqliteStore.open(tmp_path / "b.db")
         try:
             rows = await store.executor.read(lambda c: c.exec_driver_sql(f"SELECT url FROM {URLS} u").all())
