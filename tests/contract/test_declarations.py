@@ -89,6 +89,26 @@ def test_what_was_declared_before_declarations_were_numbered_is_declared_anew(se
     asyncio.run(story())
 
 
+def test_a_master_with_another_number_of_waiting_workers_starts_on_the_queue_that_is_there(
+    server: BrokerServer,
+) -> None:
+    """NATS takes no other for a consumer that it has: told one, the master would wait for ever. All else is set."""
+
+    async def waiting(max_waiting: int, max_ack_pending: int) -> tuple[int, int]:
+        chosen = {"max_waiting": max_waiting, "max_ack_pending": max_ack_pending}
+        async with server.broker(declare=False, **chosen) as broker:
+            await broker.declare([POOL])
+            queue = f"CONSUMER.INFO.{visits_stream(POOL)}.{streams.VISITS_CONSUMER}"
+            config = (await demand(broker._connection, queue, None, 5.0))["config"]
+        return config["max_waiting"], config["max_ack_pending"]
+
+    async def story() -> None:
+        assert await waiting(10, 100) == (10, 100)
+        assert await waiting(20, 200) == (10, 200)
+
+    asyncio.run(story())
+
+
 def test_a_change_of_what_is_declared_is_another_declaration() -> None:
     """Else two releases that are both at work undo each other's at every start."""
     defaults = StreamSettings()

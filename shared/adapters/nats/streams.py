@@ -6,6 +6,8 @@ upgraded, a master of the release before that starts takes nothing of it back.
 
 from typing import Any, Final
 
+import structlog
+
 from shared.adapters.nats.connection import Connection
 from shared.adapters.nats.jetstream import (
     NO_RESOURCES,
@@ -20,6 +22,8 @@ from shared.adapters.nats.settings import StreamSettings
 from shared.domain.errors import Permanent
 from shared.wire import subjects
 from shared.wire.items import EVERY_ITEM, ITEMS
+
+log = structlog.get_logger(__name__)
 
 VISITS_CONSUMER: Final = "visits"
 ROBOTS_STREAM: Final = f"KV_{subjects.ROBOTS_BUCKET}"
@@ -192,12 +196,22 @@ def _refuse_loss(info: dict[str, Any], wanted: dict[str, Any]) -> None:
 async def _declare_consumer(connection: Connection, stream: str, unsigned: dict[str, Any], wait_s: float) -> None:
     wanted = signed(unsigned)
     info = await call(connection, f"CONSUMER.INFO.{stream}.{wanted['name']}", None, wait_s)
-    if isinstance(info, dict) and stands(info["config"], wanted):
-        return
+    if isinstance(info, dict):
+        wanted = _keeping_waiting(stream, wanted, info["config"])
+        if stands(info["config"], wanted):
+            return
     body = {"stream_name": stream, "config": wanted}
     answer = await call(connection, f"CONSUMER.CREATE.{stream}.{wanted['name']}", body, wait_s)
     if isinstance(answer, ApiError):
         raise failure(answer, f"cannot declare consumer {wanted['name']} of {stream}")
+
+
+def _keeping_waiting(stream: str, wanted: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    """What is wanted of a consumer, with the `max_waiting` that it was made with: a server refuses another one."""
+    kept = current.get("max_waiting", wanted["max_waiting"])
+    if kept != wanted["max_waiting"]:
+        log.warning("consumer.kept", stream=stream, max_waiting=kept, wanted=wanted["max_waiting"])
+    return {**wanted, "max_waiting": kept}
 
 
 def _unbounded(limit: int) -> float:
