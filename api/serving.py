@@ -37,10 +37,12 @@ class _Server(uvicorn.Server):
 class _Bounded(HttpToolsProtocol):
     """Refuses heads, and trailers, above `HEAD_BYTES` (up to one read more): the parser would collect them without end.
 
-    Queries are taken as long as they come; the parser's own way with addresses ends at 64 KiB.
+    Queries are taken as long as they come; the parser's own way with addresses ends at 64 KiB. Trailers are left out:
+    among the headers, as the parser has them, they would say what no proxy before us has seen.
     """
 
     _collected = 0
+    _headed = False
 
     def data_received(self, data: bytes) -> None:
         self._collected += len(data)
@@ -55,8 +57,16 @@ class _Bounded(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
+    def on_message_begin(self) -> None:
+        self._headed = False
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._headed:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._collected = 0
+        self._collected, self._headed = 0, True
         if len(self.url) <= _PARSED_BYTES:
             super().on_headers_complete()
             return
