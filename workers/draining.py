@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from shared.domain.errors import Transient
+from shared.domain.errors import Permanent, Transient, Unusable
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.supervise import Tasks
@@ -18,8 +18,8 @@ LAST_REPORTS_S: Final = 10.0
 """How long, after the grace, the last reports may take before the shards are handed back instead."""
 
 SILENT_S: Final = 5.0
-"""A broker that has answered nothing for so long by then is not waited for: its reports are those of shards that come
-again."""
+"""A broker that has answered nothing for so long by then, or only that it keeps no reports, is not waited for: they are
+those of shards that come again."""
 
 _ASK_S: Final = 0.5
 
@@ -40,13 +40,13 @@ async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Cloc
 
 
 async def listen(broker: Broker, clock: Clock, silent: asyncio.Event) -> None:
-    """Keep `silent` as it is: set while the broker has answered nothing for SILENT_S since this began; until
-    cancelled."""
+    """Keep `silent` as it is: set while the broker has answered nothing for SILENT_S since this began, or only that
+    it keeps no reports; until cancelled."""
     heard = clock.elapsed()
     while True:
         try:
             await broker.reports_state()
-        except Transient:
+        except (Transient, Permanent, Unusable):
             if clock.elapsed() - heard >= SILENT_S:
                 silent.set()
         else:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from shared.domain.errors import Transient
+from shared.domain.errors import Permanent, Transient, Unusable
 from shared.ports.broker import Broker, VisitMessage
 from shared.ports.clock import Clock
 from shared.supervise import Tasks
@@ -29,8 +29,9 @@ class Hand:
 class Silent:
     """A broker that answers nothing, each time for as long as its adapter waits."""
 
-    def __init__(self, clock: Hand) -> None:
+    def __init__(self, clock: Hand, error: Exception | None = None) -> None:
         self._clock = clock
+        self._error = error or Transient("no answer")
         self.asked = 0
         self.answers = False
 
@@ -38,7 +39,7 @@ class Silent:
         self.asked += 1
         if not self.answers:
             self._clock.now += SILENT_S
-            raise Transient("no answer")
+            raise self._error
 
 
 class Halted:
@@ -59,10 +60,14 @@ async def drained(broker: Silent, clock: Hand) -> bool:
     return visiting.halted
 
 
-def test_a_broker_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [Transient("no answer"), Permanent("no such stream"), Unusable("JetStream is off")])
+def test_a_broker_that_does_not_answer_or_keeps_no_reports_is_not_waited_for(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the worker end by its error, before the shards are handed back."""
     monkeypatch.setattr(draining, "LAST_REPORTS_S", 3600.0)
     clock = Hand()
-    assert asyncio.run(drained(Silent(clock), clock))
+    assert asyncio.run(drained(Silent(clock, error), clock))
 
 
 def test_a_broker_that_answers_has_the_time_of_the_last_reports(monkeypatch: pytest.MonkeyPatch) -> None:
