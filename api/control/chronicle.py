@@ -105,6 +105,7 @@ class Chronicle:
         self._look_at_members()
         if await self._crawls_changed(now_s):
             self._look_at_crawls(await self._overview.standings())
+            self._whole_at = now_s
         await self._look_at_letters()
         if now_s - self._progress_at >= PROGRESS_S:
             self._progress_at = now_s
@@ -161,12 +162,13 @@ class Chronicle:
 
     async def _crawls_changed(self, now_s: float) -> bool:
         """Whether all crawls are to be looked at: an operator has changed something, or one that is worked on is not as
-        it was. Lines of the audit log may be seen out of their order, so now and then they are in any case."""
+        it was. Lines of the audit log may be seen out of their order, so now and then they are in any case. Until they
+        were looked at (`_whole_at`), they are to be."""
         line = await self._overview.newest_line()  # before the crawls are read: what comes later is seen by the next
         moving = {each.crawl_id: each for each in await self._overview.standings(worked_on=True)}
         if moving == self._moving and line == self._line and now_s - self._whole_at < _WHOLE_S:
             return False
-        self._moving, self._line, self._whole_at = moving, line, now_s
+        self._moving, self._line, self._whole_at = moving, line, float("-inf")
         return True
 
     def _look_at_crawls(self, standings: Sequence[CrawlStanding]) -> None:

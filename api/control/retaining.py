@@ -37,11 +37,12 @@ class Retaining:
         for what in Kept:
             if self._clock.elapsed() < self._rests_until.get(what, float("-inf")):
                 continue
-            place = self._places.pop(what, "")
+            place = self._places.get(what, "")
             try:
                 forgotten = await self._retained.forget(what, self._rules(), self._clock.unix_ms(), place)
             except Permanent as error:  # of one kind; the others go on
                 log.error("retention.failed", what=what, error=str(error))
+                self._places.pop(what, None)
                 self._rests_until[what] = self._clock.elapsed() + REST_S
                 continue
             if forgotten.rows:
@@ -49,4 +50,5 @@ class Retaining:
             if forgotten.place:
                 self._places[what] = forgotten.place
             else:
+                self._places.pop(what, None)
                 self._rests_until[what] = self._clock.elapsed() + REST_S

@@ -1,7 +1,7 @@
 """What the leader tells of crawls, members and dead letters, and that the next one goes on where it ended."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,11 @@ from shared.adapters.sql.store import SqlStore
 from shared.domain.access import Role
 from shared.domain.crawl_state import Verb
 from shared.domain.declared import Declaration
+from shared.domain.errors import Transient
 from shared.domain.frontier import CrawlState, UrlState
 from shared.domain.ids import Term
 from shared.domain.ledger import DeadLetter
+from shared.ports.overview import CrawlStanding
 from shared.wire.events import EVENTS, EVERY_EVENT, Event, EventKind, decode_event, encode_event, event_subject
 from shared.wire.keys import MemberRecord
 from tests.support.api import SOMEONE, api
@@ -168,6 +170,31 @@ def test_what_operators_and_the_leader_make_of_a_crawl_is_told_once_and_in_order
         await s.turn(Verb.RESET)
         await leader.look()
         assert sorted(await s.of_crawls()) == ["docs created", "docs deleted", "docs started"]
+
+    on_stage(story)
+
+
+def test_a_change_that_could_not_be_looked_at_is_looked_at_by_the_next_pass(
+    on_stage: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Stage) -> None:
+        leader, standings = stage.leader(), SqlOverview.standings
+        await stage.tables.store.set_state(stage.tables.crawl_id, CrawlState.RUNNING, None, NOW_MS)
+        await leader.look()
+        await stage.told()
+        await stage.turn(Verb.PAUSE)
+
+        async def away(overview: SqlOverview, *, worked_on: bool = False) -> Sequence[CrawlStanding]:
+            if not worked_on:
+                raise Transient("the database is away")
+            return await standings(overview, worked_on=worked_on)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SqlOverview, "standings", away)
+            with pytest.raises(Transient):
+                await leader.look()
+        await leader.look()
+        assert await stage.of_crawls() == ["docs paused"]
 
     on_stage(story)
 

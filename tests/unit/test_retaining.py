@@ -2,9 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from api.control.retaining import REST_S, Retaining
 from shared.domain.config import HotConfig, MasterTuning, RetentionPart, master_tuning
-from shared.domain.errors import Permanent
+from shared.domain.errors import Permanent, Transient
 from shared.domain.retention import KEPT_BY_DEFAULT, Kept, Retention
 from shared.ports.retained import Forgotten
 
@@ -14,12 +16,15 @@ class Tables:
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
+        self.away = False
         self.asked: list[tuple[Kept, str]] = []
         self.rules: list[Retention] = []
 
     async def forget(self, what: Kept, rules: Retention, now_ms: int, place: str) -> Forgotten:
         self.asked.append((what, place))
         self.rules.append(rules)
+        if self.away:
+            raise Transient("the database is away")
         if what is Kept.LETTERS:
             raise Permanent("never")
         if what is Kept.COMMANDS and self.steps:
@@ -56,6 +61,24 @@ def test_a_walk_goes_on_where_it_was_and_rests_when_it_is_through() -> None:
     assert asyncio.run(looks(5)) == [(Kept.COMMANDS, "after 1"), (Kept.COMMANDS, "after 0")]
     clock.now += REST_S
     assert asyncio.run(looks(2)) == [(what, "") for what in Kept]
+
+
+def test_a_walk_that_the_database_broke_off_goes_on_where_it_was() -> None:
+    """One over millions of hosts takes hours, and would never come to its end."""
+    tables = Tables(2)
+    retaining = Retaining(tables, lambda: KEPT_BY_DEFAULT, Time())
+
+    async def story() -> None:
+        await retaining.once()
+        tables.away = True
+        with pytest.raises(Transient):
+            await retaining.once()
+        tables.away = False
+        tables.asked.clear()
+        await retaining.once()
+
+    asyncio.run(story())
+    assert tables.asked == [(Kept.COMMANDS, "after 1")]
 
 
 def test_the_rules_are_those_of_the_hot_configuration_over_the_defaults() -> None:
