@@ -22,6 +22,9 @@ HEAD_BYTES: Final = 1 << 18
 written as a parameter: a head that is too long is no request, and the connection is closed without a problem."""
 
 
+HEAD_S: Final = 30.0
+"""How long a connection may take until the head of its request is there, its first or a further one that has begun."""
+
 _PARSED_BYTES: Final = 0xFFFF
 """The longest address that the parser takes apart."""
 
@@ -36,6 +39,7 @@ class _Server(uvicorn.Server):
 
 class _Bounded(HttpToolsProtocol):
     """Refuses heads, and trailers, above `HEAD_BYTES` (up to one read more): the parser would collect them without end.
+    Closes connections on which a head takes longer than `HEAD_S`: nobody need have a key to hold one.
 
     Queries are taken as long as they come; the parser's own way with addresses ends at 64 KiB. Trailers are left out:
     among the headers, as the parser has them, they would say what no proxy before us has seen.
@@ -43,6 +47,24 @@ class _Bounded(HttpToolsProtocol):
 
     _collected = 0
     _headed = False
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as it is there
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._have_head()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._have_head()
+        self._patience = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _have_head(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def data_received(self, data: bytes) -> None:
         self._collected += len(data)
@@ -59,6 +81,7 @@ class _Bounded(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._headed = False
+        self._await_head()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -67,6 +90,7 @@ class _Bounded(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._collected, self._headed = 0, True
+        self._have_head()
         if len(self.url) <= _PARSED_BYTES:
             super().on_headers_complete()
             return

@@ -89,6 +89,28 @@ def test_what_was_declared_before_declarations_were_numbered_is_declared_anew(se
     asyncio.run(story())
 
 
+def test_what_operators_set_of_a_stream_and_nobody_declares_stays(server: BrokerServer) -> None:
+    set_by_hand = {"compression": "s2", "description": "ours", "metadata": {"team": "search"}}
+
+    async def story() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(streams, "signed", lambda wanted: {**wanted, "metadata": {}})
+            async with server.broker(declare=False, reports_per_subject=5) as broker:
+                await broker.declare([POOL])
+                await broker.events.declare()
+                for name in (REPORTS, EVENTS):
+                    config = (await demand(broker._connection, f"STREAM.INFO.{name}", None, 5.0))["config"]
+                    await demand(broker._connection, f"STREAM.UPDATE.{name}", {**config, **set_by_hand}, 5.0)
+        assert await declare(server, 1, 7, 20, 70) == (7, 20, 70, {"1"})
+        async with server.broker(declare=False) as broker:
+            for name in (REPORTS, EVENTS):
+                config = (await demand(broker._connection, f"STREAM.INFO.{name}", None, 5.0))["config"]
+                assert (config["compression"], config["description"]) == ("s2", "ours"), name
+                assert (config["metadata"]["team"], config["metadata"]["orb_declaration"]) == ("search", "1"), name
+
+    asyncio.run(story())
+
+
 def test_a_master_with_another_number_of_waiting_workers_starts_on_the_queue_that_is_there(
     server: BrokerServer,
 ) -> None:

@@ -119,3 +119,43 @@ def test_an_address_that_is_none_is_refused() -> None:
             assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 404 ")), (wrong, answer)
 
     run(story)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /query?q=a HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize("before", [b"", b"GET /query?q=a HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_a_head_that_does_not_come_is_not_waited_for(
+    begun: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of a connection, or one behind another request; a connection that rests is closed by uvicorn's own."""
+    monkeypatch.setattr("api.serving.HEAD_S", 0.2)
+
+    async def story() -> None:
+        listener = listening("127.0.0.1:0")
+        async with serving(application(), listener), asyncio.timeout(20):
+            host, _, port = address_of(listener).rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(before)
+            if before:
+                await reader.readuntil(b"}")
+            writer.write(begun)
+            assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_a_request_whose_body_or_answer_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.serving.HEAD_S", 0.2)
+
+    async def story() -> None:
+        listener = listening("127.0.0.1:0")
+        async with serving(application(), listener), asyncio.timeout(20):
+            host, _, port = address_of(listener).rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nab")
+            await asyncio.sleep(0.6)
+            writer.write(b"cd")
+            assert b'{"bytes":4}' in await reader.readuntil(b"}")
+            writer.close()
+
+    asyncio.run(story())

@@ -25,7 +25,7 @@ from shared.adapters.nats.jetstream import (
 )
 from shared.adapters.nats.reader import StreamReader
 from shared.adapters.nats.settings import MIB, StreamSettings
-from shared.adapters.nats.streams import keeping_replicas, signed, stands
+from shared.adapters.nats.streams import signed, stands, upon
 from shared.domain.errors import Transient
 from shared.ports.broker import Delivered
 from shared.ports.events import EventsState
@@ -70,11 +70,10 @@ class NatsEvents:
         for _ in range(_TRIES):
             info = await self._call(f"STREAM.INFO.{EVENTS}", None)
             if isinstance(info, dict):
-                wanted = events_stream(self._settings, int(info["config"].get("first_seq", 0)))
-                wanted = signed(keeping_replicas(wanted, info["config"]))
+                wanted = signed(events_stream(self._settings, int(info["config"].get("first_seq", 0))))
                 if stands(info["config"], wanted):
                     return
-                answer = await self._call(f"STREAM.UPDATE.{EVENTS}", wanted)
+                answer = await self._call(f"STREAM.UPDATE.{EVENTS}", upon(info["config"], wanted))
             elif info.err_code == STREAM_NOT_FOUND:
                 answer = await self._call(f"STREAM.CREATE.{EVENTS}", signed(events_stream(self._settings, _now_us())))
             else:

@@ -168,15 +168,17 @@ async def _declare_stream(connection: Connection, unsigned: dict[str, Any], wait
         return
     if not lossy:
         _refuse_loss(info, wanted)
-    answer = await call(connection, f"STREAM.UPDATE.{name}", keeping_replicas(wanted, info["config"]), wait_s)
+    answer = await call(connection, f"STREAM.UPDATE.{name}", upon(info["config"], wanted), wait_s)
     if isinstance(answer, ApiError):
         raise failure(answer, f"cannot update stream {name} to what is declared")
 
 
-def keeping_replicas(wanted: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """What is wanted of a stream, with no fewer replicas than it has: a master that was not told of a cluster takes
-    nobody's copies away."""
-    return {**wanted, "num_replicas": max(wanted["num_replicas"], int(current.get("num_replicas", 1)))}
+def upon(current: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """What is wanted of a stream that is there, with all that is not declared as its operators have it (compression,
+    placement, a description), and no fewer replicas: a master that was not told of a cluster takes nobody's copies."""
+    replicas = max(wanted["num_replicas"], int(current.get("num_replicas", 1)))
+    metadata = {**(current.get("metadata") or {}), **wanted["metadata"]}
+    return {**current, **wanted, "num_replicas": replicas, "metadata": metadata}
 
 
 def _refuse_loss(info: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -200,6 +202,8 @@ async def _declare_consumer(connection: Connection, stream: str, unsigned: dict[
         wanted = _keeping_waiting(stream, wanted, info["config"])
         if stands(info["config"], wanted):
             return
+        metadata = {**(info["config"].get("metadata") or {}), **wanted["metadata"]}
+        wanted = {**info["config"], **wanted, "metadata": metadata}
     body = {"stream_name": stream, "config": wanted}
     answer = await call(connection, f"CONSUMER.CREATE.{stream}.{wanted['name']}", body, wait_s)
     if isinstance(answer, ApiError):
