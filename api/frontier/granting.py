@@ -184,7 +184,7 @@ class Granting:
             urls=len(held.row.urls),
         )
         own.tally.expired += 1
-        lives = draft.struck(held, strikes, f"{strikes} grants of this URL ended without an outcome", own.settings)
+        lives = draft.struck(held, strikes, own.settings)
         await own.store.apply(own.fence, own.position, draft.changes)
         draft.commit()
         await own.committed()

@@ -45,6 +45,11 @@ class _Settled:
     size: int = 0
 
 
+def worn_out(urls: int, strikes: int, limits: FrontierSettings) -> bool:
+    """Whether a lease of so many URLs came to nothing often enough to be split, or for its only URL to be given up."""
+    return strikes >= (limits.bury_after if urls == 1 else limits.split_after)
+
+
 @dataclass(slots=True)
 class Draft:
     """One batch of outcomes being decided. `now` is elapsed seconds, `now_ms` Unix ms, `rng01` gives 0..1."""
@@ -92,26 +97,30 @@ class Draft:
 
     def unreadable(self, message: Unreadable, partition: Partition, at_ms: int, limits: FrontierSettings) -> None:
         """A worker could not read a shard: a dead letter. What is leased for its place is sent anew, as often as where
-        grants run out; while somebody fetches under that lease, the message was another's."""
+        grants run out; while somebody fetches under that lease, the message was another's. Where somebody did, the
+        sweep ends it in time: behind what he has reported."""
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
         if held is None or held.row.lease_id in self._freed or held.live(self.now):
             return
         strikes = self.changes.expired.get(held.row.lease_id, held.row.expired) + 1
-        self.struck(held, strikes, f"{strikes} grants of this URL ended, or its shard could not be read", limits)
+        if held.grant is not None:
+            self.changes.expired[held.row.lease_id] = strikes
+        else:
+            self.struck(held, strikes, limits)
 
-    def struck(self, held: Held, strikes: int, reason: str, limits: FrontierSettings) -> bool:
-        """A lease came to nothing for the `strikes`-th time, for that reason; whether it lives on."""
+    def struck(self, held: Held, strikes: int, limits: FrontierSettings) -> bool:
+        """A lease came to nothing for the `strikes`-th time; whether it lives on."""
         left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
         if not left:
             self.end(held)
-        elif len(left) == 1 and strikes >= limits.bury_after:
-            self.bury(held, reason)
-        elif len(left) > 1 and strikes >= limits.split_after:
-            self.split(held)
-        else:
+        elif not worn_out(len(left), strikes, limits):
             self.changes.expired[held.row.lease_id] = strikes
             return True
+        elif len(left) == 1:
+            self.bury(held, f"{strikes} grants of this URL ended without an outcome, or its shard could not be read")
+        else:
+            self.split(held)
         return False
 
     def split(self, held: Held) -> None:

@@ -7,7 +7,7 @@ import structlog
 
 from api.frontier.dispatch import Dispatch
 from api.frontier.ownership import Ownership
-from api.frontier.settle import Draft
+from api.frontier.settle import Draft, worn_out
 from api.frontier.strays import Strays
 from shared.domain.errors import Transient
 from shared.domain.frontier import same_stream
@@ -101,7 +101,7 @@ class Sweep:
 
     async def _reclaim(self) -> None:
         """End leases that nobody will come back for: expired ones whose worker is proven dead or whose crawl is
-        stopping, and those that nobody began of a crawl that is over.
+        stopping, or whose shard could not be read so often; and those that nobody began of a crawl that is over.
 
         The shard leaves the stream while its lease still keeps the slot, so that no later shard can be meant by it.
         """
@@ -121,6 +121,7 @@ class Sweep:
             or not held.row.urls
             or (crawl := own.crawls.get(held.row.crawl_id)) is None
             or not crawl.dispatching
+            or worn_out(len(held.row.urls), held.row.expired, own.settings)
         ]
         if not ending:
             return
@@ -135,7 +136,10 @@ class Sweep:
             draft = Draft(own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5)
             ending = [held for held in ending if own.leases.get(held.row.lease_id) is held and not held.live(now)]
             for held in ending:
-                draft.end(held)
+                if worn_out(len(held.row.urls), held.row.expired, own.settings):
+                    draft.struck(held, held.row.expired, own.settings)
+                else:
+                    draft.end(held)
             await own.store.apply(fence, own.position, draft.changes)
             draft.commit()
             await own.committed()

@@ -24,12 +24,14 @@ def unread(hand: Hand) -> tuple[VisitMessage, Shard]:
     return message, shard
 
 
-def tell(hand: Hand, message: VisitMessage, data: bytes) -> None:
+def tell(hand: Hand, message: VisitMessage, data: bytes, *, later: int = 0, apply: bool = True) -> None:
+    """`later`: of a message so many places behind that one; what is told of the same one twice counts once."""
     assert message.origin is not None
-    place, sequence = message.origin.place, message.origin.sequence
+    place, sequence = message.origin.place, message.origin.sequence + later
     told = Unreadable(*place, sequence=sequence, worker="w", reason="no map", size=len(data), data=data)
     hand.publish("outcome", encode(told), f"unreadable.{sequence}")
-    hand.world.run_for(0.2)
+    if apply:
+        hand.world.run_for(0.2)
 
 
 def letters(cluster: Cluster) -> list[tuple[str, int | None]]:
@@ -83,8 +85,8 @@ def test_noise_that_is_read_beside_a_visit_under_way_takes_nothing_from_it(start
     cluster, hand = start(1)
     message, shard = hand.pull()
     grant = hand.go(shard, 1).grant
-    for _ in range(LIMITS.bury_after):
-        tell(hand, message, NOISE)
+    for n in range(LIMITS.bury_after):
+        tell(hand, message, NOISE, later=n)
     assert cluster.database.rows("SELECT expired FROM leases") == [(0,)]
     hand.report(shard, grant, {shard.urls[0].url: 200}, final=True)
     assert {state for state, _ in hand.states().values()} == {UrlState.DONE}
@@ -109,3 +111,31 @@ def test_a_replayed_letter_of_a_shard_is_gone_and_publishes_nothing(start: Start
     cluster.command(CommandKind.REPLAY, letter=letter)
     cluster.world.run_for(5.0)
     assert letters(cluster) == []
+
+
+def test_what_was_reported_before_a_lease_is_given_up_counts(start: Start) -> None:
+    """Its grant ran out and its shard could not be read any more, but what its worker reported is on its way."""
+    cluster, hand = start(1)
+    message, shard = hand.pull()
+    grant = hand.go(shard, 1).grant
+    cluster.world.run_for(LIMITS.grant_s + 1.0)
+    for n in range(LIMITS.bury_after):
+        tell(hand, message, NOISE, later=n, apply=False)
+    hand.report(shard, grant, {shard.urls[0].url: 200}, final=True)
+    cluster.world.run_for(30.0)
+    assert {state for state, _ in hand.states().values()} == {UrlState.DONE}
+    assert letters(cluster) == [("shard", None)] * LIMITS.bury_after
+    cluster.assert_kept()
+
+
+def test_a_shard_that_was_begun_and_can_never_be_read_again_is_given_up_too(start: Start) -> None:
+    cluster, hand = start(1)
+    message, shard = hand.pull()
+    hand.go(shard, 1)
+    cluster.world.run_for(LIMITS.grant_s + 1.0)
+    for n in range(LIMITS.bury_after):
+        tell(hand, message, NOISE, later=n)
+    cluster.world.run_for(30.0)
+    assert set(hand.states().values()) == {(UrlState.FAILED, "poison")}
+    assert leases(cluster) == []
+    assert cluster.broker.visits == {}
