@@ -1,6 +1,7 @@
 """A worker follows what is published: how much it holds, how soon it reports, and that it drains."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -267,7 +268,7 @@ def test_the_log_level_changes_for_loggers_that_were_used_before() -> None:
         [sys.executable, "-c", _LOGGING], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == ""
-    said = [line.split('"event": "')[1].split('"')[0] for line in done.stderr.splitlines()]
+    said = [json.loads(line)["event"] for line in done.stderr.splitlines()]
     assert said == [
         *("info.info", "info.warning", "info.error"),
         *("debug.debug", "debug.info", "debug.warning", "debug.error"),
