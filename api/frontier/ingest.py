@@ -6,8 +6,9 @@ culprit stands alone; it becomes a dead letter in the transaction that moves the
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
-from typing import assert_never
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar, assert_never
 
 import structlog
 
@@ -18,12 +19,15 @@ from api.frontier.replaying import publish_letters
 from api.frontier.settle import Draft
 from api.frontier.tally import Work
 from shared.domain.command import CommandKind, check_command
-from shared.domain.errors import Permanent, Transient
+from shared.domain.errors import NoRoom, Permanent, Transient
 from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import CrawlId
-from shared.domain.ledger import Changes, CommandRun, FoundBatch, QueueEnd
+from shared.domain.ledger import Changes, CommandRun, Found, FoundBatch, QueueEnd
 from shared.ports.broker import Delivered, ReportKind
 from shared.wire.messages import Command, Malformed, Outcome, Unreadable, decode_report
+
+T = TypeVar("T")
+_Outcome = tuple[Delivered, Outcome | Unreadable | Malformed]
 
 log = structlog.get_logger("orb.frontier")
 
@@ -93,22 +97,7 @@ class Ingest:
         own = self._own
         batch = gather(reports, own.partition, own.settings.partitions)
         try:
-            async with own.writing(Work.DISCOVERIES) as fence:
-                position = own.position.moved("discovery", reports[-1].sequence, reports[-1].at_ns)
-                found = await own.store.apply_found(
-                    fence,
-                    position,
-                    batch,
-                    next_host=own.next_host,
-                    max_depth=own.crawls.max_depths(),
-                    now_ms=own.clock.unix_ms(),
-                )
-                own.next_host = found.next_host
-                for lease_id, fingerprint, depth in found.lowered:
-                    own.leases.lower(lease_id, fingerprint, depth)
-                unheld = [key for key, n in found.queues.items() if not own.front.added(*key, n)]
-                await own.offer_queues(unheld)
-                await own.committed(position)
+            found = await self._when_there_is_room(partial(self._find, reports[-1], batch))
         except Permanent as error:
             await self._halve("discovery", reports, error)
             return
@@ -119,9 +108,40 @@ class Ingest:
         for letter in batch.dead_letters:
             log.warning("ingest.malformed", partition=own.partition, evidence=letter.evidence)
 
+    async def _find(self, last: Delivered, batch: FoundBatch) -> Found:
+        """One transaction."""
+        own = self._own
+        async with own.writing(Work.DISCOVERIES) as fence:
+            position = own.position.moved("discovery", last.sequence, last.at_ns)
+            found = await own.store.apply_found(
+                fence,
+                position,
+                batch,
+                next_host=own.next_host,
+                max_depth=own.crawls.max_depths(),
+                now_ms=own.clock.unix_ms(),
+            )
+            own.next_host = found.next_host
+            for lease_id, fingerprint, depth in found.lowered:
+                own.leases.lower(lease_id, fingerprint, depth)
+            unheld = [key for key, n in found.queues.items() if not own.front.added(*key, n)]
+            await own.offer_queues(unheld)
+            await own.committed(position)
+            return found
+
+    async def _when_there_is_room(self, transaction: Callable[[], Awaitable[T]]) -> T:
+        """Carry it out, however long the database takes no more. Meanwhile the partition's grants go on: were it loaded
+        anew for every try, nobody would extend them."""
+        while True:
+            try:
+                return await transaction()
+            except NoRoom as error:
+                log.warning("ingest.no_room", partition=self._own.partition, error=str(error))
+                await asyncio.sleep(error.retry_in)
+
     async def outcomes(self, reports: Sequence[Delivered]) -> None:
         """Apply outcomes and commands in their order: what lies between two commands is one batch."""
-        run: list[tuple[Delivered, Outcome | Unreadable | Malformed]] = []
+        run: list[_Outcome] = []
         for report in reports:
             try:
                 message = decode_report(report.data)
@@ -136,30 +156,12 @@ class Ingest:
                 run.append((report, message))
         await self._outcome_run(run)
 
-    async def _outcome_run(self, run: Sequence[tuple[Delivered, Outcome | Unreadable | Malformed]]) -> None:
+    async def _outcome_run(self, run: Sequence[_Outcome]) -> None:
         if not run:
             return
         own = self._own
         try:
-            async with own.writing(Work.OUTCOMES) as fence:
-                draft = Draft(
-                    own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random
-                )
-                for report, message in run:
-                    match message:
-                        case Malformed():
-                            letter = letter_of("outcome", report, f"cannot be read: {message}")
-                            draft.changes.dead_letters.append(letter)
-                        case Unreadable():
-                            draft.unreadable(message, own.partition, report.at_ns // 1_000_000, own.settings)
-                        case Outcome():
-                            draft.outcome(message)
-                        case _:
-                            assert_never(message)
-                position = _after(own.position, "outcome", run[-1][0])
-                unfinished = await own.store.apply(fence, position, draft.changes)
-                draft.commit()
-                await own.committed(position)
+            draft, unfinished = await self._when_there_is_room(partial(self._settle, run))
         except Permanent as error:
             if len(run) == 1:
                 await self._bury("outcome", run[0][0], error)
@@ -171,6 +173,28 @@ class Ingest:
             own.tally.applied("outcome", [report for report, _ in run], own.clock.unix_ms() * 1_000_000)
             own.tally.changed(draft.changes, own.crawls, own.clock.elapsed())
             await self._end_queues(unfinished)
+
+    async def _settle(self, run: Sequence[_Outcome]) -> tuple[Draft, Sequence[QueueEnd]]:
+        """One transaction."""
+        own = self._own
+        async with own.writing(Work.OUTCOMES) as fence:
+            draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random)
+            for report, message in run:
+                match message:
+                    case Malformed():
+                        letter = letter_of("outcome", report, f"cannot be read: {message}")
+                        draft.changes.dead_letters.append(letter)
+                    case Unreadable():
+                        draft.unreadable(message, own.partition, report.at_ns // 1_000_000, own.settings)
+                    case Outcome():
+                        draft.outcome(message)
+                    case _:
+                        assert_never(message)
+            position = _after(own.position, "outcome", run[-1][0])
+            unfinished = await own.store.apply(fence, position, draft.changes)
+            draft.commit()
+            await own.committed(position)
+            return draft, unfinished
 
     async def _end_queues(self, ends: Sequence[QueueEnd]) -> None:
         """Go on with hosts that were given up, others in between. Broken off, what is left is given up with the next

@@ -16,7 +16,7 @@ from api.frontier.leases import Leases
 from api.frontier.room import PoolRoom
 from api.frontier.shares import Shares
 from api.frontier.tally import FrontierTally, Work
-from shared.domain.errors import OwnershipLost, Permanent, Transient, Unusable
+from shared.domain.errors import NoRoom, OwnershipLost, Permanent, Transient, Unusable
 from shared.domain.frontier import Fence, Position
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
 from shared.domain.ledger import Claimed, QueueRow
@@ -103,14 +103,14 @@ class Ownership:
     async def writing(self, work: Work = Work.UPKEEP) -> AsyncIterator[Fence]:
         """Hold the partition for one transaction; call `committed` inside, right after it committed.
 
-        A Permanent out of it means that nothing was written. After anything else what is remembered here may no longer
-        be what is stored, so the ownership ends (`ended`).
+        A Permanent or a NoRoom out of it means that nothing was written. After anything else what is remembered here
+        may no longer be what is stored, so the ownership ends (`ended`).
         """
         async with self._lock:
             fence, begun = self.fence, self.clock.elapsed()
             try:
                 yield fence
-            except Permanent:
+            except (Permanent, NoRoom):
                 raise
             except BaseException as error:
                 self._end(error)

@@ -17,6 +17,10 @@ class Refused(Transient):
     """A bounded queue is full: the producer keeps what it has and stops making more."""
 
 
+class NoRoom(Transient):
+    """What was to be written was not, for want of room: nothing has changed, and the same may be tried again."""
+
+
 class OwnershipLost(Exception):
     """Somebody else owns this now: stop, change nothing more, and let go of what was held."""
 

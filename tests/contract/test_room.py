@@ -8,7 +8,7 @@ from sqlalchemy import text
 from shared.adapters.sql import postgres as module
 from shared.adapters.sql.room import room_of
 from shared.adapters.sql.store import SqlStore
-from shared.domain.errors import Transient
+from shared.domain.errors import NoRoom
 from shared.domain.watermarks import OF_STORAGE, Place, Shortages
 from tests.support.tables import Tables
 
@@ -49,7 +49,7 @@ def test_a_database_whose_disk_is_full_says_so_where_room_is_looked_at_until_it_
             return shortages.observe(Place.DATABASE, level, OF_STORAGE)
 
         assert not await looked()
-        with pytest.raises(Transient, match="disk is full: make room"):
+        with pytest.raises(NoRoom, match="disk is full: make room"):
             await executor.write(lambda c: c.execute(refusing).close())
         assert await looked()
         assert shortages.reason == (

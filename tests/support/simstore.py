@@ -9,6 +9,7 @@ from sqlalchemy.pool import StaticPool
 from shared.adapters.sql import crawls, schema
 from shared.adapters.sql.engine import SqliteThreads, _transact
 from shared.adapters.sql.store import SqliteStore
+from shared.domain.errors import NoRoom
 from shared.domain.ids import Term
 from tests.support.simclock import EPOCH_MS, Process, World
 
@@ -18,7 +19,7 @@ PARTITIONS: Final = 1
 
 
 class Database:
-    """One database in memory, used again after `reset`."""
+    """One database in memory, used again after `reset`. `full`: it refuses what owners write, for want of room."""
 
     def __init__(self) -> None:
         self.engine: Engine = create_engine(
@@ -32,12 +33,14 @@ class Database:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
         self.version = 0
+        self.full = False
         with self.engine.begin() as connection:
             schema.metadata.create_all(connection)
         self.reset()
 
     def reset(self) -> None:
-        """An empty cluster of one partition."""
+        """An empty cluster of one partition, on a disk with room."""
+        self.full = False
         with self.engine.begin() as connection:
             for table in schema.metadata.tables.values():
                 connection.execute(table.delete())
@@ -80,6 +83,8 @@ class SimThreads:
 
     def _write(self, transaction: Callable[[Connection], T]) -> T:
         database = self._database
+        if database.full and self._term is not None:
+            raise NoRoom("the disk is full")
         owner = database.rows("SELECT max(owner_term) FROM partitions")[0][0]
         before = _changes(database)
         result = _transact(database.engine, transaction)

@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from shared.adapters.sql.glance import Glance
 from shared.adapters.sql.migrate import upgrade
 from shared.adapters.sql.store import SqlStore
-from shared.domain.errors import Permanent, Transient, Unusable
+from shared.domain.errors import NoRoom, Permanent, Transient, Unusable
 
 T = TypeVar("T")
 
@@ -117,8 +117,9 @@ class PostgresPool:
     async def write(self, transaction: Callable[[Connection], T]) -> T:
         """Run and commit a transaction; nothing is written when it raises anything but Transient.
 
-        Transient also when the answer to the commit was lost: then nobody knows. A transaction that met another one
-        (deadlock, serialisation failure, the same row inserted twice) runs again as a whole, a few times.
+        Transient also when the answer to the commit was lost: then nobody knows. NoRoom when the disk is full: then
+        nothing is written. A transaction that met another one (deadlock, serialisation failure, the same row inserted
+        twice) runs again as a whole, a few times.
         """
         return await self._transact(self._writer, transaction)
 
@@ -154,6 +155,8 @@ class PostgresPool:
             except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                 if sqlstate(error) == _DISK_FULL:
                     self._refused_at = asyncio.get_running_loop().time()
+                    if engine is self._writer:
+                        raise NoRoom(str(mapped(error))) from error
                 if not left or sqlstate(error) not in _AGAIN:
                     raise mapped(error) from error
             await asyncio.sleep(random.uniform(0, _BACK_OFF_S * (self._settings.tries - left)))
