@@ -25,6 +25,7 @@ from cli.pace import amount, count
 from cli.reports import read_events, read_items, read_stretch, unread
 from cli.watch import say
 from shared.settings import ClusterMasterSettings
+from shared.telemetry import configure_logging
 
 _EPILOG: Final = """\
 The cluster goes on; for the seconds in which reports are copied its masters keep in NATS what they have applied. Every
@@ -39,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    configure_logging("warning", "text")
     settings = told(arguments, os.environ, "database", "nats_url")
     manifest = asyncio.run(take(settings, arguments.folder.absolute()))
     rows = sum(part.values for part in manifest.tables.values())

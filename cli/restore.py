@@ -20,6 +20,7 @@ from cli.pace import count
 from cli.reports import patiently, publish_events, publish_items, publish_reports
 from cli.watch import say
 from shared.settings import ClusterMasterSettings, listed
+from shared.telemetry import configure_logging
 from shared.wire.keys import Keys
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    configure_logging("warning", "text")
     backup = Backup(arguments.folder)
     if arguments.check:
         backup.verify()

@@ -70,7 +70,8 @@ def _place(folder: CrawlFolder, url: Location) -> RecordLocation:
         reader.close()
     if view is None:
         raise Usage(
-            f"the crawl in {folder.path} has never heard of {url.url}; `orb show {folder.path} --url` says why."
+            f"the crawl in {folder.path} has never heard of {url.url}; "
+            f"`orb show {folder.path} --url {url.url}` says why."
         )
     if view.fetch is None or view.fetch.location is None:
         why = f", {meaning(view.reason).text}" if view.reason else ""

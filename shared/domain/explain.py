@@ -31,7 +31,11 @@ _MEANINGS: Final = {
     FailureKind.CONNECT: Meaning(
         "connect", "nobody took the connection", "check the port, and that this machine reaches the host"
     ),
-    FailureKind.TLS: Meaning("tls", "the host's certificate or encryption was not acceptable"),
+    FailureKind.TLS: Meaning(
+        "tls",
+        "the host's certificate or encryption was not acceptable",
+        "give the URL with http:// where the host speaks no https; else look at its certificate",
+    ),
     FailureKind.CONNECT_TIMEOUT: Meaning(
         "connect timeout", "no connection came about in time", "check the network, or raise fetch.connect_timeout_s"
     ),
@@ -47,7 +51,7 @@ _MEANINGS: Final = {
     FailureKind.EGRESS_DENIED: Meaning(
         "egress denied",
         "the host's address is private, loopback or link-local, and such addresses are closed",
-        "open the network on purpose with --allow-net CIDR, such as --allow-net 127.0.0.0/8",
+        "open the network on purpose: egress.allow in the spec, or --allow-net CIDR, such as --allow-net 127.0.0.0/8",
     ),
     FailureKind.PROXY: Meaning("proxy", "the proxy refused or could not be reached", "check fetch.proxy"),
     FailureKind.OTHER: Meaning("other", "the fetch failed for a reason without a name of its own"),
