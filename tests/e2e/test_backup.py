@@ -89,7 +89,8 @@ def test_a_backup_under_load_restored_into_a_fresh_cluster_finishes_the_crawl_wi
         assert before.leased(crawl) > 0, "there is something in hand"
         served = len(site.log())
         said = orb_on(before, "backup", backup)
-        assert "rows" in said
+        assert said.startswith("orb: backup ")
+        assert said.count("\n") == 1, said
         site.wait_served(served + 30)  # the cluster goes on, beyond what the backup knows
         epoch, terms = before.epoch(), before.terms()
         done = counted(before, crawl, "done")
