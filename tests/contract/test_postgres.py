@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from api.main import open_store
 from shared.adapters.sql.fence import pass_fence
 from shared.adapters.sql.postgres import PostgresPool, PostgresSettings, PostgresStore, patient_engine, patiently
-from shared.domain.errors import Permanent, Transient, Unusable
+from shared.domain.errors import NoRoom, Permanent, Transient, Unusable
 from shared.domain.ids import Term
 from shared.domain.ledger import DeadLetter
 from shared.settings import ClusterMasterSettings
@@ -184,7 +184,7 @@ def test_a_transaction_that_met_another_runs_again_as_a_whole(on_postgres: Calla
         ("INSERT INTO partitions (partition) VALUES (NULL)", Permanent),
         ("INSERT INTO partitions (partition) VALUES (99999999999)", Permanent),
         ("SELEKT", Permanent),
-        (raises("53100"), Transient),
+        (raises("53100"), NoRoom),
         (raises("XX001"), Unusable),
         ("SELECT * FROM no_such_table", Unusable),
     ],
