@@ -34,9 +34,7 @@ class _Route(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        whole = self.dependant
-        direct = [each for each in whole.dependencies if _reads_request_only(each)]
-        left = [each for each in whole.dependencies if each not in direct and not hasattr(each.call, "documents")]
+        direct, left = _parts(self.dependant)
         if not left and _needs_path_only(self):
             self.app = _straight(self, direct)
         else:  # the framework keeps what it opens for a request in the scope
@@ -44,9 +42,9 @@ class _Route(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         whole = self.dependant
-        direct = [each for each in whole.dependencies if _reads_request_only(each)]
+        direct, left = _parts(whole)
         guards = _guards(direct)
-        self.dependant = _with_values(whole, direct)
+        self.dependant = _with_values(whole, direct, left)
         try:
             handle = super().get_route_handler()
         finally:
@@ -74,7 +72,7 @@ def mount(app: FastAPI, router: Router) -> None:
 
 def documents(dependency: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a dependency whose parameters stand in the document, and which does nothing."""
-    dependency.documents = True  # type: ignore[attr-defined]  # a mark, read above
+    dependency.documents = True  # type: ignore[attr-defined]  # a mark, read by `_parts`
     return dependency
 
 
@@ -159,11 +157,16 @@ def _named(direct: list[Dependant]) -> list[tuple[str, Provider]]:
     return [(each.name, each.call) for each in direct if each.name is not None and each.call is not None]
 
 
-def _with_values(whole: Dependant, direct: list[Dependant]) -> Dependant:
-    """The endpoint, which is given the values of `direct` by a call of each, and the dependencies that are left."""
+def _parts(whole: Dependant) -> tuple[list[Dependant], list[Dependant]]:
+    """The dependencies that are called directly, and those left to the framework; what only documents is neither."""
+    direct = [each for each in whole.dependencies if _reads_request_only(each)]
+    return direct, [each for each in whole.dependencies if each not in direct and not hasattr(each.call, "documents")]
+
+
+def _with_values(whole: Dependant, direct: list[Dependant], left: list[Dependant]) -> Dependant:
+    """The endpoint, which is given the values of `direct` by a call of each, with the dependencies that are left."""
     endpoint = whole.call
     named = _named(direct)
-    left = [each for each in whole.dependencies if each not in direct and not hasattr(each.call, "documents")]
     if not named:
         return replace(whole, dependencies=left)
     assert iscoroutinefunction(endpoint), f"{endpoint} is a coroutine function, as every endpoint here"
