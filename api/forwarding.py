@@ -94,8 +94,8 @@ class Forwarding:
             )
         except httpx.InvalidURL as error:
             raise Problem(Kind.NOT_FOUND, "there is no such address") from error
-        except httpx.ConnectError as error:
-            log.warning("http.leader_unreachable", leader=leader, error=str(error))
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            log.warning("http.leader_unreachable", leader=leader, error=repr(error))
             raise Problem(Kind.NO_LEADER, "the leader cannot be reached; nothing was done", headers=_RETRY) from error
         except httpx.HTTPError as error:
             log.warning("http.leader_silent", leader=leader, error=repr(error))

@@ -82,7 +82,7 @@ def test_a_leader_that_is_gone_or_silent_is_a_503_in_bounded_time(tmp_path: Path
         listening = await asyncio.start_server(silent, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         async with (
-            api(tmp_path / "crawl.db", plane=Follower(f"127.0.0.1:{port}"), answer_s=0.5) as served,
+            api(tmp_path / "crawl.db", plane=Follower(f"127.0.0.1:{port}"), answer_s=2.0) as served,
             served.as_role(Role.OPERATOR) as client,
         ):
             body = {"name": "docs", "spec": SPEC}
