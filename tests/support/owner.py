@@ -120,8 +120,17 @@ class ScriptedOwner:
     async def caught_up(self) -> None:
         """Wait until every outcome stored by now is read, and every discovery stored before it."""
         kinds: tuple[ReportKind, ...] = ("outcome", "discovery")
-        last = {kind: await self.broker.last_report(PARTITION, kind) for kind in kinds}
+        last = {kind: await self._last(kind) for kind in kinds}
         await self.until(lambda: all(self._read_up_to[kind] >= last[kind] for kind in kinds))
+
+    async def _last(self, kind: ReportKind) -> int:
+        """The last report of the kind, from a broker that may have come back a moment ago."""
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    return await self.broker.last_report(PARTITION, kind)
+                except Transient:
+                    await asyncio.sleep(0.01)
 
     async def slot_free(self, slot: int = 0) -> None:
         """Wait until the message of the slot is acknowledged: then another fits."""
