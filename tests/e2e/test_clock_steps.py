@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.support.clients import address, admin
+from tests.support.clients import address, asking
 from tests.support.cluster import cluster as opened
 from tests.support.faults import dials
 from tests.support.faults.dials import Dials
@@ -19,8 +18,7 @@ def test_no_age_is_negative_after_the_clock_of_a_master_went_back_an_hour(tmp_pa
     with opened(tmp_path) as cluster:
         cluster.entry = dials.ENTRY
         cluster.master("m1", **{dials.VARIABLE: str(tmp_path / "m1.dials")})
-        place = address(cluster, "m1")
-        with httpx.Client(base_url=place, headers=admin(cluster), timeout=20) as api:
+        with asking(cluster, "m1") as api:
 
             def uptime_s() -> float | None:
                 (master,) = api.get("/v1/masters").json()["items"]
@@ -34,7 +32,7 @@ def test_no_age_is_negative_after_the_clock_of_a_master_went_back_an_hour(tmp_pa
             assert before is not None
             assert after is not None
             assert before < after
-            scrape = scraped(place.removeprefix("http://"))
+            scrape = scraped(address(cluster, "m1").removeprefix("http://"))
             ages = [name for name in scrape.names() if name.startswith("orb_") and name.endswith("_seconds")]
             assert len(ages) > 3
             assert {name: scrape.sum(name) for name in ages if scrape.sum(name) < 0} == {}

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.support import judge
-from tests.support.clients import address, admin
+from tests.support.clients import address, asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.synthetic import SyntheticSite
@@ -45,10 +45,8 @@ def test_a_crawl_declared_at_a_follower_runs_and_is_shown_there(cluster: Cluster
     leader = cluster.leader()
     assert leader is not None
     follower = "m2" if leader == "m1" else "m1"
-    places = {name: address(cluster, name) for name in (leader, follower)}
-    key = admin(cluster)
-    with httpx.Client(base_url=places[follower], headers=key, timeout=20) as api:
-        assert httpx.get(f"{places[follower]}/v1/crawls", timeout=20).status_code == 401
+    with asking(cluster, follower) as api:
+        assert httpx.get(f"{address(cluster, follower)}/v1/crawls", timeout=20).status_code == 401
         assert api.get("/livez").status_code == 200
         assert api.get("/readyz").status_code == 200
         assert "swagger" in api.get("/docs").text.lower()

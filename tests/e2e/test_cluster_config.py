@@ -14,6 +14,7 @@ from shared.adapters.sql.desired import SqlDesired
 from shared.domain.config import HotConfig, MemberRole, WorkerPart
 from shared.domain.declared import Actor
 from tests.support import judge
+from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.postgres import PostgresServer
@@ -25,7 +26,6 @@ T = TypeVar("T")
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 DELAY_S = 0.05
-FIRST_KEY = "the first admin key, shown this once: "
 OPERATOR = Actor("0" * 16, "operator", "r")
 
 
@@ -45,15 +45,6 @@ def started(cluster: Cluster, *, masters: int = 2, workers: int = 2) -> str:
     leader = cluster.leader()
     assert leader is not None
     return leader
-
-
-def client(cluster: Cluster, name: str) -> httpx.Client:
-    """A client of one master's API, with the key that one of them has shown."""
-    cluster.wait_until(lambda: bool(cluster.said(name, "master.started")), f"{name} has started")
-    said = "".join(member.log.read_text() for member in cluster.members.values())
-    key = said.split(FIRST_KEY)[1].split()[0]
-    address = cluster.said(name, "master.started")[-1]["http"]
-    return httpx.Client(base_url=f"http://{address}", headers={"Authorization": f"Bearer {key}"}, timeout=20)
 
 
 def in_sql(cluster: Cluster, work: Callable[[SqlDesired], Awaitable[T]]) -> T:
@@ -123,7 +114,7 @@ def turns(cluster: Cluster, api: httpx.Client, name: str, state: str) -> None:
 def test_what_is_put_at_a_follower_is_run_by_every_member_without_a_restart(cluster: Cluster) -> None:
     leader = started(cluster)
     follower = "m2" if leader == "m1" else "m1"
-    with client(cluster, follower) as api:
+    with asking(cluster, follower) as api:
         wanted = {"log_level": "debug", "worker": {"visits": 7}, "master": {"grant_s": 2.0, "sweep_s": 0.2}}
         put = api.put("/v1/config", json=wanted, headers={"If-Match": '"0"'})
         assert put.status_code == 200, put.text
@@ -144,7 +135,7 @@ def test_what_is_put_at_a_follower_is_run_by_every_member_without_a_restart(clus
 def test_a_leader_that_died_between_sql_and_etcd_is_made_up_for_by_the_next_one(cluster: Cluster) -> None:
     leader = started(cluster)
     other = "m2" if leader == "m1" else "m1"
-    with client(cluster, other) as api:
+    with asking(cluster, other) as api:
         cluster.members[leader].end()
         document = HotConfig(worker=WorkerPart(visits=3))
         in_sql(cluster, lambda desired: desired.put_config(document, expected=None, actor=OPERATOR, now_ms=1))
@@ -158,7 +149,7 @@ def test_a_leader_that_died_between_sql_and_etcd_is_made_up_for_by_the_next_one(
 
 def test_an_etcd_that_lost_everything_turns_nothing_back_and_is_told_anew(cluster: Cluster) -> None:
     started(cluster)
-    with client(cluster, "m1") as api:
+    with asking(cluster, "m1") as api:
         api.put("/v1/config", json={"worker": {"visits": 5}})
         api.post("/v1/workers/w1/drain")
         turns(cluster, api, "w1", "drained")
@@ -186,7 +177,7 @@ def test_a_worker_that_drains_under_load_loses_nothing_and_works_again_when_it_m
     follower = "m2" if leader == "m1" else "m1"
     crawl = cluster.declare(spec(served))
     served.wait_served(60)
-    with client(cluster, follower) as api:
+    with asking(cluster, follower) as api:
         assert api.post("/v1/workers/w1/drain").json()["draining"] is True
         turns(cluster, api, "w1", "drained")
         drained = worker_of(api, "w1")
@@ -225,7 +216,7 @@ def test_a_drained_master_hands_over_what_it_owns_and_the_lead(
         other = "m2" if leader == "m1" else "m1"
         crawl = cluster.declare(spec(served))
         served.wait_served(40)
-        with client(cluster, leader) as api:
+        with asking(cluster, leader) as api:
             assert api.post(f"/v1/masters/{leader}/drain").status_code == 202
             cluster.wait_until(lambda: api.get(f"/v1/masters/{leader}").json()["state"] == "drained", "it is drained")
             assert (cluster.leader(), set(cluster.owners())) == (other, {other})
@@ -237,14 +228,14 @@ def test_a_drained_master_hands_over_what_it_owns_and_the_lead(
 def test_a_drained_master_stays_drained_when_it_is_started_anew_and_leads_rather_than_nobody(cluster: Cluster) -> None:
     leader = started(cluster, workers=0)
     other = "m2" if leader == "m1" else "m1"
-    with client(cluster, leader) as api:
+    with asking(cluster, leader) as api:
         assert api.post(f"/v1/masters/{leader}/drain").status_code == 202
         cluster.wait_until(lambda: set(cluster.owners()) == {other}, "the other one owns everything")
         cluster.members[leader].signal(signal.SIGTERM)
         assert cluster.members[leader].process.wait(30) == 0
         cluster.master(leader)
         cluster.wait_until(lambda: len(cluster.said(leader, "master.started")) == 2, "it is back")
-    with client(cluster, leader) as api:
+    with asking(cluster, leader) as api:
         cluster.wait_until(lambda: api.get(f"/v1/masters/{leader}").json().get("state") == "drained", "it is drained")
         assert cluster.leader() == other
         cluster.members[other].end()

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
-from tests.support.clients import address, admin
+from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.synthetic import SyntheticSite
@@ -76,9 +75,8 @@ def test_whoever_follows_one_master_sees_all_that_happens_also_past_the_death_of
     leader = cluster.leader()
     assert leader is not None
     follower = "m2" if leader == "m1" else "m1"
-    key = admin(cluster)
     with (
-        httpx.Client(base_url=address(cluster, follower), headers=key, timeout=60) as api,
+        asking(cluster, follower, timeout_s=60) as api,
         api.stream("GET", "/v1/events", params={"after": 0}) as stream,
     ):
         events = told(stream.iter_lines())
@@ -100,9 +98,7 @@ def test_whoever_follows_one_master_sees_all_that_happens_also_past_the_death_of
         pages = api.get("/v1/crawls/docs/stats").json()["counters"]["pages"]
 
         cluster.members[leader].end()
-        cluster.wait_until(
-            lambda: api.post("/v1/crawls", json=declared(served, "again")).status_code == 201, "there is a leader again"
-        )
+        assert api.post("/v1/crawls", json=declared(served, "again")).status_code == 201, "there is a leader again"
         seen = until(events, "again", "finished")
         assert actions(seen, "again") == ["created", "started", "seeded", "finished"]
         assert actions(seen, "docs") == [], "the new leader knows what was told"

@@ -7,11 +7,10 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pyarrow.parquet
 import pytest
 
-from tests.support.clients import address, admin
+from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.synthetic import SyntheticSite
@@ -41,7 +40,6 @@ def test_every_page_has_its_items_once_though_workers_and_the_leader_are_killed(
         cluster.master(name)
     cluster.worker("w1", ORB_FAILPOINT="items_acked:3")
     cluster.worker("w2")
-    places, key = {name: address(cluster, name) for name in ("m1", "m2")}, admin(cluster)
     spec = {
         "seeds": [f"{served.origins[0]}/"],
         "scope": {"mode": "any"},
@@ -49,10 +47,8 @@ def test_every_page_has_its_items_once_though_workers_and_the_leader_are_killed(
         "egress": {"allow": ["127.0.0.0/8"]},
         "extract": {"items": RULES},
     }
-    with httpx.Client(base_url=places["m1"], headers=key, timeout=20) as api:
-        cluster.wait_until(
-            lambda: api.post("/v1/crawls", json={"name": "docs", "spec": spec}).status_code in (201, 409), "it is made"
-        )
+    with asking(cluster, "m1") as api:
+        assert api.post("/v1/crawls", json={"name": "docs", "spec": spec}).status_code == 201
     doomed = cluster.members["w1"]
     cluster.wait_until(lambda: doomed.process.poll() is not None, "a worker died between its items and its outcome")
     assert doomed.process.returncode == -signal.SIGKILL
@@ -61,7 +57,7 @@ def test_every_page_has_its_items_once_though_workers_and_the_leader_are_killed(
     assert leader is not None
     cluster.members[leader].end()
     other = "m2" if leader == "m1" else "m1"
-    with httpx.Client(base_url=places[other], headers=key, timeout=20) as api:
+    with asking(cluster, other) as api:
         cluster.wait_until(
             lambda: api.get("/v1/crawls/docs").json().get("state") == "finished", "the crawl is finished"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.clients import address, admin
+from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.stored import check_with_warcio
@@ -33,21 +33,18 @@ def test_pages_that_two_workers_stored_are_served_by_every_master(cluster: Clust
         cluster.master(name, ORB_ARCHIVE=str(home / "archive"))
     for name in ("w1", "w2"):
         cluster.worker(name, ORB_DIR=str(home))
-    places, key = {name: address(cluster, name) for name in ("m1", "m2")}, admin(cluster)
     spec = {
         "seeds": [f"{served.origins[0]}/"],
         "scope": {"mode": "any"},
         "politeness": {"delay_s": 0.02},
         "egress": {"allow": ["127.0.0.0/8"]},
     }
-    with httpx.Client(base_url=places["m1"], headers=key, timeout=20) as api:
-        cluster.wait_until(
-            lambda: api.post("/v1/crawls", json={"name": "docs", "spec": spec}).status_code in (201, 409), "it is made"
-        )
+    with asking(cluster, "m1") as api:
+        assert api.post("/v1/crawls", json={"name": "docs", "spec": spec}).status_code == 201
         cluster.wait_until(lambda: api.get("/v1/crawls/docs").json()["state"] == "finished", "the crawl is finished")
     expected = sorted(site.expected_pages(served.origins))
-    for place in places.values():
-        with httpx.Client(base_url=place, headers=key, timeout=20) as api:
+    for name in ("m1", "m2"):
+        with asking(cluster, name) as api:
             pages = every(api, "/v1/crawls/docs/pages?limit=7&status=200")
             assert sorted(page["url"] for page in pages) == expected
             assert len({page["archive"]["segment"].split("-")[2] for page in pages}) == 2, "both workers stored some"

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from shared.domain.ids import CrawlId
-from tests.support.clients import address, admin
+from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.postgres import PostgresServer
@@ -46,8 +46,7 @@ def test_seeds_are_added_to_a_finished_crawl_taken_back_from_a_paused_one_and_a_
 ) -> None:
     served = web(SyntheticSite(pages=40, hosts=4))
     worker = cluster.worker("w1")
-    with httpx.Client(base_url=address(cluster, "m1"), timeout=20) as api:
-        api.headers.update(admin(cluster))
+    with asking(cluster, "m1") as api:
 
         def state(wanted: str) -> Callable[[], bool]:
             return lambda: api.get(DOCS).json()["state"] == wanted

@@ -11,7 +11,8 @@ import pytest
 
 from shared.adapters.nats import NatsBroker
 from shared.domain.ids import CrawlId, Partition
-from tests.e2e.test_cluster_config import client, judged, spec, started
+from tests.e2e.test_cluster_config import judged, spec, started
+from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.synthetic import SyntheticSite
@@ -73,7 +74,7 @@ def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
     """The disk is as full as it is: the watermark is turned below that, and back."""
     served = web(SyntheticSite(pages=30, hosts=3))
     leader = started(cluster, masters=1, workers=1)
-    with client(cluster, leader) as api:
+    with asking(cluster, leader) as api:
         full = {"storage": {"high": 1e-9, "low": 1e-9, "headroom_bytes": 1 << 50}}
         assert api.put("/v1/config", json=full).status_code == 200
         cluster.wait_until(
@@ -122,7 +123,7 @@ def test_a_bounded_jetstream_that_fills_up_holds_the_crawl_and_nothing_is_lost(
     cluster.worker("w1")
     cluster.wait_until(lambda: set(cluster.owners()) == {cluster.leader()}, "the leader owns all partitions")
     follower = "m2" if cluster.leader() == "m1" else "m1"
-    with client(cluster, follower) as api:
+    with asking(cluster, follower) as api:
         asyncio.run(filled(cluster))
         cluster.wait_until(lambda: held(api) == ["m1", "m2"], "both masters are short of room")
         crawl = created(api, served)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.clients import address, admin
+from tests.support.clients import address, asking
 from tests.support.cluster import PARTITIONS, Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.postgres import PostgresServer
@@ -96,8 +96,7 @@ def test_members_expose_what_the_api_says_of_a_crawl(
     masters = [address(cluster, name).removeprefix("http://") for name in ("m1", "m2")]
     cluster.wait_until(lambda: scraped(*masters).sum("orb_partitions_owned") == PARTITIONS, "all are loaded")
     workers = [exposed(cluster, name) for name in ("w1", "w2")]
-    key = admin(cluster)
-    with httpx.Client(base_url=f"http://{masters[0]}", headers=key, timeout=20) as api:
+    with asking(cluster, "m1") as api:
         assert api.post("/v1/crawls", json=body(served)).status_code == 201
 
         def under_way() -> bool:
@@ -218,10 +217,9 @@ def test_a_database_that_takes_no_writes_is_seen_in_the_age_of_reports(
     served = web(SyntheticSite(pages=PAGES, hosts=HOSTS))
     cluster.master("m1", **FREQUENT)
     cluster.worker("w1")
-    place = address(cluster, "m1")
-    master = place.removeprefix("http://")
+    master = address(cluster, "m1").removeprefix("http://")
     cluster.wait_until(lambda: scraped(master).sum("orb_partitions_owned") == PARTITIONS, "it owns everything")
-    with httpx.Client(base_url=place, headers=admin(cluster), timeout=20) as api:
+    with asking(cluster, "m1") as api:
         assert api.post("/v1/crawls", json=body(served)).status_code == 201
         cluster.wait_until(lambda: scraped(master).sum("orb_shards", state="in_flight") > 0, "shards are in flight")
         with closing(sqlite3.connect(cluster.database, isolation_level=None)) as other:

@@ -3,6 +3,7 @@
 import threading
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import httpx
 from tests.support.cluster import Cluster
 
 FIRST_KEY: Final = "the first admin key, shown this once: "
+LEADERLESS_S: Final = 30.0
 PATIENCE_S: Final = 3.0
 """After which another master is asked. One that was stopped takes connections and says nothing."""
 
@@ -29,6 +31,30 @@ def admin(cluster: Cluster) -> dict[str, str]:
     said = "".join(member.log.read_text() for member in cluster.members.values())
     assert said.count(FIRST_KEY) == 1
     return {"Authorization": f"Bearer {said.split(FIRST_KEY)[1].split()[0]}"}
+
+
+class Patient(httpx.HTTPTransport):
+    """Repeats what is refused for want of a leader, as the refusal itself advises: under one Idempotency-Key."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            request.headers.setdefault("Idempotency-Key", uuid.uuid4().hex)
+        deadline = time.monotonic() + LEADERLESS_S
+        while True:
+            response = super().handle_request(request)
+            if response.status_code != 503 or time.monotonic() > deadline:
+                return response
+            response.read()
+            response.close()
+            if not response.json()["type"].endswith("no-leader"):
+                return response
+            time.sleep(0.1)
+
+
+def asking(cluster: Cluster, name: str, *, timeout_s: float = 20) -> httpx.Client:
+    """A client of one master with the first admin key. It waits while nobody leads: a machine that stood still for a
+    moment is no failure of a test that is not about leaders."""
+    return httpx.Client(base_url=address(cluster, name), headers=admin(cluster), timeout=timeout_s, transport=Patient())
 
 
 @dataclass(frozen=True, slots=True)

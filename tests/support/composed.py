@@ -26,6 +26,7 @@ from shared.adapters.etcd.server import find_executable as find_etcd
 from shared.adapters.nats.server import find_executable as find_nats
 from shared.supervise import dying_with
 from shared.tls import TlsSettings, client_context
+from tests.support.clients import Patient
 from tests.support.nats_cluster import free_ports
 from tests.support.orb_command import ROOT, command_line
 from tests.support.postgres_tls import tls_front
@@ -185,7 +186,7 @@ class Composed:
         return httpx.Client(
             base_url=f"https://127.0.0.1:{self.port(master, 8081)}",
             headers={} if key is None else {"Authorization": f"Bearer {key}"},
-            verify=client_context(self.files("operator")),
+            transport=Patient(verify=client_context(self.files("operator"))),
             timeout=20,
         )
 
