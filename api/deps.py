@@ -19,8 +19,9 @@ from fastapi.dependencies.models import Dependant
 from api.control.plane import ControlPlane
 from api.control.roster import Roster
 from api.control.telling import Telling
-from api.errors import MEDIA_TYPE, FieldError, Kind, Problem
+from api.errors import MEDIA_TYPE, Kind, Problem
 from api.feeds import OpenStreams
+from api.fields import FieldError
 from api.routing import documents
 from api.security.authentication import Keyring
 from api.security.limits import BODY_BYTES
@@ -28,6 +29,7 @@ from api.shown import ShownCrawls
 from shared.domain.access import ApiKey, Role
 from shared.domain.config import MasterTuning
 from shared.domain.declared import Actor, Repeatable
+from shared.domain.meant import did_you_mean
 from shared.ports.archive import PageArchive
 from shared.ports.backlog import Backlog
 from shared.ports.broker import Broker
@@ -116,8 +118,14 @@ def _refuse_unknown(request: Request) -> None:
     known = set(_parameters(request.scope["route"].dependant))
     unknown = sorted(set(request.query_params) - known)
     if unknown:
-        hint = f"known: {', '.join(sorted(known))}" if known else "there are none here"
-        errors = [FieldError(f"query.{name}", "there is no such parameter", hint) for name in unknown[:_SHOWN]]
+        errors = [
+            FieldError(
+                f"query.{name}",
+                "there is no such parameter",
+                did_you_mean(name, sorted(known)) if known else "there are none here",
+            )
+            for name in unknown[:_SHOWN]
+        ]
         raise Problem(Kind.INVALID, "the request is not valid", errors=errors)
 
 
@@ -130,7 +138,7 @@ def _parameters(dependant: Dependant) -> Iterator[str]:
 # --- preconditions ----------------------------------------------------------------------------------------------------
 
 
-_ETAG: Final = r'^(\*|"[^"]*")$'
+STRONG_TAG: Final = r'^(\*|"[^"]*")$'
 
 
 def etag(tag: str) -> dict[str, str]:
@@ -142,7 +150,7 @@ async def _expected(
     if_match: Annotated[
         str | None,
         Header(
-            json_schema_extra={"pattern": _ETAG},
+            json_schema_extra={"pattern": STRONG_TAG},
             description='The ETag you saw: `"7-3"`. The change is refused with 412 where it is no longer that. Of a '
             "crawl, what stands behind a dot changes while it runs, and does not matter here.",
         ),

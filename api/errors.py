@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api.fields import FieldError, joined, told
 from shared.domain.crawl_state import IllegalTransition
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.spec_parse import SpecError
@@ -50,14 +51,6 @@ class Kind(Enum):
     NO_LEADER = ("no-leader", 503, "There is no leader now")
     UNAVAILABLE = ("unavailable", 503, "Something this needs is away")
     OTHER = ("http", 400, "The request was refused")
-
-
-class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """See schemas.problem.FieldProblem."""
-
-    path: str
-    message: str
-    hint: str = ""
 
 
 class Problem(Exception):
@@ -100,15 +93,15 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
     durable_lines: int | None = None
 
 
-def problem_of(error: Exception) -> Problem:
-    """The problem that an exception is for whoever asked."""
+def problem_of(error: Exception, body: Any = None) -> Problem:
+    """The problem that an exception is for whoever asked; `body` is the type of what he was to send."""
     match error:
         case Problem():
             return error
         case RequestValidationError():
-            return _invalid(error)
+            return _invalid(error, body)
         case SpecError():
-            errors = [FieldError(_join("spec", each.path), each.message, each.hint) for each in error.problems]
+            errors = [FieldError(joined("spec", each.path), each.message, each.hint) for each in error.problems]
             return Problem(Kind.INVALID, "the crawl spec cannot be used", errors=errors)
         case Missing():
             return Problem(Kind.NOT_FOUND, str(error))
@@ -161,7 +154,9 @@ def answer(problem: Problem, path: str, request_id: str) -> Response:
 
 async def respond(request: Request, error: Exception) -> Response:
     """The one exception handler of the application."""
-    return answer(problem_of(error), request.url.path, getattr(request.state, "request_id", ""))
+    field = getattr(request.scope.get("route"), "body_field", None)
+    body = None if field is None else field.field_info.annotation
+    return answer(problem_of(error, body), request.url.path, getattr(request.state, "request_id", ""))
 
 
 def _retry(error: Transient) -> dict[str, str]:
@@ -174,23 +169,14 @@ def _http(error: HTTPException) -> Problem:
     return Problem(kind, str(error.detail), headers=error.headers, status=error.status_code)
 
 
-def _invalid(error: RequestValidationError) -> Problem:
+def _invalid(error: RequestValidationError, body: Any) -> Problem:
     found = error.errors()
     if any(each["type"] == "json_invalid" for each in found):
         return Problem(Kind.MALFORMED, f"the body is not JSON: {found[0].get('ctx', {}).get('error', '')}".rstrip(": "))
     if isinstance(error.body, bytes) and any(tuple(each["loc"]) == ("body",) for each in found):
         hint = "send the header `Content-Type: application/json`"
         return Problem(Kind.MEDIA, "the body is not said to be JSON", hint=hint)
-    return Problem(Kind.INVALID, "the request is not valid", errors=[_field(each) for each in found])
-
-
-def _field(found: Mapping[str, Any]) -> FieldError:
-    path = ""
-    for part in found["loc"][1 if found["loc"][:1] == ("body",) else 0 :]:
-        path = f"{path}[{part}]" if isinstance(part, int) else _join(path, str(part))
-    hint = "remove it: there is no such field" if found["type"] == "extra_forbidden" else ""
-    return FieldError(path, str(found["msg"]), hint)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path and name else path or name
+    wrong = [each for one in found for each in told(one, body)]
+    of_spec = all(isinstance(one.get("ctx", {}).get("error"), SpecError) for one in found)
+    detail = "the crawl spec cannot be used" if of_spec else "the request is not valid"
+    return Problem(Kind.INVALID, detail, errors=wrong)

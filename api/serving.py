@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
@@ -29,6 +30,13 @@ _PARSED_BYTES: Final = 0xFFFF
 """The longest address that the parser takes apart."""
 
 
+_CONNECTIONS: Final = logging.getLogger("uvicorn.error.connections")
+"""What is wrong with a single connection. Strangers make as many as they like (unreadable requests, upgrades to what we
+do not speak), so it says nothing below an error, which is our own."""
+
+_CONNECTIONS.setLevel(logging.ERROR)
+
+
 class _Server(uvicorn.Server):
     """Leaves signals to the master, which ends its parts in their order."""
 
@@ -50,6 +58,7 @@ class _Bounded(HttpToolsProtocol):
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as it is there
+        self.logger = _CONNECTIONS
         super().connection_made(transport)
         self._await_head()
 

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -12,6 +11,7 @@ import yaml
 from cli.exits import Usage
 from cli.written import document, text_of
 from shared.domain.errors import Unusable
+from shared.domain.meant import nearest
 from shared.settings import (
     PREFIX,
     ClusterMasterSettings,
@@ -88,8 +88,8 @@ def _unknown(role: str, key: str) -> str:
     for other, kind in KINDS.items():
         if key in kind.__struct_fields__:
             return f"{key} is a setting of a {other}, and a {role} has none of this name."
-    close = get_close_matches(key.replace("-", "_"), KINDS[role].__struct_fields__, n=1)
-    meant = f" Did you mean {close[0]}?" if close else ""
+    close = nearest(key.replace("-", "_"), KINDS[role].__struct_fields__)
+    meant = f" Did you mean {close}?" if close else ""
     return f"there is no setting {key!r} of a {role}.{meant}"
 
 

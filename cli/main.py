@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Final, NoReturn, Protocol, cast
+from typing import Final, Protocol, cast
 
 from cli.exits import Environment, Exit, Failed, Usage
+from cli.parser import Parser, meant
 from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
 
@@ -54,13 +55,6 @@ HIDDEN: Final = {"_master": ("cli.roles", ""), "_worker": ("cli.roles", "")}
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """What the system says where standard output goes to a file that takes no more."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as Usage, so that there is one place where errors end."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Usage(f"{message}; see `{self.prog} --help`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,9 +103,9 @@ def _leave_output() -> None:
 def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
     """The parser of the whole command line, in which only the commands in `chosen` have their arguments: declaring
     those of a command imports it."""
-    parser = _Parser(prog="orb", description=f"{NAME} {VERSION}: a distributed web crawler.", allow_abbrev=False)
+    parser = Parser(prog="orb", description=f"{NAME} {VERSION}: a distributed web crawler.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"orb {VERSION}")
-    named = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=_Parser)
+    named = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
     for name, (module, summary) in (COMMANDS if HIDDEN.keys().isdisjoint(chosen) else HIDDEN).items():
         subparser = named.add_parser(
             name, help=summary, description=summary, allow_abbrev=False, add_help=name in chosen
@@ -125,7 +119,7 @@ def _run(argv: list[str]) -> int:
     chosen = argv[0] if argv and (argv[0] in COMMANDS or argv[0] in HIDDEN) else None
     parser = parser_of(() if chosen is None else (chosen,))
     if chosen is None and argv and not argv[0].startswith("-"):
-        raise Usage(f"there is no command {argv[0]!r}; see `orb --help`")
+        raise Usage(f"there is no command {argv[0]!r}{meant(argv[0], COMMANDS, before='orb ')}; see `orb --help`")
     parsed = parser.parse_args(argv)
     if chosen is None:
         parser.print_help()

@@ -6,7 +6,8 @@ from typing import Annotated, Final
 from fastapi import Query, Response
 
 from api.deps import Page, Served, needs
-from api.errors import FieldError, Kind, Problem
+from api.errors import Kind, Problem
+from api.fields import FieldError
 from api.routing import Router
 from api.schemas.audit import AuditEntry, audit_body
 from api.schemas.model import Listing, Moment, ms_of
@@ -23,12 +24,16 @@ async def list_audit(
     served: Served,
     page: Page,
     response: Response,
-    actor: Annotated[str | None, Query(max_length=128, description="Only by the key of this name or id.")] = None,
+    actor: Annotated[
+        str | None, Query(min_length=1, max_length=128, description="Only by the key of this name or id.")
+    ] = None,
     action: Annotated[
-        str | None, Query(max_length=32, description="Only this, as `crawl.pause`; `crawl.` is all that begins so.")
+        str | None,
+        Query(min_length=1, max_length=32, description="Only this, as `crawl.pause`; `crawl.` is all that begins so."),
     ] = None,
     target: Annotated[
-        str | None, Query(max_length=300, description="Only to this: a crawl's name, a key's id, what was changed.")
+        str | None,
+        Query(min_length=1, max_length=300, description="Only to this: a crawl's name, a key's id, what was changed."),
     ] = None,
     since: Annotated[Moment | None, Query(description="Only from this time on.")] = None,
     until: Annotated[Moment | None, Query(description="Only before this time.")] = None,

@@ -11,7 +11,7 @@ from api.control.roster import WorkerLoad
 from api.deps import By, Page, Served, Services, needs, problems
 from api.routing import Router
 from api.schemas.cluster import Cluster, Drain, Drained, Master, Worker, master_body, worker_body
-from api.schemas.model import Listing
+from api.schemas.model import MEMBER_ID, Listing
 from shared.domain.access import Role
 from shared.domain.config import MemberRole
 from shared.domain.declared import Actor
@@ -20,9 +20,7 @@ from shared.ports.catalog import Missing
 
 router = Router(prefix="/v1", tags=["cluster"])
 
-MemberName = Annotated[
-    str, Path(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$", description="Its id.", examples=["w1"])
-]
+MemberName = Annotated[str, Path(pattern=MEMBER_ID, description="Its id.", examples=["w1"])]
 _NAMED: Final = 100
 _READS: Final = [needs(Role.VIEWER)]
 _WRITES: Final = [needs(Role.OPERATOR)]

@@ -5,7 +5,8 @@ from typing import Annotated
 from fastapi import Path, Response
 
 from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, needs, problems
-from api.errors import FieldError, Kind, Problem
+from api.errors import Kind, Problem
+from api.fields import FieldError
 from api.routing import Router
 from api.schemas.config import ConfigRevision, HotConfiguration, config_of, revision_body
 from api.schemas.model import Listing

@@ -7,7 +7,8 @@ import msgspec
 from fastapi import Header, Path, Query, Response
 
 from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
-from api.errors import FieldError, Kind, Problem
+from api.errors import Kind, Problem
+from api.fields import FieldError
 from api.routes.turning import collect
 from api.routing import Router
 from api.schemas.crawls import (
@@ -17,14 +18,16 @@ from api.schemas.crawls import (
     CrawlInput,
     CrawlPatch,
     CrawlReplacement,
+    GivenSpec,
     Plan,
     Revision,
     RevisionDiff,
     changes_body,
     crawl_body,
+    given_spec,
     revision_body,
 )
-from api.schemas.model import Listing
+from api.schemas.model import ANYTHING, Listing
 from shared.domain.access import Role
 from shared.domain.crawl import encode_spec
 from shared.domain.crawl_state import Standing, Verb, after_new_spec
@@ -32,7 +35,6 @@ from shared.domain.declared import CrawlFilter, Declaration, DeclaredCrawl
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import Revision as RevisionNumber
 from shared.domain.spec_diff import Difference, merge_patch, spec_difference
-from shared.domain.spec_parse import parse_spec
 from shared.ports.catalog import Exists, Missing, Stale
 
 router = Router(prefix="/v1/crawls", tags=["crawls"])
@@ -104,7 +106,7 @@ async def put_crawl(
     expected: Expected,
     response: Response,
     if_none_match: Annotated[
-        str | None, Header(pattern=r"^\*$", description="`*`: only if there is no such crawl.")
+        str | None, Header(pattern=ANYTHING, description="`*`: only if there is no such crawl.")
     ] = None,
 ) -> Crawl:
     """Make the crawl be as declared; if it is so already, nothing changes. A changed spec is a new revision."""
@@ -141,7 +143,7 @@ async def patch_crawl(
         if len(labels) > MOST_LABELS:
             wrong = FieldError("labels", f"there would be more than {MOST_LABELS}")
             raise Problem(Kind.INVALID, "the labels are not valid", errors=[wrong])
-        declaration = _declared(name, merge_patch(_spec(found), patch.spec), labels)
+        declaration = _declared(name, given_spec(merge_patch(_spec(found), patch.spec)), labels)
         try:
             made, _ = await served.catalog.put(
                 declaration, expected=expected or found.tag, start=False, actor=by, now_ms=served.clock.unix_ms()
@@ -239,12 +241,12 @@ async def diff_revision(
     return RevisionDiff(revision=revision, against=other, changes=changes_body(differences))
 
 
-def _declared(name: str, spec: dict[str, Any], labels: dict[str, str]) -> Declaration:
-    """The declaration, its spec judged; a name in the spec must be the crawl's."""
-    if spec.get("name", name) != name:
+def _declared(name: str, given: GivenSpec, labels: dict[str, str]) -> Declaration:
+    """The declaration; a name in the spec must be the crawl's."""
+    if given.name not in (None, name):
         wrong = FieldError("spec.name", f"is not {name!r}", "leave it out: the crawl has its name already")
         raise Problem(Kind.INVALID, "the crawl spec cannot be used", errors=[wrong])
-    return Declaration(name, encode_spec(parse_spec({**spec, "name": name})).decode(), labels)
+    return Declaration(name, encode_spec(msgspec.structs.replace(given.spec, name=name)).decode(), labels)
 
 
 def _spec(crawl: DeclaredCrawl) -> dict[str, Any]:

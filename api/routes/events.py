@@ -7,8 +7,9 @@ from fastapi import Depends, Header, Path, Query, Request
 
 from api.control.following import Following
 from api.deps import PROBLEM_CONTENT, Served, Services, needs, problems
-from api.errors import FieldError, Kind, Problem
+from api.errors import Kind, Problem
 from api.feeds import EventStream, Last
+from api.fields import FieldError
 from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.events import EXAMPLE

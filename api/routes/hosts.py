@@ -6,7 +6,8 @@ from typing import Annotated
 from fastapi import Path, Query, Response
 
 from api.deps import By, Page, Served, Services, needs, problems
-from api.errors import FieldError, Kind, Problem
+from api.errors import Kind, Problem
+from api.fields import FieldError
 from api.routes.turning import commanded
 from api.routing import Router
 from api.schemas.frontier import HostDetail, HostSummary, host_body, queue_body
@@ -32,7 +33,7 @@ async def list_hosts(
     served: Served,
     page: Page,
     response: Response,
-    crawl: Annotated[str | None, Query(max_length=63, description="Only those of this crawl.")] = None,
+    crawl: Annotated[str | None, Query(min_length=1, max_length=63, description="Only those of this crawl.")] = None,
 ) -> Listing[HostSummary]:
     """In the order in which they were found in their partitions; with the numbers of one crawl, if it is named."""
     crawl_id = None if crawl is None else (await served.catalog.crawl(crawl)).crawl_id

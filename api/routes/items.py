@@ -9,7 +9,7 @@ from api.routes.pages import digest_of
 from api.routes.urls import Name, located
 from api.routing import Router
 from api.schemas.items import ITEM_ID, Item, item_body
-from api.schemas.model import Listing
+from api.schemas.model import RULE_NAME, Listing
 from shared.domain.access import Role
 from shared.domain.items import ItemFilter
 from shared.domain.url import MAX_URL_CHARS
@@ -32,7 +32,7 @@ async def list_items(
     response: Response,
     rule: Annotated[
         str | None,
-        Query(max_length=63, pattern=r"^[a-z0-9-]+$", description="Only those of this rule.", examples=["product"]),
+        Query(max_length=63, pattern=RULE_NAME, description="Only those of this rule.", examples=["product"]),
     ] = None,
     url: Annotated[
         str | None,

@@ -8,13 +8,13 @@ from fastapi import Path, Response
 from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
 from api.routing import Router
 from api.schemas.keys import IssuedKey, KeyInput, KeyView, key_body
-from api.schemas.model import Listing, moment_of
+from api.schemas.model import KEY_ID, Listing, moment_of
 from shared.domain.access import ApiKey, Role, digest_of, new_key
 from shared.ports.catalog import Missing
 
 router = Router(prefix="/v1/api-keys", tags=["api-keys"], dependencies=[needs(Role.ADMIN)])
 
-KeyId = Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="Its `id`, not the key itself.")]
+KeyId = Annotated[str, Path(pattern=KEY_ID, description="Its `id`, not the key itself.")]
 
 
 @router.post("", status_code=201, summary="Create a key", responses=problems(409), operation_id="create_key")

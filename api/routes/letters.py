@@ -24,7 +24,9 @@ _READS: Final = [needs(Role.VIEWER)]
 _WRITES: Final = [needs(Role.OPERATOR)]
 
 Letter = Annotated[int, Path(ge=1, le=_NEWEST, description="The letter's number.", examples=[17])]
-OfCrawl = Annotated[str, Query(max_length=63, description="The crawl whose letters are meant.", examples=["docs"])]
+OfCrawl = Annotated[
+    str, Query(min_length=1, max_length=63, description="The crawl whose letters are meant.", examples=["docs"])
+]
 
 
 @router.get("", summary="List dead letters", operation_id="list_dead_letters", dependencies=_READS)
@@ -32,7 +34,7 @@ async def list_dead_letters(
     served: Served,
     page: Page,
     response: Response,
-    crawl: Annotated[str | None, Query(max_length=63, description="Only those of this crawl.")] = None,
+    crawl: Annotated[str | None, Query(min_length=1, max_length=63, description="Only those of this crawl.")] = None,
 ) -> Listing[DeadLetter]:
     """Newest first."""
     crawl_id = None if crawl is None else (await served.catalog.crawl(crawl)).crawl_id

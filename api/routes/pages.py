@@ -17,7 +17,7 @@ from api.deps import CONDITIONAL, UNCHANGED, Page, Served, Services, etag, needs
 from api.errors import Kind, Problem
 from api.routes.urls import Name, OneUrl, located
 from api.routing import Router
-from api.schemas.model import Listing, Model
+from api.schemas.model import VISIBLE, Listing, Model
 from api.schemas.pages import PAGE_ID, PageDetail, PageSummary, page_body, page_detail, place_of
 from api.streamed import BrokenOff, Streamed
 from shared.domain.access import Role
@@ -66,13 +66,11 @@ async def list_pages(
     served: Served,
     page: Page,
     response: Response,
-    host: Annotated[
-        str | None, Query(max_length=300, pattern=r"^[!-~]+$", description="Only those of this host.")
-    ] = None,
+    host: Annotated[str | None, Query(max_length=300, pattern=VISIBLE, description="Only those of this host.")] = None,
     status: Annotated[int | None, Query(ge=100, le=999, description="Only those with this HTTP status.")] = None,
     mime: Annotated[
         str | None,
-        Query(max_length=100, pattern=r"^[!-~]+$", description="Only this media type.", examples=["text/html"]),
+        Query(max_length=100, pattern=VISIBLE, description="Only this media type.", examples=["text/html"]),
     ] = None,
 ) -> Listing[PageSummary]:
     """By host. A page of the list looks at a bounded number of fetches, so one may be short or empty before the end:

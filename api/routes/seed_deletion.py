@@ -9,7 +9,8 @@ import msgspec
 from fastapi import Path
 
 from api.deps import By, Expected, Served, Services, needs, problems
-from api.errors import FieldError, Kind, Problem
+from api.errors import Kind, Problem
+from api.fields import FieldError
 from api.routes.turning import commanded
 from api.routing import Router
 from api.schemas.crawls import NAME

@@ -10,7 +10,8 @@ from starlette.requests import ClientDisconnect
 
 from api.control.uploading import SeedUpload
 from api.deps import PROBLEM_CONTENT, By, Served, needs, problems
-from api.errors import FieldError, Kind, Problem, problem_of
+from api.errors import Kind, Problem, problem_of
+from api.fields import FieldError
 from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.seeds import SeedReport, report_body

@@ -8,7 +8,8 @@ import structlog
 from fastapi import Path, Query, Response
 
 from api.deps import Page, Served, Services, needs, problems
-from api.errors import FieldError, Kind, Problem
+from api.errors import Kind, Problem
+from api.fields import FieldError
 from api.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.frontier import Explanation, UrlDetail, UrlSummary, detail_body, ruling_body, url_body
@@ -65,7 +66,7 @@ async def list_urls(
     page: Page,
     response: Response,
     state: Annotated[UrlStateName | None, Query(description="Only those in this state.")] = None,
-    host: Annotated[str | None, Query(max_length=300, description="Only those of this host.")] = None,
+    host: Annotated[str | None, Query(min_length=1, max_length=300, description="Only those of this host.")] = None,
     status: Annotated[
         int | None, Query(ge=100, le=599, description="Only those whose last answer had this status.")
     ] = None,

@@ -1,22 +1,23 @@
 """Crawls, their revisions, what a change would do, and how far a command is."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import ConfigDict, Field, PlainValidator, StringConstraints, WithJsonSchema
 
 from api.control.roster import Roster
 from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
+from shared.domain.crawl import LABEL, LABEL_WORDS, CrawlSpec
 from shared.domain.crawl_state import legal
 from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision
 from shared.domain.frontier import CrawlState
 from shared.domain.spec_diff import Difference
+from shared.domain.spec_parse import parse_spec
 
-NAME: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-CrawlName = Annotated[
-    str, StringConstraints(pattern=NAME), Field(description="Lower-case letters, digits and inner hyphens, at most 63.")
-]
+NAME: Final = LABEL
+CrawlName = Annotated[str, StringConstraints(pattern=NAME), Field(description=f"{LABEL_WORDS.capitalize()}.")]
 _Label = Annotated[str, StringConstraints(pattern=NAME)]
 _LabelValue = Annotated[str, StringConstraints(max_length=255, pattern=ONE_LINE)]
 MOST_LABELS: Final = 64
@@ -29,7 +30,30 @@ SpecJson = Annotated[
     WithJsonSchema({"x-orb-schema": "CrawlSpec"}),
     Field(description="What to crawl and how. Every field but `seeds` has a default."),
 ]
-"""The spec as plain JSON: shared.domain.spec_parse judges it, and the document takes its schema from the type."""
+"""The spec as plain JSON; the document takes its schema from the type."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSpec:
+    """A spec that was sent and can be used. `name`: the one that it gives its crawl; None where it leaves that out."""
+
+    spec: CrawlSpec
+    name: str | None
+
+
+def given_spec(data: Any) -> GivenSpec:
+    """The spec that plain JSON declares. SpecError, a ValueError, with all that is wrong: the framework passes it on,
+    and its problems are told beside those of the other fields."""
+    spec = parse_spec(data)
+    return GivenSpec(spec, spec.name if "name" in data else None)
+
+
+_WantedSpec = Annotated[
+    GivenSpec,
+    PlainValidator(given_spec),
+    WithJsonSchema({"x-orb-schema": "CrawlSpec"}),
+    Field(description="What to crawl and how. Every field but `seeds` has a default."),
+]
 
 EXAMPLE: Final[dict[str, Any]] = {
     "name": "docs",
@@ -59,7 +83,7 @@ class CrawlInput(Wanted):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     name: CrawlName
-    spec: SpecJson
+    spec: _WantedSpec
     labels: Labels = Field(default_factory=dict)
     start: bool = Field(True, description="Begin at once; else the crawl waits for `start`.")
 
@@ -69,7 +93,7 @@ class CrawlReplacement(Wanted):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{name: EXAMPLE[name] for name in ("labels", "spec")}]})
 
-    spec: SpecJson
+    spec: _WantedSpec
     labels: Labels = Field(default_factory=dict)
     start: bool = True
 

@@ -12,6 +12,14 @@ ONE_LINE: Final = r"^[^\x00-\x1f\x7f]*$"
 """The pattern of a text without control characters: no terminal and no log is to be given them, and no database keeps
 NUL."""
 
+ANYTHING: Final = r"^\*$"
+VISIBLE: Final = r"^[!-~]+$"
+RULE_NAME: Final = r"^[a-z0-9-]+$"
+KEY_ID: Final = r"^[0-9a-f]{16}$"
+MEMBER_ID: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
+
+MOMENT: Final = "a time as 2030-01-01T00:00:00Z"
+
 _MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}.*", re.ASCII)
 
 
@@ -31,7 +39,7 @@ class Wanted(Model):
 def _written_out(given: Any) -> Any:
     """Refuses numbers, which would be taken for seconds since 1970."""
     if not isinstance(given, str) or _MOMENT.fullmatch(given) is None:
-        raise ValueError("expected a time as 2030-01-01T00:00:00Z")
+        raise ValueError(f"expected {MOMENT}")
     return given
 
 

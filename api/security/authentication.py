@@ -14,6 +14,11 @@ from shared.ports.catalog import Catalog
 
 _CACHED_S: Final = 1.0
 _CACHED: Final = 1024
+_SEND: Final = "send the header `Authorization: Bearer <API key>`"
+_KEYS: Final = (
+    "a key is shown once, when it is made: the first at the cluster's first start, others by `orb ctl keys create` or "
+    "POST /v1/api-keys; `orb key create` replaces a lost admin key, on the cluster's database itself"
+)
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="orbweaver"'}
 
 
@@ -71,14 +76,15 @@ class Authentication:
         given = header_of(scope, b"authorization").decode("latin-1")
         scheme, _, key = given.partition(" ")
         if scheme.lower() != "bearer" or not key:
-            hint = "send the header `Authorization: Bearer <API key>`"
+            hint = f"{_SEND}; {_KEYS}"
             return Problem(Kind.UNAUTHENTICATED, "the request has no API key", hint=hint, headers=_CHALLENGE)
         try:
             holder = await self._keyring.holder(key.strip())
         except Transient as error:
             return problem_of(error)
         if holder is None:
-            return Problem(Kind.UNAUTHENTICATED, "the API key is not known, or was revoked", headers=_CHALLENGE)
+            said = "the API key is not known, or was revoked"
+            return Problem(Kind.UNAUTHENTICATED, said, hint=_KEYS, headers=_CHALLENGE)
         scope["state"]["key"] = holder
         return None
 

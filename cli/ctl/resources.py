@@ -24,6 +24,7 @@ from cli.ctl.columns import (
 )
 from cli.ctl.tables import Column
 from cli.exits import Usage
+from shared.domain.meant import nearest
 
 
 class Belongs(Enum):
@@ -257,4 +258,7 @@ def named(word: str) -> Resource:
     for resource in RESOURCES:
         if word in (resource.name, resource.one):
             return resource
+    meant = nearest(word, (name for resource in RESOURCES for name in (resource.name, resource.one)))
+    if meant is not None:
+        raise Usage(f"there is nothing called {word!r}; did you mean {meant}?")
     raise Usage(f"there is nothing called {word!r}; there are: {KINDS}.")

@@ -25,8 +25,10 @@ Timeout = Annotated[float, Meta(ge=0.1, le=3600.0)]
 Size = Annotated[int, Meta(ge=1024, le=2**40)]
 BufferedSize = Annotated[int, Meta(ge=1024, le=2**31)]
 Priority = Annotated[int, Meta(ge=-100, le=100)]
-Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-"""A name that may stand in a subject, a path and a metric: lower-case letters, digits and inner hyphens, at most 63."""
+LABEL: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+LABEL_WORDS: Final = "lower-case letters, digits and inner hyphens, at most 63"
+Label = Annotated[str, Meta(pattern=LABEL)]
+"""A name that may stand in a subject, a path and a metric, said in words by `LABEL_WORDS`."""
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
 Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=100)]

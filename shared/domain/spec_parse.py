@@ -3,14 +3,14 @@
 import math
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from enum import Enum
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec.structs import FieldInfo, fields
 
-from shared.domain.crawl import CrawlSpec
+from shared.domain.crawl import LABEL_WORDS, CrawlSpec
+from shared.domain.meant import did_you_mean
 from shared.domain.spec_rules import Problem, checked
 from shared.domain.url import canonicalize
 
@@ -27,8 +27,8 @@ _TYPE_NAMES: Final = {
 }
 _HINTS: Final = {
     "seeds": "give at least one URL to start from",
-    "name": "lower-case letters, digits and inner hyphens, at most 63",
-    "pool": "lower-case letters, digits and inner hyphens, at most 63",
+    "name": LABEL_WORDS,
+    "pool": LABEL_WORDS,
     "take": "text, html, link, or attr:NAME",
     "fields": "names are letters, digits and _, not beginning with a digit, at most 63; 1 to 100 of them",
 }
@@ -75,12 +75,12 @@ def _plain_seed(seed: object) -> object:
 def _build(cls: type[_S], data: object, path: str, problems: list[Problem]) -> _S | None:
     """An instance of `cls`, or None; whatever is wrong is added to `problems`."""
     if not isinstance(data, Mapping):
-        problems.append(Problem(path, f"expected a mapping of fields, got {_shown(data)}"))
+        problems.append(Problem(path, f"expected a mapping of fields, got {shown(data)}"))
         return None
     before = len(problems)
     known = {field.name: field for field in fields(cls)}
     problems.extend(
-        Problem(_join(path, name), "there is no such field", _did_you_mean(str(name), known))
+        Problem(_join(path, name), "there is no such field", did_you_mean(str(name), known))
         for name in data
         if name not in known
     )
@@ -144,11 +144,14 @@ def _problem(text: str, annotation: Any, value: object, path: str) -> Problem:
         path, value = path + where, value[int(match[1])]  # type: ignore[index]  # it was a list
     if expected.startswith("Invalid enum value"):
         choices = [str(member.value) for member in _enum_of(annotation)]
-        hint = _did_you_mean(str(value), choices)
-        return Problem(path, f"expected one of {', '.join(choices)}, got {_shown(value)}", hint)
-    expected = expected.partition(", got ")[0].partition(" matching regex")[0]
+        hint = did_you_mean(str(value), choices)
+        return Problem(path, f"expected one of {', '.join(choices)}, got {shown(value)}", hint)
+    form = _HINTS.get(path.rpartition(".")[2], "")
+    expected, _, pattern = expected.partition(", got ")[0].partition(" matching regex")
+    if pattern and form:
+        return Problem(path, f"expected {form}, got {shown(value)}")
     names = re.sub(r"`([^`]*)`", lambda m: " or ".join(_TYPE_NAMES.get(t, t) for t in m[1].split(" | ")), expected)
-    return Problem(path, f"e{names[1:]}, got {_shown(value)}", _HINTS.get(path.rpartition(".")[2], ""))
+    return Problem(path, f"e{names[1:]}, got {shown(value)}", form)
 
 
 def _enum_of(annotation: Any) -> type[Enum]:
@@ -157,16 +160,12 @@ def _enum_of(annotation: Any) -> type[Enum]:
     return next(found for argument in get_args(annotation) if (found := _enum_of(argument)))
 
 
-def _did_you_mean(name: str, known: Any) -> str:
-    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-
-
 def _join(path: str, name: object) -> str:
     return f"{path}.{name}" if path and name else path or str(name)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value that is wrong, as it is told: at most 60 characters of it."""
     if value is None:
         return "nothing"
     text = repr(value)

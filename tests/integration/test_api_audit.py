@@ -63,5 +63,8 @@ def test_the_audit_log_is_for_admins_and_its_conditions_are_judged(tmp_path: Pat
             problem(await admin.get("/v1/audit?since=2030-01-01T00:00:00"), 422, "invalid")
             problem(await admin.get("/v1/audit?until=soon"), 422, "invalid")
             problem(await admin.get("/v1/audit?cursor=x"), 422, "invalid")
+            for name in ("actor", "action", "target"):  # nobody means "of nobody" by it, and nobody "of all"
+                (wrong,) = problem(await admin.get(f"/v1/audit?{name}="), 422, "invalid")["errors"]
+                assert wrong == {"path": f"query.{name}", "message": "is empty"}
 
     asyncio.run(story())

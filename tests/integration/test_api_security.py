@@ -33,7 +33,8 @@ def test_without_a_key_that_opens_there_is_nothing_but_health(tmp_path: Path) ->
                 "orb_" + "0" * 16 + good[20:],
             ):
                 async with client_of(served.app, bad) as client:
-                    problem(await client.get("/v1/crawls"), 401, "unauthenticated")
+                    said = problem(await client.get("/v1/crawls"), 401, "unauthenticated")
+                    assert "`orb key create` replaces a lost admin key" in said["hint"]
 
     asyncio.run(story())
 

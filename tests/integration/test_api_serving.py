@@ -159,3 +159,16 @@ def test_a_request_whose_body_or_answer_takes_long_is_waited_for(monkeypatch: py
             writer.close()
 
     asyncio.run(story())
+
+
+def test_what_strangers_send_wrong_makes_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Each is answered; none needs a key, so that a line for each would let anybody fill the log."""
+    upgrade = b"GET /query?q=abc HTTP/1.1\r\nHost: x\r\nConnection: close, Upgrade\r\nUpgrade: %s\r\n\r\n"
+
+    async def story(exchange: Exchange) -> None:
+        for to in (b"h2c", b"websocket"):
+            assert b'"q":3' in await exchange(upgrade % to)
+        assert b" 400 " in await exchange(b"\x16\x03\x01 nothing that is HTTP\r\n\r\n")
+
+    run(story)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []

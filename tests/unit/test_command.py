@@ -18,7 +18,32 @@ def test_unknown_command_is_a_usage_error_in_one_sentence(capsys: pytest.Capture
     assert main(["crwal"]) == Exit.USAGE
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "orb: there is no command 'crwal'; see `orb --help`\n"
+    assert captured.err == "orb: there is no command 'crwal' (did you mean `orb crawl`?); see `orb --help`\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("frobnicate", "there is no command 'frobnicate'; see `orb --help`"),
+        ("--hlep", "there is no flag --hlep (did you mean `--help`?); see `orb --help`"),
+        ("crawl a.test --allow-nets 10.0.0.0/8", "there is no flag --allow-nets (did you mean `--allow-net`?); see"),
+        ("crawl a.test --max-page=9 --fersh", "there is no flag --fersh (did you mean `--fresh`?); see `orb crawl"),
+        ("crawl a.test --max-page=9 --fersh", "there is no flag --max-page (did you mean `--max-pages`?); there is"),
+        ("show a b", "nothing takes 'b' here; see `orb show --help`"),
+        ("ctl gett", "`orb ctl` has no verb 'gett' (did you mean `orb ctl get`?); see `orb ctl --help`"),
+        (
+            "ctl seeds ad docs",
+            "`orb ctl seeds` has no verb 'ad' (did you mean `orb ctl seeds add`?); see `orb ctl seeds",
+        ),
+        ("ctl get crawls --outptu json", "there is no flag --outptu (did you mean `--output`?); see `orb ctl get --h"),
+        ("ctl get crawls -o jsn", "wide, json, yaml, name, got 'jsn' (did you mean `json`?); see `orb ctl get --help`"),
+    ],
+)
+def test_what_was_perhaps_meant_is_said(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(given.split()) == Exit.USAGE
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert said in captured.err
 
 
 @pytest.mark.parametrize("argv", [["version", "--nonsense"], ["--nonsense"], []])

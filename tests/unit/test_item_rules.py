@@ -159,7 +159,7 @@ def test_json_ld_without_end_is_passed_over() -> None:
         ({"fields": ["t"]}, "fields", "expected a mapping"),
         ({"fields": {"t": "h1"}}, "fields.t", "expected a mapping of fields"),
         ({}, "fields", "is required"),
-        ({"name": "Upper", "fields": {"t": {"css": "a"}}}, "name", "expected text"),
+        ({"name": "Upper", "fields": {"t": {"css": "a"}}}, "name", "expected lower-case letters, digits and"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(rule: dict[str, Any], place: str, said: str) -> None:
