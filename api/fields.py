@@ -52,6 +52,9 @@ _BY_TYPE: Final[Mapping[str, str]] = {
     "datetime_from_date_parsing": MOMENT,
 }
 
+_OF_KEY: Final = "[key]"
+"""Where the framework says that a mapping's key is wrong, behind the key itself."""
+
 _BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
     "greater_than_equal": ("ge", "at least"),
     "greater_than": ("gt", "more than"),
@@ -73,7 +76,8 @@ def told(found: Mapping[str, Any], body: Any = None) -> Iterator[FieldError]:
     place = found["loc"]
     path = ""
     for part in place[1 if place[:1] == ("body",) else 0 :]:
-        path = f"{path}[{part}]" if isinstance(part, int) else joined(path, str(part))
+        if part != _OF_KEY:
+            path = f"{path}[{part}]" if isinstance(part, int) else joined(path, str(part))
     wrong = found.get("ctx", {}).get("error")
     if isinstance(wrong, SpecError):
         yield from (FieldError(joined(path, each.path), each.message, each.hint) for each in wrong.problems)

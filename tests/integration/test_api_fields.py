@@ -39,7 +39,7 @@ def wrongs(body: dict[str, Any]) -> dict[str, tuple[str, str]]:
 def test_a_bad_name_bad_labels_and_a_bad_spec_are_told_in_one_answer(told: Callable[[Story], None]) -> None:
     wanted = {
         "name": "Bad Name",
-        "labels": {"team": "a\nb"},
+        "labels": {"team": "a\nb", "Owner": "x"},
         "strat": False,
         "spec": {"seeds": ["example.org"], "scope": {"mode": "hots", "max_depht": 3}, "pool": "EU"},
     }
@@ -52,6 +52,7 @@ def test_a_bad_name_bad_labels_and_a_bad_spec_are_told_in_one_answer(told: Calla
             assert found == {
                 "name": (form + "'Bad Name'", "did you mean bad-name?"),
                 "labels.team": ("expected one line without control characters, got 'a\\nb'", ""),
+                "labels.Owner": (form + "'Owner'", "did you mean owner?"),
                 "strat": ("there is no such field", "did you mean start?"),
                 "spec.seeds[0].url": ("'example.org' has no scheme", "did you mean https://example.org/?"),
                 "spec.scope.mode": (
