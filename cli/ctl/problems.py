@@ -14,8 +14,8 @@ from cli.exits import Environment, Failed, Usage
 TYPE: Final = "urn:orbweaver:problem:"
 _SHOWN: Final = 300
 _LOGIN: Final = (
-    "log in with `orb ctl login`, or give a key with ORB_API_KEY; a lost admin key is replaced by `orb key create`, on the "
-    "cluster's database itself"
+    "log in with `orb ctl login`, or give a key with ORB_API_KEY; a lost admin key is replaced by `orb key create`, on "
+    "the cluster's database itself"
 )
 
 
