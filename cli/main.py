@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 from cli.exits import Environment, Exit, Failed, Usage
+from cli.outgoing import Unwritten, marked_output
 from cli.parser import Parser, meant
 from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
@@ -53,26 +54,36 @@ COMMANDS: Final = {
 HIDDEN: Final = {"_master": ("cli.roles", ""), "_worker": ("cli.roles", "")}
 """What `orb crawl` starts, and nobody else; not in the help."""
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""What the system says where standard output goes to a file that takes no more."""
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the system says where a file takes no more; of standard output it says EIO as well."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named by `argv` (by default the process's arguments); returns the exit code, never exits."""
-    try:
-        code = _ended(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # the reader of our output left, as `head` does
-        _leave_output()
-        return 141
-    except OSError as error:
-        if error.errno not in _NO_ROOM or error.filename is not None:
-            raise
-        _leave_output()
-        said = f"not all of the output could be written ({error.strerror}); make room where it goes, and ask again."
-        print(f"orb: {said}", file=sys.stderr)
-        return Exit.ENVIRONMENT
+    with marked_output():
+        try:
+            code = _ended(list(sys.argv[1:] if argv is None else argv))
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:  # the reader of our output left, as `head` does
+            _leave_output()
+            return 141
+        except OSError as error:
+            ours = isinstance(error, Unwritten)
+            if error.errno not in _NO_ROOM and not (ours and error.errno == errno.EIO):
+                raise
+            if ours:
+                _leave_output()
+            print(f"orb: {_unwritten(error)}", file=sys.stderr)
+            return Exit.ENVIRONMENT
+
+
+def _unwritten(error: OSError) -> str:
+    """What could not be written, and what to do."""
+    if isinstance(error, Unwritten):
+        return f"not all of the output could be written ({error.strerror}); make room where it goes, and ask again."
+    where = "a file" if error.filename is None else error.filename
+    return f"{where} could not be written ({error.strerror}); make room where it lies, and ask again."
 
 
 def _ended(arguments: list[str]) -> int:

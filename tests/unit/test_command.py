@@ -129,3 +129,26 @@ def test_a_full_disk_under_the_output_is_one_sentence(arguments: tuple[str, ...]
     said = "not all of the output could be written (No space left on device); make room where it goes, and ask again."
     assert done.stderr == f"orb: {said}\n"
     assert done.returncode == Exit.ENVIRONMENT
+
+
+def test_a_full_disk_elsewhere_is_not_said_to_be_the_outputs(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever hears of the output moves the output, and wonders."""
+
+    def run(arguments: object) -> int:
+        print("begun")
+        return Path("/dev/full").write_text("x")
+
+    monkeypatch.setattr("cli.version.run", run)
+    assert main(["version"]) == Exit.ENVIRONMENT
+    out, err = capfd.readouterr()
+    assert out == "begun\n", "what was said before is not taken back"
+    said = "a file could not be written (No space left on device); make room where it lies, and ask again."
+    assert err == f"orb: {said}\n"
+
+
+def test_any_other_error_of_the_system_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.version.run", lambda arguments: Path("/proc/none").mkdir())
+    with pytest.raises(FileNotFoundError):
+        main(["version"])
