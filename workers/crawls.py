@@ -17,6 +17,7 @@ from shared.ports.fetcher import Fetcher
 from shared.ports.specs import PublishedSpec, SpecSource
 from workers.extract.applying import PageRules
 from workers.fetch.egress import EgressRules
+from workers.fetch.ruled import Fetchers
 from workers.outlinks import KnownLinks, OutlinkResolver
 
 _ACCEPT: Final = ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
@@ -49,17 +50,12 @@ class ActiveCrawl:
 
 
 class Crawls:
-    """Compiled crawls by id, the most recently used; and a fetcher for each set of egress rules.
-
-    Crawls that may reach different addresses never share a connection: one that is kept open was checked under the
-    rules of whoever opened it.
-    """
+    """Compiled crawls by id, the most recently used, each with the fetcher of its egress rules."""
 
     def __init__(self, specs: SpecSource, known: KnownLinks, open_fetcher: Callable[[EgressRules], Fetcher]) -> None:
         self._specs = specs
         self._known = known
-        self._open_fetcher = open_fetcher
-        self._fetchers: dict[EgressRules, Fetcher] = {}
+        self._fetchers = Fetchers(open_fetcher)
         self._active: OrderedDict[CrawlId, ActiveCrawl] = OrderedDict()
 
     async def active(self, crawl_id: CrawlId, revision: Revision) -> ActiveCrawl | None:
@@ -101,10 +97,13 @@ class Crawls:
         self._active.move_to_end(crawl_id)
         return known
 
+    async def tidy(self) -> None:
+        """Close the connections that were opened under rules which no crawl here has any more."""
+        await self._fetchers.keep([crawl.fetcher for crawl in self._active.values()])
+
     async def close(self) -> None:
         """Close every connection."""
-        for fetcher in self._fetchers.values():
-            await fetcher.close()
+        await self._fetchers.close()
 
     def _compiled(self, published: PublishedSpec) -> ActiveCrawl:
         spec, crawl_id, revision = published.spec, published.crawl_id, published.revision
@@ -123,7 +122,7 @@ class Crawls:
             product=token.lower(),
             headers=_headers(spec, agent),
             limits=spec.fetch.limits(),
-            fetcher=self._fetcher(spec),
+            fetcher=self._fetchers.under(_rules(spec)),
             archived=ArchivedCrawl(
                 crawl_id=crawl_id,
                 name=spec.name,
@@ -134,15 +133,12 @@ class Crawls:
             paused=published.paused,
         )
 
-    def _fetcher(self, spec: CrawlSpec) -> Fetcher:
-        rules = EgressRules(allow=tuple(ip_network(network, strict=False) for network in sorted(spec.egress.allow)))
-        fetcher = self._fetchers.get(rules)
-        if fetcher is None:
-            fetcher = self._fetchers[rules] = self._open_fetcher(rules)
-        return fetcher
-
     def __repr__(self) -> str:
-        return f"<Crawls {len(self._active)} fetchers={len(self._fetchers)}>"
+        return f"<Crawls {len(self._active)} {self._fetchers!r}>"
+
+
+def _rules(spec: CrawlSpec) -> EgressRules:
+    return EgressRules(allow=tuple(ip_network(network, strict=False) for network in sorted(spec.egress.allow)))
 
 
 def _headers(spec: CrawlSpec, agent: str) -> tuple[tuple[str, str], ...]:

@@ -310,9 +310,10 @@ class Runtime:
 
     async def tidy(self) -> None:
         """Finish the segments of crawls that have come to rest, so that no more files are open than crawls are worked
-        on; until cancelled."""
+        on, and close the connections of those that are gone; until cancelled."""
         while True:
             await asyncio.sleep(_TIDY_S)
+            await self._crawls.tidy()
             busy = {visit.crawl_id for visit in self._open}
             for crawl_id in at_rest(self._visited, busy, self._with.clock.elapsed(), most_open=self._most_open):
                 # What is not durable yet somebody waits for, or will write: later.
