@@ -17,12 +17,17 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from itertools import islice
+from typing import Final
 
 from api.frontier.hosts import NEVER, Host, HostFacts, Queue
 from api.frontier.shares import Shares
 from shared.domain.ids import CrawlId, HostId
 from shared.domain.ledger import QueueRow
 from shared.domain.politeness import HostHealth
+
+LOOKED_AT: Final = 5000
+"""Hosts that one call of `make_room` goes over: the owner waits for it, 4 us a host (10 where it leaves)."""
 
 
 class Front:
@@ -32,7 +37,7 @@ class Front:
         self._shares = shares
         self.most_hosts = most_hosts
         self._claimed_at = rested_from
-        self._hosts: dict[HostId, Host] = {}
+        self._hosts: OrderedDict[HostId, Host] = OrderedDict()
         self._ready: dict[CrawlId, OrderedDict[HostId, None]] = {}
         self._later: list[tuple[float, HostId, CrawlId]] = []
         self._incomplete: set[CrawlId] = set()
@@ -224,10 +229,16 @@ class Front:
         return self._forget([host for host in idle if host.blocked_until <= now], now, delay_s)
 
     def make_room(self, now: float, soon: float, delay_s: Callable[[HostFacts], float]) -> int:
-        """Leave hosts with nothing to do before `soon` to SQL, so that others get their place; how many."""
+        """Leave hosts with nothing to do before `soon` to SQL, so that others get their place; how many.
+
+        Looks at those that it has not looked at for longest, `LOOKED_AT` at most.
+        """
+        looked_at = list(islice(self._hosts.values(), LOOKED_AT))
+        for host in looked_at if len(looked_at) < len(self._hosts) else ():
+            self._hosts.move_to_end(host.host_id)
         late = [
             host
-            for host in self._hosts.values()
+            for host in looked_at
             if all(queue.empty or self._due(host, queue) >= soon for queue in host.queues.values())
         ]
         return self._forget(late, now, delay_s)

@@ -6,6 +6,7 @@ from contextlib import suppress
 import structlog
 
 from api.frontier.dispatch import Dispatch
+from api.frontier.front import LOOKED_AT
 from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft, worn_out
 from api.frontier.strays import Strays
@@ -70,9 +71,11 @@ class Sweep:
                     own.front.mark_incomplete(crawl.crawl_id)
 
     def _room(self) -> bool:
-        """Whether the front takes in hosts. Now and then, those that can do nothing soon make room in a full one."""
+        """Whether the front takes in hosts. Now and then, those that can do nothing soon make room in a full one, of
+        which no more is gone over at a sweep than takes some hundredths of a second."""
         own, now = self._own, self._own.clock.elapsed()
-        if own.front.full() and now - self._made_room_at >= _MAKE_ROOM_S:
+        part = min(1.0, LOOKED_AT / max(1, len(own.front)))
+        if own.front.full() and now - self._made_room_at >= _MAKE_ROOM_S * part:
             self._made_room_at = now
             own.front.make_room(now, now + _SOON_S, own.longest_delay_s)
         return not own.front.full()

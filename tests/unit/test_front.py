@@ -295,5 +295,28 @@ def test_hosts_that_are_blocked_for_long_hold_nobody_else_up() -> None:
     assert taken[0].host_id == 3
 
 
+def test_a_large_front_is_gone_over_in_pieces_and_every_host_of_it_has_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The owner does nothing else meanwhile."""
+    monkeypatch.setattr("api.frontier.front.LOOKED_AT", 3)
+    front = Front(shares := Shares(), most_hosts=10, rested_from=-100.0)
+    shares.set_weight(CrawlId(2), 1)
+    for host in range(10):
+        row = row_of(HostId(host), CrawlId(2), Sql(queued=5), blocked_until_ms=EPOCH_MS + 3_600_000 * (host >= 8))
+        assert front.offer(row, facts=facts_of(row), delay_s=1.0, slots=1, now=0.0, now_ms=EPOCH_MS)
+    looked: list[int] = []
+    due = front._due
+
+    def noted(host: Host, queue: Queue) -> float:
+        looked.append(host.host_id)
+        return due(host, queue)
+
+    monkeypatch.setattr(front, "_due", noted)
+    assert [front.make_room(0.0, 60.0, longest) for _ in range(4)] == [0, 0, 1, 1]
+    assert looked == [*range(10), 0, 1]
+    assert not front.full()
+
+
 TestFront = FrontMachine.TestCase
 TestFront.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
