@@ -279,17 +279,30 @@ def test_a_host_goes_when_no_crawl_has_anything_of_it_and_nobody_has_set_anythin
     on_store(story)
 
 
-def test_old_hosts_are_looked_at_in_bounded_steps_the_smaller_the_more_crawls_there_are(
-    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [1, 4, 20])
+def test_old_hosts_are_looked_at_in_steps_the_shorter_the_more_queues_crawls_have_of_them(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(old_hosts, "LOOKED_UP", 4)
+    monkeypatch.setattr(old_hosts, "LOOKED_UP", most)
+    monkeypatch.setattr(old_hosts, "_CRAWLS", 2)
+    hosts = [f"h{number:02}.test" for number in range(12)]
 
     async def story(t: Tables) -> None:
-        for number in range(5):
-            await host_of(t, f"h{number}.test")
-        await t.store.put_crawl("other", "{}", NOW_MS)
-        assert await walked(t, Kept.HOSTS) == [2, 2, 1], "two hosts, of each of which two crawls are asked"
-        assert t.value("SELECT count(*) FROM hosts") == 0
+        assert isinstance(t.store, SqlStore)
+        for host in hosts:
+            await host_of(t, host)
+        for number in range(30):
+            await t.store.put_crawl(f"without-any-{number}", "{}", NOW_MS)
+        kept = {host for number, host in enumerate(hosts) if number % 3 == 0 or number == 7}
+        for name in ("one", "two", "three"):
+            crawl, _ = await t.store.put_crawl(name, "{}", NOW_MS)
+            # Each has most of them, and no two the same ones.
+            of_it = sorted(kept - {hosts[{"one": 0, "two": 3, "three": 7}[name]]})
+            links = (link(f"http://{host}/of/{name}", crawl_id=crawl.crawl_id) for host in of_it)
+            await t.found(*links, crawl_id=crawl.crawl_id, producer=name)
+        passes = await walked(t, Kept.HOSTS)
+        assert (sum(passes), {host for (host,) in t.rows("SELECT host FROM hosts")}) == (len(hosts) - len(kept), kept)
+        assert len(passes) > 3 if most == 1 else len(passes) == 1 if most == 20 else len(passes) > 1
 
     on_store(story)
 
@@ -303,7 +316,9 @@ def test_hosts_are_asked_for_by_the_key_of_queues(on_store: OnStore) -> None:
         with recorded() as sent:
             assert await walked(t, Kept.HOSTS) == [1]
         found = [access for told in (await accesses(t.store, sent)).values() for access in told]
-        assert not [access for access in found if access.table == "queues" and access.condition is None], found
+        of_queues = [access.condition or "every row" for access in found if access.table == "queues"]
+        assert len(of_queues) == 2, "which crawls have something there, and what they have"
+        assert all("crawl_id" in condition for condition in of_queues), found
 
     on_store(story)
 
