@@ -16,6 +16,9 @@ from tests.support.http_site import RawReply, Reply, Request, Respond
 
 _HTML: Final = b"Content-Type: text/html; charset=utf-8\r\n"
 _OK: Final = b"HTTP/1.1 200 OK\r\n"
+_LAST: Final = b"Connection: close\r\n"
+"""Said by an answer that a client can take for whole: the connection is closed after it, and a client that did not know
+would lose its next request on it, for whatever URL that was."""
 _FILLER: Final = b"<p>All work and no play makes the spider a dull one.</p>\n" * 300
 MIB: Final = 1 << 20
 BOMB_BYTES: Final = 10 * (1 << 30)
@@ -46,7 +49,7 @@ async def _endless_head() -> AsyncIterator[bytes]:
 
 async def _big_header() -> AsyncIterator[bytes]:
     """One header of 10 MB before an ordinary page."""
-    yield _OK + _HTML + b"X-Big: "
+    yield _OK + _HTML + _LAST + b"X-Big: "
     for _ in range(BIG_HEADER_BYTES // (64 * 1024)):
         yield b"x" * (64 * 1024)
     yield b"\r\nContent-Length: 2\r\n\r\nok"
@@ -68,7 +71,7 @@ async def _gzip_bomb() -> AsyncIterator[bytes]:
     """About 10 MB that unpack to 10 GiB of zeros."""
     start, block, times = bomb_blocks()
     length = len(start) + len(block) * times
-    yield _OK + _HTML + f"Content-Encoding: gzip\r\nContent-Length: {length}\r\n\r\n".encode() + start
+    yield _OK + _HTML + _LAST + f"Content-Encoding: gzip\r\nContent-Length: {length}\r\n\r\n".encode() + start
     for _ in range(times // 64):
         yield block * 64
 
@@ -76,7 +79,7 @@ async def _gzip_bomb() -> AsyncIterator[bytes]:
 async def _broken_gzip() -> AsyncIterator[bytes]:
     """A body said to be gzip that is not."""
     body = b"<a href='/good/1'>this was never packed</a>"
-    yield _OK + _HTML + f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    yield _OK + _HTML + _LAST + f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def _slow_drip() -> AsyncIterator[bytes]:
@@ -124,12 +127,12 @@ async def _length_too_long() -> AsyncIterator[bytes]:
 
 async def _length_too_short() -> AsyncIterator[bytes]:
     """Content-Length promises less than comes."""
-    yield _OK + _HTML + b"Content-Length: 5\r\n\r\nhello and a great deal more than was promised"
+    yield _OK + _HTML + _LAST + b"Content-Length: 5\r\n\r\nhello and a great deal more than was promised"
 
 
 async def _two_lengths() -> AsyncIterator[bytes]:
     """Two Content-Length headers that differ."""
-    yield _OK + _HTML + b"Content-Length: 5\r\nContent-Length: 7\r\n\r\nhello!!"
+    yield _OK + _HTML + _LAST + b"Content-Length: 5\r\nContent-Length: 7\r\n\r\nhello!!"
 
 
 async def _negative_length() -> AsyncIterator[bytes]:
@@ -173,6 +176,9 @@ RAW: Final[dict[str, Callable[[], AsyncIterator[bytes]]]] = {
     "/reset": _reset,
 }
 """Answers that are wrong as HTTP, or never end."""
+
+UNENDING: Final = ("/endless", "/endless-head", "/slow-drip", "/slow-head", "/silent")
+"""Those of `RAW` that never end."""
 
 
 def _whole(path: str) -> Reply | None:

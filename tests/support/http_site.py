@@ -43,7 +43,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """Bytes sent as they come, head included; then the connection is closed (`reset`: by RST). `status` is logged."""
+    """Bytes sent as they come, head included; then the connection is closed (`reset`: by RST). `status` is logged.
+
+    Bytes that a client can take for a whole answer say `Connection: close`.
+    """
 
     status: int
     stream: AsyncIterator[bytes]

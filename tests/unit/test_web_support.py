@@ -1,6 +1,8 @@
 """The test web keeps its promises: it serves what it computes, and its log tells the truth about times."""
 
+import asyncio
 import http.client
+import io
 import os
 import signal
 import socket
@@ -9,12 +11,13 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.support import judge
 from tests.support.filetree import FileTree
-from tests.support.hostile import BOMB_BYTES, GOOD, HOSTILE, MIB, HostileSite, bomb_blocks
+from tests.support.hostile import BOMB_BYTES, GOOD, HOSTILE, MIB, RAW, UNENDING, HostileSite, bomb_blocks
 from tests.support.synthetic import PageKind, SyntheticSite
 from tests.support.walk import links_of, reachable
 from tests.support.web import Web
@@ -241,3 +244,34 @@ def test_hostile_answers_are_sent_and_the_good_pages_come_through(web: Serve) ->
     connection.close()
     log = served.wait_until(lambda log: {exchange.path for exchange in log} >= {*HOSTILE, *GOOD, "/"})
     assert judge.requested(log)[f"{served.origins[0]}/endless"] == 1
+
+
+class Sent:
+    """What `http.client` needs of a socket on which everything has come."""
+
+    def __init__(self, sent: bytes) -> None:
+        self._sent = sent
+
+    def makefile(self, *_: object) -> io.BytesIO:
+        return io.BytesIO(self._sent)
+
+
+def leaves_the_connection(sent: bytes) -> bool:
+    """Whether a client of these bytes sends no further request on their connection."""
+    response = http.client.HTTPResponse(cast(socket.socket, Sent(sent)))
+    try:
+        response.begin()
+        closes = response.will_close
+        response.read()
+    except (http.client.HTTPException, OverflowError):  # not HTTP, cut, or a chunk longer than any memory
+        return True
+    return closes
+
+
+def test_after_a_raw_answer_no_client_sends_another_request_into_the_closing_connection() -> None:
+    async def collected(path: str) -> bytes:
+        return b"".join([piece async for piece in RAW[path]()])
+
+    ended = [path for path in RAW if path not in UNENDING]
+    assert [path for path in ended if not leaves_the_connection(asyncio.run(collected(path)))] == []
+    assert not leaves_the_connection(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
