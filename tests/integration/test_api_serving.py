@@ -1,6 +1,7 @@
 """The HTTP server itself: how much it takes in before anybody asks for it."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -55,6 +56,14 @@ async def server() -> AsyncIterator[Exchange]:
 
     async with serving(application(), listener):
         yield exchange
+
+
+async def connected(listener: socket.socket, first: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which `first` has come before the server takes it: a stall in between makes nothing late."""
+    host, _, port = address_of(listener).rpartition(":")
+    made = socket.create_connection((host, int(port)))
+    made.sendall(first)
+    return await asyncio.open_connection(sock=made)
 
 
 def run(story: Callable[[Exchange], Awaitable[None]]) -> None:
@@ -132,9 +141,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(
     async def story() -> None:
         listener = listening("127.0.0.1:0")
         async with serving(application(), listener), asyncio.timeout(20):
-            host, _, port = address_of(listener).rpartition(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(before)
+            reader, writer = await connected(listener, before)
             if before:
                 await reader.readuntil(b"}")
             writer.write(begun)
@@ -150,9 +157,9 @@ def test_a_request_whose_body_or_answer_takes_long_is_waited_for(monkeypatch: py
     async def story() -> None:
         listener = listening("127.0.0.1:0")
         async with serving(application(), listener), asyncio.timeout(20):
-            host, _, port = address_of(listener).rpartition(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(b"POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nab")
+            reader, writer = await connected(
+                listener, b"POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nab"
+            )
             await asyncio.sleep(0.6)
             writer.write(b"cd")
             assert b'{"bytes":4}' in await reader.readuntil(b"}")

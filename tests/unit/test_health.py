@@ -152,15 +152,18 @@ def test_a_loop_that_stands_still_is_told_of_while_it_does_and_afterwards() -> N
             over.set()
 
         with StallWatch(CLOCK, told, least_s=0.2, every_s=0.01, stuck=stuck).watching():
-            await asyncio.sleep(0.05)
-            assert noticed.wait(30)  # the whole loop waits
             async with asyncio.timeout(30):
-                await over.wait()
+                while not any("noticed.wait" in where for where in said):  # the machine may stand still elsewhere, too
+                    noticed.clear()
+                    over.clear()
+                    await asyncio.sleep(0.05)
+                    assert noticed.wait(30)  # the whole loop waits
+                    await over.wait()
         return stood
 
     stood = asyncio.run(story())
-    assert stood[0] >= 0.2
-    assert "noticed.wait" in said[0], "the log says where the loop stands"
+    assert min(stood) >= 0.2
+    assert any("noticed.wait" in where for where in said), "the log says where the loop stands"
 
 
 def test_the_watch_ends_with_its_block_even_when_it_has_just_begun_to_ask() -> None:
