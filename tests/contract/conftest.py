@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.sql.postgres import PostgresSettings
 from shared.ports.coordinator import Coordinator
 from tests.support.coordinators import COORDINATORS
 from tests.support.postgres import PostgresLook, PostgresServer, postgres_tables
@@ -47,9 +46,9 @@ def on_store(new_tables: Callable[[], AbstractAsyncContextManager[Tables]]) -> C
 def on_postgres(postgres_server: PostgresServer) -> Callable[..., None]:
     """`on_postgres(story)` runs it on a new database; the story is also given the database's URL."""
 
-    def run(story: Callable[[Tables, str], Awaitable[None]], settings: PostgresSettings | None = None) -> None:
+    def run(story: Callable[[Tables, str], Awaitable[None]]) -> None:
         async def whole() -> None:
-            async with postgres_tables(postgres_server, settings=settings) as tables:
+            async with postgres_tables(postgres_server) as tables:
                 assert isinstance(tables.at, PostgresLook)
                 await story(tables, tables.at.url)
                 assert books(tables.at) == []

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ from tests.support.cut_wire import cut_wire
 from tests.support.postgres import PostgresLook, PostgresServer, postgres, postgres_tables
 from tests.support.stopped import LETTER, buries, letters, stopped
 from tests.support.tables import NOW_MS, PARTITION, Tables
+
+SHORT = PostgresSettings(idle_in_transaction_s=1.8, lock_s=1.9, statement_s=2.0)
+"""Limits that are to be reached, and yet leave a machine time to stand still for a moment before."""
 
 
 def test_a_server_killed_inside_a_transaction_is_transient_and_the_owner_goes_on_when_it_is_back(
@@ -100,9 +104,7 @@ def test_a_server_that_falls_silent_is_transient(postgres_server: PostgresServer
         ):
             (tmp_path / postgres_server.socket.name).symlink_to("wire")
             assert isinstance(t.at, PostgresLook)
-            settings = PostgresSettings(
-                idle_in_transaction_s=0.2, lock_s=0.3, statement_s=0.4, answer_s=0.1, connect_s=0.5
-            )
+            settings = replace(SHORT, answer_s=0.1, connect_s=2.0)
             pool = PostgresPool(t.at.url.replace(str(postgres_server.folder), str(tmp_path)), settings)
 
             def transaction(connection: Connection) -> None:
@@ -192,10 +194,9 @@ def test_a_transaction_that_met_another_runs_again_as_a_whole(on_postgres: Calla
 def test_what_the_server_says_becomes_what_to_do(
     on_postgres: Callable[..., None], statement: str, error: type[Exception]
 ) -> None:
-    settings = PostgresSettings(idle_in_transaction_s=0.3, lock_s=0.4, statement_s=0.4, tries=2)
 
     async def story(t: Tables, url: str) -> None:
-        pool = PostgresPool(url, settings)
+        pool = PostgresPool(url, replace(SHORT, tries=2))
         with pytest.raises(error) as caught:
             await pool.write(lambda c: c.execute(text(statement)).close())
         assert type(caught.value) is error
@@ -208,14 +209,21 @@ def test_what_the_server_says_becomes_what_to_do(
 
 def test_a_lock_that_is_held_too_long_is_transient(on_postgres: Callable[..., None]) -> None:
     async def story(t: Tables, url: str) -> None:
+        hasty = PostgresPool(url, replace(SHORT, statement_s=20))
+
+        def transaction(connection: Connection) -> None:
+            pass_fence(connection, t.fence)
+            buries(connection)
+
         with stopped(url, lambda c: pass_fence(c, t.fence), lambda c: None) as owner:
             await owner.there()
             with pytest.raises(Transient, match="55P03"):
-                await t.bury(LETTER)
+                await hasty.write(transaction)
             assert await owner.go_on() == "committed"
+        await hasty.close()
         assert letters(t) == 0
 
-    on_postgres(story, PostgresSettings(idle_in_transaction_s=0.1, lock_s=0.2, statement_s=20))
+    on_postgres(story)
 
 
 def test_a_server_that_is_not_there_is_transient_and_an_address_that_is_wrong_unusable(

@@ -16,7 +16,7 @@ from tests.support.postgres import PATIENT
 from tests.support.stopped import LETTER, buries, letters, stopped, waiting_for_a_lock
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, links
 
-QUICK = PostgresSettings(idle_in_transaction_s=0.5, lock_s=20, statement_s=20)
+QUICK = PostgresSettings(idle_in_transaction_s=2.0, lock_s=20, statement_s=20)
 
 
 def test_an_owner_stopped_inside_a_transaction_holds_no_takeover_up_and_writes_nothing(
@@ -44,7 +44,7 @@ def test_an_owner_stopped_inside_a_transaction_holds_no_takeover_up_and_writes_n
             await t.store.reload(PARTITION, Term(1))
         assert letters(t) == 1
 
-    on_postgres(story, QUICK)
+    on_postgres(story)
 
 
 def test_a_write_that_waits_behind_a_claim_is_refused_when_the_claim_commits(on_postgres: Callable[..., None]) -> None:
@@ -94,8 +94,8 @@ def test_owners_of_different_partitions_write_at_once(on_postgres: Callable[...,
 def test_two_who_lock_rows_crosswise_both_commit(on_postgres: Callable[..., None]) -> None:
     async def story(t: Tables, url: str) -> None:
         row = text("UPDATE partitions SET next_lease = next_lease + 1 WHERE partition = :p")
-        pool = PostgresPool(url, PostgresSettings(lock_s=20, statement_s=20))
-        with stopped(url, lambda c: c.execute(row, {"p": 0}), lambda c: c.execute(row, {"p": 1}), QUICK) as one:
+        pool = PostgresPool(url, PATIENT)
+        with stopped(url, lambda c: c.execute(row, {"p": 0}), lambda c: c.execute(row, {"p": 1})) as one:
             await one.there()
 
             def crosswise(connection: Connection) -> None:

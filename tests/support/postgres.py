@@ -267,12 +267,10 @@ class PostgresLook:
 
 
 @asynccontextmanager
-async def postgres_tables(
-    server: PostgresServer, *, partition: Partition = PARTITION, settings: PostgresSettings | None = None
-) -> AsyncIterator[Tables]:
-    """A new database with one crawl, one partition claimed under term 1; `settings`: PATIENT unless told otherwise."""
+async def postgres_tables(server: PostgresServer, *, partition: Partition = PARTITION) -> AsyncIterator[Tables]:
+    """A new database with one crawl, one partition claimed under term 1; its store is PATIENT."""
     url = await server.database()
-    store = await PostgresStore.open(url, settings or PATIENT)
+    store = await PostgresStore.open(url, PATIENT)
     try:
         look = PostgresLook(url)
         try:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from shared.adapters.sql.apply import bury
 from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
 from shared.domain.ledger import DeadLetter
-from tests.support.postgres import PostgresLook
+from tests.support.postgres import PATIENT, PostgresLook
 from tests.support.tables import NOW_MS, PARTITION, Tables
 
 LETTER = DeadLetter(None, "url", NOW_MS, "kept by whoever owns the partition")
@@ -27,7 +27,7 @@ class Stopped:
         after: Callable[[Connection], object],
         settings: PostgresSettings | None,
     ) -> None:
-        self._pool = PostgresPool(url, settings)
+        self._pool = PostgresPool(url, settings or PATIENT)
         self._before, self._after = before, after
         self._there, self._on = threading.Event(), threading.Event()
         self.outcome: BaseException | str = "under way"
