@@ -139,9 +139,11 @@ def test_a_paused_crawl_rests_and_a_deleted_one_is_gone_everywhere(cluster: Clus
 
 def test_a_new_revision_under_way_reaches_every_page_once(cluster: Cluster, served: Web) -> None:
     started(cluster)
+    served.answer(200)
     crawl = cluster.declare(spec(served))
     served.wait_served(100)
     assert cluster.declare({**spec(served), "weight": 2}) == crawl
+    served.answer(None)
     row = cluster.finish(crawl)
     assert (row.revision, row.finished_reason) == (2, "complete")
     assert cluster.record(crawl).revision == 2

@@ -83,17 +83,18 @@ def test_crawls_declared_at_a_follower_run_on_all_workers_at_once(cluster: Clust
     sites = SyntheticSite(pages=250, hosts=8), SyntheticSite(pages=250, hosts=8, seed=2)
     served = web(*sites)
     _, follower = started(cluster)
+    served.answer(0)
     with client(cluster, follower) as someone:
         made = [
-            someone.ask("POST", "/v1/crawls", {"name": name, "spec": spec(served, site)})
+            until_written(someone, cluster, "POST", "/v1/crawls", {"name": name, "spec": spec(served, site)}, name)
             for site, name in enumerate(("one", "two"))
         ]
+        served.answer(None)
         cluster.wait_until(lambda: done(someone, "one") and done(someone, "two"), "both crawls are finished")
     times: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for crawl, segment, at_ms in cluster.query("SELECT crawl_id, segment, at_ms FROM fetches WHERE page"):
         times[segment.rsplit("-", 2)[1]][crawl].append(at_ms)
-    crawls = [answer.body["id"] for answer in made if answer is not None]
-    assert len(crawls) == 2
+    crawls = [answer.body["id"] for answer in made]
     for number, crawl in enumerate(crawls):
         assert sorted(pages_of(cluster, crawl)) == sorted(sites[number].expected_pages(served.origins_of(number)))
         spans = [(min(times[worker][crawl]), max(times[worker][crawl])) for worker in ("w1", "w2", "w3")]
@@ -111,15 +112,14 @@ def test_a_deleted_crawl_stops_everywhere_and_one_of_its_name_begins_anew_meanwh
     served = web(site)
     _, follower = started(cluster)
     with client(cluster, follower) as someone:
-        made = someone.ask("POST", "/v1/crawls", {"name": "docs", "spec": spec(served, agent="old")})
-        assert made is not None
+        old_one = {"name": "docs", "spec": spec(served, agent="old")}
+        made = until_written(someone, cluster, "POST", "/v1/crawls", old_one, "old")
         old = CrawlId(made.body["id"])
         served.wait_served(60)
-        deleted = someone.ask("DELETE", "/v1/crawls/docs")
-        assert deleted is not None
+        deleted = until_written(someone, cluster, "DELETE", "/v1/crawls/docs", None, "gone")
         assert deleted.status == 204
-        again = someone.ask("POST", "/v1/crawls", {"name": "docs", "spec": spec(served, agent="new")})
-        assert again is not None
+        new_one = {"name": "docs", "spec": spec(served, agent="new")}
+        again = until_written(someone, cluster, "POST", "/v1/crawls", new_one, "new")
         new = CrawlId(again.body["id"])
         assert new != old
         cluster.wait_until(lambda: cluster.record(old).gone, "the workers are told that it is gone")
@@ -156,8 +156,7 @@ def test_a_leader_that_dies_between_storing_a_crawl_and_publishing_it_leaves_tha
         cluster.members[leader].process.wait(30)
         assert cluster.members[leader].process.returncode == -9, "it died where it was to"
         cluster.wait_until(lambda: done(someone, "docs"), "the crawl is finished")
-        again = someone.ask("POST", "/v1/crawls", body, **{"Idempotency-Key": "mine"})
-        assert again is not None
+        again = until_written(someone, cluster, "POST", "/v1/crawls", body, "mine")
         assert again.body["id"] == made.body["id"], "created once"
     assert cluster.query("SELECT count(*) FROM crawls") == [(1,)]
     assert sorted(cluster.pages()) == sorted(site.expected_pages(served.origins))
@@ -170,8 +169,7 @@ def test_a_leader_that_dies_between_deleting_a_crawl_and_saying_so_leaves_that_t
     served = web(site)
     leader, follower = started(cluster, workers=1, ORB_FAILPOINT="before_gone")
     with client(cluster, follower) as someone:
-        made = someone.ask("POST", "/v1/crawls", {"name": "docs", "spec": spec(served)})
-        assert made is not None
+        made = until_written(someone, cluster, "POST", "/v1/crawls", {"name": "docs", "spec": spec(served)}, "docs")
         served.wait_served(30)
         someone.ask("DELETE", "/v1/crawls/docs")
         cluster.members[leader].process.wait(30)

@@ -23,6 +23,8 @@ from tests.support.stopped import writes_held
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
 
+AGAIN = {"Idempotency-Key": "again"}
+
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 
 
@@ -54,7 +56,9 @@ def test_after_the_death_of_the_leader_writes_work_again_in_time_and_reads_never
         cluster.members[leader].end()
         died = time.monotonic()
         body = {"name": "again", "spec": spec(served), "start": False}
-        cluster.wait_until(lambda: writer.ask("POST", "/v1/crawls", body) is not None, "a write is carried out again")
+        cluster.wait_until(
+            lambda: writer.ask("POST", "/v1/crawls", body, **AGAIN) is not None, "a write is carried out again"
+        )
         written = writer.history.answers[-1]
     assert written.status == 201
     assert written.answered - died <= TAKEOVER_S
@@ -69,7 +73,9 @@ def written_again(cluster: Cluster, served: Web, master: str) -> float:
     """When a write was answered there again (time.monotonic), from now on tried without a pause."""
     with client(cluster, master) as writer:
         body = {"name": "again", "spec": spec(served), "start": False}
-        cluster.wait_until(lambda: writer.ask("POST", "/v1/crawls", body) is not None, "a write is carried out again")
+        cluster.wait_until(
+            lambda: writer.ask("POST", "/v1/crawls", body, **AGAIN) is not None, "a write is carried out again"
+        )
         written = writer.history.answers[-1]
     assert written.status == 201
     return written.answered
@@ -135,6 +141,7 @@ def test_after_the_death_of_one_that_owns_half_of_the_partitions_the_other_goes_
 
 def test_what_killed_workers_had_in_hand_is_done_by_others(cluster: Cluster, served: Web) -> None:
     _, follower = started(cluster)
+    served.answer(300)
     crawl = declared(cluster, served, follower)
     served.wait_served(80)
     for number, victim in enumerate(("w1", "w2"), start=4):
@@ -142,6 +149,7 @@ def test_what_killed_workers_had_in_hand_is_done_by_others(cluster: Cluster, ser
         cluster.members[victim].end()
         served.wait_served(80 * number // 2)
         cluster.worker(f"w{number}")
+    served.answer(None)
     whole(cluster, served, crawl)
 
 
@@ -200,9 +208,11 @@ def test_members_exchanged_one_by_one_under_running_crawls_cost_no_read_no_write
 
         with Background(write, 0.05):
             for name in (leader, follower, "w1", "w2", "w3"):
+                served.answer(100)
                 crawls.append(declared(cluster, served, leader, follower, name=f"under-{name}"))
                 cluster.wait_until(lambda: cluster.query(BEGUN.format(crawls[-1])) != [], "its crawl has begun")
                 assert cluster.row(crawls[-1]).state in ("seeding", "running")
+                served.answer(None)
                 restarted(cluster, name)
                 reader.refresh()
                 writer.refresh()

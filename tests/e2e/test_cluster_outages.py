@@ -37,6 +37,7 @@ def test_without_etcd_crawling_and_reads_go_on_and_writes_of_crawls_are_refused(
 ) -> None:
     site = served(web, seconds)
     leader, follower = started(cluster)
+    site.answer(250)
     crawl = declared(cluster, site, follower)
     site.wait_served(50)
     terms = cluster.terms()
@@ -51,6 +52,7 @@ def test_without_etcd_crawling_and_reads_go_on_and_writes_of_crawls_are_refused(
             return writer.ask("POST", "/v1/crawls", {"name": f"n-{number}", "spec": spec(site), "start": False}) is None
 
         cluster.wait_until(refused, "the leader stops acting")
+        site.answer(None)
         site.wait_served(len(site.log()) + 100)
         rest(cluster, away, seconds)
         seeded = writer.ask("POST", "/v1/crawls/docs/seeds", {"seeds": [f"{site.origins[0]}/"]})

@@ -63,6 +63,7 @@ def test_it_crawls_and_loses_nothing_when_a_nats_server_and_an_etcd_member_are_k
         for service in ("etcd-2", "nats-2", "master-2", "worker-2"):
             cluster.wait_until(lambda service=service: not cluster.check(service), f"{service} is well")  # type: ignore[misc]  # bound now
         with cluster.client("master-1", key) as one, cluster.client("master-2", key) as two:
+            served.answer(200)
             # One of the two does not lead, and passes it on over TLS.
             for client, crawl in ((one, "docs"), (two, "other")):
                 made = client.post("/v1/crawls", json={"name": crawl, "spec": spec(served), "start": crawl == "docs"})
@@ -76,6 +77,7 @@ def test_it_crawls_and_loses_nothing_when_a_nats_server_and_an_etcd_member_are_k
                 cluster.kill(service)
                 assert cluster.check(service), "nobody takes it for well"
             before = len(served.log())
+            served.answer(None)
             cluster.wait_until(lambda: len(served.log()) > before + 80, "it goes on without them")
             for service in killed:
                 cluster.start(service)

@@ -63,12 +63,14 @@ def test_a_backup_under_load_over_tls_goes_on_in_a_fresh_cluster_of_three_nats_s
         (tmp_path / name).mkdir()
     with composed(tmp_path / "a", database(first), postgres_server.socket, **WAITS) as before:
         key = first_key(before)
+        served.answer(300)
         with before.client("master-1", key) as client:
             made = client.post("/v1/crawls", json={"name": "docs", "spec": spec(served), "start": True})
             assert made.status_code == 201, made.text
         served.wait_served(60)
         known = len(served.log())
         before.orb("master-1", "backup", *SETTINGS, backup)
+        served.answer(None)
         served.wait_served(known + 30)
     with engines(tmp_path / "b", database(second), postgres_server.socket, **WAITS) as after:
         after.orb("master-1", "restore", *SETTINGS, backup)

@@ -140,9 +140,11 @@ def test_a_second_run_on_one_folder_is_refused_and_the_first_goes_on(web: Served
 
 def test_ctrl_c_drains_says_how_to_go_on_and_that_command_does(web: Served, tmp_path: Path) -> None:
     served, out = web(SLOW), tmp_path / "a.crawl"
+    served.answer(60)
     with begun("crawl", f"{served.origins[0]}/", "--delay", "0.05", *OPEN, "--out", out) as first:
         served.wait_served(10)
         first.send_signal(signal.SIGINT)
+        served.answer(None)
         said, beside = first.communicate(timeout=WAIT_S)
         assert first.returncode == 3, beside
     assert "stopping" in beside
@@ -160,11 +162,13 @@ def test_ctrl_c_drains_says_how_to_go_on_and_that_command_does(web: Served, tmp_
 
 def test_a_second_ctrl_c_stops_at_once_and_is_resumable(web: Served, tmp_path: Path) -> None:
     served, out = web(SLOW), tmp_path / "a.crawl"
+    served.answer(60)
     with begun("crawl", f"{served.origins[0]}/", "--delay", "0.05", *OPEN, "--out", out) as first:
         served.wait_served(5)
         family = psutil.Process(first.pid).children(recursive=True)
         first.send_signal(signal.SIGINT)
         first.send_signal(signal.SIGTERM)
+        served.answer(None)
         _, beside = first.communicate(timeout=WAIT_S)
         assert first.returncode == 3, beside
     assert "to go on: orb crawl --out" in beside
@@ -176,12 +180,14 @@ def test_a_second_ctrl_c_stops_at_once_and_is_resumable(web: Served, tmp_path: P
 def test_a_killed_command_takes_its_processes_along_and_the_next_resumes(web: Served, tmp_path: Path) -> None:
     served, out = web(SLOW), tmp_path / "a.crawl"
     arguments = ("crawl", f"{served.origins[0]}/", "--delay", "0.02", *OPEN, "--out", out, "--json")
+    served.answer(60)
     with begun(*arguments) as first:
         served.wait_served(10)
         family = psutil.Process(first.pid).children(recursive=True)
         assert len(family) >= 3
         first.kill()
         assert psutil.wait_procs(family, 10)[1] == []
+    served.answer(None)
     assert json.loads(orb(*arguments)[0])["end"] == "finished"
     whole(out, served, SLOW)
 
@@ -241,6 +247,7 @@ def test_closed_networks_end_the_crawl_with_the_flag_that_opens_them(web: Served
 
 def test_processes_that_die_are_started_again(web: Served, tmp_path: Path) -> None:
     served, out = web(SLOW), tmp_path / "a.crawl"
+    served.answer(60)
     with begun("crawl", f"{served.origins[0]}/", "--delay", "0.02", *OPEN, "--out", out, "--json") as run:
         served.wait_served(5)
         for sign in ("_worker", "_master", "nats-server"):
@@ -249,6 +256,7 @@ def test_processes_that_die_are_started_again(web: Served, tmp_path: Path) -> No
                     words = child.cmdline()
                     if words and (words[-1] == sign or words[0].endswith(sign)):
                         child.kill()
+        served.answer(None)
         said, beside = run.communicate(timeout=WAIT_S)
         assert run.returncode == 0, beside
     assert json.loads(said)["end"] == "finished"

@@ -69,15 +69,42 @@ class ExchangeLog:
         os.close(self._fd)
 
 
+class Gate:
+    """How many pages are still answered; requests beyond that wait until more may be. robots.txt passes always."""
+
+    def __init__(self) -> None:
+        self._left: int | None = None
+        self._more = asyncio.Event()
+
+    def open(self, pages: int | None) -> None:
+        """From now on answer so many more, or all."""
+        self._left = pages
+        self._more.set()
+
+    def passes(self, target: str) -> bool:
+        """Whether this request is answered now; if so, it is counted."""
+        if self._left is None or target == "/robots.txt":
+            return True
+        passes = self._left > 0
+        self._left -= passes
+        return passes
+
+    async def passed(self, target: str) -> None:
+        """Wait until the request may be answered."""
+        while not self.passes(target):
+            self._more.clear()
+            await self._more.wait()
+
+
 class Connection(asyncio.Protocol):
     """One client connection: requests are answered one after the other, in the order they came."""
 
     _numbers = 0
 
-    def __init__(self, name: str, index: int, respond: Respond, log: ExchangeLog) -> None:
+    def __init__(self, name: str, index: int, respond: Respond, log: ExchangeLog, gate: Gate) -> None:
         Connection._numbers += 1
         self._number = Connection._numbers
-        self._name, self._index, self._respond, self._log = name, index, respond, log
+        self._name, self._index, self._respond, self._log, self._gate = name, index, respond, log, gate
         self._buffer = bytearray()
         self._skip = 0
         self._open: Exchange | None = None
@@ -138,10 +165,21 @@ class Connection(asyncio.Protocol):
         self._open = Exchange(
             self._name, method, target, headers.get("user-agent", ""), reply.status, self._number, now, 0
         )
+        closes = version == "HTTP/1.0" or headers.get("connection", "").lower() == "close"
+        if self._gate.passes(target):
+            self._answer(reply, method, target, closes)
+        else:
+            self._task = asyncio.create_task(self._held(reply, method, target, closes), name=f"held:{target[:40]}")
+
+    async def _held(self, reply: Reply | RawReply, method: str, target: str, closes: bool) -> None:
+        await self._gate.passed(target)
+        self._task = None
+        self._answer(reply, method, target, closes)
+
+    def _answer(self, reply: Reply | RawReply, method: str, target: str, closes: bool) -> None:
         if isinstance(reply, RawReply):
             self._task = asyncio.create_task(self._send_raw(reply), name=f"raw:{target[:40]}")
             return
-        closes = version == "HTTP/1.0" or headers.get("connection", "").lower() == "close"
         payload = _payload(reply, closes, with_body=method != "HEAD")
         if reply.delay_s or len(payload) > AT_ONCE:
             self._task = asyncio.create_task(

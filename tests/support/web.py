@@ -2,7 +2,8 @@
 
 The process outlives whatever the test does to its crawlers, and ends with the test: it stops when its standard input
 closes, so that even a killed test run leaves nothing behind. Run as `python -m tests.support.web LOG`, it reads the
-sites as JSON from the first line of its input and answers one line with the port.
+sites as JSON from the first line of its input and answers one line with the port. Every further line says how many
+more pages are to be answered, null for all, and is answered by a line when that holds.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ import msgspec
 
 from tests.support.filetree import FileTree
 from tests.support.hostile import HostileSite
-from tests.support.http_site import Connection, ExchangeLog, Respond, listen_on
+from tests.support.http_site import Connection, ExchangeLog, Gate, Respond, listen_on
 from tests.support.synthetic import SyntheticSite
 from tests.support.throttled import ThrottledSite
 from tests.support.weblog import Exchange, Tail
@@ -51,6 +52,15 @@ class Web:
 
     def __repr__(self) -> str:
         return f"<Web {len(self.hosts)} hosts on port {self.port}, {len(self._seen)} exchanges read>"
+
+    def answer(self, pages: int | None) -> None:
+        """From now on answer so many more pages, or all; requests beyond that wait. So a crawl ends no sooner than a
+        test is ready for that, however long the test stood still; it must not let fetches wait until they give up."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(msgspec.json.encode(pages) + b"\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline(), "the web's process ended"
 
     def origins_of(self, site: int) -> tuple[str, ...]:
         """The origins of the hosts of site number `site`."""
@@ -126,7 +136,8 @@ async def _serve(sites: list[Site], log: ExchangeLog) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_reader(0, _stop_at_end, stop)
+    gate = Gate()
+    loop.add_reader(0, _heed, gate, stop)
     addresses = [address(index) for index in range(sum(site.hosts for site in sites))]
     port, sockets = listen_on(addresses)
     names = iter([f"{name}:{port}" for name in addresses])
@@ -137,7 +148,9 @@ async def _serve(sites: list[Site], log: ExchangeLog) -> None:
         respond = site.open([f"http://{name}" for name in own])
         for index, name in enumerate(own):
             servers.append(
-                await loop.create_server(_connections(name, index, respond, log), sock=next(sources), backlog=1024)
+                await loop.create_server(
+                    _connections(name, index, respond, log, gate), sock=next(sources), backlog=1024
+                )
             )
     print(port, flush=True)
     await stop.wait()
@@ -145,13 +158,18 @@ async def _serve(sites: list[Site], log: ExchangeLog) -> None:
         server.close()
 
 
-def _connections(name: str, index: int, respond: Respond, log: ExchangeLog) -> Callable[[], Connection]:
-    return lambda: Connection(name, index, respond, log)
+def _connections(name: str, index: int, respond: Respond, log: ExchangeLog, gate: Gate) -> Callable[[], Connection]:
+    return lambda: Connection(name, index, respond, log, gate)
 
 
-def _stop_at_end(stop: asyncio.Event) -> None:
-    if not os.read(0, 4096):
+def _heed(gate: Gate, stop: asyncio.Event) -> None:
+    """Reads a line from standard input, which its writer sends whole, and one at a time."""
+    line = os.read(0, 4096)
+    if not line:
         stop.set()
+        return
+    gate.open(msgspec.json.decode(line, type=int | None))
+    print(flush=True)
 
 
 def main(log_path: str) -> None:

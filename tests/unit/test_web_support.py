@@ -80,6 +80,27 @@ def test_an_exchange_broken_off_by_the_client_is_logged_as_such(web: Serve) -> N
     assert not exchange.complete
 
 
+def test_pages_beyond_those_that_may_be_answered_wait_until_more_may(web: Serve) -> None:
+    served = web(SyntheticSite(pages=9, hosts=3))
+    served.answer(2)
+    one, two, three = (connect(host) for host in served.hosts)
+    assert [get(connection, "/1/0.html")[0] for connection in (one, two)] == [404, 404]
+    three.request("GET", "/1/0.html")
+    assert get(one, "/robots.txt")[0] == 200
+    two.request("GET", "/1/0.html")
+    assert get(one, "/robots.txt")[0] == 200
+    served.wait_until(lambda log: len(log) == 4)
+    served.answer(1)
+    served.wait_until(lambda log: len(log) == 5)
+    assert get(one, "/robots.txt")[0] == 200
+    assert len(served.wait_until(lambda log: len(log) >= 6)) == 6
+    served.answer(None)
+    assert [connection.getresponse().status for connection in (two, three)] == [404, 404]
+    assert get(one, "/1/0.html")[0] == 404
+    for connection in (one, two, three):
+        connection.close()
+
+
 def test_the_web_ends_when_its_owner_closes_it(web: Serve) -> None:
     served = web(SyntheticSite(pages=3))
     assert served.process.stdin is not None
