@@ -155,15 +155,29 @@ def test_a_view_that_missed_something_is_put_right_by_the_next_list(tmp_path: Pa
 # --- an etcd that was replaced ----------------------------------------------------------------------------------------
 
 
+async def fill(server: EtcdServer, writes: int) -> None:
+    """What others write there."""
+    async with coordinator(server.endpoint) as other, other.session(60) as session:
+        leader = await session.campaign("/t/other", b"")
+        for number in range(writes):
+            await leader.write({"/t/k/a": b"again %d" % number} if number < 3 else {"/t/filled": b""})
+
+
+async def replace(server: EtcdServer, folder: Path, writes: int) -> None:
+    """Another etcd in the same place, in which others have written something before anybody could look."""
+    await server.embedded.stop()
+    (folder / "data").rename(folder / "old")
+    if writes:
+        aside = EtcdServer(folder)
+        await aside.start()
+        await fill(aside, writes)
+        await aside.embedded.stop()
+    await server.embedded.start()
+
+
 @pytest.mark.parametrize("overtaken", [False, True], ids=["behind", "ahead"])
 def test_an_empty_etcd_in_the_same_place_is_told_from_one_that_was_away(tmp_path: Path, overtaken: bool) -> None:
     """Also when it has come further already than the one before."""
-
-    async def fill(server: EtcdServer, writes: int) -> None:
-        async with coordinator(server.endpoint) as other, other.session(60) as session:
-            leader = await session.campaign("/t/other", b"")
-            for number in range(writes):
-                await leader.write({"/t/k/a": b"again %d" % number} if number < 3 else {"/t/filled": b""})
 
     async def story() -> None:
         async with etcd(tmp_path) as server, coordinator(server.endpoint) as c:
@@ -172,14 +186,7 @@ def test_an_empty_etcd_in_the_same_place_is_told_from_one_that_was_away(tmp_path
                 for number in range(20):
                     known = await leader.write({"/t/k/a": b"%d" % number, "/t/k/b": b"1"})
                 before = await settled(view, lambda snapshot: snapshot.revision >= known)
-                await server.embedded.stop()
-                (tmp_path / "data").rename(tmp_path / "old")
-                if overtaken:
-                    aside = EtcdServer(tmp_path)
-                    await aside.start()
-                    await fill(aside, 40)
-                    await aside.embedded.stop()
-                await server.embedded.start()
+                await replace(server, tmp_path, 40 if overtaken else 0)
                 after = await settled(view, lambda snapshot: snapshot.history > before.history)
                 assert after.history == 1
                 assert after.changed_since(before)
@@ -193,6 +200,24 @@ def test_an_empty_etcd_in_the_same_place_is_told_from_one_that_was_away(tmp_path
                 await successor.write({"/t/k/c": b"1"})
                 assert "/t/k/c" in (await view.changed(seen, None)).entries
                 assert "/t/k/b" not in view.snapshot.entries
+
+    run(story)
+
+
+def test_whoever_only_watches_notices_another_etcd_that_has_come_half_as_far(tmp_path: Path) -> None:
+    """What it has read itself is older than both: all that it knows of the first one's end came by its watch."""
+
+    async def story() -> None:
+        async with etcd(tmp_path) as server, coordinator(server.endpoint) as c, c.watch("/t/k/") as view:
+            async with coordinator(server.endpoint) as other, other.session(60) as session:
+                leader = await session.campaign("/t/leader", b"")
+                for number in range(20):
+                    known = await leader.write({"/t/k/a": b"%d" % number, "/t/k/b": b"1"})
+            before = await settled(view, lambda snapshot: snapshot.revision >= known)
+            await replace(server, tmp_path, 5)
+            after = await settled(view, lambda snapshot: snapshot.history > before.history)
+            assert after.revision < known
+            assert set(after.entries) == {"/t/k/a"}
 
     run(story)
 

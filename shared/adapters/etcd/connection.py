@@ -175,6 +175,11 @@ class Connection:
         else:
             self.revision = max(self.revision, revision)
 
+    def seen(self, revision: int) -> None:
+        """A watch has told of this revision of the present history: what is asked from now on is answered at it or
+        later. Whoever only watches would else take a wiped etcd's list for one that is merely older than its view."""
+        self.revision = max(self.revision, revision)
+
     def rewound(self, known: int, found: int) -> None:
         """A new history begins."""
         self.history += 1

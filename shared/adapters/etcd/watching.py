@@ -194,6 +194,7 @@ class EtcdView:
         if not fresh:
             return
         revision = max(event.kv.mod_revision for event in fresh)
+        self._connection.seen(revision)
         self._latest.publish(Snapshot(_after(known.entries, fresh), revision, revision, known.history))
 
 
