@@ -44,6 +44,8 @@ def spec(served: Web) -> dict[str, object]:
         "scope": {"mode": "any"},
         "politeness": {"delay_s": DELAY_S},
         "retry": {"base_s": 0.2, "attempts": 5},
+        # A site may hold its answers back until a command has ended (`Web.answer`).
+        "fetch": {"first_byte_timeout_s": 100},
         "egress": {"allow": ["127.0.0.0/8"]},
     }
 
