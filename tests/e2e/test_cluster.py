@@ -12,6 +12,7 @@ from shared.domain.frontier import CrawlState
 from tests.support import judge
 from tests.support.cluster import PARTITIONS, TTL_S, Cluster
 from tests.support.cluster import cluster as opened
+from tests.support.lived import living
 from tests.support.postgres import PostgresServer
 from tests.support.proof import rest
 from tests.support.synthetic import SyntheticSite
@@ -71,9 +72,10 @@ def test_the_standby_takes_over_from_a_killed_leader_and_the_crawl_is_whole(clus
     standby = "m2" if leader == "m1" else "m1"
     crawl = cluster.declare(spec(served))
     served.wait_served(100)
-    cluster.members[leader].end()
-    took_s = cluster.wait_until(lambda: set(cluster.owners()) == {standby}, "the standby owns all partitions")
-    assert took_s <= TTL_S + SLACK_S
+    with living() as lived:
+        cluster.members[leader].end()
+        cluster.wait_until(lambda: set(cluster.owners()) == {standby}, "the standby owns all partitions")
+        assert lived() <= TTL_S + SLACK_S
     assert cluster.finish(crawl).finished_reason == "complete"
     judged(cluster, served)
 
@@ -106,7 +108,9 @@ def test_a_leader_that_is_told_to_stop_hands_over_without_waiting_for_its_lease(
     served.wait_served(50)
     cluster.members[leader].signal(signal.SIGTERM)
     assert cluster.members[leader].process.wait(30) == 0
-    cluster.wait_until(lambda: set(cluster.owners()) == {standby}, "the standby owns all partitions", SLACK_S)
+    with living() as lived:
+        cluster.wait_until(lambda: set(cluster.owners()) == {standby}, "the standby owns all partitions")
+        assert lived() <= SLACK_S
     assert cluster.finish(crawl).finished_reason == "complete"
     judged(cluster, served)
 
