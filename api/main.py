@@ -33,7 +33,7 @@ from shared.domain.software import VERSION
 from shared.domain.tally import CrawlCounts
 from shared.domain.url import public_suffix_snapshot
 from shared.domain.watermarks import Place
-from shared.ports.rationing import Gauge
+from shared.ports.rationing import Gauge, refusing
 from shared.ports.retrying import until_answered
 from shared.settings import ClusterMasterSettings, MasterSettings, from_environment, listed
 from shared.supervise import Tasks, failpoint_of
@@ -80,9 +80,13 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
     spec = _read_spec(settings.dir / SPEC)
     use_snapshot(settings.dir)
     clock = SystemClock()
-    store = await SqliteStore.open(settings.dir / DATABASE, synchronous=settings.synchronous)
+    path = settings.dir / DATABASE
+    store = await _waiting("database", lambda: SqliteStore.open(path, synchronous=settings.synchronous))
     try:
-        partitions, _ = await store.open_cluster(settings.partitions, public_suffix_snapshot(), clock.unix_ms())
+        partitions, _ = await _waiting(
+            "database",
+            lambda: store.open_cluster(settings.partitions, public_suffix_snapshot(), clock.unix_ms()),
+        )
         broker = await NatsBroker.connect(
             [settings.nats_url],
             token=settings.nats_token,
@@ -138,7 +142,9 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
     async with AsyncExitStack() as stack:
         store, kind = await open_store(settings)
         stack.push_async_callback(store.close)
-        partitions, suffixes = await store.open_cluster(settings.partitions, installed_list(), clock.unix_ms())
+        partitions, suffixes = await _waiting(
+            "database", lambda: store.open_cluster(settings.partitions, installed_list(), clock.unix_ms())
+        )
         use_list(suffixes)
         broker = await _waiting(
             "nats",
@@ -288,7 +294,9 @@ async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKi
 
         pools = PostgresSettings(writers=settings.database_writers, readers=settings.database_readers)
         return await _waiting("database", lambda: PostgresStore.open(settings.database, pools)), StoreKind.POSTGRESQL
-    return await SqliteStore.open(_sqlite_file(settings), synchronous=settings.synchronous), StoreKind.SQLITE
+    path = _sqlite_file(settings)
+    store = await _waiting("database", lambda: SqliteStore.open(path, synchronous=settings.synchronous))
+    return store, StoreKind.SQLITE
 
 
 def _gauges(
@@ -297,7 +305,7 @@ def _gauges(
     """What this master sees filling up."""
     gauges: dict[Place, Gauge] = {Place.NATS: broker.storage, Place.MEMORY: memory_of_process(settings.memory_bytes)}
     if kind is StoreKind.SQLITE:
-        gauges[Place.DATABASE] = disk_of(_sqlite_file(settings))
+        gauges[Place.DATABASE] = refusing(disk_of(_sqlite_file(settings)), store.executor.out_of_room)
     else:
         from shared.adapters.sql.room import room_of
 

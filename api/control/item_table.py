@@ -5,11 +5,13 @@ without a leader loses nothing, for the stream keeps them. The position is moved
 rows, which begins with a fence of its own (`ItemFence`), so a deposed leader writes nothing.
 
 What the stream gave up before it was read (`items_age_s`, `items_bytes`) is missing in the table; that is told and
-counted. A message that can never be applied becomes a dead letter and stalls nothing.
+counted. A message that can never be applied becomes a dead letter and stalls nothing. What a full disk refuses is tried
+again where it stands; the fence is in every try.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -21,6 +23,7 @@ from shared.domain.items import CrawlItems, ItemFence, ItemLetter, ItemPosition
 from shared.ports.broker import Broker, Delivered
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
+from shared.ports.retrying import until_there_is_room
 from shared.wire.items import decode_items
 from shared.wire.messages import Malformed
 
@@ -87,7 +90,7 @@ class ItemWriter:
 
     async def _serve(self, serving: Term, term: Callable[[], Term | None]) -> None:
         """Claim the table and follow the stream, until the term is another."""
-        self._fence, self._position = await self._table.claim(serving)
+        self._fence, self._position = await until_there_is_room(lambda: self._table.claim(serving))
         await self._broker.declare(())  # whoever deletes the stream gets a new one
         await self._check_stream()
         reader = await self._broker.read_items(self._position.sequence)
@@ -111,14 +114,15 @@ class ItemWriter:
             text = "the stream of items is another one than before; reading it from its start"
             log.error("items.new_stream", position=str(position), created=state.created_ns)
             self._alarm(_EVERY, text)
-        await self._write(ItemPosition(state.created_ns), [], [])
+        await until_there_is_room(partial(self._write, ItemPosition(state.created_ns), [], []))
 
     async def _pass_what_is_gone(self) -> None:
         """Where nothing is left of what was not read, there is no message behind it that would show the gap."""
         state = await self._broker.items_state()
         if state.first == state.last + 1 > self._position.sequence + 1:
             self._look_for_gap(state.first)
-            await self._write(ItemPosition(self._position.stream_created_ns, state.last), [], [])
+            position = ItemPosition(self._position.stream_created_ns, state.last)
+            await until_there_is_room(partial(self._write, position, [], []))
 
     def _look_for_gap(self, sequence: int) -> None:
         missed = sequence - self._position.sequence - 1
@@ -141,7 +145,7 @@ class ItemWriter:
                 read.append(CrawlItems(crawl_id, tuple(pages)))
         position = ItemPosition(self._position.stream_created_ns, messages[-1].sequence)
         try:
-            await self._write(position, read, letters)
+            await until_there_is_room(partial(self._write, position, read, letters))
             self._told(messages)
         except Permanent as error:
             if len(messages) > 1:
@@ -151,7 +155,7 @@ class ItemWriter:
                 return
             log.error("items.buried", sequence=messages[0].sequence, error=str(error))
             letters = [_letter(messages[0], str(error), read[0].crawl_id if read else None)]
-            await self._write(position, [], letters)
+            await until_there_is_room(partial(self._write, position, [], letters))
         self._tally.dead_letters["items"] += len(letters)
 
     def _told(self, messages: Sequence[Delivered]) -> None:

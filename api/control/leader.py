@@ -22,7 +22,7 @@ from api.control.membership import assignments_in, members_in, read_record
 from api.control.publishing import Publishing
 from api.control.standing import Standing
 from api.control.tending import Tending
-from shared.domain.errors import OwnershipLost, Permanent, Transient
+from shared.domain.errors import NoRoom, OwnershipLost, Permanent, Transient
 from shared.domain.ids import Partition, Term, term_of
 from shared.domain.placement import Master, PlacementRules, StoreKind, reconcile
 from shared.ports.clock import Clock
@@ -235,6 +235,9 @@ class Leader:
             except Conflict as error:
                 log.info("leader.again", reason=str(error))
                 again_s = 0.0
+            except NoRoom as error:  # another leader would have none either
+                log.debug("leader.no_room", error=str(error))
+                again_s = self._tick_s
             except Transient as error:
                 log.warning("leader.waits", error=str(error))
                 again_s = min(error.retry_in, self._tick_s)

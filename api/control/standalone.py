@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import structlog
 
@@ -26,6 +27,7 @@ from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
 from shared.ports.rationing import NO_GAUGES, Gauge, Rationing
+from shared.ports.retrying import until_there_is_room
 from shared.ports.specs import PublishedSpec, SpecPublisher
 from shared.ports.store import Store
 from shared.wire.messages import HostProgress, Malformed, Progress, decode_status, encode
@@ -89,8 +91,9 @@ class Standalone:
 
     async def _activate(self) -> ActiveCrawl:
         """Store and publish the spec; load what the crawl has spent."""
-        row, changed = await self._store.put_crawl(
-            self._spec.name, encode_spec(self._spec).decode(), self._clock.unix_ms()
+        document = encode_spec(self._spec).decode()
+        row, changed = await until_there_is_room(
+            lambda: self._store.put_crawl(self._spec.name, document, self._clock.unix_ms())
         )
         log.info("crawl.active", crawl=row.crawl_id, name=row.name, revision=row.revision, changed=changed)
         parts = await self._store.counters_by_partition(row.crawl_id)
@@ -172,7 +175,8 @@ class Standalone:
                 log.warning("finish.waits", error=str(error))
                 continue
             if reason is not None:
-                await self._store.add_active_time(crawl.crawl_id, int(worked_s * 1000))
+                worked_ms = int(worked_s * 1000)
+                await until_there_is_room(partial(self._store.add_active_time, crawl.crawl_id, worked_ms))
                 await self._to(crawl, CrawlState.FINISHED, reason)
 
     def _held(self) -> str | None:
@@ -183,7 +187,7 @@ class Standalone:
         return self._room.held
 
     async def _to(self, crawl: ActiveCrawl, state: CrawlState, reason: str | None) -> None:
-        await self._store.set_state(crawl.crawl_id, state, reason, self._clock.unix_ms())
+        await until_there_is_room(lambda: self._store.set_state(crawl.crawl_id, state, reason, self._clock.unix_ms()))
         crawl.state = state
         log.info("crawl.state", crawl=crawl.crawl_id, state=state, reason=reason)
 

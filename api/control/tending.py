@@ -22,13 +22,14 @@ from api.control.seeding import publish_seeds
 from api.frontier.owner import Alarm, unheard
 from api.frontier.tally import FrontierTally
 from shared.domain.crawl import Budget
-from shared.domain.errors import Permanent, Transient
+from shared.domain.errors import NoRoom, Permanent, Transient
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision, Term
 from shared.domain.ledger import Counters, CrawlRow
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
+from shared.ports.retrying import until_there_is_room
 from shared.ports.store import Store
 from shared.supervise import Tasks
 
@@ -107,7 +108,7 @@ class Tending:
                         await self._poked.wait()
 
     async def _pass(self, acting: Callable[[], bool], tasks: Tasks) -> None:
-        """Do everything once. What is refused for good keeps nothing else from being done."""
+        """Do everything once. What is refused, for good or until there is room, keeps nothing else from being done."""
         rows = await self._store.worked_on()
         self._said = {key: said for row in rows if (said := self._said.get(key := (row.crawl_id, row.revision)))}
         self._seed(rows, tasks)
@@ -120,6 +121,8 @@ class Tending:
                 await step()
             except Permanent as error:
                 log.error("tending.refused", error=str(error))
+            except NoRoom as error:
+                log.debug("tending.no_room", error=str(error))
 
     async def _count_time(self, rows: Sequence[CrawlRow]) -> None:
         now = self._clock.elapsed()
@@ -152,7 +155,7 @@ class Tending:
                 return
             seeds = await publish_seeds(self._broker, row.crawl_id, row.revision, spec.seeds, self._partitions)
             log.info("crawl.seeded", crawl=row.crawl_id, revision=row.revision, seeds=seeds)
-            await self._advance(row, CrawlState.RUNNING, None)
+            await until_there_is_room(partial(self._advance, row, CrawlState.RUNNING, None))
         except (Transient, Permanent) as error:
             log.warning("seeding.waits", crawl=row.crawl_id, error=str(error))
             await asyncio.sleep(_ACTIVE_TIME_S)

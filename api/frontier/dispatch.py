@@ -1,11 +1,13 @@
 """Dispatch: turns due hosts into leased URL shards, as many as the live workers can take soon.
 
 A lease is committed before its shard is published. A shard that could not be published, or that the broker lost, is
-published again by the sweep; the broker refuses a second one while the first is there.
+published again by the sweep; the broker refuses a second one while the first is there. What a full disk refuses to
+lease stays queued, and is tried again a second later.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -16,7 +18,7 @@ from api.frontier.leases import Held
 from api.frontier.ownership import Ownership
 from api.frontier.tally import Work
 from shared.domain.crawl import Budget
-from shared.domain.errors import Transient
+from shared.domain.errors import NoRoom, Transient
 from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, LeaseId
 from shared.domain.ledger import Changes, LeaseRequest
@@ -40,12 +42,16 @@ class _Refused:
     wait_s: float
 
 
+_Request = tuple[LeaseRequest, Host, Queue]
+
+
 class Dispatch:
     """Leases and publishes the shards of one partition."""
 
     def __init__(self, own: Ownership) -> None:
         self._own = own
         self._refused: dict[LeaseId, _Refused] = {}
+        self._rests_until = float("-inf")
 
     async def run(self) -> None:
         """Dispatch whenever something is due and a worker has room, until cancelled."""
@@ -56,7 +62,8 @@ class Dispatch:
             more = await self.once()
             if more:
                 continue
-            pause = min(own.settings.sweep_s, max(0.002, own.front.next_wake() - own.clock.elapsed()))
+            wake = max(own.front.next_wake(), self._rests_until)
+            pause = min(own.settings.sweep_s, max(0.002, wake - own.clock.elapsed()))
             if self._refused:
                 pause = min(pause, _REFUSED_FIRST_S)
             try:
@@ -69,38 +76,61 @@ class Dispatch:
     async def once(self) -> bool:
         """Lease and publish one batch; whether there may be more to do at once."""
         own = self._own
+        if own.clock.elapsed() < self._rests_until:
+            return False
         shards: list[Held] = []
+        requests: list[_Request] = []
         async with own.writing(Work.DISPATCH):
-            requests = await self._requests()
-            if requests:
-                bounded = self._budgets(request.crawl_id for request, _, _ in requests)
-                rows = await own.store.dispatch(
-                    own.fence, own.next_lease, [request for request, _, _ in requests], own.clock.unix_ms(), bounded
-                )
-                by_lease = {row.lease_id: row for row in rows}
-                now = own.clock.elapsed()
-                for request, host, queue in requests:
-                    crawl = own.crawls.get(request.crawl_id)
-                    row = by_lease.get(request.lease_id)
-                    taken = len(row.order) if row is not None else 0
-                    if crawl is not None:
-                        crawl.allowance.settled(own.partition, request.most - taken)
-                    if row is None:
-                        if crawl is not None and request.crawl_id in bounded:
-                            # Other masters spend the budget, too, and what they did is read before long.
-                            crawl.allowance.rest(now + _RETRY_S)
-                        queue.queued = 0
-                        own.front.let_go(host, request.slot)
-                        own.front.mark_incomplete(request.crawl_id)
-                        continue
-                    own.front.leased(host, queue, request.slot, taken)
-                    shards.append(own.leases.add(row, now))
-                await own.committed()
+            try:
+                await self._request(requests)
+                if requests:
+                    shards = await self._lease(requests)
+            except NoRoom as error:
+                self._put_back(requests)
+                self._rests_until = own.clock.elapsed() + error.retry_in
         if shards:
             own.tally.shards += len(shards)
             own.tally.urls += sum(len(held.row.order) for held in shards)
             await asyncio.gather(*(self.publish(held) for held in shards))
         return bool(shards)
+
+    async def _lease(self, requests: Sequence[_Request]) -> list[Held]:
+        """Lease what was asked for, by one transaction (within `writing`)."""
+        own = self._own
+        bounded = self._budgets(request.crawl_id for request, _, _ in requests)
+        rows = await own.store.dispatch(
+            own.fence, own.next_lease, [request for request, _, _ in requests], own.clock.unix_ms(), bounded
+        )
+        by_lease = {row.lease_id: row for row in rows}
+        now = own.clock.elapsed()
+        shards: list[Held] = []
+        for request, host, queue in requests:
+            crawl = own.crawls.get(request.crawl_id)
+            row = by_lease.get(request.lease_id)
+            taken = len(row.order) if row is not None else 0
+            if crawl is not None:
+                crawl.allowance.settled(own.partition, request.most - taken)
+            if row is None:
+                if crawl is not None and request.crawl_id in bounded:
+                    # Other masters spend the budget, too, and what they did is read before long.
+                    crawl.allowance.rest(now + _RETRY_S)
+                queue.queued = 0
+                own.front.let_go(host, request.slot)
+                own.front.mark_incomplete(request.crawl_id)
+                continue
+            own.front.leased(host, queue, request.slot, taken)
+            shards.append(own.leases.add(row, now))
+        await own.committed()
+        return shards
+
+    def _put_back(self, requests: Iterable[_Request]) -> None:
+        """Nothing was leased: as if it had not been asked for."""
+        own = self._own
+        for request, host, _ in requests:
+            crawl = own.crawls.get(request.crawl_id)
+            if crawl is not None:
+                crawl.allowance.settled(own.partition, request.most)
+            own.front.let_go(host, request.slot)
 
     def _budgets(self, crawls: Iterable[CrawlId]) -> dict[CrawlId, Budget]:
         """The budgets of those of the crawls that have one."""
@@ -153,10 +183,9 @@ class Dispatch:
             elif refused.at <= now:
                 await self.publish(refused.held)
 
-    async def _requests(self) -> list[tuple[LeaseRequest, Host, Queue]]:
-        """What to lease now. The queues taken are out of the front until leased or deferred."""
+    async def _request(self, requests: list[_Request]) -> None:
+        """Add what to lease now. The queues taken are out of the front until leased, deferred or put back."""
         own = self._own
-        requests: list[tuple[LeaseRequest, Host, Queue]] = []
         now = own.clock.elapsed()
         rooms = {pool: own.room.for_pool(pool, now) for pool in {crawl.spec.pool for crawl in own.crawls}}
         while len(requests) < own.settings.shards_at_once:
@@ -203,7 +232,6 @@ class Dispatch:
                 most=most,
             )
             requests.append((request, host, queue))
-        return requests
 
     def _most(self, host: Host, queue: Queue) -> int:
         """URLs of the next shard: about 10 s of polite work, a fair part where several slots share the queue.
@@ -221,19 +249,30 @@ class Dispatch:
     async def _promote(self, host: Host, queue: Queue) -> None:
         """Move what waited and is due into the queue."""
         own = self._own
-        await own.store.promote(own.fence, queue.crawl_id, host.host_id, own.clock.unix_ms())
+        with self._armed_again(host, queue):
+            await own.store.promote(own.fence, queue.crawl_id, host.host_id, own.clock.unix_ms())
         await own.committed()
         for row in await own.store.queue_rows([(queue.crawl_id, host.host_id)]):
             queue.queued, queue.waiting = row.queued, row.waiting
             wait_s = (row.next_due_ms - own.clock.unix_ms()) / 1000
             queue.next_due = own.clock.elapsed() + wait_s if row.waiting else float("inf")
 
+    @contextmanager
+    def _armed_again(self, host: Host, queue: Queue) -> Iterator[None]:
+        """A queue that was taken is back in the front where there is no room for what was to be written of it."""
+        try:
+            yield
+        except NoRoom:
+            self._own.front.rearm(host, queue)
+            raise
+
     async def _close(self, host: Host, queue: Queue) -> None:
         """The host's page budget is spent: the rest of its queue is excluded, a large one in several turns."""
         own = self._own
         changes = Changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, "max_pages_per_host"))
-        unfinished = await own.store.apply(own.fence, own.position, changes)
+        with self._armed_again(host, queue):
+            unfinished = await own.store.apply(own.fence, own.position, changes)
         await own.committed()
         if unfinished:
             own.front.defer(host, queue, own.clock.elapsed() + _GO_ON_S)

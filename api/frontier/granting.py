@@ -22,7 +22,7 @@ from api.frontier.leases import (
 from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft
 from api.frontier.tally import Work
-from shared.domain.errors import OwnershipLost, Transient
+from shared.domain.errors import NoRoom, OwnershipLost, Transient
 from shared.domain.ids import LeaseId
 from shared.wire.messages import (
     Answer,
@@ -119,18 +119,14 @@ class Granting:
                 case MayGrant(held, expired):
                     if any(other is held for _, other in granting) or (expired and not ask.caught_up):
                         ask.reply = Wait(_NOT_YET_MS)
-                    elif expired and not await self._count_expiry(held):
-                        ask.reply = Gone()
                     else:
-                        granting.append((ask, held))
+                        ask.reply = await self._again(held) if expired else None
+                        if ask.reply is None:
+                            granting.append((ask, held))
                 case _:
                     assert_never(standing)
         if granting:
-            await own.store.grant(own.fence, [held.row.lease_id for _, held in granting])
-            await own.committed()
-            for ask, held in granting:
-                own.leases.granted(held, ask.delivery, ask.holder, own.clock.elapsed(), asked=ask.asked)
-                ask.reply = self._go(held)
+            await self._grant(granting)
         # A deposed owner knows nothing of newer leases, so "gone", too, is said only under a proven term.
         if proven and await own.store.still_owner(own.fence):
             for ask, same in proven:
@@ -139,6 +135,28 @@ class Granting:
                 else:
                     own.leases.extended(same, own.clock.elapsed())
                     ask.reply = self._go(same)
+
+    async def _again(self, held: Held) -> Answer | None:
+        """What to answer instead of a further grant; None where it may be given (within `writing`)."""
+        try:
+            return None if await self._count_expiry(held) else Gone()
+        except NoRoom as error:
+            return _when_there_is_room(error)
+
+    async def _grant(self, granting: Sequence[tuple[_Ask, Held]]) -> None:
+        """Give them all, by one transaction (within `writing`). Where there is no room for it, nobody begins, and what
+        others hold goes on."""
+        own = self._own
+        try:
+            await own.store.grant(own.fence, [held.row.lease_id for _, held in granting])
+        except NoRoom as error:
+            for ask, _ in granting:
+                ask.reply = _when_there_is_room(error)
+            return
+        await own.committed()
+        for ask, held in granting:
+            own.leases.granted(held, ask.delivery, ask.holder, own.clock.elapsed(), asked=ask.asked)
+            ask.reply = self._go(held)
 
     async def _extend(self, question: Extend) -> Answer | None:
         own = self._own
@@ -174,6 +192,11 @@ class Granting:
         host = own.front.host(held.row.host_id)
         if held.grant is not None and host is not None:
             host.rested_from = max(host.rested_from, held.grant.until)
+        urls = len(held.row.urls)
+        lives = draft.struck(held, strikes, own.settings)
+        await own.store.apply(own.fence, own.position, draft.changes)
+        draft.commit()
+        await own.committed()
         log.warning(
             "grant.expired",
             partition=own.partition,
@@ -181,12 +204,12 @@ class Granting:
             host=held.row.host,
             strikes=strikes,
             late=late,
-            urls=len(held.row.urls),
+            urls=urls,
         )
         own.tally.expired += 1
-        lives = draft.struck(held, strikes, own.settings)
-        await own.store.apply(own.fence, own.position, draft.changes)
-        draft.commit()
-        await own.committed()
         own.tally.changed(draft.changes, own.crawls, own.clock.elapsed())
         return lives
+
+
+def _when_there_is_room(error: NoRoom) -> Wait:
+    return Wait(max(_NOT_YET_MS, int(error.retry_in * 1000)))

@@ -1,14 +1,16 @@
 """Ingest: keeps the tables equal to what the partition's two report subjects say, each report once and in order.
 
 Every batch is one transaction that also moves the position. A batch that can never be written is cut in two until the
-culprit stands alone; it becomes a dead letter in the transaction that moves the position past it.
+culprit stands alone; it becomes a dead letter in the transaction that moves the position past it. What a full disk
+refuses is tried again where it stands, and the partition's grants go on meanwhile: were it loaded anew for every try,
+nobody would extend them.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 import structlog
 
@@ -19,14 +21,14 @@ from api.frontier.replaying import publish_letters
 from api.frontier.settle import Draft
 from api.frontier.tally import Work
 from shared.domain.command import CommandKind, check_command
-from shared.domain.errors import NoRoom, Permanent, Transient
+from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import Changes, CommandRun, Found, FoundBatch, QueueEnd
 from shared.ports.broker import Delivered, ReportKind
+from shared.ports.retrying import until_there_is_room
 from shared.wire.messages import Command, Malformed, Outcome, Unreadable, decode_report
 
-T = TypeVar("T")
 _Outcome = tuple[Delivered, Outcome | Unreadable | Malformed]
 
 log = structlog.get_logger("orb.frontier")
@@ -97,7 +99,7 @@ class Ingest:
         own = self._own
         batch = gather(reports, own.partition, own.settings.partitions)
         try:
-            found = await self._when_there_is_room(partial(self._find, reports[-1], batch))
+            found = await until_there_is_room(partial(self._find, reports[-1], batch))
         except Permanent as error:
             await self._halve("discovery", reports, error)
             return
@@ -129,16 +131,6 @@ class Ingest:
             await own.committed(position)
             return found
 
-    async def _when_there_is_room(self, transaction: Callable[[], Awaitable[T]]) -> T:
-        """Carry it out, however long the database takes no more. Meanwhile the partition's grants go on: were it loaded
-        anew for every try, nobody would extend them."""
-        while True:
-            try:
-                return await transaction()
-            except NoRoom as error:
-                log.warning("ingest.no_room", partition=self._own.partition, error=str(error))
-                await asyncio.sleep(error.retry_in)
-
     async def outcomes(self, reports: Sequence[Delivered]) -> None:
         """Apply outcomes and commands in their order: what lies between two commands is one batch."""
         run: list[_Outcome] = []
@@ -161,7 +153,7 @@ class Ingest:
             return
         own = self._own
         try:
-            draft, unfinished = await self._when_there_is_room(partial(self._settle, run))
+            draft, unfinished = await until_there_is_room(partial(self._settle, run))
         except Permanent as error:
             if len(run) == 1:
                 await self._bury("outcome", run[0][0], error)
@@ -199,11 +191,16 @@ class Ingest:
     async def _end_queues(self, ends: Sequence[QueueEnd]) -> None:
         """Go on with hosts that were given up, others in between. Broken off, what is left is given up with the next
         request that their hosts do not answer."""
-        own = self._own
         while ends:
-            async with own.writing(Work.OUTCOMES) as fence:
-                ends = await own.store.apply(fence, own.position, Changes(give_up=list(ends)))
-                await own.committed()
+            ends = await until_there_is_room(partial(self._end_some, ends))
+
+    async def _end_some(self, ends: Sequence[QueueEnd]) -> Sequence[QueueEnd]:
+        """One transaction; what is left."""
+        own = self._own
+        async with own.writing(Work.OUTCOMES) as fence:
+            left = await own.store.apply(fence, own.position, Changes(give_up=list(ends)))
+            await own.committed()
+        return left
 
     async def _command(self, report: Delivered, command: Command) -> None:
         own = self._own
@@ -217,18 +214,24 @@ class Ingest:
                 case CommandKind.REPLAY:
                     await publish_letters(own, wanted)
             while after is not None:
-                async with own.writing(Work.COMMAND):
-                    if wanted.kind in (CommandKind.DELETE_SEEDS, CommandKind.DELETE_SEEDS_BETWEEN):
-                        await self._call_back(wanted.crawl_id)
-                    # Between chunks, and while we waited, discoveries have moved the position.
-                    position = _after(own.position, "outcome", report)
-                    after = await own.store.run_command(own.fence, position, wanted, after, own.clock.unix_ms())
-                    await own.committed(position if after is None else None)
-                    await self._forget(wanted)
+                after = await until_there_is_room(partial(self._run_some, report, wanted, after))
         except (Permanent, ValueError) as error:
             await self._bury("outcome", report, error)
             return
         log.info("command.applied", partition=own.partition, id=command.id, kind=command.kind, crawl=command.crawl)
+
+    async def _run_some(self, report: Delivered, command: CommandRun, after: int) -> int | None:
+        """One transaction; where the next one begins, None after the last."""
+        own = self._own
+        async with own.writing(Work.COMMAND):
+            if command.kind in (CommandKind.DELETE_SEEDS, CommandKind.DELETE_SEEDS_BETWEEN):
+                await self._call_back(command.crawl_id)
+            # Between chunks, and while we waited, discoveries have moved the position.
+            position = _after(own.position, "outcome", report)
+            further = await own.store.run_command(own.fence, position, command, after, own.clock.unix_ms())
+            await own.committed(position if further is None else None)
+            await self._forget(command)
+        return further
 
     async def _call_back(self, crawl_id: CrawlId) -> None:
         """Queue again what is out in leases of the crawl that nobody has begun (within `writing`)."""
@@ -283,13 +286,18 @@ class Ingest:
         log.error("ingest.buried", partition=own.partition, kind=kind, sequence=report.sequence, error=str(error))
         letter = letter_of(kind, report, str(error))
         batch = refused(report, letter) if kind == "discovery" else None
-        if batch is None or not await self._refuse(report, batch):
-            async with own.writing() as fence:
-                position = _after(own.position, kind, report)
-                await own.store.apply(fence, position, Changes(dead_letters=[letter]))
-                await own.committed(position)
+        if batch is None or not await until_there_is_room(partial(self._refuse, report, batch)):
+            await until_there_is_room(partial(self._pass_by, kind, report, Changes(dead_letters=[letter])))
         own.tally.applied(kind, [report], own.clock.unix_ms() * 1_000_000)
         own.tally.buried([letter])
+
+    async def _pass_by(self, kind: ReportKind, report: Delivered, changes: Changes) -> None:
+        """One transaction."""
+        own = self._own
+        async with own.writing() as fence:
+            position = _after(own.position, kind, report)
+            await own.store.apply(fence, position, changes)
+            await own.committed(position)
 
     async def _refuse(self, report: Delivered, batch: FoundBatch) -> bool:
         """Move past discoveries with none of their links; False when even that cannot be written."""

@@ -20,7 +20,7 @@ from shared.domain.ids import Partition, Term
 from shared.domain.ledger import Changes, Claimed, Counters
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
-from shared.ports.retrying import until_answered
+from shared.ports.retrying import until_answered, until_there_is_room
 from shared.ports.store import Store
 from shared.supervise import Tasks
 
@@ -106,7 +106,7 @@ class Owner:
                 return await until_answered(lambda: self._store.reload(self.partition, self.term))
         while True:
             try:
-                return await self._store.claim(self.partition, self.term)
+                return await until_there_is_room(lambda: self._store.claim(self.partition, self.term))
             except Transient as error:
                 log.warning("owner.claims_again", partition=self.partition, error=str(error))
                 await asyncio.sleep(error.retry_in)
@@ -160,9 +160,13 @@ class Owner:
             self._tally.new_streams += 1
             log.error("owner.new_stream", partition=self.partition, position=str(position), created=state.created_ns)
         fresh = Position(stream_created_ns=state.created_ns)
-        async with own.writing() as fence:
-            await own.store.apply(fence, fresh, Changes())
-            await own.committed(fresh)
+
+        async def adopt() -> None:
+            async with own.writing() as fence:
+                await own.store.apply(fence, fresh, Changes())
+                await own.committed(fresh)
+
+        await until_there_is_room(adopt)
 
     async def _same_times(self, position: Position) -> bool:
         """Whether what the stream holds at our sequences, if it still does, has the times we noted."""

@@ -7,6 +7,7 @@ anew, and were counted as refused when they were given up.
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from api.frontier.ownership import Ownership
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.ledger import Changes, CommandRun, MessageLetter
 from shared.ports.broker import ReportKind
+from shared.ports.retrying import until_there_is_room
 from shared.wire.items import crawl_of
 from shared.wire.messages import Malformed, decode_discoveries, encode
 
@@ -36,10 +38,14 @@ async def publish_letters(own: Ownership, command: CommandRun) -> None:
     ]:
         sent = [letter.id for letter in letters if await _published(own, letter)]
         if sent:
-            async with own.writing() as fence:
-                await own.store.apply(fence, own.position, Changes(letters_sent=sent))
-                await own.committed()
+            await until_there_is_room(partial(_forget, own, sent))
         after = letters[-1].id
+
+
+async def _forget(own: Ownership, sent: list[int]) -> None:
+    async with own.writing() as fence:
+        await own.store.apply(fence, own.position, Changes(letters_sent=sent))
+        await own.committed()
 
 
 def anew(letter: MessageLetter) -> tuple[ReportKind, bytes]:

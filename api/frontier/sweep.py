@@ -1,6 +1,7 @@
 """The sweep: keeps a partition's leases, front and streams from drifting apart. Everything here may run at any time."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import structlog
@@ -10,7 +11,7 @@ from api.frontier.front import LOOKED_AT
 from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft, worn_out
 from api.frontier.strays import Strays
-from shared.domain.errors import Transient
+from shared.domain.errors import NoRoom, Transient
 from shared.domain.frontier import same_stream
 from shared.domain.holds import SeenHolds
 
@@ -47,11 +48,11 @@ class Sweep:
         """One turn."""
         own = self._own
         await self._refill()
-        await self._reclaim()
+        await _if_there_is_room(self._reclaim)
         await self._republish()
         own.front.forget_rested(own.clock.elapsed(), own.longest_delay_s)
         await self._purge()
-        await self._strays.once()
+        await _if_there_is_room(self._strays.once)
         own.work.set()
 
     async def _refill(self) -> None:
@@ -164,3 +165,11 @@ class Sweep:
         if position.discovery_seq > self._purged.discovery_seq:
             await own.broker.purge_reports(own.partition, "discovery", position.discovery_seq)
         self._purged = position
+
+
+async def _if_there_is_room(step: Callable[[], Awaitable[object]]) -> None:
+    """Leave to a later turn what a full disk refuses: the other steps write nothing."""
+    try:
+        await step()
+    except NoRoom as error:
+        log.debug("sweep.no_room", error=str(error))

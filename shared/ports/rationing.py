@@ -6,6 +6,7 @@ worker takes no further visit. Who is cut off from a gauge keeps its last verdic
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -18,6 +19,16 @@ Gauge = Callable[[], Awaitable[Level | None]]
 """Reads how full something is; None where that cannot be known. Transient: not now."""
 
 NO_GAUGES: Final[Mapping[Place, Gauge]] = MappingProxyType({})
+
+
+def refusing(gauge: Gauge, refused: Callable[[], bool]) -> Gauge:
+    """What the gauge reads; and that it takes no more, whatever the numbers are, while `refused` says so."""
+
+    async def told() -> Level | None:
+        level = await gauge()
+        return level if level is None else replace(level, refused=refused())
+
+    return told
 
 
 class Watcher(Protocol):

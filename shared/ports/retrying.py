@@ -1,10 +1,10 @@
-"""Asking again until an engine that is away is back."""
+"""Asking again until an engine that is away is back, or has room."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from shared.domain.errors import Transient
+from shared.domain.errors import NoRoom, Transient
 
 T = TypeVar("T")
 
@@ -15,4 +15,14 @@ async def until_answered(call: Callable[[], Awaitable[T]]) -> T:
         try:
             return await call()
         except Transient as error:
+            await asyncio.sleep(error.retry_in)
+
+
+async def until_there_is_room(call: Callable[[], Awaitable[T]]) -> T:
+    """The call's result, trying again after every NoRoom for as long as it takes (cancel to stop). The store's adapter
+    tells the log."""
+    while True:
+        try:
+            return await call()
+        except NoRoom as error:
             await asyncio.sleep(error.retry_in)

@@ -2,7 +2,7 @@
 
 Errors: OwnershipLost when the fence refused (nothing was written), Transient when the database was away or busy beyond
 its limits (nothing was written, or the answer was lost: the caller must claim and load again), Permanent when these
-rows can never be written, Unusable when the disk is full or the schema is not ours.
+rows can never be written, NoRoom when the disk is full (nothing was written), Unusable when the schema is not ours.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,8 +1,37 @@
 """A database whose disk is full: what it refused is tried again, and nothing that goes on without it stands still."""
 
+from collections.abc import Callable
+
+from api.frontier.ownership import FrontierSettings, Ownership
+from shared.domain.command import SEED_DELETED
 from shared.domain.frontier import UrlState
-from shared.wire.messages import Extend, Go
-from tests.support.simhand import Start
+from shared.wire.messages import Begin, Extend, Go, Unreadable, Wait, encode
+from tests.support.simbroker import NOISE
+from tests.support.simcluster import Cluster
+from tests.support.simhand import Start, leases
+
+FULL_FOR_S = 20
+
+
+def owned(cluster: Cluster) -> Ownership:
+    """What the only owner remembers; another object when it has loaded its partition anew."""
+    [sim] = cluster.owners
+    assert sim.owner.ownership is not None
+    return sim.owner.ownership
+
+
+def outlasted(cluster: Cluster, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """The disk is full for a while: what is refused is tried about once a second, and nobody loads anything anew."""
+    own, before = owned(cluster), cluster.database.refused
+    cluster.database.full = True
+    for _ in range(FULL_FOR_S):
+        meanwhile()
+        cluster.world.run_for(1.0)
+    assert FULL_FOR_S / 2 < cluster.database.refused - before <= FULL_FOR_S + 2
+    cluster.database.full = False
+    meanwhile()
+    cluster.world.run_for(5.0)
+    assert owned(cluster) is own
 
 
 def test_an_owner_tries_again_what_was_refused_and_goes_on_extending_grants(start: Start) -> None:
@@ -33,4 +62,56 @@ def test_links_that_were_refused_are_found_when_there_is_room(start: Start) -> N
     cluster.database.full = False
     cluster.world.run_for(5.0)
     assert len(hand.states()) == 2
+    cluster.assert_kept()
+
+
+def test_what_cannot_be_leased_stays_queued_and_is_leased_when_there_is_room(start: Start) -> None:
+    cluster, hand = start(3)
+    outlasted(cluster, hand.heard)
+    assert len(cluster.broker.visits) == 1
+    assert {state for state, _ in hand.states().values()} == {UrlState.LEASED}
+    cluster.assert_kept()
+
+
+def test_a_command_that_was_refused_is_carried_out_once_there_is_room(start: Start) -> None:
+    cluster, hand = start(1)
+    cluster.database.full = True
+    cluster.delete_seed(0)
+    outlasted(cluster)
+    assert set(hand.states().values()) == {(UrlState.EXCLUDED, SEED_DELETED)}
+    cluster.assert_kept()
+
+
+def test_a_lease_that_is_worn_out_on_a_full_disk_ends_when_there_is_room(start: Start) -> None:
+    cluster, hand = start(1)
+    message, shard = hand.pull()
+    hand.go(shard, 1)
+    cluster.world.run_for(FrontierSettings().grant_s + 1.0)
+    assert message.origin is not None
+    for n in range(FrontierSettings().bury_after):
+        told = Unreadable(*message.origin.place, sequence=n, worker="w", reason="", size=1, data=NOISE)
+        hand.publish("outcome", encode(told))
+    cluster.world.run_for(0.1)
+    outlasted(cluster)
+    assert set(hand.states().values()) == {(UrlState.FAILED, "poison")}
+    assert leases(cluster) == []
+    cluster.assert_kept()
+
+
+def test_who_asks_to_begin_on_a_full_disk_is_told_to_wait_and_who_has_begun_goes_on(start: Start) -> None:
+    cluster, hand = start(1)
+    _, shard = hand.pull()
+    cluster.database.full = True
+    asked = hand.wait(hand.ask(shard.lease, Begin(shard.lease, 1, hand.process.name)))
+    assert isinstance(asked, Wait)
+    cluster.database.full = False
+    grant = hand.go(shard, 1).grant
+    cluster.database.full = True
+    assert hand.go(shard, 1).grant == grant
+    cluster.world.run_for(FrontierSettings().grant_s + 1.0)
+    assert isinstance(hand.wait(hand.ask(shard.lease, Begin(shard.lease, 2, "another"))), Wait)
+    assert cluster.database.rows("SELECT expired FROM leases") == [(0,)]
+    cluster.database.full = False
+    assert isinstance(hand.wait(hand.ask(shard.lease, Begin(shard.lease, 2, "another"))), Go)
+    assert cluster.database.rows("SELECT expired FROM leases") == [(1,)]
     cluster.assert_kept()

@@ -187,6 +187,23 @@ class Protocol(RuleBasedStateMachine):
         subject, data = history[-1 - choice % len(history)]
         self.at.broker.publish(subject, data, f"copy-{len(history)}")
 
+    @precondition(lambda self: self.at.broker.visits)
+    @rule(choice=st.integers(0, 5))
+    def spoil(self, choice: int) -> None:
+        """A shard cannot be read any more, begun or not."""
+        self.at.broker.spoil(choice)
+
+    @precondition(lambda self: self.at.broker.visits)
+    @rule(choice=st.integers(0, 5), times=st.sampled_from([1, 2, 5]))
+    def wear_out(self, choice: int, times: int) -> None:
+        """So often as twice splits a shard and five times buries a URL."""
+        self.at.tell_unreadable(choice, times)
+
+    @rule(full=st.booleans())
+    def fill(self, full: bool) -> None:
+        """The database's disk, or it has room again."""
+        self.at.database.full = full
+
     @rule(kind=st.sampled_from(["outcome", "discovery"]))
     def garbage(self, kind: str) -> None:
         self.at.broker.publish(f"reports.0.{kind}", b"\xc1", f"garbage-{len(self.at.broker.history)}")

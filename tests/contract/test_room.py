@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import text
 
-from shared.adapters.sql import postgres as module
+from shared.adapters.sql import refusals as module
 from shared.adapters.sql.room import room_of
 from shared.adapters.sql.store import SqlStore
 from shared.domain.errors import NoRoom
@@ -55,7 +55,7 @@ def test_a_database_whose_disk_is_full_says_so_where_room_is_looked_at_until_it_
         assert shortages.reason == (
             "the database takes no more, as its disk is full; it goes on by itself when there is room"
         )
-        monkeypatch.setattr(module, "_FULL_S", 0.0)
+        monkeypatch.setattr(module, "FULL_S", 0.0)
         assert await looked()
         assert shortages.reason is None
 

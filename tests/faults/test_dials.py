@@ -39,6 +39,45 @@ print(clock.unix_ms() - time.clock_gettime(time.CLOCK_REALTIME) * 1000, synced -
 print(committed - synced, read - committed)
 """
 
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+import structlog
+from sqlalchemy import text
+from shared.adapters.sql.engine import SqliteThreads
+from shared.domain.errors import NoRoom
+from tests.support.faults.dials import Dials
+dials = Dials(Path(sys.argv[1]))
+dials.install()
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+
+async def main():
+    threads = SqliteThreads(Path(sys.argv[2]))
+    rows = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)"
+        " INSERT INTO t SELECT zeroblob(1000) FROM n"
+    )
+    fewer = "DELETE FROM t WHERE rowid > 400"
+
+    async def tried(statement):
+        try:
+            await threads.write(lambda c: c.execute(text(statement)).close())
+        except NoRoom:
+            return "refused"
+        return "taken"
+
+    async def there():
+        return await threads.read(lambda c: c.execute(text("SELECT count(*) FROM t")).scalar())
+
+    await tried("CREATE TABLE t (b)")
+    for full, statement in ((False, rows), (True, rows), (True, fewer), (True, rows), (False, rows)):
+        dials.turn(full=full)
+        print(await tried(statement), await there(), threads.out_of_room(), flush=True)
+    await threads.close()
+
+asyncio.run(main())
+"""
+
 
 def test_a_members_wall_clock_and_its_disks_are_where_they_were_turned_to(tmp_path: Path) -> None:
     dials = Dials(tmp_path / "dials")
@@ -54,6 +93,16 @@ def test_a_members_wall_clock_and_its_disks_are_where_they_were_turned_to(tmp_pa
     assert read_s < committed_s
 
 
+def test_a_file_that_may_not_grow_takes_nothing_that_needs_a_page_until_it_may(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", WRITER, tmp_path / "dials", tmp_path / "file.db"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert said.splitlines() == [
+        "taken 500 False", "refused 500 True", "taken 400 True", "refused 400 True", "taken 900 True",
+    ]  # fmt: skip
+
+
 def test_a_turn_is_seen_by_whoever_looks_and_holds_until_the_next(tmp_path: Path) -> None:
     hand, member = Dials(tmp_path / "dials"), Dials(tmp_path / "dials")
     assert (member.clock_s, member.sync_s) == (0.0, 0.0)
@@ -62,7 +111,9 @@ def test_a_turn_is_seen_by_whoever_looks_and_holds_until_the_next(tmp_path: Path
     hand.turn(sync_s=0.5)
     assert (Dials(tmp_path / "dials").clock_s, member.sync_s) == (0.0, 0.5)
     hand.turn(commit_s=0.25)
-    assert (member.sync_s, member.commit_s) == (0.0, 0.25)
+    assert (member.sync_s, member.commit_s, member.full) == (0.0, 0.25, False)
+    hand.turn(full=True)
+    assert (member.commit_s, member.full) == (0.0, True)
 
 
 def test_a_slow_database_takes_its_time_for_every_commit_until_it_is_as_before(postgres_server: PostgresServer) -> None:

@@ -39,9 +39,9 @@ def test_every_kind_of_fault_is_in_the_deck_and_every_clock_and_disk_is_turned()
         assert {who for struck, who, _ in faults if struck is kind} == {Who.WORKER, *ENGINES}
 
 
-def test_a_database_that_is_a_file_has_no_process_and_no_link_and_a_disk_that_gets_slow() -> None:
+def test_a_database_that_is_a_file_has_no_process_and_no_link_and_a_disk_that_gets_slow_and_full() -> None:
     of_a_file = [fault for fault in deck(served_database=False) if Who.DATABASE in fault]
-    assert of_a_file == [(Kind.SLOW, Who.DATABASE, None)]
+    assert of_a_file == [(Kind.SLOW, Who.DATABASE, None), (Kind.FILL, Who.DATABASE, None)]
 
 
 def test_some_faults_strike_the_recovery_from_the_one_before_and_some_outlast_a_lease() -> None:

@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 ACK_WAIT_S: Final = 30.0
 DEDUP_S: Final = 120.0
+NOISE: Final = b"\xc1"
+"""What nobody can read."""
 _CREATED_NS: Final = 1_700_000_000_000_000_000
 
 
@@ -105,6 +107,11 @@ class SimBroker:
         if self.visits:
             list(self.visits.values())[choice % len(self.visits)].visible_at = self.world.now
             self.news()
+
+    def spoil(self, choice: int) -> None:
+        """A shard that stands in its queue cannot be read any more."""
+        if self.visits:
+            list(self.visits.values())[choice % len(self.visits)].data = NOISE
 
     def news(self) -> None:
         for waiting in list(self._waiting):

@@ -24,11 +24,13 @@ _NEAR_S: Final = 1e-6
 
 
 class Fault(Enum):
-    """What happens to a process's next input or output. LATE: its effect takes place some time after it failed."""
+    """What happens to a process's next input or output. LATE: its effect takes place some time after it failed. FULL
+    waits for a transaction that writes."""
 
     LOST = "nothing happens, and the caller learns that it may have"
     UNANSWERED = "it takes place, and the caller learns that it may not have"
     LATE = "the caller learns that it may not have happened; it happens later"
+    FULL = "the next thing that it writes to the database is refused for want of room"
     CRASH_BEFORE = "the process dies before it"
     CRASH_AFTER = "the process dies after it"
 
@@ -153,7 +155,9 @@ class World:
     async def io(self, process: Process, what: str, effect: Callable[[], T], *, may_be_late: bool = False) -> T:
         """Ask an engine for something: gate, effect, gate; and the faults a test arms."""
         await self.gate(process, what)
-        fault, process.fault = process.fault, None
+        fault = process.fault
+        if fault is not Fault.FULL:
+            process.fault = None
         match fault:
             case Fault.LOST:
                 raise Transient(f"{what}: lost", retry_in=0.2)

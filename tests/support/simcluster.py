@@ -18,9 +18,9 @@ from shared.domain.ids import CrawlId, Partition, Revision, Term
 from shared.domain.ledger import CrawlRow
 from shared.domain.url import fingerprint, host_of
 from shared.ports.store import Store
-from shared.wire.messages import Command, WorkerStatus, decode_shard, encode
-from shared.wire.subjects import report
-from tests.support.simbroker import ACK_WAIT_S, SimBroker, Visit
+from shared.wire.messages import Command, Malformed, Unreadable, WorkerStatus, decode_shard, encode
+from shared.wire.subjects import queued_visit, report
+from tests.support.simbroker import ACK_WAIT_S, NOISE, SimBroker, Visit
 from tests.support.simclock import EPOCH_MS, Process, SimClock, World
 from tests.support.simjudge import Judge
 from tests.support.simstore import Database, store_of
@@ -82,6 +82,7 @@ class Cluster:
         self._seeded = 0
         self._terms = 0
         self._started = 0
+        self._told = 0
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -219,8 +220,21 @@ class Cluster:
             self.verdicts.append(reason)
             self.judge.finished(crawl_id, self._expected(), lossy=self.lossy)
 
+    def tell_unreadable(self, choice: int, times: int) -> None:
+        """Somebody tells of a shard that stands in its queue that it cannot be read, whether or not that is so."""
+        visits = list(self.broker.visits.values())
+        place = queued_visit(visits[choice % len(visits)].subject)
+        assert place is not None
+        for _ in range(times):
+            self._told += 1
+            told = Unreadable(*place, sequence=self._told, worker="liar", reason="", size=1, data=NOISE)
+            self.broker.publish(report(PARTITION, "outcome"), encode(told), f"told.{self._told}")
+
     def _dropped(self, visit: Visit) -> None:
-        lease = decode_shard(visit.data).lease
+        try:
+            lease = decode_shard(visit.data).lease
+        except Malformed:
+            return  # it names none
         if self.database.rows("SELECT 1 FROM leases WHERE lease_id = :lease", lease=lease):
             self.world.blame(f"the shard of lease {lease} was dropped as a stray, and the lease lives")
 
@@ -241,6 +255,7 @@ class Cluster:
 
     def settle(self) -> None:
         """Let everything run without faults until the crawl is finished; it must be."""
+        self.database.full = False
         for process in self.world.processes:
             process.fault = None
             process.stopped = False

@@ -11,7 +11,7 @@ from shared.adapters.sql.engine import SqliteThreads, _transact
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import NoRoom
 from shared.domain.ids import Term
-from tests.support.simclock import EPOCH_MS, Process, World
+from tests.support.simclock import EPOCH_MS, Fault, Process, World
 
 T = TypeVar("T")
 
@@ -19,7 +19,8 @@ PARTITIONS: Final = 1
 
 
 class Database:
-    """One database in memory, used again after `reset`. `full`: it refuses what owners write, for want of room."""
+    """One database in memory, used again after `reset`. `full`: it refuses what owners write, for want of room;
+    `refused`: how often it did."""
 
     def __init__(self) -> None:
         self.engine: Engine = create_engine(
@@ -34,6 +35,7 @@ class Database:
 
         self.version = 0
         self.full = False
+        self.refused = 0
         with self.engine.begin() as connection:
             schema.metadata.create_all(connection)
         self.reset()
@@ -41,6 +43,7 @@ class Database:
     def reset(self) -> None:
         """An empty cluster of one partition, on a disk with room."""
         self.full = False
+        self.refused = 0
         with self.engine.begin() as connection:
             for table in schema.metadata.tables.values():
                 connection.execute(table.delete())
@@ -83,7 +86,11 @@ class SimThreads:
 
     def _write(self, transaction: Callable[[Connection], T]) -> T:
         database = self._database
-        if database.full and self._term is not None:
+        refused = self._process.fault is Fault.FULL
+        if refused:
+            self._process.fault = None
+        if refused or (database.full and self._term is not None):
+            database.refused += 1
             raise NoRoom("the disk is full")
         owner = database.rows("SELECT max(owner_term) FROM partitions")[0][0]
         before = _changes(database)

@@ -25,12 +25,14 @@ from shared.wire.messages import (
     Gone,
     HostNote,
     Link,
+    Malformed,
     Origin,
     Outcome,
     Record,
     Shard,
     ShardUrl,
     Superseded,
+    Unreadable,
     UrlOutcome,
     Wait,
     decode_answer,
@@ -141,7 +143,12 @@ class SimWorker:
             self.freed.set()
 
     async def _begin(self, message: VisitMessage, who: str) -> None:
-        shard = decode_shard(message.data)
+        try:
+            shard = decode_shard(message.data)
+        except Malformed as error:
+            await self._tell_unreadable(message, str(error))
+            await self._try(message.ack)
+            return
         sent = self.world.now
         question = encode(Begin(shard.lease, message.delivery, who))
         match decode_answer(await self.broker.ask(partition_of_id(shard.lease), question, _ASK_S)):
@@ -167,6 +174,17 @@ class SimWorker:
                 pass
             case never:
                 assert_never(never)
+
+    async def _tell_unreadable(self, message: VisitMessage, reason: str) -> None:
+        """Acknowledged only once its owner will hear of it; broken off before, it comes again."""
+        origin = message.origin
+        assert origin is not None
+        told = Unreadable(
+            *origin.place, sequence=origin.sequence, worker=self.process.name, reason=reason,
+            size=len(message.data), data=message.data,
+        )  # fmt: skip
+        name = f"unreadable.{origin.place.pool}.{origin.sequence}.{len(message.data)}"
+        await self.broker.publish_report(origin.partition, "outcome", encode(told), name)
 
     async def _visit(self, message: VisitMessage, shard: Shard, visit: SimVisit) -> bool:
         """Whether the visit came to its end under its grant."""

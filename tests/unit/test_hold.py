@@ -44,6 +44,9 @@ class Database:
     async def glance(self, wanted: object, **keys: Any) -> Sequence[Any]:
         raise AssertionError("a holder reads nothing")
 
+    def out_of_room(self) -> bool:
+        raise AssertionError("a holder sends nothing out")
+
     async def close(self) -> None: ...
 
 

@@ -16,7 +16,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from shared.adapters.sql.glance import Glance
-from shared.domain.errors import Permanent, Transient, Unusable
+from shared.adapters.sql.refusals import Refusals
+from shared.domain.errors import NoRoom, Permanent, Transient, Unusable
 
 T = TypeVar("T")
 
@@ -68,6 +69,7 @@ class SqliteThreads:
         self._reader = sqlite_engine(path, read_only=True)
         self._glancing: sqlite3.Connection | None = None
         self._opening = asyncio.Lock()
+        self._refusals = Refusals()
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="sql-write")
         self._read_threads = ThreadPoolExecutor(readers, thread_name_prefix="sql-read")
 
@@ -75,13 +77,23 @@ class SqliteThreads:
         return f"<SqliteThreads {self._path}>"
 
     async def write(self, transaction: Callable[[Connection], T]) -> T:
-        """Run and commit a transaction; nothing is written when it raises.
+        """Run and commit a transaction; nothing is written when it raises. NoRoom when the disk is full.
 
         Cancelling the caller does not stop a transaction under way: its thread finishes it, and nobody learns how.
         """
-        return await asyncio.get_running_loop().run_in_executor(
-            self._write_thread, _transact, self._writer, transaction
-        )
+        loop = asyncio.get_running_loop()
+        try:
+            result = await loop.run_in_executor(self._write_thread, _transact, self._writer, transaction)
+        except NoRoom as error:
+            self._refusals.refused(transaction, loop.time(), error)
+            raise
+        self._refusals.taken(transaction, loop.time())
+        return result
+
+    def out_of_room(self) -> bool:
+        """Whether a transaction was refused for a full disk within the last five seconds. It is told only to those who
+        try: what must be written goes on trying, what is new waits."""
+        return self._refusals.lately(asyncio.get_running_loop().time())
 
     async def migrate(self, upgrade: Callable[[Engine], None]) -> None:
         """Bring the schema up to date on the writer's thread."""
@@ -151,7 +163,7 @@ def mapped(error: SQLAlchemyError) -> Exception:
     code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
     if primary == sqlite3.SQLITE_FULL:
-        return Unusable(f"the disk that holds the crawl's database is full ({text}): make room and run it again")
+        return NoRoom(f"the disk that holds the database is full: make room there, and all goes on ({text})")
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
         return Unusable(f"the crawl's database cannot be used ({text}): restore it from a copy or start over")
     if isinstance(error, IntegrityError):

@@ -29,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from shared.adapters.sql.glance import Glance
 from shared.adapters.sql.migrate import upgrade
+from shared.adapters.sql.refusals import Refusals
 from shared.adapters.sql.store import SqlStore
 from shared.domain.errors import NoRoom, Permanent, Transient, Unusable
 
@@ -37,8 +38,6 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _BACK_OFF_S: Final = 0.02
-_FULL_S: Final = 5.0
-"""So long after its last refusal a full disk is not tried with anything new."""
 _FAREWELL_S: Final = 2.0
 
 _PLANNING: Final = {"random_page_cost": "1.1", "jit": "off"}
@@ -92,7 +91,7 @@ class PostgresPool:
         self._settings = settings or PostgresSettings()
         self._sessions: WeakSet[_Session] = WeakSet()
         self._taken: list[tuple[str, float]] = []
-        self._refused_at = float("-inf")
+        self._refusals = Refusals()
         self._writer = _engine(
             url, self._settings, self._settings.writers, planning=_BY_INDEX, opened=self._sessions.add
         )
@@ -112,7 +111,7 @@ class PostgresPool:
     def out_of_room(self) -> bool:
         """Whether the server refused a transaction for its full disk within the last five seconds. It says so only to
         those who try: what must be written goes on trying, what is new waits."""
-        return asyncio.get_running_loop().time() - self._refused_at < _FULL_S
+        return self._refusals.lately(asyncio.get_running_loop().time())
 
     async def write(self, transaction: Callable[[Connection], T]) -> T:
         """Run and commit a transaction; nothing is written when it raises anything but Transient.
@@ -146,19 +145,23 @@ class PostgresPool:
         await self._reader.dispose()
 
     async def _transact(self, engine: AsyncEngine, transaction: Callable[[Connection], T]) -> T:
+        now = asyncio.get_running_loop().time
         for left in reversed(range(self._settings.tries)):
             try:
                 async with engine.begin() as connection, self._taking(transaction):
-                    return await connection.run_sync(transaction)
+                    result = await connection.run_sync(transaction)
             except PoolTimeout as error:
                 raise Transient(self._exhausted()) from error
             except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                 if sqlstate(error) == _DISK_FULL:
-                    self._refused_at = asyncio.get_running_loop().time()
-                    if engine is self._writer:
-                        raise NoRoom(str(mapped(error))) from error
+                    full = mapped(error)
+                    self._refusals.refused(transaction, now(), full)
+                    raise (full if engine is self._reader else NoRoom(str(full))) from error
                 if not left or sqlstate(error) not in _AGAIN:
                     raise mapped(error) from error
+            else:
+                self._refusals.taken(transaction, now())
+                return result
             await asyncio.sleep(random.uniform(0, _BACK_OFF_S * (self._settings.tries - left)))
         raise AssertionError("a settled transaction has returned or raised")
 

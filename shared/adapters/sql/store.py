@@ -51,6 +51,10 @@ class Executor(Protocol):
         """Find rows by their keys, on a snapshot taken after this call."""
         ...
 
+    def out_of_room(self) -> bool:
+        """Whether the database refused a transaction for its full disk lately."""
+        ...
+
     async def close(self) -> None: ...
 
 

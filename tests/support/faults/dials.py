@@ -4,7 +4,9 @@
 Nothing in the product knows of it. The wall clock is Python's `time.time` and `time.time_ns`, which the `Clock` port
 stands on; the clock that measures is left alone, as a step of the real one leaves it. The disk of an archive
 is `os.fsync` and `os.fdatasync`, by which it is made durable. The disk of a SQLite file is the commit of whatever was
-written: it takes longer while it holds the file's lock and its thread, as a sync that takes longer does.
+written: it takes longer while it holds the file's lock and its thread, as a sync that takes longer does. It is full
+where the file may have no page more than it has (`max_page_count`): SQLite refuses what needs one as it does on a disk
+without a byte, and takes what fits into pages that are free.
 """
 
 import mmap
@@ -15,18 +17,20 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 VARIABLE: Final = "FAULTS_DIALS"
 """The environment variable with the path of the dials."""
 
 ENTRY: Final = "tests.support.faults.dials"
-_FORM: Final = struct.Struct("<ddd")
+_FORM: Final = struct.Struct("<dddd")
+_MOST_PAGES: Final = 4294967294
+"""SQLite's own limit."""
 
 
 class Dials:
-    """How far the wall clock is off, and how much longer a sync and a commit to a SQLite file take (seconds); numbers
-    in a mapped file."""
+    """How far the wall clock is off, how much longer a sync and a commit to a SQLite file take (seconds), and whether
+    such files may grow; numbers in a mapped file."""
 
     def __init__(self, path: Path) -> None:
         """Those at `path`, made and all at 0 where there are none."""
@@ -47,9 +51,13 @@ class Dials:
     def commit_s(self) -> float:
         return float(_FORM.unpack(self._mapped[:])[2])
 
-    def turn(self, *, clock_s: float = 0.0, sync_s: float = 0.0, commit_s: float = 0.0) -> None:
+    @property
+    def full(self) -> bool:
+        return bool(_FORM.unpack(self._mapped[:])[3])
+
+    def turn(self, *, clock_s: float = 0.0, sync_s: float = 0.0, commit_s: float = 0.0, full: bool = False) -> None:
         """From now on, until the next turn."""
-        self._mapped[:] = _FORM.pack(clock_s, sync_s, commit_s)
+        self._mapped[:] = _FORM.pack(clock_s, sync_s, commit_s, full)
 
     def install(self) -> None:
         """Put them before the clock and the disks of this process, for good."""
@@ -74,9 +82,17 @@ class Dials:
         dials = self
 
         class Committing(sqlite3.Connection):
-            """Its commits of something written take longer; those of readers do not."""
+            """Its commits of something written take longer; those of readers do not. Whoever asks it for a cursor
+            finds the file as full as it is now."""
 
             written = 0
+            full = False
+
+            def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+                if self.full != dials.full:
+                    self.full = not self.full
+                    super().execute(f"PRAGMA max_page_count = {1 if self.full else _MOST_PAGES}")
+                return super().cursor(factory)
 
             def commit(self) -> None:
                 if self.total_changes > self.written and (wait_s := dials.commit_s) > 0:

@@ -37,7 +37,7 @@ class Kind(StrEnum):
     DELAY = "delay"
     """Everything arrives late, both ways."""
     FILL = "fill"
-    """A worker's disk, that of PostgreSQL's tables, the broker's store or etcd's without room."""
+    """A worker's disk, that of PostgreSQL's tables, a SQLite file, the broker's store or etcd's without room."""
 
 
 class Who(StrEnum):
@@ -75,8 +75,7 @@ class Fault:
 
 
 def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
-    """Every fault once. A database that is a file has no process and no link, and a disk that only gets slow: masters
-    end where it is full."""
+    """Every fault once. A database that is a file has no process and no link."""
     engines = [engine for engine in ENGINES if served_database or engine is not Who.DATABASE]
     faults: list[tuple[Kind, Who, Who | None]] = [
         (kind, who, None) for kind in (Kind.KILL, Kind.STOP, Kind.RESTART) for who in (*MEMBERS, *engines)
@@ -92,7 +91,7 @@ def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
     faults += [(Kind.STEP, who, None) for who in MEMBERS]
     faults += [(kind, Who.ETCD, None) for kind in (Kind.QUORUM, Kind.EMPTY)]
     faults += [(kind, Who.BROKER, None) for kind in (Kind.CORRUPT, Kind.REPEAT)]
-    return [*faults, *((Kind.FILL, who, None) for who in (Who.WORKER, *engines))]
+    return [*faults, *((Kind.FILL, who, None) for who in (Who.WORKER, *ENGINES))]
 
 
 def plan(seed: int, rounds: int, *, served_database: bool = True) -> tuple[Fault, ...]:

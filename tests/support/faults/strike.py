@@ -16,15 +16,13 @@ LATE_S: Final = (0.05, 0.4)
 SYNC_S: Final = (0.2, 1.0)
 COMMIT_S: Final = (0.1, 0.5)
 STEP_S: Final = 60.0
-_WITH_A_DISK: Final = (Who.WORKER, Who.DATABASE)
-"""Those whose disk is one that was mounted for it."""
 LETTERS_S: Final = 0.5
 """Between two batches of letters while a fault holds."""
 
 
 def struck(rig: Rig, number: int, fault: Fault, *, then_at_once: bool) -> Round:
     """Do it. Returns when the cluster is whole again, or at once when the next fault is to strike the recovery."""
-    skipped = rig.no_disk if fault.kind is Kind.FILL and fault.who in _WITH_A_DISK else None
+    skipped = rig.no_disk if fault.kind is Kind.FILL and fault.who in _with_a_disk(rig) else None
     victim = _victim(rig, fault)
     begun_ns = over_ns = time.monotonic_ns()
     whole_ns = None
@@ -34,6 +32,11 @@ def struck(rig: Rig, number: int, fault: Fault, *, then_at_once: bool) -> Round:
         over_ns = _done(rig, fault, victim)
         whole_ns = None if then_at_once else _whole(rig, rig.standing(), frozenset(), fault)
     return Round(number, fault, victim, begun_ns, over_ns, whole_ns, skipped)
+
+
+def _with_a_disk(rig: Rig) -> tuple[Who, ...]:
+    """Those whose disk is one that was mounted for it."""
+    return (Who.WORKER,) if rig.served is None else (Who.WORKER, Who.DATABASE)
 
 
 def _bereaved(rig: Rig, fault: Fault, victim: str, *, then_at_once: bool) -> int | None:
@@ -84,10 +87,13 @@ def _done(rig: Rig, fault: Fault, victim: str) -> int:
                 time.sleep(fault.hold_s)
                 if fault.who is Who.WORKER:
                     rig.went_on_ns.append(time.monotonic_ns())
-        case Kind.SLOW if fault.who is Who.DATABASE and rig.served is None:
-            with ExitStack() as slow:
+        case Kind.SLOW | Kind.FILL if fault.who is Who.DATABASE and rig.served is None:
+            with ExitStack() as turned:
                 for master in MASTERS:  # whoever leads by the end of it
-                    slow.enter_context(_turned(rig, master, commit_s=_drawn(COMMIT_S, fault)))
+                    if fault.kind is Kind.FILL:
+                        turned.enter_context(_turned(rig, master, full=True))
+                    else:
+                        turned.enter_context(_turned(rig, master, commit_s=_drawn(COMMIT_S, fault)))
                 time.sleep(fault.hold_s)
         case Kind.SLOW if fault.who in ENGINES:
             engines.slowed(rig, fault)
@@ -153,9 +159,11 @@ def _on_letters(rig: Rig, fault: Fault) -> None:
 
 
 @contextmanager
-def _turned(rig: Rig, member: str, **dials: float) -> Iterator[None]:
+def _turned(
+    rig: Rig, member: str, *, clock_s: float = 0.0, sync_s: float = 0.0, commit_s: float = 0.0, full: bool = False
+) -> Iterator[None]:
     """The member's dials for the block."""
-    rig.dials[member].turn(**dials)
+    rig.dials[member].turn(clock_s=clock_s, sync_s=sync_s, commit_s=commit_s, full=full)
     try:
         yield
     finally:
