@@ -10,7 +10,10 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from sqlalchemy import text
 
+from shared.adapters.sql.engine import SqliteThreads
+from shared.domain.errors import NoRoom
 from shared.supervise import dying_with
 from tests.support.faults.disks import database, filled, mounted, of_tables
 from tests.support.orb_command import ROOT
@@ -44,6 +47,38 @@ def test_a_database_whose_disk_is_full_takes_nothing_until_there_is_room_and_kee
         assert asyncio.run(told(url, rows)) == "INSERT 0 2000"
         assert asyncio.run(told(url, "DELETE FROM t")) == "DELETE 4000"
     assert not tables.is_mount()
+
+
+def test_a_sqlite_file_whose_disk_is_full_takes_nothing_until_there_is_room_and_keeps_what_it_has(
+    tmp_path: Path,
+) -> None:
+    rows = text(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)"
+        " INSERT INTO t SELECT zeroblob(1000) FROM n"
+    )
+
+    async def story() -> None:
+        threads = SqliteThreads(tmp_path / "t.db")
+
+        async def there() -> object:
+            return await threads.read(lambda c: c.execute(text("SELECT count(*) FROM t")).scalar())
+
+        await threads.write(lambda c: c.execute(text("CREATE TABLE t (b)")).close())
+        await threads.write(lambda c: c.execute(rows).close())
+        with filled(tmp_path):
+            for _ in range(3):
+                with pytest.raises(NoRoom, match="disk that holds the database is full: make room there"):
+                    await threads.write(lambda c: c.execute(rows).close())
+            assert (await there(), threads.out_of_room()) == (500, True)
+        await threads.write(lambda c: c.execute(rows).close())
+        assert await there() == 1000
+        await threads.close()
+
+    with ExitStack() as stack:
+        refused = mounted(stack, tmp_path, 16)
+        if refused is not None:
+            pytest.skip(f"no small disk can be mounted: {refused}")
+        asyncio.run(story())
 
 
 def test_a_disk_is_gone_when_whoever_mounted_it_was_killed(tmp_path: Path) -> None:
