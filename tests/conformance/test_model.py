@@ -10,14 +10,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from api.control.finishing import Subjects
 from api.frontier.front import Front
-from api.frontier.ingest import Ingest
 from api.frontier.leases import Leases
-from api.frontier.settle import Draft
 from api.frontier.strays import Strays
 from shared.adapters.sql import apply, commands, fence, found, leasing
-from shared.domain.errors import NoRoom
-from shared.domain.ids import HostId
-from shared.ports.broker import QueuedVisit
 from tests.conformance.test_protocol import Protocol, profile
 from tests.support.simcluster import LONGEST_S, Cluster, Site
 from tests.support.simstore import Database
@@ -88,30 +83,6 @@ def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Strays, "once", once)
 
 
-def _refused_outcomes_passed_by(patch: pytest.MonkeyPatch) -> None:
-    settle = Ingest._settle
-
-    async def once(self: Ingest, run: Any) -> Any:
-        try:
-            return await settle(self, run)
-        except NoRoom:
-            await asyncio.sleep(1.0)
-            return Draft(self._own.leases, self._own.front, self._own.crawls, 0.0, 0, lambda: 0.0), []
-
-    patch.setattr(Ingest, "_settle", once)
-
-
-def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has begun them goes on fetching."""
-
-    def unreadable(self: Draft, message: Any, partition: Any, at_ms: int, limits: Any) -> None:
-        held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
-        if held is not None and held.row.lease_id not in self._freed:
-            self.end(held)
-
-    patch.setattr(Draft, "unreadable", unreadable)
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "break_rule",
@@ -125,8 +96,6 @@ def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
         _outcomes_before_discoveries,
         _outcomes_before_items,
         _no_search_for_strays,
-        _refused_outcomes_passed_by,
-        _unreadable_shards_freed_at_once,
     ],
 )
 def test_a_protocol_without_one_of_its_rules_is_caught(

@@ -31,7 +31,7 @@ from tests.support.simweb import Kind, Node
 
 _MOST_OWNERS = 3
 _MOST_WORKERS = 3
-_EXAMPLES = 250
+_EXAMPLES = 220
 _STEPS = 25
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from shared.adapters.sql.engine import SqliteThreads
 from shared.adapters.sql.store import SqliteStore
-from shared.domain.errors import OwnershipLost, Transient, Unusable
+from shared.domain.errors import NoRoom, OwnershipLost, Transient, Unusable
 from shared.domain.ids import Term
 from shared.domain.ledger import Changes, DeadLetter
 from tests.support.tables import NOW_MS, PARTITION, SUFFIXES, Tables, books, link, links, look, sqlite_tables
@@ -137,7 +137,7 @@ def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:
             for i in range(1000):
                 await t.found(*(link(f"http://a.example.com/{'x' * 60}/{i}/{j}") for j in range(500)))
 
-        with pytest.raises(Unusable, match="full"):
+        with pytest.raises(NoRoom, match="disk that holds the database is full: make room there"):
             await fill()
         await store.close()
         committed = 500 * t.position.discovery_seq
