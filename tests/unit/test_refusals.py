@@ -1,64 +1,146 @@
-"""What the log hears of a full disk: that it began, once a minute that it lasts, and that it is over."""
+"""What the database or the broker refuses for good: it is said, and the master goes on with everything else."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
 
-import structlog.testing
+from structlog.testing import capture_logs
 
-from shared.adapters.sql.refusals import FULL_S, Refusals
-from shared.domain.errors import NoRoom
+from api.control.crawling import Crawling
+from api.control.fleet import Fleet
+from api.control.metering import Metering
+from api.control.tending import Tending
+from api.frontier.crawls import Crawls
+from shared.adapters.local.clock import SystemClock
+from shared.domain.errors import Permanent
+from shared.domain.frontier import Position
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ledger import CrawlRow
+from shared.domain.tally import CrawlCounts
+from shared.ports.broker import Broker
+from shared.ports.items import ItemTable
+from shared.ports.store import Store
+from shared.supervise import Tasks
 
-FULL = NoRoom("the disk is full")
-
-
-def reports() -> None:
-    """One kind of transaction."""
-
-
-def dispatch() -> None:
-    """Another."""
-
-
-def told(entries: Sequence[Mapping[str, object]]) -> list[object]:
-    return [entry["event"] for entry in entries]
-
-
-def test_a_full_disk_is_told_of_once_a_minute_however_many_try() -> None:
-    refusals = Refusals()
-    with structlog.testing.capture_logs() as entries:
-        for tenth in range(1_250):
-            refusals.refused(reports, tenth / 10, FULL)
-    assert [(entry["for_s"], entry["refused"]) for entry in entries] == [(0.0, 1), (60.0, 601), (120.0, 1201)]
-    assert told(entries) == ["database.full"] * 3
+_CLOCK: Final = SystemClock()
 
 
-def test_it_is_over_when_all_that_was_refused_has_been_taken_and_nothing_was_refused_for_a_while() -> None:
-    refusals = Refusals()
-    with structlog.testing.capture_logs() as entries:
-        refusals.refused(reports, 0.0, FULL)
-        refusals.refused(dispatch, 4.0, FULL)
-        refusals.taken(reports, 20.0)
-        assert told(entries) == ["database.full"], "what fits into its pages is taken by a full disk, too"
-        refusals.taken(dispatch, 21.0)
-        refusals.taken(dispatch, 22.0)
-    assert told(entries) == ["database.full", "database.room"]
-    assert (entries[-1]["full_s"], entries[-1]["refused"]) == (4.0, 2)
+class Refusing:
+    """Stands for a database and a broker; the first call of `refused` is refused. What was asked of it, in order."""
+
+    def __init__(self, refused: str) -> None:
+        self.asked: list[str] = []
+        self._refused = refused
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if what == self._refused and self.asked.count(what) == 1:
+            raise Permanent(f"{what}: refused")
+
+    async def worked_on(self) -> Sequence[CrawlRow]:
+        self._ask("worked_on")
+        return []
+
+    async def positions(self) -> dict[Partition, Position]:
+        return {}
+
+    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], None]:
+        self._ask("reopen")
+        return [], None
+
+    async def uncollected(self) -> dict[CrawlId, Sequence[int]]:
+        self._ask("uncollected")
+        return {}
+
+    async def fullness(self, kind: str) -> float:
+        self._ask("fullness")
+        return 0.0
+
+    async def pending_reports(self) -> int:
+        self._ask("pending_reports")
+        return 0
 
 
-def test_one_that_takes_and_refuses_in_turns_is_one_full_disk() -> None:
-    refusals = Refusals()
-    with structlog.testing.capture_logs() as entries:
-        for second in range(30):
-            refusals.refused(reports, float(second), FULL)
-            refusals.taken(reports, second + 0.5)
-        refusals.taken(dispatch, 29.0 + FULL_S)
-        refusals.refused(reports, 100.0, FULL)
-    assert told(entries) == ["database.full", "database.room", "database.full"]
-    assert entries[1]["full_s"] == 29.0
+class Kept(Protocol):
+    """A loop that is kept at, and may be woken."""
+
+    async def run(self) -> None: ...
+
+    def wake(self) -> None: ...
 
 
-def test_it_counts_as_full_for_a_while_after_the_last_refusal() -> None:
-    refusals = Refusals()
-    assert not refusals.lately(0.0)
-    refusals.refused(reports, 1.0, FULL)
-    assert refusals.lately(1.0 + FULL_S - 0.1)
-    assert not refusals.lately(1.0 + FULL_S)
+async def told(loop: Kept, engines: Refusing, then: str) -> list[str]:
+    """The errors that are logged until `then` is asked for the second time."""
+    with capture_logs() as logs:
+        async with asyncio.timeout(30), Tasks() as tasks:
+            task = tasks.start("run", loop.run())
+            while engines.asked.count(then) < 2 and not task.done():
+                loop.wake()
+                await asyncio.sleep(0.01)
+    return [line["event"] for line in logs if line["log_level"] == "error"]
+
+
+class Tended:
+    """A leader's tending, acting."""
+
+    def __init__(self, engines: Refusing) -> None:
+        self._tending = Tending(
+            store=cast(Store, engines),
+            items=cast(ItemTable, engines),
+            broker=cast(Broker, engines),
+            clock=_CLOCK,
+            partitions=1,
+            told=lambda: None,
+        )
+        self.wake = self._tending.wake
+
+    async def run(self) -> None:
+        await self._tending.run(lambda: True, lambda: None)
+
+
+class Metered(Metering):
+    """A metering that needs no waking."""
+
+    def wake(self) -> None: ...
+
+
+def test_a_pass_that_the_database_refuses_is_made_up_for_by_the_next() -> None:
+    async def story() -> None:
+        store = Refusing("worked_on")
+        crawling = Crawling(Crawls(), cast(Fleet, []), cast(Store, store))
+        assert await told(crawling, store, "worked_on") == ["crawling.refused"]
+
+    asyncio.run(story())
+
+
+def test_a_leader_goes_on_tending_after_a_refusal() -> None:
+    async def story() -> None:
+        store = Refusing("worked_on")
+        assert await told(Tended(store), store, "reopen") == ["tending.refused"]
+
+    asyncio.run(story())
+
+
+def test_what_is_refused_of_one_thing_keeps_a_leader_from_nothing_else() -> None:
+    async def story() -> None:
+        store = Refusing("reopen")
+        assert await told(Tended(store), store, "uncollected") == ["tending.refused"]
+
+    asyncio.run(story())
+
+
+def test_numbers_that_cannot_be_read_are_read_later() -> None:
+    async def story() -> None:
+        engines = Refusing("fullness")
+        metering = Metered(
+            Crawls(),
+            CrawlCounts(1),
+            list,
+            store=cast(Store, engines),
+            broker=cast(Broker, engines),
+            clock=_CLOCK,
+            read_s=0.01,
+        )
+        assert await told(metering, engines, "pending_reports") == ["metering.refused"]
+
+    asyncio.run(story())
