@@ -49,6 +49,7 @@ class Kind(Enum):
     BUSY = ("busy", 429, "Too much is waiting already")
     INTERNAL = ("internal", 500, "Something went wrong here")
     NO_LEADER = ("no-leader", 503, "There is no leader now")
+    CROWDED = ("too-many-connections", 503, "There are as many connections as there may be")
     UNAVAILABLE = ("unavailable", 503, "Something this needs is away")
     OTHER = ("http", 400, "The request was refused")
 

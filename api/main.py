@@ -127,7 +127,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
     from api.http import application
     from api.metrics import MasterMetrics
     from api.security.authentication import Keyring, issue_first_key
-    from api.serving import address_of, listening, serving
+    from api.serving import address_of, listening, places_for, serving
     from shared.adapters.etcd import EtcdCoordinator  # its libraries are loaded where they are needed
     from shared.adapters.etcd.settings import etcd_of
     from shared.adapters.etcd.specs import EtcdSpecPublisher
@@ -205,7 +205,10 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             clock=clock,
             read_s=settings.metrics_s,
         )
-        metrics = MasterMetrics(master, metering, tally, clock, member=settings.id, store=kind, partitions=partitions)
+        places = places_for(settings.http_connections)
+        metrics = MasterMetrics(
+            master, metering, tally, clock, places, member=settings.id, store=kind, partitions=partitions
+        )
         archive = None if settings.archive is None else ServedPages(LocalSegments(settings.archive))
         if archive is not None:
             stack.callback(archive.close)
@@ -242,7 +245,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
         )
         client = await stack.enter_async_context(httpx.AsyncClient(follow_redirects=False, verify=others.context))
         log.info("master.started", master=settings.id, partitions=partitions, store=kind, http=member.address)
-        async with serving(application(services, client), listener, tls), Tasks() as beside:
+        async with serving(application(services, client), listener, tls, places), Tasks() as beside:
             beside.start("certificates", following(*((others,) if tls is None else (others, tls))))
             beside.start("metering", metering.run())
             beside.start("telling", telling.run())

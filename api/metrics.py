@@ -12,6 +12,7 @@ from api.control.cluster import ClusterMaster
 from api.control.metering import KINDS, Metering
 from api.frontier.ownership import Ownership
 from api.frontier.tally import FrontierTally
+from shared.connections import Connections
 from shared.domain.software import VERSION
 from shared.ports.clock import Clock
 from shared.telemetry import LEASE, LIMIT, LOST, SHORT, USED, Metric, Readings, Values, registry_of, room_of
@@ -77,6 +78,8 @@ STREAMS = Metric("report_streams_replaced_total", "counter", "Partitions that fo
 
 ITEMS = Metric("items_stored_total", "counter", "Items put in the table, by the leader; those of a page again, too.")
 ITEM_LAG = Metric("item_lag_seconds", "histogram", "From when the broker stored items until they were in the table.")
+CONNECTIONS = Metric("http_connections", "gauge", "Connections to its port that are open.")
+CROWDED = Metric("http_connections_refused_total", "counter", "Those that came when there were as many as may be.")
 ITEMS_MISSED = Metric("item_messages_missed_total", "counter", "Messages of items that left their stream unread.")
 
 METRICS: Final = (
@@ -84,7 +87,7 @@ METRICS: Final = (
     URLS, PAGES, BYTES, DRIFT, READ_AGE, QUEUES, HOSTS, SHARDS, SHARD_AGE, REPORTS, FULLNESS, REPORT_AGE, REPORT_LAG,
     WORK, OUTCOMES, ENDS, HOST_FAILURES, STALE, LINKS, DISPATCHED, DISPATCHED_URLS, REFUSED, UNPUBLISHED, REPLACED,
     GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, ITEMS, ITEM_LAG, ITEMS_MISSED, USED, LIMIT,
-    SHORT,
+    SHORT, CONNECTIONS, CROWDED,
 )  # fmt: skip
 
 _STATES: Final = ("queued", "leased", "done", "failed", "excluded")
@@ -102,6 +105,7 @@ class MasterMetrics:
         metering: Metering,
         tally: FrontierTally,
         clock: Clock,
+        connections: Connections,
         *,
         member: str,
         store: str,
@@ -111,6 +115,7 @@ class MasterMetrics:
         self._metering = metering
         self._tally = tally
         self._clock = clock
+        self._connections = connections
         self._member = member
         self._store = store
         self._partitions = partitions
@@ -144,6 +149,8 @@ class MasterMetrics:
         yield PARTITIONS, {(): self._partitions}
         yield OWNED, {(): len(master.ownerships())}
         yield CRAWLS, _by_one(Counter(str(crawl.state) for crawl in master.crawls))
+        yield CONNECTIONS, {(): len(self._connections)}
+        yield CROWDED, {(): self._connections.refused}
         heard = master.room.live(now)
         yield POOL_WORKERS, _by_one(Counter(status.pool for status in heard))
         free: Counter[str] = Counter()

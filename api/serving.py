@@ -3,14 +3,19 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
+from api.errors import Kind, Problem, answer
+from shared.connections import Connection, Connections, accepting, within_files
 from shared.domain.errors import Unusable
 from shared.supervise import Tasks
 from shared.tls import ServerTls
@@ -26,6 +31,16 @@ written as a parameter: a head that is too long is no request, and the connectio
 HEAD_S: Final = 30.0
 """How long a connection may take until the head of its request is there, its first or a further one that has begun."""
 
+RESTS_S: Final = 5
+"""How long a connection may rest between two requests."""
+
+MOST_CONNECTIONS: Final = 1000
+SPARE_MOST: Final = 32
+FILES_ASIDE: Final = 512
+"""Open files that a master keeps for everything else: databases, engines, stored pages."""
+ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
+"""What is answered however many connections are open, `SPARE_MOST` beyond those at a time."""
+
 _PARSED_BYTES: Final = 0xFFFF
 """The longest address that the parser takes apart."""
 
@@ -38,16 +53,42 @@ _CONNECTIONS.setLevel(logging.ERROR)
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the master, which ends its parts in their order."""
+    """Leaves signals to the master, which ends its parts in their order, and connections to whoever counts them."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.servers = []
+        self.started = True
+
+
+class _Busy:
+    """Answers the one request of a connection that is beyond those that may stay: whoever asks how this master is gets
+    that, everybody else is told to come again."""
+
+    def __init__(self, app: ASGIApp, places: Connections) -> None:
+        self._app = app
+        self._places = places
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in ALWAYS_ANSWERED:
+            await self._app(scope, receive, send)
+            return
+        request_id = secrets.token_hex(16)
+        headers = {"Retry-After": str(RESTS_S), "Cache-Control": "no-store", "X-Request-Id": request_id}
+        detail = f"{self._places.most} connections are open on this master already"
+        hint = "ask another master, or this one a little later; the setting http_connections bounds them"
+        problem = Problem(Kind.CROWDED, detail, hint=hint, headers=headers)
+        await answer(problem, scope["path"], request_id)(scope, receive, send)
+
 
 class _Bounded(HttpToolsProtocol):
     """Refuses heads, and trailers, above `HEAD_BYTES` (up to one read more): the parser would collect them without end.
-    Closes connections on which a head takes longer than `HEAD_S`: nobody need have a key to hold one.
+    Ends connections on which a head takes longer than `HEAD_S`, or the rest of a request after its answer, or the
+    reading of an answer's end: nobody need have a key to hold one so. One that is beyond those that may stay is for one
+    request, which `busy` answers.
 
     Queries are taken as long as they come; the parser's own way with addresses ends at 64 KiB. Trailers are left out:
     among the headers, as the parser has them, they would say what no proxy before us has seen.
@@ -57,6 +98,12 @@ class _Bounded(HttpToolsProtocol):
     _headed = False
     _patience: asyncio.TimerHandle | None = None
 
+    def __init__(self, config: uvicorn.Config, state: ServerState, connection: Connection, busy: "_Busy") -> None:
+        super().__init__(config, state, {})
+        self._connection = connection
+        if connection.beyond:
+            self.app = busy
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as it is there
         self.logger = _CONNECTIONS
         super().connection_made(transport)
@@ -64,11 +111,27 @@ class _Bounded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._have_head()
+        self._connection.left()
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
         self._have_head()
-        self._patience = self.loop.call_later(HEAD_S, self.transport.close)
+        self._patience = self.loop.call_later(HEAD_S, self._end, 0)
+
+    def _end(self, unread: int) -> None:
+        """Close it. One that does not read its answer's end keeps it open for as long as it reads on."""
+        left = self.transport.get_write_buffer_size()
+        if left and (not unread or left < unread):
+            self._patience = self.loop.call_later(HEAD_S, self._end, left)
+        elif left:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._patience is None and not self._answers():  # what follows may be neither head nor end
+            self._await_head()
 
     def _have_head(self) -> None:
         if self._patience is not None:
@@ -100,12 +163,15 @@ class _Bounded(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._collected, self._headed = 0, True
         self._have_head()
+        self._connection.heard()
         if len(self.url) <= _PARSED_BYTES:
             super().on_headers_complete()
-            return
-        self.url, _, query = self.url.partition(b"?")
-        super().on_headers_complete()  # whoever answers has not begun to yet
-        self.scope["query_string"] = query.partition(b"#")[0]
+        else:
+            self.url, _, query = self.url.partition(b"?")
+            super().on_headers_complete()  # whoever answers has not begun to yet
+            self.scope["query_string"] = query.partition(b"#")[0]
+        if self._connection.beyond:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._collected = 0
@@ -114,6 +180,11 @@ class _Bounded(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._collected = 0
         super().on_message_complete()
+
+
+def places_for(most: int) -> Connections:
+    """For so many connections, or as many as the process may have files."""
+    return Connections(within_files(most, FILES_ASIDE), SPARE_MOST)
 
 
 def listening(address: str) -> socket.socket:
@@ -135,20 +206,30 @@ def address_of(listener: socket.socket) -> str:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: FastAPI, listener: socket.socket, tls: ServerTls | None = None) -> AsyncIterator[None]:
+async def serving(
+    app: FastAPI, listener: socket.socket, tls: ServerTls | None = None, connections: Connections | None = None
+) -> AsyncIterator[None]:
     """Answers at the socket until the block ends; then lets answers under way end, for `GRACE_S` at most."""
-    server = _Server(
-        uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", server_header=False,
-            timeout_graceful_shutdown=GRACE_S, http=_Bounded, ws="none", proxy_headers=False,
-            ssl_context_factory=None if tls is None else lambda config, default: tls.context,
-        )
+    places = Connections(MOST_CONNECTIONS, SPARE_MOST) if connections is None else connections
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", server_header=False,
+        timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=RESTS_S, http=_Bounded, ws="none", proxy_headers=False,
     )  # fmt: skip
+    config.load()
+    server, busy = _Server(config), _Busy(app, places)
+
+    def protocol(connection: Connection) -> asyncio.Protocol:
+        return _Bounded(config, server.server_state, connection, busy)
+
     async with Tasks() as tasks:
         running = tasks.start("http", _until_asked(server, listener))
+        context = None if tls is None else tls.context
+        accepted = tasks.start("http.accept", accepting(listener, places, protocol, context))
         try:
             yield
         finally:
+            accepted.cancel()
+            await asyncio.wait([accepted])
             server.should_exit = True
             await asyncio.wait([running])
 

@@ -57,6 +57,7 @@ _MASTER: Final = {
     "--event-streams": ("event_streams", "N", "clients that may follow events here at once (default: 64)"),
     "--exports": ("exports", "N", "clients that may be sent exports by this master at once (default: 16)"),
     "--body-bytes": ("body_bytes", "N", "what a request may have; seeds line by line are not bound (default: 4 MiB)"),
+    "--http-connections": ("http_connections", "N", "connections to the API at once (default: 1000)"),
     "--pool-visits": ("pool_visits", "N", "URL shards that a pool may have in hand, all its workers (default: 20000)"),
     "--pool-workers": ("pool_workers", "N", "workers of a pool that may wait for work at once (default: 4096)"),
     "--reports-per-partition": ("reports_per_partition", "N", "of a kind, that may wait in NATS (default: 100000)"),

@@ -106,9 +106,9 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     where this master can read it; stored pages are served from it. `events_age_s` and `events_bytes`: events older than
     this, and the oldest above this size, are forgotten; `items_age_s` and `items_bytes`: the same of items in their
     stream; `event_streams`: so many clients may follow events on this master at once, `exports`: and so many be sent
-    exports; `body_bytes`: of a request. `pool_visits` and `pool_workers`: visits that the workers of a pool may have in
-    hand together, and workers of it that may wait for some; `reports_per_partition`: of a kind, in NATS;
-    `robots_bytes`: robots.txt kept there. `database_bytes`: the size at
+    exports; `body_bytes`: of a request; `http_connections`: open to the API at once. `pool_visits` and `pool_workers`:
+    visits that the workers of a pool may have in hand together, and workers of it that may wait for some;
+    `reports_per_partition`: of a kind, in NATS; `robots_bytes`: robots.txt kept there. `database_bytes`: the size at
     which a PostgreSQL database counts as full, `database_writers` and `database_readers`: connections to it that a
     master has at most for each of these, `reports_bytes` what reports may take in NATS, 0 both: no bound;
     `nats_store`: the folder of NATS's files, where it lies on this machine. `member_ttl_s`: after so long a silence it
@@ -148,6 +148,7 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     event_streams: Annotated[int, Meta(ge=1, le=10_000)] = 64
     exports: Annotated[int, Meta(ge=1, le=1_000)] = 16
     body_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 26)] = 4 << 20
+    http_connections: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
     pool_visits: Annotated[int, Meta(ge=1, le=10_000_000)] = 20_000
     pool_workers: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
     reports_per_partition: Annotated[int, Meta(ge=100, le=100_000_000)] = 100_000

@@ -4,14 +4,17 @@ It is no web server: an answer a connection, few connections at once, and none t
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from shared.connections import Connection, Connections, accepting
 from shared.domain.errors import Unusable
+from shared.supervise import Tasks
 from shared.telemetry import exposed
 from shared.tls import ServerTls
 
@@ -31,45 +34,52 @@ _TEXT: Final = "text/plain; charset=utf-8"
 async def exposing(address: str, registry: "CollectorRegistry", tls: ServerTls | None = None) -> AsyncIterator[str]:
     """Answers at `host:port` (port 0: any free one) until the block ends; yields the address it has. Unusable when it
     cannot be had."""
+    listener, connections = _listening(address), Connections(0, MOST_CONNECTIONS)
+
+    def protocol(connection: Connection) -> asyncio.Protocol:
+        reader = asyncio.StreamReader(HEAD_BYTES)
+        return asyncio.StreamReaderProtocol(reader, partial(_serve, registry, connection))
+
+    with listener:
+        async with Tasks() as tasks:
+            context = None if tls is None else tls.context
+            tasks.start("metrics.accept", accepting(listener, connections, protocol, context))
+            bound, number = listener.getsockname()[:2]
+            try:
+                yield f"[{bound}]:{number}" if ":" in bound else f"{bound}:{number}"
+            finally:
+                connections.shut()
+
+
+def _listening(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    writers: set[asyncio.StreamWriter] = set()
     try:
         if not host:
             raise ValueError("it names no host")
-        server = await asyncio.start_server(
-            partial(_serve, registry, writers), host.strip("[]"), int(port), limit=HEAD_BYTES,
-            ssl=None if tls is None else tls.context,
-        )  # fmt: skip
+        if not 0 <= int(port) < 1 << 16:
+            raise ValueError("there is no such port")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=128)
     except (OSError, ValueError, OverflowError) as error:
         raise Unusable(f"cannot listen at {address} for metrics ({error}): choose another with --metrics") from error
-    try:
-        bound, number = server.sockets[0].getsockname()[:2]
-        yield f"[{bound}]:{number}" if ":" in bound else f"{bound}:{number}"
-    finally:
-        server.close()
-        for writer in writers:
-            writer.close()
 
 
 async def _serve(
-    registry: "CollectorRegistry",
-    writers: set[asyncio.StreamWriter],
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    registry: "CollectorRegistry", connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    writers.add(writer)
     try:
-        if len(writers) <= MOST_CONNECTIONS:
-            async with asyncio.timeout(ANSWER_S):
-                writer.write(answer(await reader.readuntil(b"\r\n\r\n"), registry))
-                await writer.drain()
+        async with asyncio.timeout(ANSWER_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            connection.heard()
+            writer.write(answer(head, registry))
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
     except (TimeoutError, EOFError, asyncio.LimitOverrunError, ConnectionError) as error:
         log.debug("metrics.not_answered", reason=repr(error))
     finally:
-        writers.discard(writer)
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
+        connection.left()
+        writer.transport.abort()
 
 
 def answer(head: bytes, registry: "CollectorRegistry") -> bytes:

@@ -47,7 +47,7 @@ MODULES = {
         "report", "discoveries", "outcome", "member", "tuning", "rationing", "tally", "metrics", "exposition",
         "draining",
     },
-    "shared": {"settings", "telemetry", "supervise", "tls"},
+    "shared": {"settings", "telemetry", "supervise", "tls", "connections"},
     "shared/adapters": set[str](),
     "tests": {"conftest"},
 }  # fmt: skip
