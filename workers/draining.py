@@ -18,8 +18,11 @@ LAST_REPORTS_S: Final = 10.0
 """How long, after the grace, the last reports may take before the shards are handed back instead."""
 
 SILENT_S: Final = 5.0
-"""A broker that has answered nothing for so long by then, or only that it keeps no reports, is not waited for: they are
-those of shards that come again."""
+"""A broker that has answered nothing for so long by then, and to none of `_UNANSWERED` questions in a row, or only that
+it keeps no reports, is not waited for: the reports are those of shards that come again."""
+
+_UNANSWERED: Final = 2
+"""One question alone may be waited for as long as SILENT_S: that a loaded server takes longer over it says little."""
 
 _ASK_S: Final = 0.5
 
@@ -40,16 +43,17 @@ async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Cloc
 
 
 async def listen(broker: Broker, clock: Clock, silent: asyncio.Event) -> None:
-    """Keep `silent` as it is: set while the broker has answered nothing for SILENT_S since this began, or only that
-    it keeps no reports; until cancelled."""
-    heard = clock.elapsed()
+    """Keep `silent` as it is: set while the broker has answered nothing for SILENT_S since this began, and to none of
+    several questions, or only that it keeps no reports; until cancelled."""
+    heard, unanswered = clock.elapsed(), 0
     while True:
         try:
             await broker.reports_state()
         except (Transient, Permanent, Unusable):
-            if clock.elapsed() - heard >= SILENT_S:
+            unanswered += 1
+            if unanswered >= _UNANSWERED and clock.elapsed() - heard >= SILENT_S:
                 silent.set()
         else:
-            heard = clock.elapsed()
+            heard, unanswered = clock.elapsed(), 0
             silent.clear()
         await asyncio.sleep(_ASK_S)

@@ -75,11 +75,11 @@ class Roster:
         return None if known is None or now - known.heard_at > STALE_AFTER_S else known.status
 
     def held(self, pool: str, now: float) -> str | None:
-        """Why nothing is sent out for a pool: what masters say that send nothing, or its workers if none takes any for
-        want of room. None while somebody works on it, or nobody was heard of lately."""
+        """Why nothing is sent out for a pool: what masters say that own something and send nothing, or its workers if
+        none takes any for want of room. None while somebody works on it, or nobody was heard of lately."""
         masters = [each.status for each in self._masters.values() if now - each.heard_at <= STALE_AFTER_S]
         for status in sorted(masters, key=lambda status: status.master):
-            if status.held:
+            if status.held and status.partitions:
                 return f"master {status.master}: {status.held}"
         workers = [each.status for each in self._workers.values() if now - each.heard_at <= STALE_AFTER_S]
         of_pool = sorted((status for status in workers if status.pool == pool), key=lambda status: status.worker)

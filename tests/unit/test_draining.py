@@ -96,6 +96,29 @@ def test_a_broker_that_answers_again_is_silent_no_more(monkeypatch: pytest.Monke
     asyncio.run(story())
 
 
+def test_a_broker_that_takes_long_over_one_question_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another answer of its own, to whoever asks it next, is there in time."""
+    monkeypatch.setattr(draining, "_ASK_S", 0.0)
+
+    class Loaded(Silent):
+        """Every other question takes as long as its adapter waits, and longer."""
+
+        async def reports_state(self) -> None:
+            self.answers = self.asked % 2 == 1
+            await super().reports_state()
+
+    async def story() -> None:
+        clock, silent = Hand(), asyncio.Event()
+        broker = Loaded(clock)
+        async with asyncio.timeout(30), Tasks() as tasks:
+            tasks.start("listen", listen(cast(Broker, broker), cast(Clock, clock), silent))
+            while broker.asked < 10:
+                assert not silent.is_set()
+                await asyncio.sleep(0)
+
+    asyncio.run(story())
+
+
 class Forgotten:
     """A shard whose broker answers its handing back long after the worker has gone on, by an error."""
 

@@ -150,6 +150,8 @@ def test_a_crawl_is_held_by_a_master_that_says_so_or_where_every_worker_of_its_p
     assert roster.held("eu", 1.0) == "worker w3: no memory"
     roster.heard_worker(WorkerStatus(worker="w2", pool="default", visits=1, busy=0, short="no disk"), 1.0)
     assert roster.held("default", 1.0) == "worker w1: no disk"
+    roster.heard_master(MasterStatus(master="m0", partitions=0, held="no memory"), 1.0)
+    assert roster.held("default", 1.0) == "worker w1: no disk", "a master that owns nothing holds nothing"
     roster.heard_master(MasterStatus(master="m1", partitions=8, held="the database is full"), 1.0)
     assert roster.held("default", 1.0) == "master m1: the database is full"
     assert roster.held("default", 60.0) is None, "who has been silent for long says nothing"
