@@ -92,6 +92,10 @@ def test_a_lease_that_is_worn_out_on_a_full_disk_ends_when_there_is_room(start: 
         told = Unreadable(*message.origin.place, sequence=n, worker="w", reason="", size=1, data=NOISE)
         hand.publish("outcome", encode(told))
     cluster.world.run_for(0.1)
+    assert cluster.broker.reports
+    cluster.database.full = True
+    cluster.world.run_for(5.0)
+    assert not cluster.broker.reports, "what was applied before leaves the stream meanwhile"
     outlasted(cluster)
     assert set(hand.states().values()) == {(UrlState.FAILED, "poison")}
     assert leases(cluster) == []

@@ -11,8 +11,11 @@ from hypothesis.stateful import run_state_machine_as_test
 from api.control.finishing import Subjects
 from api.frontier.front import Front
 from api.frontier.leases import Leases
+from api.frontier.settle import Draft
 from api.frontier.strays import Strays
 from shared.adapters.sql import apply, commands, fence, found, leasing
+from shared.domain.ids import HostId
+from shared.ports.broker import QueuedVisit
 from tests.conformance.test_protocol import Protocol, profile
 from tests.support.simcluster import LONGEST_S, Cluster, Site
 from tests.support.simstore import Database
@@ -83,6 +86,17 @@ def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Strays, "once", once)
 
 
+def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has begun them goes on fetching."""
+
+    def unreadable(self: Draft, message: Any, partition: Any, at_ms: int, limits: Any) -> None:
+        held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
+        if held is not None and held.row.lease_id not in self._freed:
+            self._free(held, self._left.setdefault(held.row.lease_id, dict(held.row.urls)), self.now)
+
+    patch.setattr(Draft, "unreadable", unreadable)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "break_rule",
@@ -96,6 +110,7 @@ def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
         _outcomes_before_discoveries,
         _outcomes_before_items,
         _no_search_for_strays,
+        _unreadable_shards_freed_at_once,
     ],
 )
 def test_a_protocol_without_one_of_its_rules_is_caught(

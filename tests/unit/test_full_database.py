@@ -56,6 +56,17 @@ def test_one_that_takes_and_refuses_in_turns_is_one_full_disk() -> None:
     assert entries[1]["full_s"] == 29.0
 
 
+def test_what_is_never_asked_for_again_does_not_keep_it_from_being_over() -> None:
+    refusals = Refusals()
+    with structlog.testing.capture_logs() as entries:
+        refusals.refused(reports, 0.0, FULL)
+        refusals.taken(dispatch, 59.0)
+        assert told(entries) == ["database.full"]
+        refusals.taken(dispatch, 60.0)
+        refusals.taken(reports, 61.0)
+    assert told(entries) == ["database.full", "database.room"]
+
+
 def test_it_counts_as_full_for_a_while_after_the_last_refusal() -> None:
     refusals = Refusals()
     assert not refusals.lately(0.0)

@@ -17,8 +17,8 @@ class Refusals:
 
     A full disk takes what fits into pages that are there and refuses the rest, so that one thing that was written does
     not say that there is room. It is over when all that was refused has been taken since, each kind of it at least
-    once, and nothing was refused for `FULL_S`. The log hears of it when it begins, then at most once a minute, and when
-    it is over, however many try.
+    once, and nothing was refused for `FULL_S`; or nothing for a minute, since some of it may never be asked for again.
+    The log hears of it when it begins, then at most once a minute, and when it is over, however many try.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,10 @@ class Refusals:
         if self._began is None:
             return
         self._kinds.discard(_kind(transaction))
-        if self._kinds or self.lately(now):
+        quiet_s = now - self._last
+        if quiet_s < FULL_S or (self._kinds and quiet_s < _SAY_S):
             return
+        self._kinds.clear()
         log.info("database.room", full_s=round(self._last - self._began, 1), refused=self._times)
         self._began, self._said, self._times = None, float("-inf"), 0
 
