@@ -6,6 +6,7 @@ the leader answer 503 instead of passing it to and fro.
 """
 
 import re
+import ssl
 from typing import Final
 
 import httpx
@@ -21,6 +22,11 @@ log = structlog.get_logger("orb.api")
 
 PASSED_ON: Final = b"x-orb-forwarded"
 ANSWER_S: Final = 10.0
+KEPT_S: Final = 2.0
+"""For how long a connection to the leader waits for the next write: less than half of what the leader waits
+(`serving.RESTS_S`). A write that meets the leader's closing is carried out by nobody, and nobody here could tell."""
+
+_CONNECTIONS: Final = 100
 _RETRY: Final = {"Retry-After": "2"}
 _HINT: Final = "repeat it with the same Idempotency-Key or If-Match: then it cannot happen twice"
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
@@ -42,6 +48,14 @@ _TAKEN_ALONG: Final = frozenset(
     )
 )
 _BROUGHT_BACK: Final = ("allow", "content-type", "etag", "location", "link", "retry-after", "www-authenticate")
+
+
+def leaders_client(
+    verify: ssl.SSLContext | bool, transport: httpx.AsyncBaseTransport | None = None
+) -> httpx.AsyncClient:
+    """What `Forwarding` asks the leader with; `verify`: how it makes sure of a leader over TLS."""
+    limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=KEPT_S)
+    return httpx.AsyncClient(follow_redirects=False, verify=verify, limits=limits, transport=transport)
 
 
 def needs_leader(method: str, path: str) -> bool:

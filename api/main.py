@@ -117,13 +117,12 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
 
 
 async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -> None:
-    import httpx
-
     from api.control.chronicle import Chronicle
     from api.control.metering import Metering
     from api.control.telling import Telling
     from api.deps import Services
     from api.feeds import OpenStreams
+    from api.forwarding import leaders_client
     from api.http import application
     from api.metrics import MasterMetrics
     from api.security.authentication import Keyring, issue_first_key
@@ -243,7 +242,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             longest_grant_s=settings.grant_s,
             held=lambda: master.rationing.reason,
         )
-        client = await stack.enter_async_context(httpx.AsyncClient(follow_redirects=False, verify=others.context))
+        client = await stack.enter_async_context(leaders_client(others.context))
         log.info("master.started", master=settings.id, partitions=partitions, store=kind, http=member.address)
         async with serving(application(services, client), listener, tls, places), Tasks() as beside:
             beside.start("certificates", following(*((others,) if tls is None else (others, tls))))

@@ -8,9 +8,11 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
+from api import forwarding, serving
 from api.security.limits import BODY_BYTES
 from shared.domain.access import Role
 from tests.support.api import SPEC, Follower, api, problem
+from tests.support.rawserver import Connection, page, raw_server
 
 
 def test_a_write_on_a_follower_is_carried_out_by_the_leader_as_whoever_asked(tmp_path: Path) -> None:
@@ -92,6 +94,31 @@ def test_a_leader_that_is_gone_or_silent_is_a_503_in_bounded_time(tmp_path: Path
             await listening.wait_closed()
             said = problem(await client.post("/v1/crawls", json=body), 503, "no-leader")
             assert "nothing was done" in said["detail"]
+
+    asyncio.run(story())
+
+
+def test_a_write_does_not_meet_the_closing_of_a_connection_that_the_leader_has_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader closes what has rested; on a machine that stands still, with a request already in it."""
+    assert 2 * forwarding.KEPT_S < serving.RESTS_S
+    monkeypatch.setattr("api.forwarding.KEPT_S", 0.1)
+
+    async def closing(connection: Connection) -> None:
+        await connection.request()
+        await connection.send(page(b"{}"))
+        await connection.reader.read(1)
+
+    async def story() -> None:
+        async with (
+            raw_server(closing) as leader,
+            api(tmp_path / "crawl.db", plane=Follower(f"127.0.0.1:{leader.port}")) as served,
+            served.as_role(Role.OPERATOR) as client,
+        ):
+            for _ in range(3):
+                assert (await client.delete("/v1/crawls/docs")).status_code == 200
+                await asyncio.sleep(0.2)
 
     asyncio.run(story())
 

@@ -128,6 +128,14 @@ def test_new_connections_are_made_with_what_the_files_hold_and_those_that_are_op
         shutil.copy(certificate.cert, own.cert)
         shutil.copy(certificate.key, own.key)
 
+    async def asks(client: httpx.AsyncClient, url: str, over: asyncio.Event) -> None:
+        """Again and again: a connection that rests is closed, whatever the files hold."""
+        last = False
+        while not last:
+            last = over.is_set()
+            assert (await client.get(url)).status_code == 200
+            await asyncio.sleep(LOOK_S)
+
     async def until(event: str, logs: list[MutableMapping[str, Any]]) -> None:
         while all(line["event"] != event for line in logs):  # noqa: ASYNC110  nothing else tells of it
             await asyncio.sleep(LOOK_S)
@@ -141,6 +149,8 @@ def test_new_connections_are_made_with_what_the_files_hold_and_those_that_are_op
             keeping = asyncio.create_task(following(side, look_s=LOOK_S))
             async with httpx.AsyncClient(verify=ClientTls(papers.files).context) as early:
                 assert (await early.get(f"https://{address}/livez")).status_code == 200
+                over = asyncio.Event()
+                staying = asyncio.create_task(asks(early, f"https://{address}/livez", over))
                 before = await serial(address, papers.files)
                 with capture_logs() as logs:
                     own.cert.write_text("half of a certificate")
@@ -155,7 +165,8 @@ def test_new_connections_are_made_with_what_the_files_hold_and_those_that_are_op
                     await status(f"https://{address}/livez", papers.files)
                 theirs = TlsSettings(papers.ca.cert, papers.stranger.cert, papers.stranger.key)
                 assert await status(f"https://{address}/livez", theirs) == 200
-                assert (await early.get(f"https://{address}/livez")).status_code == 200
+                over.set()
+                await staying
             keeping.cancel()
 
     asyncio.run(asyncio.wait_for(story(), 60))

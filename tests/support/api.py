@@ -15,6 +15,7 @@ from api.control.plane import Alone, ControlPlane, Members
 from api.control.telling import Telling
 from api.deps import Services
 from api.feeds import OpenStreams
+from api.forwarding import leaders_client
 from api.http import application
 from api.security.authentication import Keyring, issue_first_key
 from api.security.limits import BODY_BYTES
@@ -170,7 +171,7 @@ async def api(
     transport = None if leader is None else httpx.ASGITransport(leader)
     try:
         keys = await issued(catalog)
-        async with httpx.AsyncClient(transport=transport, verify=verify) as client:
+        async with leaders_client(verify, transport) as client:
             app = application(services, client, answer_s=answer_s)
             async with client_of(app) as anonymous:
                 yield Api(app, catalog, threads, keys, anonymous, missing)
