@@ -26,11 +26,11 @@ def authority(folder: Path) -> Certificate:
     return made
 
 
-def signed(folder: Path, by: Certificate, name: str) -> Certificate:
-    """A certificate for this machine's loopback whose common name is `name`."""
+def signed(folder: Path, by: Certificate, name: str, names: str = "IP:127.0.0.1,DNS:localhost") -> Certificate:
+    """A certificate whose common name is `name`, for `names`: by default this machine's loopback."""
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
     request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
-    extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n")
+    extensions.write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
     _openssl(
         "req", "-nodes", "-newkey", "rsa:2048", "-subj", f"/CN={name}",
         "-keyout", str(made.key), "-out", str(request),

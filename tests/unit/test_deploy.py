@@ -26,7 +26,7 @@ MADE: Final = "./deploy/secrets/"
 TOP: Final = {"name", "services", "volumes", "secrets"}
 OF_SERVICE: Final = {
     "image", "build", "command", "entrypoint", "environment", "env_file", "ports", "volumes", "secrets", "depends_on",
-    "restart", "healthcheck", "stop_grace_period", "shm_size",
+    "restart", "healthcheck", "stop_grace_period", "shm_size", "security_opt", "read_only", "tmpfs", "cap_drop",
 }  # fmt: skip
 OF_HEALTHCHECK: Final = {"test", "interval", "timeout", "start_period"}
 """The part of the compose specification that is used; a key beyond it is most likely misspelt."""
@@ -124,6 +124,32 @@ def test_every_service_with_certificates_gets_some_and_nobody_anothers() -> None
     assert all(file.name in script for file in files)
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert "/deploy/secrets/" in ignored, "keys are never committed"
+
+
+def test_postgresql_is_not_taken_for_well_while_its_image_makes_the_database() -> None:
+    """The image starts a server for that, which listens on the socket alone, and ends it again."""
+    test = SERVICES["postgres"]["healthcheck"]["test"]
+    assert test[test.index("-h") + 1] == "127.0.0.1"
+    rules = [line.split() for line in (DEPLOY / "postgres" / "pg_hba.conf").read_text().splitlines() if line[:1] != "#"]
+    assert [rule for rule in rules if rule[0] != "local"] == [
+        ["host", "all", "all", "127.0.0.1/32", "scram-sha-256"],  # or the check would be a refusal in the log
+        ["hostssl", "orb", "orb", "all", "cert", "map=masters"],
+    ]
+
+
+def test_what_meets_strangers_pages_can_write_to_nothing_but_the_archive() -> None:
+    for name in ("worker-1", "worker-2"):
+        service = SERVICES[name]
+        assert (service["read_only"], service["tmpfs"], service["cap_drop"]) == (True, ["/tmp"], ["ALL"])
+        assert [target for _, target, mode in mounts(service) if mode == "rw"] == ["/archive"]
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if name.startswith("nats-")])
+def test_a_nats_server_is_known_by_its_name_to_those_who_check_certificates(name: str) -> None:
+    environment = SERVICES[name]["environment"]
+    assert environment["NATS_NAME"] == name
+    assert environment["NATS_ADVERTISE"] == f"{name}:{environment['NATS_ROUTE'].rpartition(':')[2]}"
+    assert f'"nats://{environment["NATS_ADVERTISE"]}"' in environment["NATS_ROUTES"]
 
 
 @pytest.mark.parametrize("name", [name for name in SERVICES if name.startswith(("master", "worker"))])
