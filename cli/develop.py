@@ -30,7 +30,11 @@ _LOCKS: Final = (
     ("pyproject.toml", "--group", "dev", "--output-file", "requirements-dev.lock"),
     ("pyproject.toml", "--constraints", "requirements-dev.lock", "--output-file", "requirements.lock"),
     ("--group", "pyproject.toml:launcher", "--output-file", "requirements-launcher.lock"),
-)
+    (
+        "--group", "pyproject.toml:build", "--constraints", "requirements-dev.lock",
+        "--output-file", "requirements-build.lock",
+    ),
+)  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ DECISION_LINES = 40
 TOP_LEVEL = {
     *CODE, "orb", "orb.py", "alembic", "tests", "docs", "deploy", "openapi",
     ".ci", ".git", ".gitignore", ".github", "compose.yaml", "Makefile", "pyproject.toml",
-    "requirements.lock", "requirements-dev.lock", "requirements-launcher.lock",
+    "requirements.lock", "requirements-dev.lock", "requirements-launcher.lock", "requirements-build.lock",
     "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md",
 }  # fmt: skip
 

@@ -19,6 +19,7 @@ ASKED = {
     "requirements.lock": RUNTIME,
     "requirements-dev.lock": [*RUNTIME, *GROUPS["dev"]],
     "requirements-launcher.lock": GROUPS["launcher"],
+    "requirements-build.lock": GROUPS["build"],
 }
 PIN = re.compile(
     r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;]+)(?: ; [^\\]+)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$"
@@ -56,6 +57,12 @@ def test_lock_satisfies_what_the_project_asks_for(lock: str) -> None:
 def test_what_users_run_is_what_was_tested() -> None:
     runtime, dev = pins("requirements.lock"), pins("requirements-dev.lock")
     assert runtime.items() <= dev.items()
+
+
+def test_the_image_is_built_by_what_developers_have_and_what_the_project_asks_for() -> None:
+    build, dev = pins("requirements-build.lock"), pins("requirements-dev.lock")
+    assert build.items() <= dev.items()
+    assert GROUPS["build"] == PROJECT["build-system"]["requires"]
 
 
 def test_a_dropped_dependency_leaves_the_lock() -> None:
