@@ -9,7 +9,6 @@ import binascii
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -268,9 +267,20 @@ Page = Annotated[Paging, Depends(_paging)]
 # --- the document -----------------------------------------------------------------------------------------------------
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The errors of a route besides those that every route has, for the OpenAPI document."""
-    return {status: {"description": HTTPStatus(status).phrase, "content": PROBLEM_CONTENT} for status in statuses}
+def problems(*kinds: Kind | int) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route besides those that every route has, for the OpenAPI document. A status stands for the first
+    kind that has it."""
+    by_status: dict[int, list[Kind]] = {}
+    for kind in kinds:
+        named = kind if isinstance(kind, Kind) else next(each for each in Kind if each.value[1] == kind)
+        by_status.setdefault(named.value[1], []).append(named)
+    return {
+        status: {"description": named[0].value[2], "content": problem_content(*named)}
+        for status, named in by_status.items()
+    }
 
 
-PROBLEM_CONTENT: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}}
+def problem_content(*kinds: Kind) -> dict[str, Any]:
+    """The content of an answer that is one of these problems, an example of each among it."""
+    examples = {kind.value[0]: {"$ref": f"#/components/examples/{kind.value[0]}"} for kind in kinds}
+    return {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}, "examples": examples}}

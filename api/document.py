@@ -4,14 +4,15 @@ The crawl spec's schema comes from its msgspec types, so that there is one truth
 need a key, and to answer errors as problem+json.
 """
 
-import copy
 from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api.deps import PROBLEM_CONTENT
+from api.deps import problem_content
+from api.errors import MEDIA_TYPE, Kind
+from api.examples import SCHEMAS, problem_examples
 from api.schemas.events import EventBody
 from api.schemas.model import Model
 from api.schemas.problem import ProblemBody
@@ -51,14 +52,10 @@ _PLACES: Final[dict[str, tuple[str, Any]]] = {
 }
 """What paths are made of, where a route says no more; the example is what Swagger UI fills in."""
 
-_EVERYWHERE: Final = {
-    "400": "The request cannot be read",
-    "401": "Authentication is needed",
-    "403": "The key's role does not allow this",
-    "422": "The request is not valid",
-    "503": "Something this needs is away",
-}
-_OF_BODIES: Final = {"413": "The request is too large", "415": "The request's content type is not understood"}
+_EVERYWHERE: Final = (Kind.MALFORMED, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.INVALID, Kind.UNAVAILABLE)
+_OF_WRITES: Final = (Kind.NO_LEADER,)
+_OF_BODIES: Final = (Kind.TOO_LARGE, Kind.MEDIA)
+_OF_REPEATABLE: Final = (Kind.REUSED_KEY,)
 _COMPONENTS: Final = "#/components/schemas/"
 
 
@@ -81,26 +78,58 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.pop(leftover, None)
     schemas |= _spec_schemas() | _own(ProblemBody) | _own(EventBody)
     components["schemas"] = dict(sorted(schemas.items()))
+    for name, example in SCHEMAS.items():
+        schemas[name]["examples"] = [example]
+    components["examples"] = problem_examples()
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
     for path, item in made["paths"].items():
-        for operation in item.values():
-            _complete(operation, guarded=path.startswith("/v1/"))
+        for method, operation in item.items():
+            _complete(operation, guarded=path.startswith("/v1/"), reads=method == "get")
+    components["responses"] = _shared(made["paths"])
     resolved: dict[str, Any] = _resolved(made)
     app.openapi_schema = resolved
     return resolved
 
 
-def _complete(operation: dict[str, Any], *, guarded: bool) -> None:
+def _complete(operation: dict[str, Any], *, guarded: bool, reads: bool) -> None:
     for parameter in operation.get("parameters", ()):
         _as_sent(parameter)
     responses = operation["responses"]
     responses.pop("422", None)
     if guarded:
         operation["security"] = [{"key": []}]
-        common = _EVERYWHERE | _OF_BODIES if "requestBody" in operation else _EVERYWHERE
-        for status, said in common.items():
-            responses.setdefault(status, {"description": said, "content": copy.deepcopy(PROBLEM_CONTENT)})
+        for status, kinds in _common(operation, reads=reads).items():
+            said = {"description": kinds[0].value[2], "content": problem_content(*kinds)}
+            responses.setdefault(str(status), said)
     operation["responses"] = dict(sorted(responses.items()))
+
+
+def _shared(paths: dict[str, Any]) -> dict[str, Any]:
+    """The answers that say the same of several operations, taken out of those and named for their problems."""
+    shared: dict[str, Any] = {}
+    for item in paths.values():
+        for operation in item.values():
+            for status, answer in operation["responses"].items():
+                kinds = answer.get("content", {}).get(MEDIA_TYPE, {}).get("examples", {})
+                name = "-or-".join(kinds)
+                if kinds and shared.setdefault(name, answer) == answer:
+                    operation["responses"][status] = {"$ref": f"#/components/responses/{name}"}
+    return dict(sorted(shared.items()))
+
+
+def _common(operation: dict[str, Any], *, reads: bool) -> dict[int, list[Kind]]:
+    """The kinds of problem that an operation may answer whatever it is about, by their status."""
+    repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", ()))
+    kinds = [
+        *_EVERYWHERE,
+        *(() if reads else _OF_WRITES),
+        *(_OF_BODIES if "requestBody" in operation else ()),
+        *(_OF_REPEATABLE if repeatable else ()),
+    ]
+    by_status: dict[int, list[Kind]] = {}
+    for kind in kinds:
+        by_status.setdefault(kind.value[1], []).append(kind)
+    return by_status
 
 
 def _as_sent(parameter: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from shared.ports.catalog import Exists, Full, Missing, ReusedKey, Stale
 log = structlog.get_logger("orb.api")
 
 MEDIA_TYPE: Final = "application/problem+json"
-_TYPE: Final = "urn:orbweaver:problem:"
+TYPE: Final = "urn:orbweaver:problem:"
 
 
 class Kind(Enum):
@@ -138,7 +138,7 @@ def answer(problem: Problem, path: str, request_id: str) -> Response:
     if problem.kind is Kind.OTHER:
         title = HTTPStatus(problem.status).phrase
     body = _Body(
-        type=_TYPE + name,
+        type=TYPE + name,
         title=title,
         status=problem.status,
         detail=problem.detail,

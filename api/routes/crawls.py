@@ -67,7 +67,7 @@ async def list_crawls(
 
 @router.post(
     "", status_code=201, summary="Create a crawl", dependencies=_WRITES, operation_id="create_crawl",
-    responses=problems(409),
+    responses=problems(Kind.EXISTS, Kind.FULL),
 )  # fmt: skip
 async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> Crawl:
     """It begins at once, unless `start` is false. With an Idempotency-Key, repeating the request creates nothing."""
@@ -96,7 +96,7 @@ async def get_crawl(name: Name, served: Served) -> Response:
 
 @router.put(
     "/{name}", summary="Create or replace a crawl", dependencies=_WRITES, operation_id="put_crawl",
-    responses={201: {"model": Crawl, "description": "It was created."}, **problems(404, 409, 412)},
+    responses={201: {"model": Crawl, "description": "It was created."}, **problems(404, Kind.FULL, 412)},
 )  # fmt: skip
 async def put_crawl(
     name: Name,

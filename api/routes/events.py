@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Depends, Header, Path, Query, Request
 
 from api.control.following import Following
-from api.deps import PROBLEM_CONTENT, Served, Services, needs, problems
+from api.deps import Served, Services, needs, problem_content, problems
 from api.errors import Kind, Problem
 from api.feeds import EventStream, Last
 from api.fields import FieldError
@@ -28,7 +28,7 @@ _STREAM: Final[dict[int | str, dict[str, Any]]] = {
             }
         },
     },
-    429: {"description": "This master has as many streams open as it may.", "content": PROBLEM_CONTENT},
+    429: {"description": "This master has as many streams open as it may.", "content": problem_content(Kind.BUSY)},
 }
 _MOST: Final = 2**63 - 1
 

@@ -16,6 +16,7 @@ import structlog
 from fastapi import Path, Query, Response
 
 from api.deps import Served, Services, needs, problems
+from api.errors import Kind
 from api.routes.pages import archive_of
 from api.routes.urls import Name
 from api.routing import Router
@@ -75,7 +76,7 @@ _FILE: Final[dict[int | str, dict[str, Any]]] = {
             "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
         },
     },
-    **problems(404, 409, 429),
+    **problems(404, Kind.NO_ARCHIVE, 429),
 }
 
 

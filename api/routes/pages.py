@@ -53,7 +53,7 @@ _BODY: Final[dict[int | str, dict[str, Any]]] = {
         },
     },
     **UNCHANGED,
-    **problems(404, 409),
+    **problems(404, Kind.NO_ARCHIVE),
 }
 _NO_ARCHIVE_HINT: Final = "start this master with --archive DIR (ORB_ARCHIVE), where it can read the workers' segments"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")

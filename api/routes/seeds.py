@@ -9,7 +9,7 @@ from fastapi import Header, Path, Request
 from starlette.requests import ClientDisconnect
 
 from api.control.uploading import SeedUpload
-from api.deps import PROBLEM_CONTENT, By, Served, needs, problems
+from api.deps import By, Served, needs, problem_content, problems
 from api.errors import Kind, Problem, problem_of
 from api.fields import FieldError
 from api.routing import Router
@@ -75,9 +75,9 @@ _BODY: Final[dict[str, Any]] = {
     operation_id="add_seeds",
     openapi_extra={"requestBody": _BODY},
     responses={
-        **problems(404, 409, 413, 415),
+        **problems(404, Kind.ILLEGAL_TRANSITION, 413, 415),
         429: {"description": "Owners have too much waiting; `accepted` and `durable_lines` say what is kept already.",
-              "content": PROBLEM_CONTENT},
+              "content": problem_content(Kind.BUSY)},
     },
 )  # fmt: skip
 async def add_seeds(

@@ -10,6 +10,7 @@ from fastapi import Path, Response
 
 from api.control.commanding import publish_command
 from api.deps import By, Expected, Served, Services, etag, needs, problems
+from api.errors import Kind
 from api.routing import Router
 from api.schemas.crawls import NAME, Command, CrawlTurn, command_body, crawl_body
 from shared.domain.access import Role
@@ -54,7 +55,7 @@ def _route(verb: Verb) -> None:
         summary=summary,
         description=description,
         dependencies=[needs(Role.OPERATOR)],
-        responses=problems(404, 409, 412),
+        responses=problems(404, Kind.ILLEGAL_TRANSITION, 412),
         operation_id=f"{verb.replace('-', '_')}_crawl",
     )
     async def turn(

@@ -58,7 +58,9 @@ class Listing(Model, Generic[T]):
     """One page of a list. The `Link` header has the address of the next."""
 
     items: list[T]
-    next: str | None = Field(None, description="Where the next page begins: give it as `cursor`. Null at the end.")
+    next: str | None = Field(
+        None, description="Where the next page begins: give it as `cursor`. Null at the end.", examples=["ImRvY3Mi"]
+    )
 
 
 def when(ms: int | None) -> datetime | None:

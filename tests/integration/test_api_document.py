@@ -37,8 +37,13 @@ def test_the_document_is_served_as_it_is_committed() -> None:
 
 def test_every_reference_in_the_document_leads_somewhere() -> None:
     document = application().openapi()
-    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
-    assert set(references(document)) == known, "nothing dangles, nothing is left over"
+    known = {
+        f"#/components/{kind}/{name}"
+        for kind in ("schemas", "examples", "responses")
+        for name in document["components"][kind]
+    }
+    assert known - set(references(document)) == set(), "nothing is left over"
+    assert set(references(document)) <= known, "nothing dangles"
 
 
 def references(part: Any) -> Iterator[str]:
@@ -56,6 +61,13 @@ def references(part: Any) -> Iterator[str]:
             return
 
 
+def answer(operation: dict[str, Any], status: str) -> dict[str, Any]:
+    """The answer, where it stands or where it is referred to."""
+    found: dict[str, Any] = operation["responses"][status]
+    name = found.get("$ref", "").rpartition("/")[2]
+    return application().openapi()["components"]["responses"][name] if name else found
+
+
 def test_every_operation_is_explained_tagged_and_says_how_it_fails() -> None:
     names = []
     for method, path, operation in operations():
@@ -67,7 +79,7 @@ def test_every_operation_is_explained_tagged_and_says_how_it_fails() -> None:
         if path.startswith("/v1/"):
             assert operation["security"] == [{"key": []}], where
             for status in ("401", "403", "422"):
-                assert set(operation["responses"][status]["content"]) == {"application/problem+json"}, where
+                assert set(answer(operation, status)["content"]) == {"application/problem+json"}, where
     assert len(names) == len(set(names))
 
 
