@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -196,7 +197,8 @@ def listening(address: str) -> socket.socket:
             raise ValueError("it names no host; 127.0.0.1 is this machine alone, 0.0.0.0 every interface")
         return socket.create_server((host.strip("[]"), int(port)), family=_family(host), backlog=1024)
     except (OSError, ValueError, OverflowError) as error:
-        raise Unusable(f"cannot listen at {address} for the API ({error}): choose another with --http") from error
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        raise Unusable(f"cannot listen at {address} for the API ({why}): choose another with --http") from error
 
 
 def address_of(listener: socket.socket) -> str:

@@ -1,6 +1,7 @@
 """Where masters and workers of one machine listen: the same places at every start, as far as they are free."""
 
 import errno
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -78,7 +79,7 @@ def _first_free(stack: ExitStack, host: str, ports: Sequence[int]) -> Address:
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port == ports[-1]:
                 place = Address(host, port)
-                why = error.strerror or error
+                why = os.strerror(error.errno) if error.errno else error
                 raise Environment(
                     f"cannot listen at {place} for the API ({why}); choose another with --http."
                 ) from None

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cli.exits import Environment, Usage
-from cli.holding import check_disk, held, made
+from cli.holding import absent, check_disk, held, made, unmake
 
 DEFAULT: Final = Path("orb.cluster")
 _FLAG: Final = "--dir"
@@ -41,7 +41,8 @@ class ClusterFolder:
     """The paths of one cluster, and what is done to them as a whole."""
 
     def __init__(self, path: Path) -> None:
-        self.path: Final = path.absolute()
+        self.path: Final = path.resolve() if ".." in path.parts else path.absolute()
+        self._made: list[Path] = []
         self.database: Final = self.path / "cluster.db"
         self.archive: Final = self.path / "archive"
         self.etcd: Final = self.path / "etcd"
@@ -73,6 +74,7 @@ class ClusterFolder:
 
     def make(self) -> None:
         """Make it, or find it ours. Usage when somebody else's files are in it, Environment when it cannot be."""
+        self._made = absent(self.path)
         entries = made(self.path, _FLAG)
         foreign = sorted(entries - {self.lock_file.name, "cluster.json.new"})
         if self.mark.name not in entries and foreign:
@@ -80,7 +82,11 @@ class ClusterFolder:
             raise Usage(
                 f"{self.path} holds files that are no cluster's ({named}); choose an empty or new folder with {_FLAG}."
             )
-        check_disk(self.path, self.free_bytes(), _FLAG)
+        try:
+            check_disk(self.path, self.free_bytes(), _FLAG)
+        except Environment:
+            unmake(self._made)
+            raise
 
     def free_bytes(self) -> int:
         """What is free on its disk for us."""
@@ -91,6 +97,28 @@ class ClusterFolder:
         """Hold the lock; the descriptor to hand on to child processes. Environment when another `orb up` is on."""
         with held(self.lock_file, command=_COMMAND, flag=_FLAG) as lock:
             yield lock
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """A start that may be refused, under the lock: where the block raises, and the folder was no cluster's before,
+        nothing of it stays."""
+        new = not self.mark.exists()
+        try:
+            yield
+        except BaseException:
+            if new:
+                self._remove()
+            raise
+
+    def _remove(self) -> None:
+        """What a start makes, the lock last, and the folders that it had to make."""
+        for folder in (self.archive, self.etcd, self.nats, self.logs):
+            shutil.rmtree(folder, ignore_errors=True)
+        for suffix in ("", "-wal", "-shm"):
+            self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
+        for file in (self.mark.with_suffix(".json.new"), self.mark, self.lock_file):
+            file.unlink(missing_ok=True)
+        unmake(self._made)
 
 
 def database_of(folder: ClusterFolder, told: str | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.exits import Exit
 from cli.folder import CrawlFolder
-from cli.spec import add_flags, changed_fields
+from cli.spec import FLAGS, add_flags, changed_fields
 from cli.wanted import Wanted, judged, resume_command
 from cli.watch import say
 from shared.domain.crawl import CrawlSpec, encode_spec
@@ -33,7 +33,10 @@ command or spec, 3 interrupted and resumable, 4 the machine lacks something (and
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument(
-        "urls", nargs="*", metavar="URL", help="where to start; https:// is assumed where no scheme is given"
+        "urls",
+        nargs="*",
+        metavar="URL",
+        help="where to start; https:// is assumed where no scheme is given, http:// of localhost",
     )
     parser.add_argument("--spec", type=Path, metavar="FILE", help="a crawl spec in YAML or JSON")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the crawl's folder")
@@ -98,11 +101,16 @@ def _already_finished(wanted: Wanted) -> int | None:
     pages = summary.counters.pages
     say(
         f"the crawl in {wanted.folder.path} is finished with {pages:,} page{'' if pages == 1 else 's'}; "
-        "--fresh starts over, and a changed spec goes on."
+        f"{_how_to_go_on(summary.row.finished_reason)}, and --fresh starts over."
     )
     if wanted.arguments.json:
         _print_json(as_json(summary, wanted.folder) | _run_json("finished", code, 0.0, ""))
     return code
+
+
+def _how_to_go_on(reason: str | None) -> str:
+    flag = next((flag.name for flag in FLAGS if flag.path == f"budget.{reason}"), None)
+    return "a changed spec goes on" if flag is None else f"its {flag} is used up: a greater one goes on"
 
 
 def _crawled(wanted: Wanted, lock: int) -> int:

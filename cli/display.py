@@ -112,8 +112,8 @@ def _facts(progress: Progress, pace: Pace, now: float) -> list[tuple[str, list[s
         (
             "hosts",
             [
-                f"{count(progress.hosts_in_motion)} in motion",
-                f"{count(progress.hosts_known)} known",
+                *([f"{count(progress.hosts_in_motion)} in motion"] if progress.hosts_in_motion else []),
+                *([f"{count(progress.hosts_known)} known"] if progress.hosts_known else []),
                 _workers(progress),
             ],
             "",

@@ -32,6 +32,20 @@ def made(path: Path, flag: str) -> set[str]:
         raise Environment(f"cannot make the folder {path}: {error.strerror}; choose another with {flag}.") from None
 
 
+def absent(path: Path) -> list[Path]:
+    """The folders of `path` that are not there, the deepest first."""
+    return [folder for folder in (path, *path.parents) if not folder.exists()]
+
+
+def unmake(folders: list[Path]) -> None:
+    """Remove folders that were made, the deepest first, up to one in which something lies."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:  # somebody uses it by now
+            return
+
+
 def check_disk(path: Path, free_bytes: int, flag: str) -> None:
     """Environment where a database would be damaged, or has no room."""
     if (kind := _filesystem(path)) in _REMOTE:
@@ -59,6 +73,8 @@ def held(lock_file: Path, *, command: str, flag: str) -> Iterator[int]:
         raise Environment(f"cannot write in {folder}: {error.strerror}; choose another folder with {flag}.") from None
     try:
         _acquire(lock, lock_file, command)
+        if not os.fstat(lock).st_nlink:
+            raise Environment(f"a start in {folder} was refused just now, and tidied up; run the same command again.")
         os.ftruncate(lock, 0)
         os.pwrite(lock, json.dumps({"pid": os.getpid(), "since": int(time.time())}).encode(), 0)
         yield lock

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from shared.adapters.local.clock import SystemClock
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from shared.ports.catalog import Catalog
 
 DATABASE: Final = "ORB_DATABASE"
+_PORT: Final = 5432
 
 
 async def first_key(database: str) -> str | None:
@@ -38,6 +40,19 @@ async def new_key(database: str, name: str, role: "Role") -> tuple[str, str]:
     async with _catalog(database) as catalog:
         await catalog.add_key(kept, actor=by)
     return key_id, key
+
+
+def unreached(database: str, error: Exception) -> str:
+    """What to say and to check where a database, named as it may be shown, refuses or does not answer."""
+    said = str(error).rstrip(".")
+    if not database.startswith(("postgresql:", "postgres:")):
+        return f"{said}."
+    place = urlsplit(database)
+    host, port = place.hostname or "this machine's socket", place.port or _PORT
+    return (
+        f"{said}. The database is {database}: check that PostgreSQL listens at {host}, port {port}, and that it lets "
+        "this user into this database (a password is best in PGPASSWORD or ~/.pgpass); then run the same command again."
+    )
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from cli.exits import Usage
 from cli.written import document, text_of
 from shared.domain.crawl import CrawlSpec, encode_spec
 from shared.domain.spec_parse import SpecError, parse_spec
-from shared.domain.url import canonicalize
+from shared.domain.url import canonicalize, with_scheme
 
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?").fullmatch
 
@@ -59,7 +59,9 @@ FLAGS: Final = (
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags that set fields of the spec."""
-    group = parser.add_argument_group("what is crawled, and how (each replaces the field of the spec file)")
+    group = parser.add_argument_group(
+        "what is crawled, and how (each replaces the field of the spec; `none` takes a limit away)"
+    )
     for flag in FLAGS:
         action = "append" if flag.many else "store"
         group.add_argument(flag.name, metavar=flag.metavar, action=action, help=f"{flag.help} [{flag.path}]")
@@ -113,7 +115,7 @@ def declared(data: Mapping[str, Any], source: str, arguments: argparse.Namespace
 
 
 def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
-    """URLs as given on the command line, https:// put before those without a scheme; and what to say about it."""
+    """URLs as given on the command line, a scheme put before those without one; and what to say about it."""
     seeds, notes = [], []
     for url in urls:
         text = url.strip()
@@ -122,7 +124,7 @@ def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
             continue
         if text.endswith((".yaml", ".yml", ".json")) and Path(text).is_file():
             raise Usage(f"{text} is a file and not a URL; did you mean `--spec {text}`?")
-        assumed = canonicalize(f"https://{text}")
+        assumed = canonicalize(with_scheme(text))
         if assumed is None or "@" in text or text.startswith(("/", ".")):
             raise Usage(f"{url!r} is not an http or https URL; write it as https://example.org/.")
         seeds.append(assumed)
@@ -176,7 +178,10 @@ def _set(data: dict[str, Any], path: str, value: object) -> None:
 
 
 def _scalar(flag: Flag, text: str) -> object:
-    """The value that a flag's text stands for, or the text itself, for the rules to refuse."""
+    """The value that a flag's text stands for (None of `none`, where there may be no limit), or the text itself, for
+    the rules to refuse."""
+    if text == "none" and flag.metavar in ("N", "TIME"):
+        return None
     if flag.path == "budget.max_seconds":
         length = seconds_of(text)
         return text if length is None else max(1, round(length))

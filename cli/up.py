@@ -15,10 +15,11 @@ import msgspec
 
 from cli.addresses import FIRST_METRICS_PORT, FIRST_PORT, HOST, Address, chosen, is_free, parsed
 from cli.cluster_folder import DEFAULT, ClusterFolder, Remembered, database_of, shown
-from cli.exits import Exit, Usage
-from cli.issuing import first_key
+from cli.exits import Environment, Exit, Usage
+from cli.issuing import first_key, unreached
 from cli.wanted import program
 from cli.watch import Silent, say
+from shared.domain.errors import Transient, Unusable
 
 if TYPE_CHECKING:
     from cli.local_cluster import ClusterPlan, Engines
@@ -60,28 +61,39 @@ def run(arguments: argparse.Namespace) -> int:
     database = database_of(folder, arguments.database)
     folder.make()
     with folder.held() as lock:
-        before = folder.remembered()
-        if before is None or before.database != shown(folder, database):
-            before = Remembered(database=shown(folder, database))
-        with ExitStack() as holding:
-            masters = chosen(holding, wanted, before.http, arguments.masters)
-            beside = Address(HOST, 0) if wanted is not None and wanted.port == 0 else None
-            workers = chosen(holding, beside, before.metrics, arguments.workers, first=FIRST_METRICS_PORT)
-            nats_port = before.nats if before.nats and is_free(before.nats) else -1
-        _tell_moved(before.http, masters)
-        remembered = msgspec.structs.replace(
-            before, http=_ports(masters, before.http), metrics=_ports(workers, before.metrics)
-        )
-        folder.remember(remembered)
-        from cli.local_cluster import ClusterPlan
+        with folder.begun():
+            up = _begun(folder, database, wanted, arguments)
+        return up.run(lock)
 
-        plan = ClusterPlan(
-            masters={f"master-{number}": place for number, place in enumerate(masters, 1)},
-            workers={f"worker-{number}": place for number, place in enumerate(workers, 1)},
-            database=database,
-            nats_port=nats_port,
-        )
-        return _Up(folder, plan, remembered, as_json=arguments.json).run(lock)
+
+def _begun(folder: ClusterFolder, database: str, wanted: Address | None, arguments: argparse.Namespace) -> "_Up":
+    """All that may refuse a start: its ports and its database. Environment, and nothing runs yet."""
+    before = folder.remembered()
+    if before is None or before.database != shown(folder, database):
+        before = Remembered(database=shown(folder, database))
+    with ExitStack() as holding:
+        masters = chosen(holding, wanted, before.http, arguments.masters)
+        beside = Address(HOST, 0) if wanted is not None and wanted.port == 0 else None
+        workers = chosen(holding, beside, before.metrics, arguments.workers, first=FIRST_METRICS_PORT)
+        nats_port = before.nats if before.nats and is_free(before.nats) else -1
+    _tell_moved(before.http, masters)
+    remembered = msgspec.structs.replace(
+        before, http=_ports(masters, before.http), metrics=_ports(workers, before.metrics)
+    )
+    folder.remember(remembered)
+    from cli.local_cluster import ClusterPlan
+    from cli.logs import log_to
+
+    plan = ClusterPlan(
+        masters={f"master-{number}": place for number, place in enumerate(masters, 1)},
+        workers={f"worker-{number}": place for number, place in enumerate(workers, 1)},
+        database=database,
+        nats_port=nats_port,
+    )
+    log_to(folder.logs)
+    up = _Up(folder, plan, remembered, as_json=arguments.json)
+    up.prepare()
+    return up
 
 
 class _Up:
@@ -94,17 +106,23 @@ class _Up:
         self._as_json = as_json
         self._key: str | None = None
 
+    def prepare(self) -> None:
+        """The archive in order, and the first key made; Environment where the database does not let us."""
+        from cli.settling import repair
+
+        say(f"starting {self._members()} in {self._folder.path}")
+        repair(self._folder.archive)
+        if self._remembered.key_shown_at is not None:
+            return
+        try:
+            self._key = asyncio.run(first_key(self._plan.database))
+        except (Transient, Unusable) as error:
+            raise Environment(unreached(self._remembered.database, error)) from error
+
     def run(self, lock: int) -> int:
         from cli.family import End
         from cli.local_cluster import LocalCluster
-        from cli.logs import log_to
-        from cli.settling import repair
 
-        log_to(self._folder.logs)
-        say(f"starting {self._members()} in {self._folder.path}")
-        repair(self._folder.archive)
-        if self._remembered.key_shown_at is None:
-            self._key = asyncio.run(first_key(self._plan.database))
         try:
             cluster = LocalCluster(self._folder, self._plan, lock=lock, watch=Silent(), ready=self._ready)
             ending = asyncio.run(cluster.run())

@@ -13,7 +13,7 @@ from cli.folder import CrawlFolder
 from cli.spec import declared, merged, seed_urls, stored, written
 from cli.watch import say
 from shared.domain.crawl import CrawlSpec
-from shared.domain.url import host_of
+from shared.domain.url import canonicalize, host_of
 
 WORKERS_MOST: Final = 256
 
@@ -31,22 +31,21 @@ class Wanted:
 def judged(arguments: argparse.Namespace) -> Wanted:
     """Judge the arguments; Usage with everything that is wrong."""
     seeds, notes = seed_urls(arguments.urls)
-    declares = bool(seeds) or arguments.spec is not None
-    known = None if arguments.out is None or declares else CrawlFolder(arguments.out).spec()
+    known = None if arguments.spec is not None else _kept(arguments, seeds)
     data: dict[str, Any]
     if arguments.spec is not None:
         data, source = written(arguments.spec), f"the spec {arguments.spec}"
+    elif known is not None:
+        data, source = stored(known), "the command line" if seeds else f"the stored spec in {arguments.out}"
     elif seeds:
         data, source = {}, "the command line"
-    elif known is not None:
-        data, source = stored(known), f"the stored spec in {arguments.out}"
     elif arguments.out is not None:
         raise Usage(f"{arguments.out} holds no crawl to go on with; name a URL or a --spec to begin one.")
     else:
         raise Usage("name a URL to start from, a --spec, or the folder of a crawl to go on with (--out DIR).")
     spec = declared(merged(data, seeds, arguments), source, arguments)
     workers = _workers(arguments.workers)
-    path = arguments.out or Path(_folder_name(spec))
+    path = arguments.out or Path(_folder_name(spec.seeds[0].url))
     known = None if arguments.fresh else CrawlFolder(path).spec()
     if known is not None and known.name != spec.name:
         raise Usage(
@@ -56,6 +55,18 @@ def judged(arguments: argparse.Namespace) -> Wanted:
     for note in notes:
         say(note)
     return Wanted(spec, CrawlFolder(path), workers, arguments)
+
+
+def _kept(arguments: argparse.Namespace, seeds: list[str]) -> CrawlSpec | None:
+    """What the crawl in the folder was declared as, which goes on as it was but for what the command line says; None
+    where there is none, or it shall not count."""
+    if arguments.out is not None:
+        path = arguments.out
+    elif seeds and (first := canonicalize(seeds[0])) is not None:
+        path = Path(_folder_name(first))
+    else:
+        return None
+    return None if arguments.fresh and seeds else CrawlFolder(path).spec()
 
 
 def _workers(text: str | None) -> int:
@@ -68,8 +79,8 @@ def _workers(text: str | None) -> int:
     raise Usage(f"--workers: expected a whole number from 1 to {WORKERS_MOST}, got {text!r}.")
 
 
-def _folder_name(spec: CrawlSpec) -> str:
-    return re.sub(r"[^a-z0-9._-]+", "-", host_of(spec.seeds[0].url)).strip("-.") + ".crawl"
+def _folder_name(url: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", host_of(url)).strip("-.") + ".crawl"
 
 
 def resume_command(wanted: Wanted) -> str:

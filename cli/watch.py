@@ -101,8 +101,9 @@ def plain_line(progress: Progress, pace: Pace, now: float) -> str:
         amount(counters.get("bytes", 0)),
         f"{count(counters.get('queued', 0))} queued",
         f"{count(counters.get('leased', 0))} in flight",
-        f"{count(progress.hosts_in_motion)} hosts",
     ]
+    if hosts := progress.hosts_in_motion:
+        parts.append(f"{count(hosts)} host{'' if hosts == 1 else 's'}")
     parts += [f"{count(counters[name])} {name}" for name in ("failed", "excluded") if counters.get(name)]
     if troubled := ranked(progress.tallies.get("host_failures", {})):
         parts.append(f"hosts that could not be visited: {troubled[0]}")

@@ -13,6 +13,7 @@ from cli.ctl.desk import Desk, Verbs
 from cli.ctl.problems import Problem, Refusal
 from cli.exits import Exit, Usage
 from cli.spec import add_flags, merged
+from shared.domain.url import with_scheme
 
 _REMOVED: Final[Mapping[str, tuple[str, str]]] = {
     "crawl": ("crawls", "deleted"),
@@ -116,7 +117,7 @@ def _create(desk: Desk, arguments: argparse.Namespace) -> int:
             raise Usage("give either files or a name with URLs, not both.")
         if not urls:
             raise Usage(f"name the URLs that {name} starts from: `orb ctl create {name} https://example.org/`.")
-        spec = merged({}, [url if "://" in url else f"https://{url}" for url in urls], arguments)
+        spec = merged({}, [url if "://" in url else with_scheme(url) for url in urls], arguments)
         crawls = [Declared(name, {"spec": spec}, "the command line")]
     if not crawls:
         raise Usage("give files with -f, or a name and the URLs to start from.")

@@ -13,7 +13,7 @@ from shared.domain.crawl import CrawlSpec, Egress, Extract, Fetch, Politeness, R
 from shared.domain.item_rules import ItemField, ItemRule
 from shared.domain.patterns import pattern_problem
 from shared.domain.selectors import selector_problem
-from shared.domain.url import canonicalize, scheme_of
+from shared.domain.url import canonicalize, scheme_of, with_scheme
 
 PROXY_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
 
@@ -71,7 +71,7 @@ def checked(part: msgspec.Struct) -> Iterator[Problem]:
 def _seed(seed: Seed) -> Iterator[Problem]:
     if canonicalize(seed.url) is not None:
         return
-    if "://" not in seed.url and (guess := canonicalize(f"https://{seed.url}")):
+    if "://" not in seed.url and (guess := canonicalize(with_scheme(seed.url))):
         yield Problem("url", f"{seed.url!r} has no scheme", f"did you mean {guess}?")
     elif "@" in seed.url:
         yield Problem("url", "has a user name or password, or is not a URL", "credentials do not belong in seeds")

@@ -24,7 +24,9 @@ port 0; and anything longer than `MAX_URL_CHARS` before parsing (`data:` URLs of
 import re
 from functools import cache, lru_cache
 from importlib.metadata import version
+from ipaddress import ip_address
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 from ada_url import join_url, normalize_url
 from blake3 import blake3
@@ -102,6 +104,20 @@ def _normal_escape_of(digits: str) -> str:
 
 def _normal_escape(match: re.Match[str]) -> str:
     return _normal_escape_of(match[1])
+
+
+def with_scheme(text: str) -> str:
+    """`text`, a URL without a scheme, with the one that it most likely has: http for `localhost` and for addresses,
+    which seldom have a certificate, unless they name port 443; https for all others. What is no URL stays none."""
+    assumed = f"http://{text}"
+    try:
+        parts = urlsplit(assumed)
+        host, port = parts.hostname or "", parts.port
+        if host != "localhost" and not host.endswith(".localhost"):
+            ip_address(host)
+    except ValueError:
+        return f"https://{text}"
+    return f"https://{text}" if port == 443 else assumed
 
 
 def fingerprint(canonical: str) -> Fingerprint:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema_rs
 
 from api.forwarding import needs_leader
 from api.http import application
@@ -61,15 +62,9 @@ def references(part: Any) -> Iterator[str]:
             return
 
 
-def answer(operation: dict[str, Any], status: str) -> dict[str, Any]:
-    """The answer, where it stands or where it is referred to."""
-    found: dict[str, Any] = operation["responses"][status]
-    name = found.get("$ref", "").rpartition("/")[2]
-    return application().openapi()["components"]["responses"][name] if name else found
-
-
 def test_every_operation_is_explained_tagged_and_says_how_it_fails() -> None:
     names = []
+    shared = application().openapi()["components"]["responses"]
     for method, path, operation in operations():
         where = f"{method} {path}"
         assert operation["summary"], where
@@ -79,8 +74,36 @@ def test_every_operation_is_explained_tagged_and_says_how_it_fails() -> None:
         if path.startswith("/v1/"):
             assert operation["security"] == [{"key": []}], where
             for status in ("401", "403", "422"):
-                assert set(answer(operation, status)["content"]) == {"application/problem+json"}, where
+                answer = operation["responses"][status]
+                answer = shared.get(answer.get("$ref", "").rpartition("/")[2], answer)
+                assert set(answer["content"]) == {"application/problem+json"}, where
     assert len(names) == len(set(names))
+
+
+def test_every_example_is_valid_and_every_problem_is_shown_as_its_own_kind() -> None:
+    document = application().openapi()
+    parts = {"components": document["components"]}
+
+    def wrong(schema: str, example: object) -> list[str]:
+        judge = jsonschema_rs.Draft202012Validator({"$ref": f"#/components/schemas/{schema}", **parts})
+        return [f"{schema}: {error.message}" for error in judge.iter_errors(example)]
+
+    found = []
+    for name, schema in document["components"]["schemas"].items():
+        for example in schema.get("examples", ()):
+            found += wrong(name, example)
+    for name, example in document["components"]["examples"].items():
+        found += wrong("ProblemBody", example["value"])
+        assert example["value"]["type"] == f"urn:orbweaver:problem:{name}"
+    assert found == []
+    for method, path, operation in operations():
+        for status, answer in operation["responses"].items():
+            named = document["components"]["responses"].get(answer.get("$ref", "").rpartition("/")[2], answer)
+            problems = named.get("content", {}).get("application/problem+json")
+            if status >= "400" and path.startswith("/v1/"):
+                assert problems["examples"], f"{method} {path} {status}"
+                shown = {document["components"]["examples"][kind]["value"]["status"] for kind in problems["examples"]}
+                assert shown == {int(status)}, f"{method} {path} {status}"
 
 
 def test_which_writes_need_the_leader_is_decided_for_every_one() -> None:

@@ -35,6 +35,35 @@ def test_a_folder_with_other_files_is_refused_untouched(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["letters"]
 
 
+def refused_late(folder: ClusterFolder) -> None:
+    folder.remember(Remembered(database="cluster.db"))
+    for made in (folder.logs, folder.archive):
+        made.mkdir()
+    folder.database.touch()
+    raise Usage("no")
+
+
+def test_a_start_that_is_refused_leaves_nothing_that_it_made(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for path in (tmp_path / "a" / "b", tmp_path / "there"):
+        folder = ClusterFolder(path)
+        folder.make()
+        with pytest.raises(Usage, match="no"), folder.held(), folder.begun():
+            refused_late(folder)
+        assert [entry.name for entry in tmp_path.iterdir() if entry.name != "there"] == []
+        assert list((tmp_path / "there").iterdir()) == []
+        assert (tmp_path / "there").exists()
+
+
+def test_a_cluster_that_is_there_outlives_a_start_that_is_refused(folder: ClusterFolder) -> None:
+    folder.remember(Remembered(database="cluster.db"))
+    folder.database.touch()
+    with pytest.raises(Usage, match="no"), folder.held(), folder.begun():
+        raise Usage("no")
+    assert folder.mark.exists()
+    assert folder.database.exists()
+
+
 def test_a_second_start_is_told_who_is_at_work(folder: ClusterFolder) -> None:
     with (
         folder.held(),

@@ -131,6 +131,23 @@ def test_https_is_assumed_where_no_scheme_is_given_and_said() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000/"),
+        ("10.0.0.7/a", "http://10.0.0.7/a"),
+        ("[::1]:8000", "http://[::1]:8000/"),
+        ("localhost:3000/x", "http://localhost:3000/x"),
+        ("app.localhost", "http://app.localhost/"),
+        ("127.0.0.1:443", "https://127.0.0.1/"),
+        ("localhost.example:80", "https://localhost.example:80/"),
+        ("1.example", "https://1.example/"),
+    ],
+)
+def test_http_is_assumed_of_this_machine_and_of_addresses(text: str, url: str) -> None:
+    assert seed_urls([text]) == ([url], [f"{text} has no scheme: taken as {url}"])
+
+
 @pytest.mark.parametrize("text", ["me@example.org", "no host", "/path", ""])
 def test_what_cannot_be_a_seed_is_refused(text: str) -> None:
     with pytest.raises(Usage, match="is not an http or https URL"):
@@ -176,6 +193,23 @@ def test_the_stored_spec_goes_on_with_flags_laid_over(tmp_path: Path) -> None:
     assert (again.spec.budget.max_pages, again.spec.politeness.delay_s) == (9, 2.0)
     assert changed_fields(first.spec, again.spec) == ["budget.max_pages: 5 -> 9"]
     assert changed_fields(first.spec, judged(parsed("--out", "a")).spec) == []
+
+
+def test_a_repeated_url_keeps_what_its_flags_said_and_fresh_forgets_it(tmp_path: Path) -> None:
+    first = judged(parsed(URL, "--max-pages", "5", "--exclude", "/private"))
+    first.folder.make()
+    first.folder.put_spec(first.spec)
+    assert judged(parsed(URL)).spec == first.spec, "in the folder that is named after its host, too"
+    assert judged(parsed(URL, "--out", str(first.folder.path))).spec == first.spec
+    assert changed_fields(first.spec, judged(parsed(URL, "--max-pages", "none")).spec) == [
+        "budget.max_pages: 5 -> none"
+    ]
+    more = judged(parsed("https://a.example/", "--out", str(first.folder.path)))
+    assert changed_fields(first.spec, more.spec) == [f"seeds: {URL} -> https://a.example/"]
+    fresh = judged(parsed(URL, "--fresh"))
+    assert (fresh.spec.budget.max_pages, fresh.spec.scope.exclude) == (None, ())
+    (tmp_path / "c.yaml").write_text(f"seeds: {URL}\n")
+    assert judged(parsed("--spec", "c.yaml", "--out", str(first.folder.path))).spec == fresh.spec
 
 
 def test_another_crawls_folder_is_not_taken(tmp_path: Path) -> None:
