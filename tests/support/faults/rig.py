@@ -171,6 +171,13 @@ class Rig:
         except Transient:
             return False
 
+    def back(self, name: str) -> bool:
+        """Whether a member that was started anew is registered. A worker that finds no broker within 10 s gives up, for
+        whoever keeps it to start it again: here that is us."""
+        if name in WORKERS and self.cluster.members[name].process.poll() is not None:
+            self.start(name)
+        return self.registered(name)
+
     def registered(self, name: str) -> bool:
         """Whether etcd knows the member."""
         try:

@@ -54,7 +54,7 @@ def _bereaved(rig: Rig, fault: Fault, victim: str, *, then_at_once: bool) -> int
         whole_ns = _whole(rig, before, owned, fault, dead=victim)
     rig.start(victim)
     if not then_at_once:
-        rig.cluster.wait_until(lambda: rig.registered(victim), f"{victim} is back", START_S)
+        rig.cluster.wait_until(lambda: rig.back(victim), f"{victim} is back", START_S)
     return whole_ns
 
 
