@@ -70,6 +70,7 @@ def body(served: Web) -> dict[str, object]:
         "scope": {"mode": "any"},
         "politeness": {"delay_s": 0.05},
         "egress": {"allow": ["127.0.0.0/8"]},
+        "fetch": {"first_byte_timeout_s": 100},
     }
     return {"name": "docs", "spec": spec}
 
@@ -96,6 +97,7 @@ def test_members_expose_what_the_api_says_of_a_crawl(
     masters = [address(cluster, name).removeprefix("http://") for name in ("m1", "m2")]
     cluster.wait_until(lambda: scraped(*masters).sum("orb_partitions_owned") == PARTITIONS, "all are loaded")
     workers = [exposed(cluster, name) for name in ("w1", "w2")]
+    served.answer(PAGES // 2)
     with asking(cluster, "m1") as api:
         assert api.post("/v1/crawls", json=body(served)).status_code == 201
 
@@ -108,6 +110,7 @@ def test_members_expose_what_the_api_says_of_a_crawl(
 
         cluster.wait_until(under_way, "a scrape sees shards in flight and URLs leased")
         cluster.wait_until(lambda: scraped(*workers).sum("orb_visits_open") > 0, "a scrape sees open visits")
+        served.answer(None)
         cluster.wait_until(lambda: api.get("/v1/crawls/docs").json()["state"] == "finished", "the crawl is finished")
         stats = stats_of(api)
 
