@@ -14,7 +14,7 @@ from shared.adapters.nats import NatsBroker
 from shared.adapters.nats.jetstream import demand
 from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.store import SqlStore
-from shared.domain.errors import Permanent, Transient
+from shared.domain.errors import NoRoom, Permanent, Transient
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Term
 from shared.domain.items import CrawlItems, ItemFence, ItemLetter, ItemPosition, PageItems, TakenItem
 from shared.supervise import Tasks
@@ -31,15 +31,24 @@ def page(number: int, *names: str, lease: int = 1) -> PageItems:
 
 
 class Poisoned(SqlItems):
-    """A table that never takes the page /13; and whose answers are lost `lost` times."""
+    """A table that never takes the page /13; whose answers are lost `lost` times; and that has no room `full` times."""
 
     lost = 0
+    full = 0
+    claims = 0
+
+    async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
+        self.claims += 1
+        return await super().claim(term)
 
     async def apply(
         self, fence: ItemFence, position: ItemPosition, messages: Sequence[CrawlItems], letters: Sequence[ItemLetter]
     ) -> dict[CrawlId, int]:
         if any(page.url.endswith("/13") for message in messages for page in message.pages):
             raise Permanent("this can never be written")
+        if messages and self.full:
+            self.full -= 1
+            raise NoRoom("the disk is full", retry_in=0.01)
         stored = await super().apply(fence, position, messages, letters)
         if self.lost:
             self.lost -= 1
@@ -96,6 +105,18 @@ class Stage:
 async def stage(tmp_path: Path, server: BrokerServer) -> AsyncIterator[Stage]:
     async with sqlite_tables(tmp_path) as tables, server.broker() as broker:
         yield Stage(tables, broker)
+
+
+def test_items_that_a_full_disk_refused_are_tried_again_where_they_stand(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, server) as s:
+            s.table.full = 5
+            await s.send(page(1, "a", "b"))
+            async with s.writing(1):
+                await s.until(lambda: s.items() == 2)
+            assert (s.table.full, s.table.claims) == (0, 1)
+
+    asyncio.run(story())
 
 
 def test_every_item_is_in_the_table_once_whoever_writes_and_however_often_it_changes(
