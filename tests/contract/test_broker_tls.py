@@ -2,13 +2,14 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from shared.adapters.nats import NatsBroker, StreamSettings
 from shared.adapters.nats.connection import Connection
@@ -74,6 +75,20 @@ def test_servers_tell_each_other_of_others_by_the_names_in_their_certificates(tm
     """By the addresses that connections come from they would try each other for ever, forty times a second."""
     with nats_cluster(tmp_path, told=1) as nats:
         nats.wait_until_acquainted()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_the_end_of_a_connection_is_no_warning(
+    nats: NatsCluster, caplog: pytest.LogCaptureFixture, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    """A stream that was never told of its connection keeps it open half-way, as no TLS can, and reads without bound."""
+
+    async def story() -> None:
+        async with broker(nats):
+            pass
+
+    run(story())
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_replicas_are_raised_on_streams_that_have_messages_and_never_lowered(nats: NatsCluster) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import ParseResult
 
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
@@ -42,6 +43,18 @@ class _Line(TcpTransport):
     Without the bound the wait may last for ever: for a server that stands still and takes the last bytes no more, and
     for a handshake that was broken off, of whose end the library's stream is never told.
     """
+
+    async def connect_tls(
+        self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
+    ) -> None:
+        """Begin TLS, and tell the new stream of its connection: what is not read yet would grow without a bound, and
+        its end be taken for half of one."""
+        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        if self._io_writer is not None:
+            transport = self._io_writer.transport
+            stream = transport.get_protocol()
+            if stream is not None:  # one that has ended by now has none
+                stream.connection_made(transport)
 
     async def wait_closed(self) -> None:
         ended = asyncio.ensure_future(super().wait_closed())  # type: ignore[no-untyped-call]  # says no types
