@@ -89,3 +89,6 @@ def test_every_page_has_its_items_once_though_workers_and_the_leader_are_killed(
         cluster.wait_until(
             lambda: cluster.query("SELECT count(*) FROM items") == [(0,)], "the items of the deleted crawl are removed"
         )
+    for name in ("w2", "w3"):
+        log = cluster.members[name].log.read_text()
+        assert [line for line in log.splitlines() if "fork" in line] == [], "a child that starts is no line of the log"
