@@ -61,6 +61,7 @@ def test_a_worker_that_dies_between_any_two_steps_of_a_report_costs_nothing(
             "scope": {"mode": "any"},
             "politeness": {"delay_s": DELAY_S},
             "retry": {"base_s": 0.2, "attempts": 5},
+            "fetch": {"first_byte_timeout_s": 100},
             "extract": {"items": [{"name": "page", "fields": {"title": {"css": "title", "required": True}}}]},
         },
     )
@@ -68,8 +69,12 @@ def test_a_worker_that_dies_between_any_two_steps_of_a_report_costs_nothing(
     with Running(tmp_path / "crawl", "--spec", spec, "--workers", "1", settings=settings) as run:
         run.wait_until(lambda: len(served.log()) >= 100, "100 requests were answered")
         for step in STEPS:
+            served.answer(20)  # the pages must last for all of them, however long one takes to start
             doomed = doomed_worker(run, step, count=2)
+            said = run.out / "logs" / f"worker-doomed-{step}.log"
             try:
+                run.wait_until(lambda said=said: b"worker.started" in said.read_bytes(), f"one starts for {step}")  # type: ignore[misc]  # bound now
+                served.answer(None)
                 run.wait_until(lambda doomed=doomed: doomed.poll() is not None, f"a worker died at {step}")  # type: ignore[misc]  # bound now
             finally:
                 doomed.kill()
