@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import socket
 import sqlite3
@@ -163,8 +162,18 @@ def test_a_port_that_is_taken_is_told_before_anything_is_begun(tmp_path: Path) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refused("up", "--dir", str(tmp_path / "a"), "--http", f"127.0.0.1:{port}", code=4)
-    assert re.search(rf"orb: cannot listen at 127\.0\.0\.1:{port} .* choose another with --http", said)
-    assert [entry.name for entry in (tmp_path / "a").iterdir()] == ["lock"]
+    assert f"orb: cannot listen at 127.0.0.1:{port} for the API (Address already in use); choose another with" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_does_not_answer_is_told_with_what_to_check_and_nothing_is_left(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as let_go:
+        port = let_go.getsockname()[1]
+    url = f"postgresql://orb:secret@127.0.0.1:{port}/orb"
+    said = refused("up", "--dir", str(tmp_path / "a" / "b"), "--database", url, code=4)
+    assert f"The database is postgresql://orb@127.0.0.1:{port}/orb: check that PostgreSQL listens at 127.0.0.1" in said
+    assert "secret" not in said
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
