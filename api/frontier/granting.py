@@ -138,6 +138,8 @@ class Granting:
 
     async def _again(self, held: Held) -> Answer | None:
         """What to answer instead of a further grant; None where it may be given (within `writing`)."""
+        if held.grant is not None and held.grant.counted:  # there was room for that, and none for the further one
+            return None
         try:
             return None if await self._count_expiry(held) else Gone()
         except NoRoom as error:
@@ -196,6 +198,8 @@ class Granting:
         lives = draft.struck(held, strikes, own.settings)
         await own.store.apply(own.fence, own.position, draft.changes)
         draft.commit()
+        if held.grant is not None:
+            held.grant.counted = True
         await own.committed()
         log.warning(
             "grant.expired",

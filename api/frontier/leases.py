@@ -24,6 +24,7 @@ class Grant:
 
     `holder` None: given by an earlier owner, its holder makes itself known by extending. `late`: it was answered so
     long after it was asked for that perhaps nobody waited any more; that it ran out tells nothing of its URLs.
+    `counted`: that it ran out was counted, and a further one is due.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Grant:
     holder: str | None
     until: float
     late: bool = False
+    counted: bool = False
 
 
 @dataclass(slots=True)

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from api.frontier.ownership import FrontierSettings, Ownership
 from shared.domain.command import SEED_DELETED
+from shared.domain.errors import NoRoom
 from shared.domain.frontier import UrlState
 from shared.wire.messages import Begin, Extend, Go, Unreadable, Wait, encode
 from tests.support.simbroker import NOISE
@@ -118,4 +121,29 @@ def test_who_asks_to_begin_on_a_full_disk_is_told_to_wait_and_who_has_begun_goes
     cluster.database.full = False
     assert isinstance(hand.wait(hand.ask(shard.lease, Begin(shard.lease, 2, "another"))), Go)
     assert cluster.database.rows("SELECT expired FROM leases") == [(1,)]
+    cluster.assert_kept()
+
+
+def test_a_grant_that_ran_out_is_counted_once_however_often_there_is_no_room_for_the_next(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may take the one and refuse the other. Counted at every try, the URL would be given up unfetched."""
+    cluster, hand = start(1)
+    _, shard = hand.pull()
+    hand.go(shard, 1)
+    cluster.world.run_for(FrontierSettings().grant_s + 1.0)
+    [sim] = cluster.owners
+
+    async def refused(*_: object) -> None:
+        raise NoRoom("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(sim.store, "grant", refused)
+        for _ in range(FrontierSettings().bury_after + 1):
+            assert isinstance(hand.begin(shard, 2, "another"), Wait)
+    assert cluster.database.rows("SELECT expired FROM leases") == [(1,)]
+    hand.go(shard, 2, "another")
+    cluster.world.run_for(FrontierSettings().grant_s + 1.0)
+    hand.go(shard, 3, "a third")
+    assert cluster.database.rows("SELECT expired FROM leases") == [(2,)]
     cluster.assert_kept()
