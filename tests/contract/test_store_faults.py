@@ -12,6 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 
 from shared.adapters.sql.engine import SqliteThreads
 from shared.adapters.sql.store import SqliteStore
@@ -153,6 +155,28 @@ def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:
         assert again.fence == t.fence.next(), "the refused transaction left nothing"
         assert (await store.counters(crawl.crawl_id)).discovered == committed
         await store.close()
+
+    asyncio.run(story())
+
+
+def test_a_query_that_finds_no_room_to_sort_in_is_not_taken_for_a_write_that_left_nothing(tmp_path: Path) -> None:
+    """Tried again together with what it stands behind, that would be refused by its own fence: the partition would be
+    another's."""
+
+    def sorting(_: Connection) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise OperationalError("SELECT", None, error)
+
+    async def story() -> None:
+        threads = SqliteThreads(tmp_path / "crawl.db")
+        try:
+            with pytest.raises(Transient, match="full") as raised:
+                await threads.read(sorting)
+            assert not isinstance(raised.value, NoRoom)
+            assert not threads.out_of_room()
+        finally:
+            await threads.close()
 
     asyncio.run(story())
 

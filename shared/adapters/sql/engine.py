@@ -100,8 +100,12 @@ class SqliteThreads:
         await asyncio.get_running_loop().run_in_executor(self._write_thread, upgrade, self._writer)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query on a snapshot taken after this call."""
-        return await asyncio.get_running_loop().run_in_executor(self._read_threads, _transact, self._reader, query)
+        """Run a query on a snapshot taken after this call. Never NoRoom, which says that nothing was written: what the
+        query looks at again may have been written just before."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._read_threads, _transact, self._reader, query)
+        except NoRoom as error:  # for a file to sort in
+            raise Transient(str(error), retry_in=error.retry_in) from error
 
     async def glance(self, wanted: Glance, **keys: Any) -> Sequence[Any]:
         """Find rows by their keys, on the caller's own thread.
