@@ -47,12 +47,20 @@ def unreached(database: str, error: Exception) -> str:
     said = str(error).rstrip(".")
     if not database.startswith(("postgresql:", "postgres:")):
         return f"{said}."
-    place = urlsplit(database)
-    host, port = place.hostname or "this machine's socket", place.port or _PORT
     return (
-        f"{said}. The database is {database}: check that PostgreSQL listens at {host}, port {port}, and that it lets "
+        f"{said}. The database is {database}: check that PostgreSQL listens at {_place(database)}, and that it lets "
         "this user into this database (a password is best in PGPASSWORD or ~/.pgpass); then run the same command again."
     )
+
+
+def _place(database: str) -> str:
+    """Where a PostgreSQL database is, in words; several servers as they are told."""
+    place = urlsplit(database)
+    try:
+        host, port = place.hostname or "this machine's socket", place.port or _PORT
+    except ValueError:
+        return place.netloc.rpartition("@")[2]
+    return f"{host}, port {port}"
 
 
 @asynccontextmanager
