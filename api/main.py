@@ -5,10 +5,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -36,7 +36,7 @@ from shared.domain.watermarks import Place
 from shared.ports.rationing import Gauge, refusing
 from shared.ports.retrying import until_answered
 from shared.settings import ClusterMasterSettings, MasterSettings, from_environment, listed
-from shared.supervise import Tasks, failpoint_of
+from shared.supervise import Tasks, failpoint_of, until_stopped
 from shared.telemetry import configure_logging
 from shared.tls import ClientTls, TlsSettings, following, server_tls
 from shared.wire.keys import Keys, MemberRecord
@@ -54,29 +54,31 @@ SPECS = "specs"
 
 async def run(settings: MasterSettings) -> int:
     """Work on the folder's crawl until SIGTERM; 0, or 4 when the environment does not carry it."""
-    return await _until_signalled(lambda stop: _serve(settings, stop))
+    return await _until_signalled(lambda stop, up: _serve(settings, stop, up))
 
 
 async def serve_cluster(settings: ClusterMasterSettings) -> int:
     """Be a master of the cluster until SIGTERM; 0, or 4 when the environment does not carry it."""
-    return await _until_signalled(lambda stop: _serve_cluster(settings, stop))
+    return await _until_signalled(lambda stop, up: _serve_cluster(settings, stop, up))
 
 
-async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    stop = asyncio.Event()
+async def _until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]) -> int:
+    stop, up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     code = 0
     try:
-        await work(stop)
+        await until_stopped(work(stop, up), stop, up)
     except* Unusable as group:
         log.error("master.unusable", error="; ".join(map(str, single(group))))
         code = 4
+    else:
+        log.info("master.stopped")
     return code
 
 
-async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
+async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Event) -> None:
     spec = _read_spec(settings.dir / SPEC)
     use_snapshot(settings.dir)
     clock = SystemClock()
@@ -108,15 +110,15 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event) -> None:
                 alone=settings.alone,
                 gauges={Place.MEMORY: memory_of_process(settings.memory_bytes)},
             )
+            up.set()
             await master.run(stop, grace_s=settings.grace_s)
         finally:
             await broker.close()
     finally:
         await store.close()
-    log.info("master.stopped")
 
 
-async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -> None:
+async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, up: asyncio.Event) -> None:
     from api.control.chronicle import Chronicle
     from api.control.metering import Metering
     from api.control.telling import Telling
@@ -243,6 +245,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             held=lambda: master.rationing.reason,
         )
         client = await stack.enter_async_context(leaders_client(others.context))
+        up.set()
         log.info("master.started", master=settings.id, partitions=partitions, store=kind, http=member.address)
         async with serving(application(services, client), listener, tls, places), Tasks() as beside:
             beside.start("certificates", following(*((others,) if tls is None else (others, tls))))
@@ -252,7 +255,6 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event) -
             with streams_open.until_closed():
                 await master.run(stop)
             await telling.finish(_LAST_WORDS_S)
-    log.info("master.stopped")
 
 
 async def _waiting(engine: str, call: Callable[[], Awaitable[T]]) -> T:

@@ -113,6 +113,17 @@ def _cancels() -> int:
     return 0 if task is None else task.cancelling()
 
 
+async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up: asyncio.Event) -> None:
+    """Carry out `work`, which heeds `stop` by itself once it has set `up`. Told before, it waits perhaps for an engine
+    that never comes, and is cancelled."""
+    async with Tasks() as tasks:
+        working, told = tasks.start("work", work), tasks.start("stop", stop.wait())
+        await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
+        if not up.is_set():
+            working.cancel()
+        await asyncio.wait({working})
+
+
 def dying_with(parent: int) -> list[str]:
     """What to put before a command, so that it does not outlive its parent (Linux; elsewhere nothing).
 

@@ -32,7 +32,7 @@ from shared.ports.broker import Broker
 from shared.ports.fetcher import Fetcher
 from shared.ports.specs import SpecSource
 from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environment, listed
-from shared.supervise import Tasks, failpoint_of
+from shared.supervise import Tasks, failpoint_of, until_stopped
 from shared.telemetry import configure_logging, set_log_level
 from shared.tls import following, server_tls
 from workers.archive import WarcArchive
@@ -94,10 +94,9 @@ async def run(settings: WorkerSettings, stop: Stop) -> int:
     """Work until told to stop: 0 when drained, 4 when the environment does not carry us (the log says why: a
     `worker.unusable` by what no restart can help, else a `worker.gave_up`)."""
     use_snapshot(settings.dir)
-    code = DRAINED
+    code, up = DRAINED, asyncio.Event()
     try:
-        async with _connected(settings) as broker:
-            await _work(settings, broker, stop)
+        await until_stopped(_serve(settings, stop, up), stop.draining, up)
     except* Unusable as group:
         log.error("worker.unusable", error="; ".join(map(str, single(group))))
         code = UNUSABLE
@@ -109,7 +108,12 @@ async def run(settings: WorkerSettings, stop: Stop) -> int:
     return code
 
 
-async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
+async def _serve(settings: WorkerSettings, stop: Stop, up: asyncio.Event) -> None:
+    async with _connected(settings) as broker:
+        await _work(settings, broker, stop, up)
+
+
+async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asyncio.Event) -> None:
     producer = f"{settings.id}.{secrets.token_hex(6)}"
     identity = Identity(settings.id, producer, settings.pool, os.getpid())
     clock, failpoint = SystemClock(), failpoint_of(os.environ)
@@ -174,6 +178,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop) -> None:
         registration = None if place is None else place.registration
         metrics = WorkerMetrics(runtime, reporter, archive, tally, clock, registration, rationing.shortages)
         async with _exposed(settings, metrics):
+            up.set()
             log.info("worker.started", visits=settings.visits, pool=settings.pool, producer=producer)
             await stop.draining.wait()
             log.info("worker.drains", visits=len(visits))

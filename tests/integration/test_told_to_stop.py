@@ -1,0 +1,73 @@
+"""Who is told to stop before it is up stops: what it waits for may never come."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.ports.retrying import until_answered
+from shared.settings import ClusterWorkerSettings
+from shared.supervise import dying_with
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+from tests.support.orb_command import ROOT, command_line
+from workers.main import Stop, run
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address that refuses every connection."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield "{}:{}".format(*taken.getsockname())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_master_that_waits_for_an_engine_ends_when_it_is_told_to(nobody: str, number: signal.Signals) -> None:
+    line = command_line(
+        "master", "--id", "m1", "--etcd", f"http://{nobody}", "--nats", f"nats://{nobody}",
+        "--database", f"postgresql://orb@{nobody}/orb",
+    )  # fmt: skip
+    master = subprocess.Popen([*dying_with(os.getpid()), *line], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert master.stderr is not None
+        assert any('"master.waits"' in said for said in master.stderr)
+        master.send_signal(number)
+        _, rest = master.communicate(timeout=30)
+        assert master.returncode == 0, rest
+        assert '"master.stopped"' in rest
+        assert "Traceback" not in rest
+    finally:
+        master.kill()
+        master.wait()
+
+
+def test_a_worker_that_waits_for_the_coordinator_ends_when_it_is_told_to(
+    tmp_path: Path, server: BrokerServer, nobody: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def noticed(call: Callable[[], Awaitable[Any]]) -> Any:
+        asked.set()
+        return await until_answered(call)
+
+    monkeypatch.setattr("workers.member.until_answered", noticed)
+    settings = ClusterWorkerSettings(
+        id="w1", dir=tmp_path, nats_url=server.endpoint.url, nats_token=server.endpoint.token, etcd=f"http://{nobody}"
+    )
+
+    async def story() -> None:
+        stop = Stop()
+        async with asyncio.timeout(30):
+            running = asyncio.create_task(run(settings, stop))
+            await asked.wait()
+            stop.terminate()
+            assert await running == 0
+
+    asyncio.run(story())
