@@ -221,11 +221,20 @@ class SegmentWriter:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         running = loop.run_in_executor(self._archive.threads, commit.run)
-        self._commit = running
-        running.add_done_callback(lambda done: self._booked(done, commit, bytes_in, loop.time() - begun))
-        return running
+        booked = self._commit = loop.create_future()
+        running.add_done_callback(lambda done: self._booked(done, commit, bytes_in, loop.time() - begun, booked))
+        return booked
 
-    def _booked(self, running: "asyncio.Future[None]", commit: _Commit, bytes_in: int, took_s: float) -> None:
+    def _booked(
+        self,
+        running: "asyncio.Future[None]",
+        commit: _Commit,
+        bytes_in: int,
+        took_s: float,
+        booked: "asyncio.Future[None]",
+    ) -> None:
+        """Between the end of a commit and this call others may run. They wait for `booked`, which is done no sooner: to
+        wait for what is done and not booked would be a loop without an end, and nobody else on the loop had a turn."""
         self._commit = None
         left = 0
         for live, members, _ in commit.parts:
@@ -234,12 +243,17 @@ class SegmentWriter:
         finished = {id(live) for live, _, last in commit.parts[: commit.stored] if last}
         self._retired = [live for live in self._retired if id(live) not in finished]
         self._buffered -= max(0, bytes_in - left)
-        # Asking for the exception keeps a failure whose waiters were all cancelled from being reported as unseen.
-        if not running.cancelled() and running.exception() is None:
+        if running.cancelled():
+            self._archive.tally.failures += 1
+            booked.cancel()
+        elif (error := running.exception()) is not None:
+            self._archive.tally.failures += 1
+            booked.set_exception(error)
+            booked.exception()  # a failure whose waiters were all cancelled is not reported as unseen
+        else:
             self._durable = commit.goal
             self._archive.tally.commits.observe(took_s)
-        else:
-            self._archive.tally.failures += 1
+            booked.set_result(None)
 
 
 class WarcArchive:
