@@ -12,9 +12,9 @@ from typing import Final, assert_never
 
 import structlog
 
-from api.control.stalls import StallWatch
 from shared.domain.errors import Permanent, Transient, Unusable
 from shared.ports.clock import Clock
+from shared.stalls import StallWatch
 from shared.supervise import Tasks
 
 log = structlog.get_logger("orb.control")

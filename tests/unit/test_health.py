@@ -1,14 +1,12 @@
 """When a master is fit to lead: by what its engines and its loop say, without changing its mind to and fro."""
 
 import asyncio
-import threading
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from api.control.health import Answered, Condition, Health, HealthRules, Missed, Observation, StoodStill, after
-from api.control.stalls import StallWatch
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import Transient
 
@@ -132,45 +130,3 @@ def test_an_engine_that_never_answers_its_probe_is_silent() -> None:
             running.cancel()
 
     asyncio.run(story())
-
-
-def test_a_loop_that_stands_still_is_told_of_while_it_does_and_afterwards() -> None:
-    """The loop is blocked until the watch says so: only a watch from outside of it can."""
-    said: list[str] = []
-    noticed = threading.Event()
-
-    def stuck(where: str) -> None:
-        said.append(where)
-        noticed.set()
-
-    async def story() -> list[float]:
-        stood: list[float] = []
-        over = asyncio.Event()
-
-        def told(seconds: float) -> None:
-            stood.append(seconds)
-            over.set()
-
-        with StallWatch(CLOCK, told, least_s=0.2, every_s=0.01, stuck=stuck).watching():
-            async with asyncio.timeout(30):
-                while not any("noticed.wait" in where for where in said):  # the machine may stand still elsewhere, too
-                    noticed.clear()
-                    over.clear()
-                    await asyncio.sleep(0.05)
-                    assert noticed.wait(30)  # the whole loop waits
-                    await over.wait()
-        return stood
-
-    stood = asyncio.run(story())
-    assert min(stood) >= 0.2
-    assert any("noticed.wait" in where for where in said), "the log says where the loop stands"
-
-
-def test_the_watch_ends_with_its_block_even_when_it_has_just_begun_to_ask() -> None:
-    async def story() -> None:
-        for _ in range(50):
-            with StallWatch(CLOCK, lambda _: None, least_s=60.0, every_s=0.0).watching():
-                await asyncio.sleep(0)
-
-    asyncio.run(story())
-    assert not [thread for thread in threading.enumerate() if thread.name == "stall-watch"]

@@ -47,7 +47,7 @@ MODULES = {
         "report", "discoveries", "outcome", "member", "tuning", "rationing", "tally", "metrics", "exposition",
         "draining",
     },
-    "shared": {"settings", "telemetry", "supervise", "tls", "connections"},
+    "shared": {"settings", "telemetry", "supervise", "tls", "connections", "stalls"},
     "shared/adapters": set[str](),
     "tests": {"conftest"},
 }  # fmt: skip

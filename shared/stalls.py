@@ -1,6 +1,8 @@
 """A watch on the event loop from outside of it: a thread that asks the loop for a sign of life."""
 
 import asyncio
+import os
+import signal
 import sys
 import threading
 import traceback
@@ -12,10 +14,16 @@ import structlog
 
 from shared.ports.clock import Clock
 
-log = structlog.get_logger("orb.control")
+log = structlog.get_logger(__name__)
 
 _EVERY_S: Final = 0.25
 _FRAMES: Final = 8
+_LOOKS: Final = 60
+
+
+def _kill() -> None:
+    log.critical("loop.given_up", advice="whoever keeps this process starts it again")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class StallWatch:
@@ -30,13 +38,21 @@ class StallWatch:
         least_s: float,
         every_s: float = _EVERY_S,
         stuck: Callable[[str], None] | None = None,
+        dead_s: float | None = None,
+        dead: Callable[[], None] = _kill,
     ) -> None:
-        """`stuck` hears, on the thread and during the stall, where the loop is; by default the log does."""
+        """`stuck` hears, on the thread and during the stall, where the loop is; by default the log does.
+
+        After `dead_s` more seconds in which the process ran and its loop did not, `dead` is called on the thread; by
+        default it kills the process: nobody in it will ever do anything again. None: never.
+        """
         self._clock = clock
         self._told = told
         self._least_s = least_s
         self._every_s = every_s
         self._stuck = stuck or _say
+        self._dead_s = dead_s
+        self._dead = dead
         self._over = threading.Event()
         self._sign = threading.Event()
 
@@ -63,12 +79,21 @@ class StallWatch:
             loop.call_soon_threadsafe(sign.set)
             if not sign.wait(self._least_s):
                 self._stuck(_where(owner))
-                sign.wait()
+                self._await(sign)
             now = self._clock.elapsed()
             stood_s = now - alive_at - self._every_s
             alive_at = now
             if stood_s >= self._least_s:
                 loop.call_soon_threadsafe(self._told, stood_s)
+
+    def _await(self, sign: threading.Event) -> None:
+        """Wait for the sign. Looks are counted, not seconds: a process that is stopped is not dead."""
+        if self._dead_s is not None:
+            for _ in range(_LOOKS):
+                if sign.wait(self._dead_s / _LOOKS):
+                    return
+            self._dead()
+        sign.wait()
 
 
 def _where(thread: int) -> str:

@@ -1,0 +1,101 @@
+"""A loop that stands still is told of from outside of it, and given up where nothing is to be hoped for."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from shared.adapters.local.clock import SystemClock
+from shared.stalls import StallWatch
+
+CLOCK = SystemClock()
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_loop_that_stands_still_is_told_of_while_it_does_and_afterwards() -> None:
+    """The loop is blocked until the watch says so: only a watch from outside of it can."""
+    said: list[str] = []
+    noticed = threading.Event()
+
+    def stuck(where: str) -> None:
+        said.append(where)
+        noticed.set()
+
+    async def story() -> list[float]:
+        stood: list[float] = []
+        over = asyncio.Event()
+
+        def told(seconds: float) -> None:
+            stood.append(seconds)
+            over.set()
+
+        with StallWatch(CLOCK, told, least_s=0.2, every_s=0.01, stuck=stuck).watching():
+            async with asyncio.timeout(30):
+                while not any("noticed.wait" in where for where in said):  # the machine may stand still elsewhere, too
+                    noticed.clear()
+                    over.clear()
+                    await asyncio.sleep(0.05)
+                    assert noticed.wait(30)  # the whole loop waits
+                    await over.wait()
+        return stood
+
+    stood = asyncio.run(story())
+    assert min(stood) >= 0.2
+    assert any("noticed.wait" in where for where in said), "the log says where the loop stands"
+
+
+def test_the_watch_ends_with_its_block_even_when_it_has_just_begun_to_ask() -> None:
+    async def story() -> None:
+        for _ in range(50):
+            with StallWatch(CLOCK, lambda _: None, least_s=60.0, every_s=0.0).watching():
+                await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert not [thread for thread in threading.enumerate() if thread.name == "stall-watch"]
+
+
+def test_a_loop_that_does_nothing_for_long_is_given_up_and_one_that_goes_on_in_time_is_not() -> None:
+    given_up = threading.Event()
+
+    async def story(still: threading.Event, patience_s: float) -> None:
+        watch = StallWatch(
+            CLOCK,
+            lambda _: None,
+            least_s=0.01,
+            every_s=0.01,
+            stuck=lambda _: still.set(),
+            dead_s=0.3,
+            dead=given_up.set,
+        )
+        with watch.watching():
+            await asyncio.sleep(0.05)
+            assert still.wait(30)
+            given_up.wait(patience_s)
+            await asyncio.sleep(0.05)
+
+    asyncio.run(story(threading.Event(), 0.0))
+    assert not given_up.is_set()
+    asyncio.run(story(threading.Event(), 30.0))
+    assert given_up.is_set()
+
+
+def test_a_process_is_killed_whose_loop_runs_in_circles() -> None:
+    circles = """
+import asyncio, sys
+from shared.adapters.local.clock import SystemClock
+from shared.stalls import StallWatch
+
+async def main():
+    with StallWatch(SystemClock(), print, least_s=0.2, every_s=0.05, dead_s=0.5).watching():
+        await asyncio.sleep(0.1)
+        while True:
+            pass
+
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", circles], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert ended.returncode == -signal.SIGKILL
+    assert "loop.stands_still" in ended.stdout, "it says where"
+    assert "loop.given_up" in ended.stdout
