@@ -1,14 +1,17 @@
 """The logs of a run: one file a process in DIR/logs, bounded, those of the run before put aside."""
 
-import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from shared.supervise import last_lines
+from shared.telemetry import Lines
+
+log = structlog.get_logger(__name__)
 
 LOG_BYTES: Final = 10 << 20
 """Size at which a log is put aside as *.1, replacing the one before it."""
@@ -26,11 +29,19 @@ def begin_log(path: Path) -> None:
 
 
 def bound_log(path: Path) -> None:
-    """Keep a log that others append to within `LOG_BYTES`; lines written meanwhile may be lost."""
-    with contextlib.suppress(FileNotFoundError):
+    """Keep a log that others append to within `LOG_BYTES`; lines written meanwhile may be lost. Where a full disk has no
+    room to put it aside, it stays as it is until the next look."""
+    try:
         if path.stat().st_size > LOG_BYTES:
             shutil.copyfile(path, _aside(path))
             os.truncate(path, 0)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _aside(path).unlink(missing_ok=True)
+        log.warning("log.not_put_aside", path=os.fspath(path), error=str(error))
 
 
 def _aside(path: Path) -> Path:
@@ -43,16 +54,19 @@ def tail(path: Path) -> list[str]:
 
 
 def log_to(logs: Path) -> None:
-    """Send this process's own events to supervisor.log in the folder `logs`, as JSON lines."""
+    """Send this process's own events to supervisor.log in the folder `logs`, as JSON lines. A full disk stops none of
+    those who log."""
     path = logs / "supervisor.log"
     begin_log(path)
+    renderer = structlog.processors.JSONRenderer()
+    lines: Any = Lines(path.open("a", encoding="utf-8", buffering=1), renderer)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
+            renderer,
         ],
-        logger_factory=structlog.WriteLoggerFactory(path.open("a", encoding="utf-8", buffering=1)),
+        logger_factory=structlog.WriteLoggerFactory(lines),
         cache_logger_on_first_use=False,
     )

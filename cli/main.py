@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise
             if ours:
                 _leave_output()
-            print(f"orb: {_unwritten(error)}", file=sys.stderr)
+            _say(_unwritten(error))
             return Exit.ENVIRONMENT
 
 
@@ -92,18 +92,27 @@ def _ended(arguments: list[str]) -> int:
     try:
         return _run(arguments)
     except Usage as problem:
-        print(f"orb: {problem}", file=sys.stderr)
+        _say(problem)
         return Exit.USAGE
     except Failed as problem:
-        print(f"orb: {problem}", file=sys.stderr)
+        _say(problem)
         return Exit.FAILED
     except (Environment, Unusable, Transient) as problem:
-        print(f"orb: {problem}", file=sys.stderr)
+        _say(problem)
         return Exit.ENVIRONMENT
     except KeyboardInterrupt:  # the commands that can go on later say so themselves
         return 130
     except SystemExit as asked:  # argparse, after --help
         return Exit.OK if asked.code is None else int(asked.code)
+
+
+def _say(problem: object) -> None:
+    """One sentence on stderr; where it takes none (a log on a full disk), the exit code has to say it alone."""
+    try:
+        print(f"orb: {problem}", file=sys.stderr, flush=True)
+    except OSError:
+        # What is still to be written goes nowhere: the interpreter would end with a code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _leave_output() -> None:

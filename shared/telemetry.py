@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, assert_never
 
 import msgspec
 import structlog
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric as Family
 
+_now = structlog.processors.TimeStamper(fmt="iso", utc=True)
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -38,23 +39,51 @@ class _Threshold:
 _threshold = _Threshold(logging.INFO)
 
 
+class Lines:
+    """A stream for log lines that never raises for want of room, nor because nobody reads any more: whoever logs is in
+    the midst of something else. What could not be written when it was said is counted, and told before the next line
+    that can be: `log.unwritten` with the number of `lines`, which are late or lost."""
+
+    def __init__(self, stream: TextIO, rendered: Callable[[Any, str, Any], Any]) -> None:
+        self._stream = stream
+        self._rendered = rendered
+        self._unwritten = 0
+
+    def write(self, text: str) -> None:
+        try:
+            if self._unwritten:
+                gap = {"event": "log.unwritten", "lines": self._unwritten, "level": "warning"}
+                self._stream.write(f"{self._rendered(None, 'warning', _now(None, 'warning', gap))}\n")
+                self._stream.flush()
+                self._unwritten = 0
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._unwritten += 1
+
+    def flush(self) -> None:
+        """Each line is already."""
+
+
 def configure_logging(level: str, form: str, **fields: Any) -> None:
-    """Send structlog and the standard library's logging to stderr, as JSON or text; `fields` stand in every line."""
+    """Send structlog and the standard library's logging to stderr, as JSON or text; `fields` stand in every line. To
+    log never raises for a stderr that takes nothing, as a file on a full disk."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _now,
         structlog.processors.format_exc_info,
     ]
-    renderer = _as_json if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    renderer: Any = _as_json if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    lines: Any = Lines(sys.stderr, renderer)
     structlog.configure(
         processors=[_threshold, *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(lines),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(**fields)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(lines)
     processors = [_without_meta, renderer]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors, foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], force=True)

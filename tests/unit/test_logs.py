@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +41,35 @@ def test_people_get_text() -> None:
     first, _ = lines("text", "Odd()")
     assert "odd.line" in first
     assert "value=<odd>" in first
+
+
+FULL = """
+import os, resource, signal, structlog
+from shared.telemetry import configure_logging
+configure_logging("info", "json")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+log = structlog.get_logger("orb")
+log.info("before")
+resource.setrlimit(resource.RLIMIT_FSIZE, (os.fstat(2).st_size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+for n in range(300):
+    log.warning("refused", n=n, fill="x" * 100)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.info("after")
+print("done")
+"""
+
+
+def test_a_line_that_cannot_be_written_hurts_nobody_and_the_next_one_says_so(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run([sys.executable, "-c", FULL], stdout=subprocess.PIPE, stderr=log, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    written = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert written[0]["event"] == "before"
+    assert [(line["event"], line.get("lines")) for line in written[-2:]] == [("log.unwritten", 300), ("after", None)]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_member_that_cannot_say_why_it_ends_ends_with_its_code() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "orb", "crawl"], stderr=full, timeout=30)
+    assert done.returncode == 2
