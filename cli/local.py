@@ -18,6 +18,7 @@ from cli.family import End, Ending, Family
 from cli.folder import CrawlFolder
 from cli.holding import ROOM_BYTES
 from cli.logs import begin_log, bound_log
+from cli.mending import Mending
 from cli.watch import Watch
 from shared.adapters.nats import EmbeddedServer, Endpoint, NatsBroker, StreamSettings
 from shared.domain.crawl import CrawlSpec
@@ -133,9 +134,12 @@ class LocalRun:
             await broker.close()
 
     async def _look_after(self) -> None:
+        mending = Mending(self._server, self._broker, self._watch)
         for look in itertools.count(1):
             await asyncio.sleep(_LOOK_S)
-            if self._folder.free_bytes() < ROOM_BYTES:
+            free = self._folder.free_bytes()
+            mending.look(free)
+            if free < ROOM_BYTES:
                 self._family.end(
                     Ending(
                         End.FAILED,

@@ -21,6 +21,7 @@ from cli.cluster_folder import ClusterFolder
 from cli.family import End, Ending, Family
 from cli.holding import ROOM_BYTES
 from cli.logs import begin_log, bound_log
+from cli.mending import Mending
 from cli.readiness import Readiness
 from cli.watch import Watch
 from shared.adapters.etcd import EmbeddedEtcd, EtcdCoordinator, EtcdSettings
@@ -105,6 +106,7 @@ class LocalCluster:
         self._family = Family(watch)
         self._etcd = EmbeddedEtcd(folder.etcd, inherit=(lock,))
         self._broker = EmbeddedServer(folder.nats, ServerSettings(port=plan.nats_port), inherit=(lock,))
+        self._broker_child = Engine(BROKER, self._broker)
 
     async def run(self) -> Ending:
         """The whole run; every process it started has ended when it returns."""
@@ -124,7 +126,7 @@ class LocalCluster:
     # --- starting -----------------------------------------------------------------------------------------------------
 
     async def _start_engines(self) -> Engines | None:
-        etcd, broker = Engine(ETCD, self._etcd), Engine(BROKER, self._broker)
+        etcd, broker = Engine(ETCD, self._etcd), self._broker_child
         started = await asyncio.gather(self._family.start(etcd), self._family.start(broker))
         if not all(started):
             return None
@@ -182,11 +184,14 @@ class LocalCluster:
 
     async def _look_after(self) -> None:
         logs = [self._log_of(name) for name in (*self._plan.masters, *self._plan.workers)]
+        mending = Mending(self._broker, self._broker_child, self._watch)
         while True:
             await asyncio.sleep(_LOOK_S)
             for path in (*logs, self._etcd.output, self._broker.output):
                 bound_log(path)
-            if self._folder.free_bytes() < ROOM_BYTES:
+            free = self._folder.free_bytes()
+            mending.look(free)
+            if free < ROOM_BYTES:
                 full = f"the disk of {self._folder.path} is full; make room there, and the same command goes on."
                 self._family.end(Ending(End.FAILED, full))
 

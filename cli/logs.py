@@ -29,8 +29,8 @@ def begin_log(path: Path) -> None:
 
 
 def bound_log(path: Path) -> None:
-    """Keep a log that others append to within `LOG_BYTES`; lines written meanwhile may be lost. Where a full disk has no
-    room to put it aside, it stays as it is until the next look."""
+    """Keep a log that others append to within `LOG_BYTES`; lines written meanwhile may be lost. On a disk without
+    room to put it aside it stays as it is until the next look."""
     try:
         if path.stat().st_size > LOG_BYTES:
             shutil.copyfile(path, _aside(path))

@@ -1,18 +1,21 @@
 """The Broker port over NATS JetStream."""
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 from shared.adapters.nats import room, streams, talk
 from shared.adapters.nats.backlog import unapplied
-from shared.adapters.nats.connection import Connection, status_of
+from shared.adapters.nats.connection import Connection, Unanswered, status_of
 from shared.adapters.nats.events import NatsEvents
 from shared.adapters.nats.jetstream import API, NO_MESSAGE, ApiError, call, demand, failure, store, unix_ns
 from shared.adapters.nats.reader import StreamReader, stream_state
 from shared.adapters.nats.settings import StreamSettings
 from shared.adapters.nats.standing import listed_visits, stored_visit
+from shared.adapters.nats.storing import Storing
 from shared.adapters.nats.visits import NatsVisit, VisitQueue
 from shared.domain.errors import Transient
 from shared.domain.frontier import Position
@@ -34,6 +37,9 @@ class NatsBroker:
         self._connection = connection
         self._settings = settings
         self._queues: dict[str, VisitQueue] = {}
+        self._storing = Storing()
+        self._refused = False
+        connection.watch(self._storing.away)
 
     @classmethod
     async def connect(
@@ -57,14 +63,24 @@ class NatsBroker:
         await streams.declare(self._connection, list(pools), self._settings)
 
     async def storage(self) -> Level | None:
-        """How full JetStream is (shared.ports.rationing.Gauge); None where nothing of it has a bound."""
-        return await room.storage(self._connection, self._settings.answer_s)
+        """How full JetStream is (shared.ports.rationing.Gauge), and `refused` while it answers and stores nothing; None
+        where nothing of it has a bound, unless it refused ever."""
+        try:
+            level = await room.storage(self._connection, self._settings.answer_s)
+        except Transient:
+            self._storing.away()
+            raise
+        refuses = self._storing.refuses(asyncio.get_running_loop().time())
+        self._refused = self._refused or refuses
+        if level is None:
+            return Level(0, 0, refused=refuses) if self._refused else None
+        return replace(level, refused=refuses)
 
     # --- visits -------------------------------------------------------------------------------------------------------
 
     async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
         subject = subjects.visit(pool, partition, host_id, slot)
-        stored = await store(self._connection, subject, data, self._settings.answer_s)
+        stored = await self._store(subject, data)
         if isinstance(stored, ApiError):
             if stored.occupied:
                 return False
@@ -95,9 +111,7 @@ class NatsBroker:
 
     async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
         subject = subjects.report(partition, kind)
-        stored = await store(
-            self._connection, subject, data, self._settings.answer_s, headers={"Nats-Msg-Id": message_id}
-        )
+        stored = await self._store(subject, data, {"Nats-Msg-Id": message_id})
         if isinstance(stored, ApiError):
             raise failure(stored, f"cannot store a report on {subject}")
         return stored
@@ -146,6 +160,19 @@ class NatsBroker:
             raise failure(answer, verb)
         message: dict[str, Any] = answer["message"]
         return message
+
+    async def _store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int | ApiError:
+        """`jetstream.store`, and what became of it is remembered for `storage`."""
+        try:
+            stored = await store(self._connection, subject, data, self._settings.answer_s, headers)
+        except Unanswered:
+            self._storing.failed(subject, asyncio.get_running_loop().time())
+            raise
+        if isinstance(stored, ApiError) and stored.unstored:
+            self._storing.failed(subject, asyncio.get_running_loop().time())
+        else:
+            self._storing.stored(subject)
+        return stored
 
     async def _purge(self, stream: str, what: dict[str, Any]) -> None:
         await demand(self._connection, f"STREAM.PURGE.{stream}", what, self._settings.answer_s)

@@ -50,6 +50,10 @@ def reason_of(message: Msg) -> str:
     return (message.headers or {}).get("Description", "").partition("\n")[0].strip()
 
 
+class Unanswered(Transient):
+    """The broker was there all the time that was waited, and did not answer."""
+
+
 class Connection:
     """Questions and subscriptions over one reconnecting connection.
 
@@ -279,7 +283,7 @@ class Connection:
 
 def _give_up(answer: asyncio.Future[Msg], subject: str, waited_s: float) -> None:
     if not answer.done():
-        answer.set_exception(Transient(f"no answer on {subject} within {waited_s:g} s"))
+        answer.set_exception(Unanswered(f"no answer on {subject} within {waited_s:g} s"))
 
 
 def _header_size(headers: Mapping[str, str]) -> int:

@@ -37,6 +37,11 @@ class ApiError(msgspec.Struct, frozen=True):
         """The subject already holds as many messages as it may (10077 alone also stands for other store failures)."""
         return self.err_code == _STORE_FAILED and self.description == _OCCUPIED
 
+    @property
+    def unstored(self) -> bool:
+        """The stream could not write it, although it is within its bounds."""
+        return self.err_code == _STORE_FAILED and self.description not in _FULL
+
 
 class _Answer(msgspec.Struct, frozen=True):
     error: ApiError | None = None

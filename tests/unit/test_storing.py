@@ -1,0 +1,46 @@
+"""When a broker that answers counts as one that stores nothing."""
+
+from shared.adapters.nats.storing import SILENT_S, TRIED_S, Storing
+from shared.domain.watermarks import OF_STORAGE, Level, Place, Shortages
+
+
+def failing() -> Storing:
+    storing = Storing()
+    storing.failed("reports.1.outcome", 100.0)
+    storing.failed("reports.2.discovery", 100.0 + SILENT_S)
+    return storing
+
+
+def test_one_stream_that_stored_nothing_for_long_is_enough() -> None:
+    storing = Storing()
+    storing.failed("reports.1.outcome", 100.0)
+    assert not storing.refuses(100.0 + SILENT_S)
+    storing.failed("reports.2.discovery", 100.0 + SILENT_S)
+    storing.stored("visits.default.1")
+    assert storing.refuses(100.0 + SILENT_S)
+
+
+def test_it_is_over_when_something_was_stored_or_the_broker_is_another_one() -> None:
+    storing = failing()
+    storing.stored("reports.7.outcome")
+    assert not storing.refuses(100.0 + SILENT_S)
+    storing = failing()
+    storing.away()
+    assert not storing.refuses(100.0 + SILENT_S)
+
+
+def test_after_a_while_it_is_tried_again_and_one_failure_says_so_then() -> None:
+    storing = failing()
+    later = 100.0 + SILENT_S + TRIED_S
+    assert storing.refuses(later - 1)
+    assert not storing.refuses(later)
+    storing.failed("reports.1.outcome", later + 1)
+    assert storing.refuses(later + 1)
+
+
+def test_who_is_held_by_it_is_told_what_to_do() -> None:
+    shortages = Shortages()
+    shortages.observe(Place.NATS, Level(0, 0, refused=True), OF_STORAGE)
+    assert "restart nats-server" in (shortages.reason or "")
+    shortages.observe(Place.NATS, Level(0, 0), OF_STORAGE)
+    assert shortages.reason is None
