@@ -20,6 +20,7 @@ from starlette.responses import Response
 from api.fields import FieldError, joined, told
 from shared.domain.crawl_state import IllegalTransition
 from shared.domain.errors import Permanent, Refused, Transient
+from shared.domain.meant import SUGGESTED
 from shared.domain.spec_parse import SpecError
 from shared.ports.catalog import Exists, Full, Missing, ReusedKey, Stale
 
@@ -177,7 +178,9 @@ def _invalid(error: RequestValidationError, body: Any) -> Problem:
     if isinstance(error.body, bytes) and any(tuple(each["loc"]) == ("body",) for each in found):
         hint = "send the header `Content-Type: application/json`"
         return Problem(Kind.MEDIA, "the body is not said to be JSON", hint=hint)
-    wrong = [each for one in found for each in told(one, body)]
+    wrong: list[FieldError] = []
+    for one in found:
+        wrong += told(one, body, suggest=len(wrong) < SUGGESTED)
     of_spec = all(isinstance(one.get("ctx", {}).get("error"), SpecError) for one in found)
     detail = "the crawl spec cannot be used" if of_spec else "the request is not valid"
     return Problem(Kind.INVALID, detail, errors=wrong)

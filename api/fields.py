@@ -15,7 +15,7 @@ from api.schemas.items import ITEM_ID
 from api.schemas.model import ANYTHING, KEY_ID, MEMBER_ID, MOMENT, ONE_LINE, RULE_NAME, VISIBLE
 from api.schemas.pages import PAGE_ID
 from shared.domain.crawl import LABEL, LABEL_WORDS
-from shared.domain.meant import did_you_mean
+from shared.domain.meant import did_you_mean, label_meant
 from shared.domain.spec_parse import SpecError, shown
 
 FORMS: Final[Mapping[str, str]] = {
@@ -71,8 +71,9 @@ class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str = ""
 
 
-def told(found: Mapping[str, Any], body: Any = None) -> Iterator[FieldError]:
-    """What the framework found wrong in one place; `body` is the type of the request's body, which knows the fields."""
+def told(found: Mapping[str, Any], body: Any = None, *, suggest: bool = True) -> Iterator[FieldError]:
+    """What the framework found wrong in one place; `body` is the type of the request's body, which knows the fields.
+    `suggest`: look for the field that was perhaps meant by one that there is not."""
     place = found["loc"]
     path = ""
     for part in place[1 if place[:1] == ("body",) else 0 :]:
@@ -82,7 +83,7 @@ def told(found: Mapping[str, Any], body: Any = None) -> Iterator[FieldError]:
     if isinstance(wrong, SpecError):
         yield from (FieldError(joined(path, each.path), each.message, each.hint) for each in wrong.problems)
     elif found["type"] == "extra_forbidden":
-        known = _fields_at(body, place[1:-1])
+        known = _fields_at(body, place[1:-1]) if suggest else []
         hint = did_you_mean(str(place[-1]), known) if known else "remove it"
         yield FieldError(path, "there is no such field", hint)
     else:
@@ -101,7 +102,7 @@ def _told(found: Mapping[str, Any], path: str) -> FieldError:
             return FieldError(path, "is required")
         case "string_pattern_mismatch":
             form = FORMS.get(rule["pattern"], f"the form {rule['pattern']}")
-            hint = _as_label(given) if rule["pattern"] == LABEL else ""
+            hint = label_meant(str(given)) if rule["pattern"] == LABEL else ""
             return FieldError(path, f"expected {form}, got {shown(given)}", hint)
         case "enum" | "literal_error":
             choices = re.findall(r"'([^']*)'", rule["expected"])
@@ -128,12 +129,6 @@ def _told(found: Mapping[str, Any], path: str) -> FieldError:
 def _choice_meant(given: Any, choices: list[str]) -> str:
     hint = did_you_mean(str(given), choices)
     return hint if hint.startswith("did") else ""
-
-
-def _as_label(given: Any) -> str:
-    """The nearest name that can be used."""
-    name = re.sub(r"[^a-z0-9]+", "-", str(given).lower())[:63].strip("-")
-    return f"did you mean {name}?" if name else ""
 
 
 def _fields_at(body: Any, place: tuple[Any, ...]) -> list[str]:

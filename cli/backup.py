@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from cli.backup_folder import EVENTS, ITEMS, KEYS, REPORTS, Manifest, NewBackup, Part, new_backup
+from cli.cluster_folder import ClusterFolder
 from cli.engines import add_engine_flags, broker_of, executing, keys_of, told
-from cli.exits import Exit
+from cli.exits import Environment, Exit
 from cli.hold import held
+from cli.holding import owner_of
 from cli.pace import amount, count
 from cli.reports import read_events, read_items, read_stretch, unread
 from cli.watch import say
@@ -42,6 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     configure_logging("warning", "text")
     settings = told(arguments, os.environ, "database", "nats_url")
+    if arguments.up is not None and owner_of(ClusterFolder(arguments.up).lock_file) is None:
+        raise Environment(
+            f"the cluster of {arguments.up} does not run, and a backup is one of a cluster that runs: start it with "
+            f"`orb up --dir {arguments.up}`, and run the same command again."
+        )
     manifest = asyncio.run(take(settings, arguments.folder.absolute()))
     rows = sum(part.values for part in manifest.tables.values())
     size = sum(part.bytes for part in manifest.parts())

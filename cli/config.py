@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({"role": role, "settings": rows}, indent=2, ensure_ascii=False))
     else:
         print(table(rows))
-    read(KINDS[role], said)
+    read(KINDS[role], said, flags_of(role))
     return Exit.OK
 
 

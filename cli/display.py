@@ -82,7 +82,9 @@ def picture(
 
 def _state(progress: Progress, pace: Pace, elapsed: str, phase: str | None) -> str:
     left = pace.left_s(progress) if progress.state == "running" and phase is None else None
-    return f"{phase or progress.state}  {elapsed}" + (f"  about {clock(left)} left" if left is not None else "")
+    return f"{phase or progress.state}  {elapsed}" + (
+        f"  about {clock(left)} left" if left is not None and left >= 1 else ""
+    )
 
 
 def _facts(progress: Progress, pace: Pace, now: float) -> list[tuple[str, list[str], str]]:

@@ -48,10 +48,10 @@ def gathered(
     return {**by_file, **in_environment(kind, environment), **by_flags}
 
 
-def read(kind: type[Process], said: Mapping[str, Said]) -> Process:
-    """The settings. Usage with all that is missing or wrong."""
+def read(kind: type[Process], said: Mapping[str, Said], flags: Mapping[str, str]) -> Process:
+    """The settings. Usage with all that is missing or wrong; `flags`: by which a setting may be told."""
     try:
-        return settled(kind, said)
+        return settled(kind, said, flags)
     except Unusable as error:
         raise Usage(str(error)) from error
 

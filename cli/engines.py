@@ -64,7 +64,7 @@ def told(arguments: argparse.Namespace, environment: Mapping[str, str], *needed:
         if name not in said:
             flag = flags_of("master")[name]
             raise Usage(f"{name} is not told: say {flag}, or {PREFIX}{name.upper()}.")
-    return read(ClusterMasterSettings, {**_NOBODY, **said})
+    return read(ClusterMasterSettings, {**_NOBODY, **said}, flags_of("master"))
 
 
 def in_folder(folder: ClusterFolder, database: Said | None) -> dict[str, Said]:

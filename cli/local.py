@@ -59,7 +59,7 @@ class LocalRun:
         self._finished = finished
         self._family = Family(watch)
         self._server = EmbeddedServer(folder.nats, inherit=(lock,))
-        self._broker = Engine("broker", self._server)
+        self._broker = Engine("NATS", self._server)
         self._workers = [f"worker-{number}" for number in range(1, workers + 1)]
         self._names = ["master", *self._workers]
 

@@ -33,7 +33,7 @@ from shared.wire.keys import Keys
 
 CLUSTER: Final = "orb"
 ETCD: Final = "etcd"
-BROKER: Final = "broker"
+BROKER: Final = "NATS"
 ELSEWHERE: Final = frozenset(
     f"ORB_{name}"
     for name in (

@@ -119,9 +119,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def master_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClusterMasterSettings:
     """What a master is told. Usage with all that is missing or wrong."""
-    return read(ClusterMasterSettings, gathered("master", flags_of("master"), arguments, environment))
+    flags = flags_of("master")
+    return read(ClusterMasterSettings, gathered("master", flags, arguments, environment), flags)
 
 
 def worker_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClusterWorkerSettings:
     """What a worker is told. Usage with all that is missing or wrong."""
-    return read(ClusterWorkerSettings, gathered("worker", flags_of("worker"), arguments, environment))
+    flags = flags_of("worker")
+    return read(ClusterWorkerSettings, gathered("worker", flags, arguments, environment), flags)

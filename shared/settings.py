@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -224,8 +225,9 @@ def in_environment(kind: type[msgspec.Struct], environment: Mapping[str, str]) -
     }
 
 
-def settled(kind: type[Process], said: Mapping[str, Said]) -> Process:
-    """The settings; Unusable names everything that is missing or wrong, and where it was said."""
+def settled(kind: type[Process], said: Mapping[str, Said], flags: Mapping[str, str] = MappingProxyType({})) -> Process:
+    """The settings; Unusable names everything that is missing or wrong, and where it was said. `flags`: by which a
+    setting may be told beside its variable."""
     values: dict[str, Any] = {}
     problems = []
     for field in msgspec.structs.fields(kind):
@@ -237,7 +239,8 @@ def settled(kind: type[Process], said: Mapping[str, Said]) -> Process:
                 reason = str(error)[:1].lower() + str(error)[1:]
                 problems.append(f"{field.name} ({told.place}): {reason}")
         elif field.required:
-            problems.append(f"{field.name} is not told: set {PREFIX}{field.name.upper()}")
+            how = [*filter(None, (flags.get(field.name),)), f"{PREFIX}{field.name.upper()}"]
+            problems.append(f"{field.name} is not told: {'say' if len(how) > 1 else 'set'} {' or '.join(how)}")
     if problems:
         raise Unusable("the settings cannot be used: " + "; ".join(problems))
     return kind(**values)

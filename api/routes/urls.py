@@ -110,7 +110,7 @@ async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
     in_scope: bool | None = None
     via: str | None = None
     if view is not None:
-        said = why(view, spec, now_ms)
+        said = why(view, spec, now_ms, crawl=name)
     else:
         via, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)
         refused = next((verdict for verdict in verdicts if not verdict.allowed), None)

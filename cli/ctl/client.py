@@ -17,8 +17,9 @@ import httpx
 import msgspec
 
 from cli.ctl.contexts import Access
-from cli.ctl.problems import Problem, Refusal, told
-from cli.exits import Environment, Failed
+from cli.ctl.problems import ANOTHER, Problem, Refusal, told
+from cli.exits import Environment, Failed, Usage
+from shared.domain.crawl import LABEL_WORDS
 from shared.domain.errors import Unusable
 from shared.domain.software import VERSION
 from shared.tls import client_context
@@ -75,8 +76,17 @@ class Answer:
 
 
 def path(*parts: str) -> str:
-    """`/v1/` and the parts, each quoted."""
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+    """`/v1/` and the parts, each quoted. Usage as `segment`."""
+    kinds = ("", *parts)
+    return "/v1/" + "/".join(segment(part, kind.removesuffix("s")) for kind, part in zip(kinds, parts, strict=False))
+
+
+def segment(name: str, kind: str = "") -> str:
+    """The name of a thing, quoted for a path. Usage where it would be another path: none has such a name."""
+    if "/" in name or name in ("", ".", ".."):
+        rule = LABEL_WORDS if kind == "crawl" else "no empty text, has no slash, and is neither . nor .."
+        raise Usage(f"nothing can be called {name!r}: the name of a {kind or 'thing'} is {rule}.")
+    return quote(name, safe="")
 
 
 class Client:
@@ -155,7 +165,9 @@ class Client:
                 try:
                     data = msgspec.json.decode(response.content)
                 except (msgspec.DecodeError, UnicodeDecodeError):
-                    raise Environment(f"{self.server} did not answer with JSON: is it a master of Orbweaver?") from None
+                    raise Environment(
+                        f"{self.server} did not answer with JSON: that is no Orbweaver API; {ANOTHER}."
+                    ) from None
             return Answer(response.status_code, data, response.headers.get("etag"), unsure)
 
     def items(self, at: str, query: Query | None = None, *, limit: int | None = None) -> Iterator[dict[str, Any]]:
@@ -165,7 +177,7 @@ class Client:
             most = PAGE if left is None else min(PAGE, left)
             page = self.get(at, {**(query or {}), "limit": most, "cursor": cursor}).body
             if not isinstance(page, dict) or not isinstance(page.get("items"), list):
-                raise Environment(f"{self.server} did not answer with a list: is it a master of Orbweaver?")
+                raise Environment(f"{self.server} did not answer with a list: that is no Orbweaver API; {ANOTHER}.")
             yield from page["items"][:left]
             left = None if left is None else left - len(page["items"])
             cursor = page.get("next")
@@ -199,7 +211,7 @@ class Client:
                 if wanted.whole or response.status_code >= 400:
                     response.read()
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                unreachable[self.server] = str(error) or "it does not answer"
+                unreachable[self.server] = _unreached(self.server, error)
                 if len(unreachable) == len(self._servers):
                     raise _nobody(unreachable, unsure=unsure) from error
                 self._turn()
@@ -288,9 +300,21 @@ class _Wanted:
 
 
 def _nobody(unreachable: Mapping[str, str], *, unsure: bool) -> Environment:
+    if len(unreachable) == 1 and not unsure:
+        server, why = next(iter(unreachable.items()))
+        if why.startswith(_SPEAKS_HTTP):
+            return Environment(f"{server} {why}.")
     said = "; ".join(f"{server} ({why})" for server, why in unreachable.items())
     more = " An earlier attempt may have been carried out." if unsure else ""
-    return Environment(f"no master answers: {said}.{more}")
+    return Environment(f"no master answers at {said}: is `orb up` running? {ANOTHER}.{more}")
+
+
+def _unreached(server: str, error: Exception) -> str:
+    """Why there is no connection."""
+    why = str(error)
+    if server.startswith("https:") and any(sign in why for sign in _NO_TLS):
+        return f"{_SPEAKS_HTTP}: use http{server.removeprefix('https')}"
+    return why or "it does not answer"
 
 
 def _silent(server: str, error: Exception, method: str, *, certified: bool) -> Exception:
@@ -301,5 +325,10 @@ def _silent(server: str, error: Exception, method: str, *, certified: bool) -> E
         return Environment(f"{server} broke off ({why}).")
     return Failed(f"{server} broke off ({why}): it may have been done, or not; look before you repeat it.")
 
+
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""What OpenSSL, by its version, calls an answer that is none of TLS."""
+
+_SPEAKS_HTTP: Final = "speaks http, not https"
 
 _LOOPBACK: Final = ("all://127.0.0.1", "all://localhost", "all://[::1]")

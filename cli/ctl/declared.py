@@ -1,12 +1,17 @@
 """What files declare: crawls, as `get -o yaml` shows them, as REST takes them, or as `orb crawl --spec` reads them."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cli.ctl.problems import WrongField
 from cli.exits import Usage
 from cli.written import documents, text_of
+from shared.domain.crawl import LABEL, LABEL_WORDS
+from shared.domain.meant import label_meant
+from shared.domain.spec_parse import shown
 
 _READ_ONLY: Final = frozenset(
     (
@@ -51,6 +56,13 @@ def read(files: Iterable[str], stdin: Iterable[str]) -> list[Declared]:
             raise Usage(f"the crawl {crawl.name!r} is declared twice: in {seen[crawl.name]} and in {crawl.source}.")
         seen[crawl.name] = crawl.source
     return found
+
+
+def misnamed(crawl: Declared) -> WrongField | None:
+    """What is wrong with its name, as a master says it: the name of a PUT is in its path, where not all can stand."""
+    if re.fullmatch(LABEL, crawl.name):
+        return None
+    return WrongField("name", f"expected {LABEL_WORDS}, got {shown(crawl.name)}", label_meant(crawl.name))
 
 
 def _texts(name: str, stdin: Iterable[str]) -> Iterator[tuple[str, str]]:

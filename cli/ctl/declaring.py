@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cli.ctl.cells import NONE, shown
 from cli.ctl.client import Answer, Client, path
-from cli.ctl.declared import Declared, read
+from cli.ctl.declared import Declared, misnamed, read
 from cli.ctl.desk import Desk, Verbs
 from cli.ctl.problems import Problem, Refusal
 from cli.exits import Exit, Usage
@@ -73,6 +73,8 @@ def _apply(desk: Desk, arguments: argparse.Namespace) -> int:
 
 def _plan(client: Client, crawl: Declared) -> Mapping[str, Any]:
     with _Sourced(crawl):
+        if (wrong := misnamed(crawl)) is not None:
+            raise Refusal(Problem(422, "invalid", "the request is not valid", errors=(wrong,)))
         plan: Mapping[str, Any] = client.ask("POST", path("crawls", crawl.name, "plan"), body=crawl.body).body
         return plan
 

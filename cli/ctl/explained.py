@@ -93,7 +93,7 @@ def lag_sections(body: Mapping[str, Any], now: Now) -> list[Section]:
     for name, queue in body.items():
         if not isinstance(queue, dict):
             if queue is None:
-                rows.append((name.replace("_", " "), "not known: the broker does not answer"))
+                rows.append((name.replace("_", " "), "not known: NATS does not answer"))
             continue
         many = f"{count(queue['count'])}{' or more' if queue.get('at_least') else ''}"
         oldest = queue.get("oldest_s")

@@ -19,6 +19,13 @@ _LOGIN: Final = (
 )
 
 
+ANOTHER: Final = "--server or ORB_SERVER names another"
+"""What to do where something else than a master is asked."""
+
+_NO_API: Final = (404, 405, 501)
+"""What a server of other things says, in HTML; other pages may be those of a proxy before a master."""
+
+
 @dataclass(frozen=True, slots=True)
 class WrongField:
     """One thing wrong with what was sent."""
@@ -74,6 +81,8 @@ def told(status: int, headers: Mapping[str, str], content: bytes, now_s: float) 
     except (msgspec.DecodeError, UnicodeDecodeError):
         body = None
     if not isinstance(body, dict):
+        if status in _NO_API and content.lstrip().startswith(b"<"):
+            return Problem(status, "", f"the server answered {_phrase(status)}: that is no Orbweaver API", ANOTHER)
         text = " ".join(content[:_SHOWN].decode("utf-8", "replace").split())
         return Problem(status, "", f"the server answered {_phrase(status)}: {text}".rstrip(": "), retry_after_s=retry)
     kind = str(body.get("type", ""))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final, assert_never
 
-from cli.ctl.client import Client, Query, path
+from cli.ctl.client import Client, Query, path, segment
 from cli.ctl.desk import Desk, Verbs
 from cli.ctl.explained import cluster_sections, crawl_sections, explanation, lag_sections, sections_of, stats_sections
 from cli.ctl.problems import Problem, Refusal
@@ -160,7 +160,7 @@ def _single(client: Client, resource: Resource, at: str, name: str) -> Mapping[s
         base, _, parameter = resource.single.partition("?")
         found = client.get(at + base.removeprefix(resource.path), {parameter.rstrip("="): url_of(name)}).body
     else:
-        found = client.get(f"{at}/{path(name).removeprefix('/v1/')}").body
+        found = client.get(f"{at}/{segment(name, resource.one)}").body
     row: Mapping[str, Any] = found
     return row
 
@@ -177,7 +177,7 @@ def _path(resource: Resource, crawl: str | None) -> str:
         return resource.path
     if crawl is None:
         raise Usage(f"say of which crawl: `orb ctl get {resource.name} --crawl CRAWL`.")
-    return resource.path.replace("{crawl}", path(crawl).removeprefix("/v1/"))
+    return resource.path.replace("{crawl}", segment(crawl, "crawl"))
 
 
 def _query(resource: Resource, arguments: argparse.Namespace) -> Query:

@@ -111,8 +111,11 @@ def meaning(reason: str) -> Meaning:
     return Meaning(reason.replace("_", " "), reason.replace("_", " "))
 
 
-def why(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
-    """Sentences that say what the URL's state is, why, and what applies to it now."""
+def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, crawl: str | None = None) -> list[str]:
+    """Sentences that say what the URL's state is, why, and what applies to it now.
+
+    `crawl`: the crawl's name in a cluster, where what failed is tried again by a verb; None for that of one command.
+    """
     fetch = view.fetch
     match view.state:
         case UrlState.QUEUED:
@@ -135,7 +138,7 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
             said = [f"It failed for good: {_reason(view)}."]
             if view.reason == HOST_UNREACHABLE and view.host.last_failure:
                 said.append(f"The host's last failure: {view.host.last_failure}.")
-            if (advice := meaning(view.reason or "").advice) and view.reason:
+            if (advice := _advice(view.reason, crawl)) and view.reason:
                 said.append(f"What can be done: {advice}.")
         case UrlState.EXCLUDED:
             found = meaning(view.reason or "unknown")
@@ -189,6 +192,12 @@ def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int]) -
 def moment(ms: int) -> str:
     """ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _advice(reason: str | None, crawl: str | None) -> str:
+    if reason == HOST_UNREACHABLE and crawl is not None:
+        return f"`orb ctl retry-failed {crawl}` tries it again once the host can be reached"
+    return meaning(reason or "").advice
 
 
 def _reason(view: UrlView) -> str:

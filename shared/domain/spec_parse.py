@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import FieldInfo, fields
 
 from shared.domain.crawl import LABEL_WORDS, CrawlSpec
-from shared.domain.meant import did_you_mean
+from shared.domain.meant import SUGGESTED, did_you_mean
 from shared.domain.spec_rules import Problem, checked
 from shared.domain.url import canonicalize
 
@@ -79,11 +79,10 @@ def _build(cls: type[_S], data: object, path: str, problems: list[Problem]) -> _
         return None
     before = len(problems)
     known = {field.name: field for field in fields(cls)}
-    problems.extend(
-        Problem(_join(path, name), "there is no such field", did_you_mean(str(name), known))
-        for name in data
-        if name not in known
-    )
+    for name in data:
+        if name not in known:
+            hint = did_you_mean(str(name), known) if len(problems) < SUGGESTED else ""
+            problems.append(Problem(_join(path, name), "there is no such field", hint))
     values: dict[str, Any] = {}
     for name, field in known.items():
         if name in data:
@@ -121,7 +120,7 @@ def _value(field: FieldInfo, value: object, path: str, problems: list[Problem]) 
     try:
         return msgspec.convert(value, field.type)
     except msgspec.ValidationError as error:
-        problems.append(_problem(str(error), field.type, value, path))
+        problems.append(_problem(str(error), field.type, value, path, suggest=len(problems) < SUGGESTED))
         return msgspec.UNSET
 
 
@@ -137,14 +136,14 @@ def _section(annotation: Any) -> tuple[type[msgspec.Struct] | None, type | None]
     return None, None
 
 
-def _problem(text: str, annotation: Any, value: object, path: str) -> Problem:
+def _problem(text: str, annotation: Any, value: object, path: str, *, suggest: bool) -> Problem:
     """msgspec's words in ours; `value` is what stood at `path`."""
     expected, _, where = text.removesuffix("`").partition(" - at `$")
     if match := re.fullmatch(r"\[(\d+)\]", where):
         path, value = path + where, value[int(match[1])]  # type: ignore[index]  # it was a list
     if expected.startswith("Invalid enum value"):
         choices = [str(member.value) for member in _enum_of(annotation)]
-        hint = did_you_mean(str(value), choices)
+        hint = did_you_mean(str(value), choices) if suggest else ""
         return Problem(path, f"expected one of {', '.join(choices)}, got {shown(value)}", hint)
     form = _HINTS.get(path.rpartition(".")[2], "")
     expected, _, pattern = expected.partition(", got ")[0].partition(" matching regex")

@@ -264,7 +264,7 @@ def test_processes_that_die_are_started_again(web: Served, tmp_path: Path) -> No
         said, beside = run.communicate(timeout=WAIT_S)
         assert run.returncode == 0, beside
     assert json.loads(said)["end"] == "finished"
-    for name in ("worker-1", "master", "broker"):
+    for name in ("worker-1", "master", "NATS"):
         assert f"{name} was killed by SIGKILL; it is started again" in beside
     whole(out, served, SLOW)
 

@@ -141,7 +141,7 @@ def test_every_process_that_dies_is_started_again_and_told_of(web: Served, tmp_p
         up.child("worker-2").terminate()
         finished(up)
         whole(up, served)
-        for name in ("worker-1", "master-1", "broker", "etcd"):
+        for name in ("worker-1", "master-1", "NATS", "etcd"):
             assert f"orb: {name} was killed by SIGKILL; it is started again" in up.errors()
         assert "orb: worker-2 ended with status 0; it is started again" in up.errors()
         up.until(lambda: len(up.ask("GET", "/v1/workers").json()["items"]) == 2, "both workers are back")

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.domain import meant
 from shared.domain.crawl import (
     SLOTS_WITHOUT_DELAY,
     CrawlSpec,
@@ -18,6 +19,7 @@ from shared.domain.crawl import (
     spec_digest,
     user_agent,
 )
+from shared.domain.meant import SUGGESTED
 from shared.domain.patterns import pattern_problem
 from shared.domain.spec_parse import SpecError, parse_spec
 
@@ -223,3 +225,28 @@ def test_patterns_that_can_take_exponential_time_are_refused(pattern: str) -> No
 )
 def test_ordinary_patterns_are_taken(pattern: str) -> None:
     assert pattern_problem(pattern) is None
+
+
+def test_no_more_than_some_of_many_wrong_names_are_guessed_at() -> None:
+    """The rest is told without a guess, for each costs time."""
+    many = {f"sead{number}": 1 for number in range(500)}
+    with pytest.raises(SpecError) as refused:
+        parse_spec({"seeds": ["http://a.test/"], **many})
+    hints = [problem.hint for problem in refused.value.problems]
+    assert len(hints) == 500
+    assert all(hints[:SUGGESTED])
+    assert not any(hints[SUGGESTED:])
+
+
+def test_a_name_much_longer_than_any_there_is_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def close(name: str, *_: object, **__: object) -> list[str]:
+        compared.append(name)
+        return []
+
+    monkeypatch.setattr(meant, "get_close_matches", close)
+    assert meant.nearest("s" * 100_000, ["seeds", "scope"]) is None
+    assert compared == []
+    assert meant.nearest("seed", ["seeds", "scope"]) is None
+    assert compared == ["seed"]

@@ -1,13 +1,15 @@
 """What is asked again, of whom, and what is not: nothing that may have been done is done twice."""
 
+import http.server
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
-from cli.ctl.client import Trouble, path, waits
+from cli.ctl.client import Client, Trouble, path, waits
 from cli.ctl.contexts import Access
 from cli.ctl.problems import Refusal
 from cli.exits import Environment, Failed
@@ -129,8 +131,34 @@ def test_the_key_goes_with_every_request_and_is_shown_nowhere() -> None:
 
 
 def test_what_is_no_json_is_said_to_come_from_no_master() -> None:
-    with pytest.raises(Environment, match="did not answer with JSON"):
+    with pytest.raises(Environment, match="did not answer with JSON: that is no Orbweaver API"):
         Masters([httpx.Response(200, text="<html>")]).client().get("/v1/x")
+
+
+def test_where_nobody_answers_it_is_said_what_to_look_at() -> None:
+    with pytest.raises(Environment) as ended:
+        Masters([REFUSED]).client().get("/v1/x")
+    assert str(ended.value) == (
+        "no master answers at http://m1 (Connection refused): is `orb up` running? "
+        "--server or ORB_SERVER names another."
+    )
+
+
+def test_https_is_told_apart_where_the_server_speaks_http() -> None:
+    class Plain(http.server.BaseHTTPRequestHandler):
+        def log_message(self, format: str, *told: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Plain) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        try:
+            at = f"127.0.0.1:{server.server_port}"
+            with Client(Access((f"https://{at}",))) as client, pytest.raises(Environment) as ended:
+                client.get("/v1/x")
+        finally:
+            server.shutdown()
+            serving.join()
+    assert str(ended.value) == f"https://{at} speaks http, not https: use http://{at}."
 
 
 def test_what_is_no_list_and_what_leads_elsewhere_is_said() -> None:
@@ -154,4 +182,4 @@ def test_the_public_api_is_all_that_is_used() -> None:
 
 
 def test_names_are_quoted_into_paths() -> None:
-    assert path("crawls", "a/b?c#d", "urls") == "/v1/crawls/a%2Fb%3Fc%23d/urls"
+    assert path("crawls", "a b?c#d%", "urls") == "/v1/crawls/a%20b%3Fc%23d%25/urls"

@@ -140,5 +140,5 @@ def test_what_waits_is_told_with_the_age_of_the_oldest() -> None:
     assert Masters([httpx.Response(200, json=lag)]).run("lag", "docs") == (
         "due urls          35,000 or more, the oldest for 4s\n"
         "shards pending    0\n"
-        "reports pending   not known: the broker does not answer\n"
+        "reports pending   not known: NATS does not answer\n"
     )

@@ -62,6 +62,13 @@ def test_what_others_than_masters_answer_is_told_as_it_is(response: httpx.Respon
     assert len(said) < 400
 
 
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_the_page_of_another_server_is_one_sentence(status: int) -> None:
+    said = sentence(read(httpx.Response(status, text="\n<!DOCTYPE html>\n<p>Error code explanation")))
+    assert said.endswith(": that is no Orbweaver API; --server or ORB_SERVER names another")
+    assert "<" not in said
+
+
 def test_both_forms_of_retry_after_are_understood() -> None:
     def after(value: str) -> float | None:
         return read(problem(503, "x", headers={"Retry-After": value}), now_s=1_700_000_000.0).retry_after_s

@@ -17,6 +17,7 @@ from cli.ctl.output import Output
 from cli.ctl.resources import RESOURCES
 from cli.ctl.tending import with_values
 from cli.exits import Exit, Failed, Usage
+from shared.domain.crawl import LABEL_WORDS
 from tests.support.masters import Masters, Say, listing, problem
 
 BROKEN = httpx.ReadError("cut")
@@ -44,6 +45,16 @@ def test_a_list_that_is_refused_leaves_nothing_on_stdout(form: str) -> None:
     assert out.getvalue() == ""
     assert Output(form, out=out).items(keys, []) == 0
     assert yaml.safe_load(out.getvalue())["items"] == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".", ""])
+def test_a_name_that_would_be_another_path_is_refused_before_anything_is_asked(name: str) -> None:
+    for words in (("get", "crawl", name), ("pause", name), ("get", "urls", "--crawl", name), ("delete", "crawl", name)):
+        masters = Masters([])
+        with pytest.raises(Usage) as refused:
+            masters.run(*words)
+        assert f"nothing can be called {name!r}: the name of a crawl is {LABEL_WORDS}" in str(refused.value)
+        assert masters.asked == []
 
 
 @pytest.mark.parametrize("words", [("--key", "K", "get", "crawls"), ("get", "crawls", "--key", "K")])
@@ -169,6 +180,18 @@ def test_nothing_is_applied_where_one_of_several_is_wrong(three: str) -> None:
     with pytest.raises(Usage, match=r"crawls.yaml, document 2: crawl b: the crawl spec cannot be used:\n  spec.x"):
         masters.run("apply", "-f", three)
     assert [each.url.path for each in masters.asked] == ["/v1/crawls/a/plan", "/v1/crawls/b/plan"]
+
+
+def test_apply_tells_a_name_that_no_crawl_can_have_as_create_does_and_asks_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"name": "a/b", "spec": {}}')
+    masters = Masters([])
+    with pytest.raises(Usage) as refused:
+        masters.run("apply", "-f", str(file))
+    said = str(refused.value)
+    assert f"a.json: crawl a/b: the request is not valid:\n  name: expected {LABEL_WORDS}, got 'a/b'" in said
+    assert "did you mean a-b?" in said
+    assert masters.asked == []
 
 
 def test_an_apply_whose_answer_was_lost_still_says_what_it_did(tmp_path: Path) -> None:

@@ -160,7 +160,8 @@ def test_members_can_be_started_with_their_settings_and_speak_tls_to_all(name: s
     file = mounted(service, path)
     assert file is not None
     environment = {**service["environment"], "ORB_CONFIG": str(file)}
-    settings = read(KINDS[role], gathered(role, flags_of(role), argparse.Namespace(), environment))
+    flags = flags_of(role)
+    settings = read(KINDS[role], gathered(role, flags, argparse.Namespace(), environment), flags)
     said = {field: str(getattr(settings, field)) for field in settings.__struct_fields__}
     assert all(endpoint.startswith("https://") for endpoint in said["etcd"].split(","))
     assert all(endpoint.startswith("tls://") for endpoint in said["nats_url"].split(","))

@@ -3,6 +3,7 @@
 import io
 import sys
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -118,3 +119,13 @@ def test_a_terminal_that_is_gone_ends_the_display_and_not_the_run(monkeypatch: p
     live.note("nobody hears this")
     live.phase("stopping")
     live.close()
+
+
+def test_a_line_that_is_as_good_as_finished_says_nothing_of_time_left() -> None:
+    pace = Pace(0.0, Budget(max_seconds=60))
+    for active_ms, told in ((30_000, True), (59_500, False), (60_000, False)):
+        progress = msgspec.structs.replace(BUSY, active_ms=active_ms)
+        console = Console(file=io.StringIO(), width=200)
+        with console.capture() as captured:
+            console.print(picture("docs", progress, pace, 65.0, 109))
+        assert (" left" in captured.get().splitlines()[0]) is told

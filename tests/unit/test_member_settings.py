@@ -108,8 +108,8 @@ def test_everything_that_is_wrong_is_told_with_the_place_where_it_was_said(tmp_p
         "id (ORB_ID): ",
         "partitions (--partitions): expected `int` >= 1",
         f"member_ttl_s ({path}:2): ",
-        "nats_url is not told: set ORB_NATS_URL",
-        "database is not told: set ORB_DATABASE",
+        "nats_url is not told: say --nats or ORB_NATS_URL",
+        "database is not told: say --database or ORB_DATABASE",
     ):
         assert part in said
 
@@ -206,7 +206,7 @@ def test_what_is_missing_is_shown_as_missing_and_is_an_error_in_the_end(
     rows = {row["name"]: row for row in json.loads(out)["settings"]}
     assert rows["etcd"] == {"name": "etcd", "value": None, "origin": "missing", "place": "", "hot": False}
     assert rows["grant_s"]["hot"]
-    assert "etcd is not told: set ORB_ETCD" in err
+    assert "etcd is not told: say --etcd or ORB_ETCD" in err
 
 
 @pytest.mark.parametrize("name", ["", "-m1", "m/1", "m" * 65])

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from shared.domain.crawl_state import CANCELLED, Standing
+from shared.domain.explain import why
+from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.frontier import CrawlState, UrlState
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.ledger import Counters
@@ -32,6 +34,15 @@ def view(state: UrlState, **more: Any) -> UrlView:
         "http://a.test/x", Fingerprint(bytes(16)), state, None, 1, 0, 0, 0, 0, None, HOST, None, ("http://a.test/",), ()
     )
     return replace(known, **more)
+
+
+def test_what_to_do_about_a_host_that_was_given_up_is_said_for_where_the_crawl_is() -> None:
+    spec = parse_spec({"seeds": ["http://a.test/"]})
+    lost = view(UrlState.FAILED, reason=HOST_UNREACHABLE)
+    alone, in_cluster = " ".join(why(lost, spec, NOW_MS)), " ".join(why(lost, spec, NOW_MS, crawl="docs"))
+    assert "--fresh" in alone
+    assert "`orb ctl retry-failed docs`" in in_cluster
+    assert "--fresh" not in in_cluster
 
 
 def judged(
