@@ -117,7 +117,7 @@ class Shortages:
 def told(place: Place, level: Level, marks: Watermarks) -> str:
     """How full a place is, and when it has room again."""
     if level.refused and place is Place.NATS:
-        return "NATS answers and stores nothing: restart nats-server once its disk has room"
+        return "NATS answers and stores nothing: see that most of its servers are up, restart one whose disk was full"
     if level.refused:
         return f"{_NAMES[place]} takes no more, as its disk is full; it goes on by itself when there is room"
     if place is Place.MEMORY:
