@@ -41,6 +41,6 @@ def test_after_a_while_it_is_tried_again_and_one_failure_says_so_then() -> None:
 def test_who_is_held_by_it_is_told_what_to_do() -> None:
     shortages = Shortages()
     shortages.observe(Place.NATS, Level(0, 0, refused=True), OF_STORAGE)
-    assert "restart nats-server" in (shortages.reason or "")
+    assert "restart one whose disk was full" in (shortages.reason or "")
     shortages.observe(Place.NATS, Level(0, 0), OF_STORAGE)
     assert shortages.reason is None
