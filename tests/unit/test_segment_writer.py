@@ -143,7 +143,7 @@ def test_who_syncs_between_the_end_of_a_commit_and_its_booking_waits_for_that(
     store: MemorySegments, run: Callable[[Coroutine[Any, Any, None]], None]
 ) -> None:
     """To ask again and again whether it is booked would never let the loop book it: the worker stood still for good,
-    one core busy (seen in one of some forty crawls of 17,417 pages)."""
+    one core busy (seen in 4 of some 80 crawls of 17,417 pages)."""
 
     async def body() -> None:
         archive = opened(store)
