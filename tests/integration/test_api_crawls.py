@@ -1,32 +1,15 @@
 """Crawls over REST: declared, changed by several at once, paged, started and stopped."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from shared.domain.access import Role
-from tests.support.api import SPEC, Api, api, problem
+from tests.support.api import SPEC, Api, Story, api, problem
+from tests.support.api import told as told
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
-
-Story = Callable[[Api], Awaitable[None]]
-
-
-@pytest.fixture
-def told(tmp_path: Path) -> Callable[[Story], None]:
-    """Runs a story against an API of its own."""
-
-    def tell(story: Story) -> None:
-        async def run() -> None:
-            async with api(tmp_path / "crawl.db") as served:
-                await story(served)
-
-        asyncio.run(run())
-
-    return tell
 
 
 def test_a_crawl_is_created_shown_and_named_by_its_etag(told: Callable[[Story], None]) -> None:

@@ -1,10 +1,8 @@
 """What is wrong with a request is told all at once, in words, each with its place and what to do."""
 
-import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,23 +11,8 @@ from api.deps import STRONG_TAG
 from api.fields import FORMS
 from api.http import application
 from shared.domain.access import Role
-from tests.support.api import Api, api, problem
-
-Story = Callable[[Api], Awaitable[None]]
-
-
-@pytest.fixture
-def told(tmp_path: Path) -> Callable[[Story], None]:
-    """Runs a story against an API of its own."""
-
-    def tell(story: Story) -> None:
-        async def run() -> None:
-            async with api(tmp_path / "crawl.db") as served:
-                await story(served)
-
-        asyncio.run(run())
-
-    return tell
+from tests.support.api import Api, Story, problem
+from tests.support.api import told as told
 
 
 def wrongs(body: dict[str, Any]) -> dict[str, tuple[str, str]]:

@@ -1,13 +1,15 @@
 """The REST API over a real database, asked in process, as the holders of keys of every role."""
 
+import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import pytest
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
@@ -187,6 +189,23 @@ async def issued(catalog: SqlCatalog) -> dict[Role, str]:
         key_id, keys[role] = new_key()
         await catalog.add_key(ApiKey(key_id, role, role, digest_of(keys[role]), 0, "test"), actor=SOMEONE)
     return keys
+
+
+Story = Callable[[Api], Awaitable[None]]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[[Story], None]:
+    """Runs a story against an API of its own."""
+
+    def tell(story: Story) -> None:
+        async def run() -> None:
+            async with api(tmp_path / "crawl.db") as served:
+                await story(served)
+
+        asyncio.run(run())
+
+    return tell
 
 
 def problem(response: httpx.Response, status: int, kind: str) -> dict[str, Any]:
