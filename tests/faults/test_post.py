@@ -62,6 +62,7 @@ def test_letters_that_nobody_can_read_reach_every_partition_and_are_counted_and_
     asyncio.run(before_a_post_listens(small))
     with closing(Post(small.endpoint)) as post:
         asyncio.run(before())
+        post.wait_for(2)
         post.corrupt(7)
         assert len(post.unreadable) == PARTITIONS * 2 * 3
         post.repeat(7)

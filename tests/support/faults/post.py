@@ -4,8 +4,9 @@ nobody can read, letters that come again and in another order, and a store witho
 import asyncio
 import random
 import threading
+import time
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 KEPT: Final = 400
 """Of the latest letters: those that come again."""
+PATIENCE_S: Final = 30.0
+"""For letters that must come."""
 _BALLAST: Final = "BALLAST"
 _PIECE: Final = bytes(1 << 19)
 _ANSWER_S: Final = 2.0
@@ -56,6 +59,18 @@ class Post:
         self._thread.join()
         self._loop.close()
 
+    def wait_for(self, letters: int) -> None:
+        """Until so many have come: the broker passes them on after it answered their publisher.
+
+        Raises:
+            TimeoutError: Fewer came within `PATIENCE_S`.
+        """
+        until = time.monotonic() + PATIENCE_S
+        while len(self._seen) < letters:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{len(self._seen)} of {letters} letters came within {PATIENCE_S} s")
+            time.sleep(0.01)
+
     # --- what is done -------------------------------------------------------------------------------------------------
 
     def corrupt(self, draw: int) -> None:
@@ -66,9 +81,8 @@ class Post:
 
     def repeat(self, draw: int) -> None:
         """Publish the latest letters again, in a drawn order."""
-        letters = list(self._seen)
-        random.Random(draw).shuffle(letters)
-        self._run(self._again(letters))
+        drawn = random.Random(draw)
+        self._run(self._again(drawn))
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -94,6 +108,7 @@ class Post:
         )
         for subject in (*REPORT_SUBJECTS, visits_filter(POOL)):
             await client.subscribe(subject, cb=self._heard)
+        await client.flush()  # the server answers once it has the subscriptions: what is published from here on comes
         return client
 
     async def _heard(self, message: Msg) -> None:
@@ -116,7 +131,9 @@ class Post:
             if await self._published(f"{subject}.{_OCCUPIED_SLOT}", noise, unique=drawn.randbytes(8).hex()):
                 self.noise.append(noise)
 
-    async def _again(self, letters: Sequence[tuple[str, bytes]]) -> None:
+    async def _again(self, drawn: random.Random) -> None:
+        letters = list(self._seen)
+        drawn.shuffle(letters)
         for subject, data in letters:
             if data not in self.unreadable and await self._published(subject, data, unique=None):
                 self.repeated += 1
