@@ -36,6 +36,7 @@ from shared.domain.watermarks import Place
 from shared.ports.rationing import Gauge, refusing
 from shared.ports.retrying import until_answered
 from shared.settings import ClusterMasterSettings, MasterSettings, from_environment, listed
+from shared.stalls import ending_where_it_stands
 from shared.supervise import Tasks, failpoint_of, until_stopped
 from shared.telemetry import configure_logging
 from shared.tls import ClientTls, TlsSettings, following, server_tls
@@ -69,7 +70,8 @@ async def _until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Corout
         loop.add_signal_handler(number, stop.set)
     code = 0
     try:
-        await until_stopped(work(stop, up), stop, up)
+        with ending_where_it_stands(SystemClock()):
+            await until_stopped(work(stop, up), stop, up)
     except* Unusable as group:
         log.error("master.unusable", error="; ".join(map(str, single(group))))
         code = 4

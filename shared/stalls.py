@@ -16,6 +16,11 @@ from shared.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 
+STALLED_S: Final = 5.0
+DEAD_S: Final = 60.0
+"""A member whose loop stands still for so long says where; and for so much longer, ends as if by kill -9. What it had
+is others' by then, and it would neither work again nor hear that it is told to stop."""
+
 _EVERY_S: Final = 0.25
 _FRAMES: Final = 8
 _LOOKS: Final = 60
@@ -94,6 +99,21 @@ class StallWatch:
                     return
             self._dead()
         sign.wait()
+
+
+@contextmanager
+def ending_where_it_stands(clock: Clock) -> Iterator[None]:
+    """For the block, the process of this loop ends where the loop does nothing any more (`STALLED_S`, `DEAD_S`)."""
+    with StallWatch(clock, _stood, least_s=STALLED_S, dead_s=DEAD_S).watching():
+        yield
+
+
+def _stood(seconds: float) -> None:
+    log.warning("loop.stood_still", seconds=round(seconds, 1))
+
+
+def unsaid(_: str) -> None:
+    """Where a loop stands is said by another watch of it."""
 
 
 def _where(thread: int) -> str:

@@ -32,7 +32,7 @@ from shared.ports.broker import Broker
 from shared.ports.fetcher import Fetcher
 from shared.ports.specs import SpecSource
 from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environment, listed
-from shared.stalls import StallWatch
+from shared.stalls import ending_where_it_stands
 from shared.supervise import Tasks, failpoint_of, until_stopped
 from shared.telemetry import configure_logging, set_log_level
 from shared.tls import following, server_tls
@@ -61,11 +61,6 @@ log = structlog.get_logger(__name__)
 
 DRAINED: Final = 0
 UNUSABLE: Final = 4
-
-STALLED_S: Final = 5.0
-DEAD_S: Final = 60.0
-"""A worker whose loop stands still for so long says where; and for so much longer, ends as if by kill -9. Its visits
-are others' by then, and it would neither work again nor hear that it is told to stop."""
 
 
 class Stop:
@@ -331,14 +326,10 @@ def serve(settings: WorkerSettings) -> int:
 
     async def until_signalled() -> int:
         stop = Stop()
-        with StallWatch(SystemClock(), _stood, least_s=STALLED_S, dead_s=DEAD_S).watching(), stop.signals():
+        with ending_where_it_stands(SystemClock()), stop.signals():
             return await run(settings, stop)
 
     return uvloop.run(until_signalled())
-
-
-def _stood(seconds: float) -> None:
-    log.warning("loop.stood_still", seconds=round(seconds, 1))
 
 
 if __name__ == "__main__":

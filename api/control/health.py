@@ -14,7 +14,7 @@ import structlog
 
 from shared.domain.errors import Permanent, Transient, Unusable
 from shared.ports.clock import Clock
-from shared.stalls import StallWatch
+from shared.stalls import StallWatch, unsaid
 from shared.supervise import Tasks
 
 log = structlog.get_logger("orb.control")
@@ -134,7 +134,7 @@ class Health:
 
     async def run(self) -> None:
         """Until cancelled."""
-        watch = StallWatch(self._clock, self._stood_still, least_s=self._rules.stalled_s / 2)
+        watch = StallWatch(self._clock, self._stood_still, least_s=self._rules.stalled_s / 2, stuck=unsaid)
         async with Tasks() as tasks:
             for engine, probe in self._probes.items():
                 tasks.start(f"health.{engine}", self._attend(engine, probe))

@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from shared.adapters.local.clock import SystemClock
 from shared.stalls import StallWatch
 
@@ -99,3 +101,41 @@ asyncio.run(main())
     assert ended.returncode == -signal.SIGKILL
     assert "loop.stands_still" in ended.stdout, "it says where"
     assert "loop.given_up" in ended.stdout
+
+
+MASTER = """
+import uvloop
+import api.main
+
+async def work(stop, up):
+    circles()
+
+uvloop.run(api.main._until_signalled(work))
+"""
+WORKER = """
+import workers.main
+from shared.settings import WorkerSettings
+
+async def run(settings, stop):
+    circles()
+
+workers.main.run = run
+workers.main.serve(WorkerSettings(id="w-1", dir="/nowhere", nats_url="nats://127.0.0.1:1"))
+"""
+
+
+@pytest.mark.parametrize("member", [MASTER, WORKER], ids=["master", "worker"])
+def test_a_member_whose_loop_runs_in_circles_ends_so_that_it_is_started_again(member: str) -> None:
+    sooner = """
+from shared import stalls
+
+stalls.STALLED_S, stalls.DEAD_S = 0.2, 0.5
+
+def circles():
+    while True:
+        pass
+"""
+    code = sooner + member
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert "in circles" in ended.stdout + ended.stderr, "it says where"
