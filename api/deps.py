@@ -56,7 +56,7 @@ class Services:
     values that it runs with now, `registry` its metrics. `archive` is None where it was not told where the archive is;
     `exports` are those under way, `shown` the crawls that were shown last; a body may have `body_bytes`. `overview` and
     `backlog` see the whole of what waits, `events` what happened; `telling` takes what happens here; `held` says why
-    this master takes on nothing new, None while it does."""
+    this master takes on nothing new, None while it does. `longest_grant_s` and `ack_wait_s` are those of its owners."""
 
     catalog: Catalog
     broker: Broker
@@ -76,6 +76,7 @@ class Services:
     tuning: Callable[[], MasterTuning] = MasterTuning
     wanted: Callable[[], Wanted] = lambda: NOTHING_SAID
     longest_grant_s: float = 30.0
+    ack_wait_s: float = 30.0
     held: Callable[[], str | None] = lambda: None
     registry: "CollectorRegistry | None" = None
     archive: PageArchive | None = None

@@ -244,6 +244,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
             tuning=master.tuning,
             wanted=master.wanted,
             longest_grant_s=settings.grant_s,
+            ack_wait_s=settings.ack_wait_s,
             held=lambda: master.rationing.reason,
         )
         client = await stack.enter_async_context(leaders_client(others.context))

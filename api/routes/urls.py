@@ -110,7 +110,7 @@ async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
     in_scope: bool | None = None
     via: str | None = None
     if view is not None:
-        said = why(view, spec, now_ms, crawl=name)
+        said = why(view, spec, now_ms, crawl=name, regained_s=around.regained_s)
     else:
         via, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)
         refused = next((verdict for verdict in verdicts if not verdict.allowed), None)
@@ -145,6 +145,7 @@ async def _around(
         robots=await _robots(served, location.url),
         workers=sum(worker.pool == spec.pool and not worker.draining for worker in workers),
         held=served.roster.held(spec.pool, served.clock.elapsed()),
+        regained_s=served.longest_grant_s + served.ack_wait_s,
     )
 
 

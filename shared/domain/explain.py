@@ -97,6 +97,11 @@ def counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def given_again(regained_s: float) -> str:
+    """What becomes of URLs that are with a worker, should it be dead: nobody knows that sooner."""
+    return f"should that worker have died, it is all given out again within about {regained_s:g} s of its death"
+
+
 def meaning(reason: str) -> Meaning:
     """What a failure kind, exclusion reason or `http_404`-like reason means."""
     found = _MEANINGS.get(reason)
@@ -111,10 +116,13 @@ def meaning(reason: str) -> Meaning:
     return Meaning(reason.replace("_", " "), reason.replace("_", " "))
 
 
-def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, crawl: str | None = None) -> list[str]:
+def why(
+    view: UrlView, spec: CrawlSpec, now_ms: int, *, crawl: str | None = None, regained_s: float | None = None
+) -> list[str]:
     """Sentences that say what the URL's state is, why, and what applies to it now.
 
     `crawl`: the crawl's name in a cluster, where what failed is tried again by a verb; None for that of one command.
+    `regained_s`: after which what is with a worker that died is given out again, where that is known.
     """
     fetch = view.fetch
     match view.state:
@@ -122,6 +130,11 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, crawl: str | None = None
             said = [f"It waits in the queue of {view.host.host}, which has {counted(view.host.queued, 'URL')} queued."]
             if view.reason == "depth":
                 said.append("It was fetched before and is queued again: a shorter way to it was found.")
+            if view.host.leased and regained_s is not None:
+                said.append(
+                    f"{counted(view.host.leased, 'URL')} of that host {'is' if view.host.leased == 1 else 'are'} with "
+                    f"workers now: {given_again(regained_s)}."
+                )
             said += _waits(view, spec, now_ms)
         case UrlState.WAITING:
             said = [
@@ -131,7 +144,8 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, crawl: str | None = None
             said += _waits(view, spec, now_ms)
         case UrlState.LEASED:
             since = "" if view.leased_at_ms is None else f" since {moment(view.leased_at_ms)}"
-            said = [f"It is with a worker{since}, to be fetched now."]
+            again = "" if regained_s is None else f": {given_again(regained_s)}"
+            said = [f"It is with a worker{since}, to be fetched now{again}."]
         case UrlState.DONE:
             said = ["It was fetched."] if fetch is None else [_fetched(view)]
         case UrlState.FAILED:

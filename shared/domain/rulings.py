@@ -10,7 +10,7 @@ from typing import assert_never
 
 from shared.domain.crawl import CrawlSpec, user_agent
 from shared.domain.crawl_state import Standing
-from shared.domain.explain import HELD, counted, meaning, moment, why_unknown
+from shared.domain.explain import HELD, counted, given_again, meaning, moment, why_unknown
 from shared.domain.frontier import UrlState
 from shared.domain.ledger import Counters
 from shared.domain.politeness import host_delay
@@ -35,7 +35,8 @@ class Ruling:
 class Circumstances:
     """What holds around a URL: its crawl, its host (None: no crawl has met it), the shared record of its robots.txt
     (None: no worker has fetched it lately), how many workers of the crawl's pool live and take work, and why nothing is
-    sent out for want of room (None: there is room)."""
+    sent out for want of room (None: there is room). `regained_s`: after which what is with a worker that died is given
+    out again."""
 
     standing: Standing
     active_ms: int
@@ -44,6 +45,7 @@ class Circumstances:
     robots: RobotsRecord | None
     workers: int
     held: str | None = None
+    regained_s: float = 60.0
 
 
 def rulings(
@@ -61,7 +63,7 @@ def rulings(
         _room(around.held),
     ]
     if around.host is not None:
-        found += _host(spec, around.host, now_ms)
+        found += _host(spec, around.host, around.regained_s, now_ms)
     return found
 
 
@@ -176,7 +178,7 @@ def _room(held: str | None) -> Ruling:
     return Ruling("room", True, "there is room for what comes of it")
 
 
-def _host(spec: CrawlSpec, host: HostView, now_ms: int) -> Iterator[Ruling]:
+def _host(spec: CrawlSpec, host: HostView, regained_s: float, now_ms: int) -> Iterator[Ruling]:
     limit = spec.budget.max_pages_per_host
     if limit is not None:
         said = f"{host.host} has given {host.pages} of {limit} pages (budget.max_pages_per_host)"
@@ -192,7 +194,7 @@ def _host(spec: CrawlSpec, host: HostView, now_ms: int) -> Iterator[Ruling]:
         last_fetch_s=host.latency_ms / 1000 or None,
         operator_delay_s=host.operator_delay_ms / 1000,
     )
-    out = f"; {host.leased} of its URLs are out now" if host.leased else ""
-    yield Ruling(
-        "delay", True, f"{host.host} is asked at most every {delay_s:g} s{out}, {counted(host.queued, 'URL')} queued"
-    )
+    said = f"{host.host} is asked at most every {delay_s:g} s; {counted(host.queued, 'URL')} queued"
+    if host.leased:
+        said += f", {host.leased} out with workers now: {given_again(regained_s)}"
+    yield Ruling("delay", True, said)

@@ -178,6 +178,22 @@ def test_every_rule_that_applies_is_told_in_order_and_the_first_that_holds_is_wh
     asyncio.run(story())
 
 
+def test_urls_that_are_with_workers_say_for_how_long_should_these_have_died(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            await tables.found(*links("a.test", range(3)))
+            assert await tables.lease("a.test", 2) is not None
+            every = await walked(client, f"{DOCS}/urls")
+            for url in every:
+                why = (await client.get(f"{DOCS}/urls/explain", params={"url": url["url"]})).json()
+                assert any("given out again within about 60 s of its death" in said for said in why["why"])
+                delay = next(rule for rule in why["rules"] if rule["rule"] == "delay")
+                assert "1 URL queued, 2 out with workers now: should that worker have died" in delay["detail"]
+            assert sorted(url["state"] for url in every) == ["leased", "leased", "queued"]
+
+    asyncio.run(story())
+
+
 def test_a_url_is_explained_while_the_broker_is_away(tmp_path: Path) -> None:
     async def story() -> None:
         async with crawled(tmp_path, AwayRobots()) as (tables, client):
