@@ -6,11 +6,13 @@ removed, and tells it again: the command is the same one, by its id, and is appl
 the leader removes them itself.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
 
 from shared.domain.command import CommandKind, collection_of
+from shared.domain.errors import NoRoom
 from shared.domain.ids import CrawlId, Partition
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
@@ -40,19 +42,27 @@ class Collecting:
         self._told_at: dict[CrawlId, float] = {}
 
     async def once(self) -> None:
-        """One pass. Transient: the next one goes on."""
+        """One pass. Transient: the next one goes on; NoRoom when all is done for which there was room."""
+        full = None
         for crawl_id, partitions in (await self._store.uncollected()).items():
-            told_at = self._told_at.get(crawl_id)
-            if not partitions:
-                if not await self._items_removed(crawl_id):
-                    continue
+            try:
+                await self._collect(crawl_id, partitions)
+            except NoRoom as error:
+                full = error
+        if full is not None:
+            raise full
+
+    async def _collect(self, crawl_id: CrawlId, partitions: Sequence[Partition]) -> None:
+        told_at = self._told_at.get(crawl_id)
+        if not partitions:
+            if await self._items_removed(crawl_id):
                 await self._store.collected(crawl_id, self._clock.unix_ms())
                 self._told_at.pop(crawl_id, None)
                 log.info("crawl.collected", crawl=crawl_id)
-            elif told_at is None or self._clock.elapsed() - told_at >= AGAIN_S:
-                for partition in partitions:
-                    await self._tell(crawl_id, partition)
-                self._told_at[crawl_id] = self._clock.elapsed()
+        elif told_at is None or self._clock.elapsed() - told_at >= AGAIN_S:
+            for partition in partitions:
+                await self._tell(crawl_id, partition)
+            self._told_at[crawl_id] = self._clock.elapsed()
 
     async def _items_removed(self, crawl_id: CrawlId) -> bool:
         """Whether none of its items is left, after a bounded part of them was removed."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from shared.domain.errors import Permanent
+from shared.domain.errors import NoRoom, Permanent
 from shared.domain.retention import Kept, Retention
 from shared.ports.clock import Clock
 from shared.ports.retained import Retained
@@ -33,7 +33,8 @@ class Retaining:
         return f"<Retaining walks={sorted(self._places)}>"
 
     async def once(self) -> None:
-        """One pass. Transient: the next one goes on."""
+        """One pass. Transient: the next one goes on; NoRoom when all is done for which there was room."""
+        full = None
         for what in Kept:
             if self._clock.elapsed() < self._rests_until.get(what, float("-inf")):
                 continue
@@ -45,6 +46,9 @@ class Retaining:
                 self._places.pop(what, None)
                 self._rests_until[what] = self._clock.elapsed() + REST_S
                 continue
+            except NoRoom as error:
+                full = error
+                continue
             if forgotten.rows:
                 log.info("retention.forgot", what=what, rows=forgotten.rows)
             if forgotten.place:
@@ -52,3 +56,5 @@ class Retaining:
             else:
                 self._places.pop(what, None)
                 self._rests_until[what] = self._clock.elapsed() + REST_S
+        if full is not None:
+            raise full

@@ -6,7 +6,7 @@ is ended only if it still is as it was when it was looked at. That the leader do
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -78,14 +78,14 @@ class Tending:
         self._seeding: set[tuple[CrawlId, Revision]] = set()
         self._collecting = Collecting(store, items, broker, clock)
         self._retaining = retaining
-        self._looked_back_at = float("-inf")
+        self._look_back_at = float("-inf")
         self._looked_at = CrawlId(0)
         self._counted_at = clock.elapsed()
         self._poked = asyncio.Event()
 
     def wake(self) -> None:
         """Look now."""
-        self._looked_back_at = float("-inf")
+        self._look_back_at = float("-inf")
         self._poked.set()
 
     async def run(self, acting: Callable[[], bool], term: Callable[[], Term | None]) -> None:
@@ -108,21 +108,15 @@ class Tending:
                         await self._poked.wait()
 
     async def _pass(self, acting: Callable[[], bool], tasks: Tasks) -> None:
-        """Do everything once. What is refused, for good or until there is room, keeps nothing else from being done."""
+        """Do everything once."""
         rows = await self._store.worked_on()
         self._said = {key: said for row in rows if (said := self._said.get(key := (row.crawl_id, row.revision)))}
         self._seed(rows, tasks)
-        for step in (
-            partial(self._count_time, rows),
-            partial(self._finish, rows, acting),
-            partial(self._look_back, acting),
-        ):
-            try:
-                await step()
-            except Permanent as error:
-                log.error("tending.refused", error=str(error))
-            except NoRoom as error:
-                log.debug("tending.no_room", error=str(error))
+        steps = partial(self._count_time, rows), partial(self._finish, rows, acting), partial(self._look_back, acting)
+        try:
+            await _each(steps)
+        except NoRoom as error:
+            log.debug("tending.no_room", error=str(error))
 
     async def _count_time(self, rows: Sequence[CrawlRow]) -> None:
         now = self._clock.elapsed()
@@ -179,17 +173,24 @@ class Tending:
     async def _look_back(self, acting: Callable[[], bool]) -> None:
         """At crawls that are over. Seeds, replays and retries may be applied after a crawl was found complete."""
         now = self._clock.elapsed()
-        if now - self._looked_back_at < _LOOK_BACK_S or not acting():
+        if now < self._look_back_at or not acting():
             return
-        self._looked_back_at = now
+        self._look_back_at = now + _LOOK_BACK_S
+        steps = [self._reopen, self._collecting.once]
+        if self._retaining is not None:
+            steps.append(self._retaining.once)
+        try:
+            await _each(steps)
+        except Transient as error:  # it is not done, so it does not rest for as long
+            self._look_back_at = min(self._look_back_at, now + error.retry_in)
+            raise
+
+    async def _reopen(self) -> None:
         reopened, further = await self._store.reopen(self._looked_at)
         self._looked_at = further or CrawlId(0)
         for crawl_id in reopened:
             log.info("crawl.state", crawl=crawl_id, state=CrawlState.RUNNING, reason="something was queued")
             self._told()
-        await self._collecting.once()
-        if self._retaining is not None:
-            await self._retaining.once()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
         moved = await self._store.advance_crawl(
@@ -198,6 +199,21 @@ class Tending:
         if moved:
             log.info("crawl.state", crawl=row.crawl_id, state=state, reason=reason)
             self._told()
+
+
+async def _each(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Do them all: what is refused, for good or until there is room, keeps none of the others from being done. NoRoom
+    when all is done for which there was room."""
+    full = None
+    for step in steps:
+        try:
+            await step()
+        except Permanent as error:
+            log.error("tending.refused", error=str(error))
+        except NoRoom as error:
+            full = error
+    if full is not None:
+        raise full
 
 
 def _ended_by(budget: Budget, active_ms: int, counters: Counters) -> str | None:

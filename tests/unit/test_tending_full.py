@@ -1,0 +1,155 @@
+"""What the leader does for crawls while the database's disk is full: what finds no room keeps nothing else from being
+done, and is done when there is room."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from api.control.retaining import Retaining
+from api.control.tending import Tending
+from shared.adapters.local.clock import SystemClock
+from shared.domain.errors import NoRoom, Transient
+from shared.domain.frontier import Position
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ledger import CrawlRow
+from shared.domain.retention import KEPT_BY_DEFAULT, Kept, Retention
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.items import ItemTable
+from shared.ports.retained import Forgotten
+from shared.ports.store import Store
+from shared.supervise import Tasks
+
+
+class Turned:
+    """A clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def elapsed(self) -> float:
+        return self.now
+
+    def unix_ms(self) -> int:
+        return SystemClock().unix_ms()
+
+
+class Small:
+    """A database that has room only where `refused` does not say otherwise, with two deleted crawls: the items of one
+    are to be removed, of the other the partition is to be told."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self.refused: dict[str, Transient] = {}
+        self.done: list[str] = []
+
+    def _asked(self, name: str) -> None:
+        self.done.append(name)
+        if (error := self.refused.get(name)) is not None:
+            raise error
+
+    async def worked_on(self) -> Sequence[CrawlRow]:
+        self.passes += 1
+        return []
+
+    async def positions(self) -> dict[Partition, Position]:
+        return {}
+
+    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], None]:
+        self._asked("reopen")
+        return [], None
+
+    async def uncollected(self) -> dict[CrawlId, Sequence[Partition]]:
+        return {CrawlId(1): [], CrawlId(2): [Partition(0)]}
+
+    async def remove(self, crawl_id: CrawlId, most: int) -> bool:
+        self._asked("remove")
+        return False
+
+    async def publish_report(self, partition: Partition, kind: str, data: bytes, message_id: str) -> int:
+        self._asked("tell")
+        return 1
+
+    async def forget(self, what: Kept, rules: Retention, now_ms: int, place: str) -> Forgotten:
+        self._asked(f"forget {what}")
+        return Forgotten(0, "")
+
+
+@asynccontextmanager
+async def tended(small: Small, clock: Turned) -> Any:
+    """A leader tends while the block runs; called, it waits for a pass that begins by then to be over."""
+    tending = Tending(
+        store=cast(Store, small),
+        items=cast(ItemTable, small),
+        broker=cast(Broker, small),
+        clock=cast(Clock, clock),
+        partitions=1,
+        told=lambda: None,
+        retaining=Retaining(small, lambda: KEPT_BY_DEFAULT, cast(Clock, clock)),
+    )
+
+    async def passed() -> None:
+        passes = small.passes
+        while small.passes < passes + 2:
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(60), Tasks() as tasks:
+        running = tasks.start("tend", tending.run(lambda: True, lambda: None))
+        yield passed
+        running.cancel()
+
+
+def story(small: Small, told: Callable[[Turned, Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
+    async def run() -> None:
+        clock = Turned()
+        async with tended(small, clock) as passed:
+            await passed()
+            await told(clock, passed)
+
+    asyncio.run(run())
+
+
+def test_what_finds_no_room_keeps_nothing_else_from_being_done() -> None:
+    small = Small()
+    full = NoRoom("the disk is full")
+    small.refused = {"reopen": full, "remove": full, f"forget {Kept.AUDIT}": full}
+
+    async def told(clock: Turned, passed: Callable[[], Awaitable[None]]) -> None:
+        assert set(small.done) == {"reopen", "remove", "tell", *(f"forget {what}" for what in Kept)}
+
+    story(small, told)
+
+
+def test_what_found_no_room_is_tried_again_before_the_next_look_back_and_then_rests() -> None:
+    small = Small()
+    small.refused = {"reopen": NoRoom("the disk is full", retry_in=1.0)}
+
+    async def told(clock: Turned, passed: Callable[[], Awaitable[None]]) -> None:
+        assert small.done.count("reopen") == 1
+        clock.now += 1.0
+        await passed()
+        assert small.done.count("reopen") == 2
+        small.refused.clear()
+        clock.now += 1.0
+        await passed()
+        assert small.done.count("reopen") == 3
+        clock.now += 1.0
+        await passed()
+        assert small.done.count("reopen") == 3, "done, it rests"
+
+    story(small, told)
+
+
+def test_a_look_back_that_an_engine_broke_off_is_taken_up_when_it_answers_again() -> None:
+    small = Small()
+    small.refused = {"tell": Transient("the broker is away", retry_in=0.5)}
+
+    async def told(clock: Turned, passed: Callable[[], Awaitable[None]]) -> None:
+        assert not any(name.startswith("forget") for name in small.done)
+        small.refused.clear()
+        clock.now += 0.5
+        await passed()
+        assert {f"forget {what}" for what in Kept} < set(small.done)
+
+    story(small, told)
