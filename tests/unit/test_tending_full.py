@@ -37,10 +37,10 @@ class Turned:
 
 class Small:
     """A database that has room only where `refused` does not say otherwise, with two deleted crawls: the items of one
-    are to be removed, of the other the partition is to be told."""
+    are to be removed, of the other the partition is to be told. `begun` is set whenever a pass begins."""
 
     def __init__(self) -> None:
-        self.passes = 0
+        self.begun = asyncio.Event()
         self.refused: dict[str, Transient] = {}
         self.done: list[str] = []
 
@@ -50,7 +50,7 @@ class Small:
             raise error
 
     async def worked_on(self) -> Sequence[CrawlRow]:
-        self.passes += 1
+        self.begun.set()
         return []
 
     async def positions(self) -> dict[Partition, Position]:
@@ -90,9 +90,9 @@ async def tended(small: Small, clock: Turned) -> Any:
     )
 
     async def passed() -> None:
-        passes = small.passes
-        while small.passes < passes + 2:
-            await asyncio.sleep(0.01)
+        for _ in range(2):
+            small.begun.clear()
+            await small.begun.wait()
 
     async with asyncio.timeout(60), Tasks() as tasks:
         running = tasks.start("tend", tending.run(lambda: True, lambda: None))
