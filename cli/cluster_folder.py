@@ -19,9 +19,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cli.exits import Environment, Usage
-from cli.holding import absent, check_disk, held, made, unmake
+from cli.holding import ROOM_BYTES, absent, check_disk, held, made, unmake
 
 DEFAULT: Final = Path("orb.cluster")
+FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
+"""Free space for a first start: before it answers, etcd takes the room of two files of its log, 64 MB each, and ends
+with a panic where there is none; behind them there must be room to run."""
+
 _FLAG: Final = "--dir"
 _COMMAND: Final = "orb up"
 
@@ -83,10 +87,14 @@ class ClusterFolder:
                 f"{self.path} holds files that are no cluster's ({named}); choose an empty or new folder with {_FLAG}."
             )
         try:
-            check_disk(self.path, self.free_bytes(), _FLAG)
+            check_disk(self.path, self.free_bytes(), _FLAG, needed_bytes=self._needed_bytes())
         except Environment:
             unmake(self._made)
             raise
+
+    def _needed_bytes(self) -> int:
+        # The folder of that name is there once the first file of the log is.
+        return ROOM_BYTES if (self.etcd / "data" / "member" / "wal").is_dir() else FIRST_BYTES
 
     def free_bytes(self) -> int:
         """What is free on its disk for us."""

@@ -46,16 +46,16 @@ def unmake(folders: list[Path]) -> None:
             return
 
 
-def check_disk(path: Path, free_bytes: int, flag: str) -> None:
+def check_disk(path: Path, free_bytes: int, flag: str, *, needed_bytes: int = ROOM_BYTES) -> None:
     """Environment where a database would be damaged, or has no room."""
     if (kind := _filesystem(path)) in _REMOTE:
         raise Environment(
             f"{path} is on a network file system ({kind}), where a database can be damaged; "
             f"choose a folder on a local disk with {flag}."
         )
-    if free_bytes < ROOM_BYTES:
+    if free_bytes < needed_bytes:
         raise Environment(
-            f"only {free_bytes >> 20} MiB are free on the disk of {path} and {ROOM_BYTES >> 20} are needed; "
+            f"only {free_bytes >> 20} MiB are free on the disk of {path} and {needed_bytes >> 20} are needed; "
             f"make room or choose another disk with {flag}."
         )
 

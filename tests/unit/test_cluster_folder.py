@@ -55,6 +55,20 @@ def test_a_start_that_is_refused_leaves_nothing_that_it_made(tmp_path: Path) -> 
         assert (tmp_path / "there").exists()
 
 
+def test_a_disk_without_room_for_the_log_of_etcd_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else etcd ends with a panic, behind a database that was made and a key that was shown."""
+    monkeypatch.setattr(ClusterFolder, "free_bytes", lambda self: 100 << 20)
+    folder = ClusterFolder(tmp_path / "there" / "orb.cluster")
+    with pytest.raises(Environment, match=r"only 100 MiB are free on the disk of .* and 160 are needed; .* --dir\."):
+        folder.make()
+    assert not (tmp_path / "there").exists()
+    folder.etcd.joinpath("data", "member", "wal").mkdir(parents=True)
+    folder.remember(Remembered(database="cluster.db"))
+    folder.make()
+
+
 def test_a_cluster_that_is_there_outlives_a_start_that_is_refused(folder: ClusterFolder) -> None:
     folder.remember(Remembered(database="cluster.db"))
     folder.database.touch()
