@@ -177,7 +177,9 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asynci
         background.start("tidy", runtime.tidy())
         pulling.start("pull", runtime.pull())
         registration = None if place is None else place.registration
-        metrics = WorkerMetrics(runtime, reporter, archive, tally, clock, registration, rationing.shortages)
+        metrics = WorkerMetrics(
+            runtime, reporter, archive, tally, clock, registration, rationing.shortages, broker.stores_nothing
+        )
         async with _exposed(settings, metrics):
             up.set()
             log.info("worker.started", visits=settings.visits, pool=settings.pool, producer=producer)

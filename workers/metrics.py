@@ -1,6 +1,6 @@
 """A worker's metrics: what each means, and where it is read from when somebody scrapes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from shared.domain.software import VERSION
@@ -41,6 +41,7 @@ LINKS = Metric("links_published_total", "counter", "Links in them.")
 UNREPORTED = Metric("unreported_pages", "gauge", "Pages that no acknowledged report has told of.")
 UNREPORTED_LINKS = Metric("unreported_links", "gauge", "Links of these pages.")
 FLUSHES = Metric("report_flush_duration_seconds", "histogram", "From the archive's sync to the last acknowledgement.")
+UNSTORED = Metric("nats_stores_nothing", "gauge", "1 while NATS answers and stores nothing of what is reported.")
 FLUSHING = Metric("report_flush_running_seconds", "gauge", "For how long the present one has been going on.")
 
 ITEMS = Metric("items_total", "counter", "Items that rules took out of pages and the broker acknowledged.", ("crawl",))
@@ -49,7 +50,7 @@ REFUSED_ITEMS = Metric("refused_items_total", "counter", "What rules matched and
 METRICS: Final = (
     WORKER, OPEN, LIMIT, PULLING, VISITS, MALFORMED, FETCHES, FETCHED, DENIED, DURATION, FAILURES, WAITS, ARCHIVED,
     ARCHIVED_BYTES, COMMITS, COMMIT_FAILURES, BUFFERED, PUBLISHED, LINKS, UNREPORTED, UNREPORTED_LINKS, FLUSHES,
-    FLUSHING, ITEMS, REFUSED_ITEMS, LEASE, LOST, USED, LIMIT_OF_ROOM, SHORT,
+    FLUSHING, UNSTORED, ITEMS, REFUSED_ITEMS, LEASE, LOST, USED, LIMIT_OF_ROOM, SHORT,
 )  # fmt: skip
 
 _ENDS: Final = {"settled": "Settled", "handed_back": "HandBack", "left": "Left"}
@@ -68,6 +69,7 @@ class WorkerMetrics:
         clock: Clock,
         registration: Registration | None,
         shortages: Shortages,
+        stores_nothing: Callable[[], bool],
     ) -> None:
         self._runtime = runtime
         self._reporter = reporter
@@ -76,6 +78,7 @@ class WorkerMetrics:
         self._clock = clock
         self._registration = registration
         self._shortages = shortages
+        self._stores_nothing = stores_nothing
 
     def __repr__(self) -> str:
         return f"<WorkerMetrics {self._runtime!r}>"
@@ -133,3 +136,4 @@ class WorkerMetrics:
         yield UNREPORTED_LINKS, {(): links}
         yield FLUSHES, {(): tally.flushes}
         yield FLUSHING, {(): reporter.flushing_s()}
+        yield UNSTORED, {(): int(self._stores_nothing())}

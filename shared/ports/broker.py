@@ -122,6 +122,10 @@ class Broker(Protocol):
         """Make streams, consumers and buckets be as declared; safe to repeat, never loses messages."""
         ...
 
+    def stores_nothing(self) -> bool:
+        """Whether it answers and has stored nothing of what this process published to some stream for a while."""
+        ...
+
     async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
         """Durably queue a shard. False: the previous one of this host slot is still there (not an error)."""
         ...

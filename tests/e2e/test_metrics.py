@@ -185,6 +185,8 @@ def what_was_fetched(work: Scrape, stats: dict[str, Any], served: Web) -> None:
         assert work.sum(f"orb_{idle}") == 0, idle
     assert work.sum("orb_visits_total", end="settled") > 0
     assert work.sum("orb_worker_pulling") == 2
+    assert len(work.labels("orb_nats_stores_nothing")) == 2
+    assert work.sum("orb_nats_stores_nothing") == 0
 
 
 def test_the_metrics_follow_the_lead_to_another_master(cluster: Cluster) -> None:

@@ -22,17 +22,20 @@ def test_a_broker_that_answers_and_stores_nothing(tmp_path: Path, monkeypatch: p
         patient = await NatsBroker.connect([place.url], token=place.token, name="patient", settings=StreamSettings())
         async with quick.listen("reports.>"):
             assert await quick.storage() is None
+            assert not quick.stores_nothing()
             for number in range(2):
                 with pytest.raises(Transient, match="no answer"):
                     await quick.publish_report(Partition(1), "outcome", b"x", f"m{number}")
             level = await quick.storage()
             assert level is not None
             assert level.refused
+            assert quick.stores_nothing(), "workers tell it by a metric"
             await patient.declare([])
             await quick.publish_report(Partition(1), "outcome", b"x", "m")
             level = await quick.storage()
             assert level is not None
             assert not level.refused
+            assert not quick.stores_nothing()
         await quick.close()
         await patient.close()
         await server.stop()

@@ -221,6 +221,9 @@ class _Client:
     async def declare(self, pools: Sequence[str]) -> None:
         """Everything is there."""
 
+    def stores_nothing(self) -> bool:
+        return False
+
     async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
         subject = subjects.visit(pool, partition, host_id, slot)
 

@@ -70,11 +70,14 @@ class NatsBroker:
         except Transient:
             self._storing.away()
             raise
-        refuses = self._storing.refuses(asyncio.get_running_loop().time())
+        refuses = self.stores_nothing()
         self._refused = self._refused or refuses
         if level is None:
             return Level(0, 0, refused=refuses) if self._refused else None
         return replace(level, refused=refuses)
+
+    def stores_nothing(self) -> bool:
+        return self._storing.refuses(asyncio.get_running_loop().time())
 
     # --- visits -------------------------------------------------------------------------------------------------------
 
