@@ -91,14 +91,17 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
             "database",
             lambda: store.open_cluster(settings.partitions, public_suffix_snapshot(), clock.unix_ms()),
         )
-        broker = await NatsBroker.connect(
-            [settings.nats_url],
-            token=settings.nats_token,
-            name="orb-master",
-            settings=StreamSettings(ack_wait_s=settings.ack_wait_s),
+        broker = await _waiting(
+            "nats",
+            lambda: NatsBroker.connect(
+                [settings.nats_url],
+                token=settings.nats_token,
+                name="orb-master",
+                settings=StreamSettings(ack_wait_s=settings.ack_wait_s),
+            ),
         )
         try:
-            await broker.declare([settings.pool])
+            await _waiting("nats", lambda: broker.declare([settings.pool]))
             master = Standalone(
                 spec,
                 store=store,

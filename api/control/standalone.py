@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -18,7 +19,7 @@ from api.frontier.ownership import FrontierSettings
 from api.frontier.room import Allowance, PoolRoom, Spent
 from api.frontier.tally import FrontierTally
 from shared.domain.crawl import CrawlSpec, encode_spec
-from shared.domain.errors import Transient
+from shared.domain.errors import NoRoom, Transient
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.ledger import CrawlRow
@@ -27,11 +28,14 @@ from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
 from shared.ports.rationing import NO_GAUGES, Gauge, Rationing
-from shared.ports.retrying import until_there_is_room
+from shared.ports.retrying import until_answered
 from shared.ports.specs import PublishedSpec, SpecPublisher
 from shared.ports.store import Store
+from shared.supervise import until_stopped
 from shared.wire.messages import HostProgress, Malformed, Progress, decode_status, encode
 from shared.wire.subjects import PROGRESS, WORKER_STATUS
+
+T = TypeVar("T")
 
 log = structlog.get_logger("orb.control")
 
@@ -73,8 +77,14 @@ class Standalone:
 
     async def run(self, stop: asyncio.Event, *, grace_s: float) -> None:
         """Work until `stop`, then apply what was reported, for at most `grace_s`."""
+        active = asyncio.Event()
+        await until_stopped(self._run(stop, active, grace_s), stop, active)
+
+    async def _run(self, stop: asyncio.Event, active: asyncio.Event, grace_s: float) -> None:
+        """`active` is set once the crawl is: what is waited for until then may never come."""
         crawl = await self._activate()
-        term = Term(await self._store.newest_term() + 1)
+        term = Term(await _answered(self._store.newest_term) + 1)
+        active.set()
         self._owners = [self._owner(Partition(p), term) for p in range(self._settings.partitions)]
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self._owned(owner), name=f"owner.{owner.partition}") for owner in self._owners]
@@ -92,11 +102,9 @@ class Standalone:
     async def _activate(self) -> ActiveCrawl:
         """Store and publish the spec; load what the crawl has spent."""
         document = encode_spec(self._spec).decode()
-        row, changed = await until_there_is_room(
-            lambda: self._store.put_crawl(self._spec.name, document, self._clock.unix_ms())
-        )
+        row, changed = await _answered(lambda: self._store.put_crawl(self._spec.name, document, self._clock.unix_ms()))
         log.info("crawl.active", crawl=row.crawl_id, name=row.name, revision=row.revision, changed=changed)
-        parts = await self._store.counters_by_partition(row.crawl_id)
+        parts = await _answered(partial(self._store.counters_by_partition, row.crawl_id))
         spent = {partition: Spent(part.pages, part.bytes, part.leased) for partition, part in parts.items()}
         budget = self._spec.budget
         crawl = ActiveCrawl(
@@ -107,7 +115,8 @@ class Standalone:
             state=row.state,
             allowance=Allowance(budget.max_pages, budget.max_bytes, spent),
         )
-        await self._specs.publish(PublishedSpec(row.crawl_id, row.revision, self._spec, self._settings.partitions))
+        published = PublishedSpec(row.crawl_id, row.revision, self._spec, self._settings.partitions)
+        await _answered(partial(self._specs.publish, published))
         self._crawls.put(crawl)
         return crawl
 
@@ -152,7 +161,7 @@ class Standalone:
         if crawl.state is not CrawlState.FINISHED:
             await self._to(crawl, CrawlState.RUNNING, None)
         since = self._clock.elapsed()
-        row = await self._store.crawl(crawl.crawl_id)
+        row = await _answered(partial(self._store.crawl, crawl.crawl_id))
         active_ms = row.active_ms if row is not None else 0
         worked_s = 0.0
         while crawl.state is CrawlState.RUNNING:
@@ -172,11 +181,13 @@ class Standalone:
                 if reason is not None and not await self._writer.has(crawl.crawl_id):
                     reason = None
             except Transient as error:
-                log.warning("finish.waits", error=str(error))
+                if not isinstance(error, NoRoom):  # of which the store's adapter tells
+                    log.warning("finish.waits", error=str(error))
+                await asyncio.sleep(error.retry_in)
                 continue
             if reason is not None:
                 worked_ms = int(worked_s * 1000)
-                await until_there_is_room(partial(self._store.add_active_time, crawl.crawl_id, worked_ms))
+                await _answered(partial(self._store.add_active_time, crawl.crawl_id, worked_ms))
                 await self._to(crawl, CrawlState.FINISHED, reason)
 
     def _held(self) -> str | None:
@@ -187,7 +198,7 @@ class Standalone:
         return self._room.held
 
     async def _to(self, crawl: ActiveCrawl, state: CrawlState, reason: str | None) -> None:
-        await until_there_is_room(lambda: self._store.set_state(crawl.crawl_id, state, reason, self._clock.unix_ms()))
+        await _answered(lambda: self._store.set_state(crawl.crawl_id, state, reason, self._clock.unix_ms()))
         crawl.state = state
         log.info("crawl.state", crawl=crawl.crawl_id, state=state, reason=reason)
 
@@ -259,3 +270,14 @@ class Standalone:
 
 def _alarms(owners: Sequence[Owner]) -> list[str]:
     return [text for text, _ in Counter(text for owner in owners for text in owner.alarms).most_common(10)]
+
+
+async def _answered(call: Callable[[], Awaitable[T]]) -> T:
+    """The call's result, trying again after every Transient for as long as it takes; the log says that it does. For
+    what may be done twice: after most of them nobody knows whether it was done."""
+    try:
+        return await call()
+    except Transient as error:
+        log.warning("crawl.waits", error=str(error))
+        await asyncio.sleep(error.retry_in)
+    return await until_answered(call)

@@ -2,15 +2,17 @@
 
 import asyncio
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from shared.adapters.local.specs import LocalSpecs
 from shared.domain.crawl import CrawlSpec, Seed
-from shared.domain.errors import Transient
+from shared.domain.errors import NoRoom, Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
+from tests.support.faults.disks import filled, mounted
 
 CRAWL = CrawlId(7)
 
@@ -55,6 +57,29 @@ def test_a_reader_waits_for_the_revision_it_needs(tmp_path: Path) -> None:
         assert waiting.result() == published(2)
 
     asyncio.run(main())
+
+
+def test_on_a_full_disk_nothing_is_published_and_the_same_is_when_there_is_room(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        refused = mounted(stack, tmp_path, 1)
+        if refused is not None:
+            pytest.skip(f"no small disk can be mounted: {refused}")
+        specs = LocalSpecs(tmp_path / "specs")
+        asyncio.run(specs.publish(published(1)))
+        with filled(tmp_path), pytest.raises(NoRoom, match="no room for the spec of crawl 7"):
+            asyncio.run(specs.publish(published(2)))
+        assert specs.latest(CRAWL) == published(1)
+        assert [path.name for path in (tmp_path / "specs").iterdir()] == ["7.json"], "nothing is left of the try"
+        asyncio.run(specs.publish(published(2)))
+        assert specs.latest(CRAWL) == published(2)
+
+
+def test_a_file_that_nobody_can_read_is_replaced(tmp_path: Path) -> None:
+    """The loss of power may leave one without content."""
+    (tmp_path / "7.json").touch()
+    specs = LocalSpecs(tmp_path)
+    asyncio.run(specs.publish(published(1)))
+    assert specs.latest(CRAWL) == published(1)
 
 
 def test_publishing_the_same_again_writes_nothing_and_an_older_one_never_replaces_a_newer(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Published specs as files of a folder, for the processes of one machine."""
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +12,7 @@ import msgspec
 import structlog
 
 from shared.domain.crawl import CrawlSpec, decode_spec, encode_spec
-from shared.domain.errors import Transient
+from shared.domain.errors import NoRoom, Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.specs import PublishedSpec
 
@@ -18,6 +20,7 @@ log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.05
 _TURN_S: Final = 0.25
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _Signature = tuple[int, int, int]
 
 
@@ -48,12 +51,12 @@ class LocalSpecs:
         self._seen: dict[CrawlId, tuple[_Signature, PublishedSpec]] = {}
 
     async def publish(self, spec: PublishedSpec) -> None:
-        """See `SpecPublisher`. A revision below the published one is not written. OSError as the system says it."""
+        """See `SpecPublisher`. A revision below the published one is not written; a file that nobody can read is
+        replaced. NoRoom on a full disk, else OSError as the system says it."""
         path = self._path(spec.crawl_id)
-        known = self._read(spec.crawl_id)
+        known = self.latest(spec.crawl_id)
         if known == spec or (known is not None and known.revision > spec.revision):
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
         content = _File(
             revision=spec.revision,
             partitions=spec.partitions,
@@ -62,8 +65,16 @@ class LocalSpecs:
             spec=msgspec.Raw(encode_spec(spec.spec)),
         )
         scratch = path.with_name(f".{path.name}.{os.getpid()}")
-        scratch.write_bytes(msgspec.json.encode(content))
-        os.replace(scratch, path)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            scratch.write_bytes(msgspec.json.encode(content))
+            os.replace(scratch, path)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            with suppress(FileNotFoundError):
+                scratch.unlink()
+            raise NoRoom(f"no room for the spec of crawl {spec.crawl_id} in {path}: {error.strerror}") from error
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
         """See `SpecSource`. Looks for up to `wait_s`; Transient, too, when the file cannot be read."""
