@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from structlog.dev import ConsoleRenderer, plain_traceback
 
 from tests.support.corpora import CORPORA, Corpus, missing_packages
 from tests.support.postgres import PostgresServer, postgres, server_programs
@@ -15,6 +16,9 @@ from tests.support.web import Site, Web, serve
 # How long an example takes says what else the machine does.
 settings.register_profile("orb", deadline=None)
 settings.load_profile("orb")
+
+# A picture of an exception with all its locals takes seconds, in which the loop that logs it stands still.
+ConsoleRenderer.get_active().exception_formatter = plain_traceback
 
 
 @pytest.fixture
