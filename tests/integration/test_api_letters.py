@@ -13,7 +13,7 @@ from shared.domain.ids import Partition
 from shared.domain.ledger import DeadLetter
 from shared.wire.messages import Command, decode_report
 from tests.support.api import PARTITIONS, SPEC, Api, api, problem
-from tests.support.broker import BrokerServer
+from tests.support.broker import BrokerServer, stored
 from tests.support.broker import server as server
 from tests.support.tables import NOW_MS, PARTITION, Tables, sqlite_tables
 
@@ -38,9 +38,7 @@ async def given_up(
 
 
 async def told(broker: NatsBroker, partition: Partition) -> list[Command]:
-    reader = await broker.read_reports(partition, "outcome", 0)
-    found = [decode_report(report.data) for report in await reader.read(100, 0.1)]
-    await reader.close()
+    found = map(decode_report, await stored(broker, partition, "outcome"))
     return [message for message in found if isinstance(message, Command)]
 
 

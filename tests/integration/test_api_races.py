@@ -12,7 +12,7 @@ from shared.domain.access import Role
 from shared.domain.ids import Partition
 from shared.wire.messages import Discoveries, decode_discoveries
 from tests.support.api import PARTITIONS, SPEC, Api, Follower, api, problem
-from tests.support.broker import BrokerServer
+from tests.support.broker import BrokerServer, stored
 from tests.support.broker import server as server
 
 ROUNDS = 12
@@ -103,9 +103,7 @@ def test_an_upload_to_a_crawl_that_is_deleted_meanwhile_ends_in_404_and_seeds_no
                     problem(answer, 404, "not-found")
                     messages: list[Discoveries] = []
                     for partition in range(PARTITIONS):
-                        reader = await broker.read_reports(Partition(partition), "discovery", 0)
-                        messages += [decode_discoveries(report.data) for report in await reader.read(1000, 0.05)]
-                        await reader.close()
+                        messages += map(decode_discoveries, await stored(broker, Partition(partition), "discovery"))
                     assert {message.crawl for message in messages} <= set(range(1, old + 1)), "never the new one's"
                     if again:
                         assert [crawl["id"] for crawl in await crawls(one)] == [old + 1]

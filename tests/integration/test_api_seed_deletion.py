@@ -20,7 +20,7 @@ from shared.domain.ids import Partition
 from shared.domain.url import fingerprint, partition_of
 from shared.wire.messages import Command, decode_report
 from tests.support.api import PARTITIONS, api, problem
-from tests.support.broker import BrokerServer
+from tests.support.broker import BrokerServer, stored
 from tests.support.broker import server as server
 
 DOCS = "/v1/crawls/docs"
@@ -45,15 +45,7 @@ async def delete(client: httpx.AsyncClient, body: dict[str, Any], **headers: str
 
 async def told(broker: NatsBroker) -> dict[int, Command]:
     """The newest command of each partition that has one."""
-    found: dict[int, Command] = {}
-    for partition in range(PARTITIONS):
-        reader = await broker.read_reports(Partition(partition), "outcome", 0)
-        for report in await reader.read(100, 0.05):
-            message = decode_report(report.data)
-            assert isinstance(message, Command)
-            found[partition] = message
-        await reader.close()
-    return found
+    return dict(await all_told(broker))
 
 
 def place(url: str) -> list[object]:
@@ -138,12 +130,10 @@ async def all_told(broker: NatsBroker) -> list[tuple[int, Command]]:
     """Every command of every partition, in order."""
     found: list[tuple[int, Command]] = []
     for partition in range(PARTITIONS):
-        reader = await broker.read_reports(Partition(partition), "outcome", 0)
-        for report in await reader.read(1000, 0.05):
-            message = decode_report(report.data)
+        for data in await stored(broker, Partition(partition), "outcome"):
+            message = decode_report(data)
             assert isinstance(message, Command)
             found.append((partition, message))
-        await reader.close()
     return found
 
 

@@ -14,22 +14,17 @@ from shared.domain.access import Role
 from shared.domain.ids import Partition
 from shared.wire.messages import Discoveries, decode_discoveries
 from tests.support.api import PARTITIONS, api, problem
-from tests.support.broker import BrokerServer
+from tests.support.broker import BrokerServer, stored
 from tests.support.broker import server as server
 
 SEEDS = "/v1/crawls/docs/seeds"
 TEXT = {"Content-Type": "text/plain"}
 
 
-async def stored(broker: NatsBroker) -> list[Discoveries]:
+async def found(broker: NatsBroker) -> list[Discoveries]:
     """Every message of discoveries in the stream."""
-    found: list[Discoveries] = []
-    for partition in range(PARTITIONS):
-        reader = await broker.read_reports(Partition(partition), "discovery", 0)
-        while reports := await reader.read(1000, 0.05):
-            found += [decode_discoveries(report.data) for report in reports]
-        await reader.close()
-    return found
+    every = [await stored(broker, Partition(partition), "discovery") for partition in range(PARTITIONS)]
+    return [decode_discoveries(data) for each in every for data in each]
 
 
 def urls(messages: Sequence[Discoveries]) -> list[str]:
@@ -62,7 +57,7 @@ def test_seeds_arrive_in_every_form(tmp_path: Path, server: BrokerServer) -> Non
                 {"accepted": 2, "duplicate": 0, "rejected": 1},
             ]
             assert answers[1].json()["first_rejected"][0]["line"] == 5
-            assert urls(await stored(broker)) == [f"http://{name}.test/" for name in "abcde"]
+            assert urls(await found(broker)) == [f"http://{name}.test/" for name in "abcde"]
 
     asyncio.run(story())
 
@@ -79,10 +74,10 @@ def test_an_upload_that_is_repeated_under_its_key_is_stored_once_and_another_one
                 for _ in range(2):
                     answer = (await client.post(SEEDS, content="\n".join(lines), headers=again)).json()
                     assert (answer["accepted"], answer["durable_lines"]) == (2_500, 2_500)
-                once = await stored(broker)
+                once = await found(broker)
                 assert urls(once) == sorted(lines)
                 await client.post(SEEDS, content="http://other.test/", headers=again)
-                assert urls(await stored(broker)) == sorted([*lines, "http://other.test/"])
+                assert urls(await found(broker)) == sorted([*lines, "http://other.test/"])
 
     asyncio.run(story())
 
@@ -97,7 +92,7 @@ def test_an_upload_that_breaks_off_says_what_is_durable(tmp_path: Path, server: 
                 response = await client.post(SEEDS, content=cut, headers={**TEXT, "Content-Encoding": "gzip"})
                 said = problem(response, 400, "malformed")
                 assert said["accepted"] == said["durable_lines"] == uploading.WINDOW
-                assert len(urls(await stored(broker))) == uploading.WINDOW
+                assert len(urls(await found(broker))) == uploading.WINDOW
 
     asyncio.run(story())
 
@@ -141,7 +136,7 @@ def test_what_is_no_upload_is_refused_before_anything_is_stored(tmp_path: Path, 
                 assert (long.json()["accepted"], long.json()["rejected"]) == (1, 1)
                 await client.post("/v1/crawls/docs/cancel")
                 problem(await client.post(SEEDS, json={"seeds": ["http://a.test/"]}), 409, "illegal-transition")
-            assert urls(await stored(broker)) == ["http://b.test/"]
+            assert urls(await found(broker)) == ["http://b.test/"]
 
     asyncio.run(story())
 

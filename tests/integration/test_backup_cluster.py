@@ -35,6 +35,7 @@ from shared.wire.events import EVENTS, Event, encode_event, event_subject
 from shared.wire.items import ITEMS
 from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
 from shared.wire.subjects import REPORTS
+from tests.support.broker import stored
 from tests.support.certificates import OPENSSL, authority
 from tests.support.kept import URLS
 from tests.support.nats_cluster import NatsCluster, nats_cluster
@@ -183,10 +184,8 @@ def test_a_backup_of_three_servers_has_all_that_was_acknowledged_though_one_dies
         links = {url for (url,) in rows}
         async with connected(nats) as broker:
             assert await broker.events.last(event_subject("crawl", "1")) is not None
-            reader = await broker.read_reports(PARTITION, "discovery", 0)
-            while batch := await reader.read(500, 0.2):
-                links |= {link.url for each in batch for o in decode_discoveries(each.data).origins for link in o.links}
-            await reader.close()
+            for message in map(decode_discoveries, await stored(broker, PARTITION, "discovery")):
+                links |= {link.url for origin in message.origins for link in origin.links}
         return links
 
     with nats_cluster(tmp_path / "a", ca) as nats:

@@ -22,7 +22,7 @@ from shared.domain.ids import Partition
 from shared.wire.events import EventKind, event_subject
 from shared.wire.messages import decode_discoveries
 from tests.support.api import PARTITIONS, Follower
-from tests.support.broker import BrokerServer
+from tests.support.broker import BrokerServer, stored
 from tests.support.broker import server as server
 from tests.support.served import Served, served
 from tests.support.tables import links, sqlite_tables
@@ -148,12 +148,8 @@ async def discovered(server: BrokerServer) -> list[str]:
     found: list[str] = []
     async with server.broker(declare=False) as broker:
         for partition in range(PARTITIONS):
-            reader = await broker.read_reports(Partition(partition), "discovery", 0)
-            while reports := await reader.read(1000, 0.05):
-                for report in reports:
-                    message = decode_discoveries(report.data)
-                    found += [link.url for origin in message.origins for link in origin.links]
-            await reader.close()
+            for message in map(decode_discoveries, await stored(broker, Partition(partition), "discovery")):
+                found += [link.url for origin in message.origins for link in origin.links]
     return found
 
 

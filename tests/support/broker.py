@@ -13,6 +13,8 @@ import pytest
 
 from shared.adapters.nats import EmbeddedServer, NatsBroker, ServerSettings, StreamSettings
 from shared.domain.errors import Transient
+from shared.domain.ids import Partition
+from shared.ports.broker import ReportKind
 
 T = TypeVar("T")
 
@@ -73,6 +75,23 @@ def server(tmp_path: Path) -> Iterator[BrokerServer]:
 
 def _state(task: Path) -> str:
     return (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+async def stored(broker: NatsBroker, partition: Partition, kind: ReportKind) -> list[bytes]:
+    """Every report of the kind that is stored by now; a broker that pauses on the way has not come to its end."""
+    last = await persist(lambda: broker.last_report(partition, kind))
+    found: list[bytes] = []
+    reader = await broker.read_reports(partition, kind, 0)
+    try:
+        async with asyncio.timeout(30):
+            read = 0
+            while read < last:
+                for report in await reader.read(1_000, 10.0):
+                    found.append(report.data)
+                    read = report.sequence
+    finally:
+        await reader.close()
+    return found
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], patience_s: float = 30.0) -> T:
