@@ -264,9 +264,9 @@ def test_masters_that_cannot_help_are_passed_over(
     running: Served, orb: Orb, tmp_path: Path, file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A dead address, a replica without a leader, and one that leads."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        dead = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with served(tmp_path, None, plane=Follower(None)) as replica:
+    with socket.socket() as silent, served(tmp_path, None, plane=Follower(None)) as replica:
+        silent.bind(("127.0.0.1", 0))  # and nobody listens there
+        dead = f"http://127.0.0.1:{silent.getsockname()[1]}"
         keys = ("--key", running.keys[Role.ADMIN])
         assert "no master answers" in orb("get", "crawls", "--server", dead, code=Exit.ENVIRONMENT)
         assert orb("apply", "-f", file, "--server", f"{dead},{running.url}", *keys) == "crawl/docs created\n"
