@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from fastapi import FastAPI, Request
@@ -141,11 +141,12 @@ def test_a_head_that_does_not_come_is_not_waited_for(
     async def story() -> None:
         listener = listening("127.0.0.1:0")
         async with serving(application(), listener), asyncio.timeout(20):
-            reader, writer = await connected(listener, before)
+            reader, writer = await connected(listener, before or begun)
             if before:
                 await reader.readuntil(b"}")
-            writer.write(begun)
-            assert await reader.read() == b""
+                writer.write(begun)
+            with suppress(ConnectionError):  # what it had begun came when it was closed already
+                assert await reader.read() == b""
             writer.close()
 
     asyncio.run(story())

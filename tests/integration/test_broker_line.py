@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,8 @@ def test_a_connection_whose_server_reads_no_more_is_closed() -> None:
 
     async def run() -> None:
         async with server(reads_the_greetings) as port:
-            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=HASTY)
+            settings = replace(HASTY, connect_s=30.0)
+            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=settings)
             for _ in range(64):  # far more than the sockets hold
                 await connection.send("x", bytes(1 << 20))
             await connection.close()

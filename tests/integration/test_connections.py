@@ -29,6 +29,8 @@ class Port:
     def __init__(self, tls: TlsSettings | None = None) -> None:
         self.places = Connections(MOST, SPARE_MOST)
         self.free = asyncio.Event()
+        self.asked: Callable[[], object] = lambda: None
+        """Called when a request for `/refused` or `/large` is there."""
         self._files = tls
         self._open: list[asyncio.StreamWriter] = []
 
@@ -46,10 +48,12 @@ class Port:
 
         @app.post("/refused")
         async def refused() -> str:
+            self.asked()
             return "no"
 
         @app.get("/large")
         async def large(request: Request) -> Response:
+            self.asked()
             return Response(b"x" * LARGE)
 
         return app
@@ -171,9 +175,9 @@ def test_a_flood_of_silence_keeps_neither_probes_out_nor_files_open(tmp_path: Pa
 
 def test_a_request_that_was_answered_does_not_keep_its_connection_by_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has no key is answered at once, and could go on sending for ever."""
-    monkeypatch.setattr("api.serving.HEAD_S", 0.2)
 
     async def story(port: Port) -> None:
+        port.asked = lambda: monkeypatch.setattr("api.serving.HEAD_S", 0.2)
         reader, writer = await port.connect()
         writer.write(b"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
         assert b'"no"' in await reader.readuntil(b'"no"')
@@ -188,21 +192,27 @@ def test_a_request_that_was_answered_does_not_keep_its_connection_by_its_rest(mo
 
 
 def test_an_answer_that_nobody_reads_does_not_keep_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.serving.HEAD_S", 0.2)
     monkeypatch.setattr("api.serving.RESTS_S", 1)
 
     async def story(port: Port) -> None:
+        asked = asyncio.Event()
+
+        def hasten() -> None:
+            monkeypatch.setattr("api.serving.HEAD_S", 0.2)
+            asked.set()
+
+        port.asked = hasten
         _, writer = await port.connect()
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # a client's is read
         writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: len(port.places) == 1)
+        await asked.wait()
         await until(lambda: len(port.places) == 0)
 
     run(story)
 
 
 def test_an_answer_that_is_read_slowly_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.serving.HEAD_S", 0.5)
+    monkeypatch.setattr("api.serving.HEAD_S", 1.5)
 
     async def story(port: Port) -> None:
         reader, writer = await port.connect()
@@ -211,7 +221,7 @@ def test_an_answer_that_is_read_slowly_is_read_to_its_end(monkeypatch: pytest.Mo
         assert head.startswith(b"HTTP/1.1 200 ")
         while size < LARGE:
             size += len(await reader.readexactly(1 << 19))
-            await asyncio.sleep(0.1)  # four times what an unread end is waited for, in all
+            await asyncio.sleep(0.3)  # three times what an unread end is waited for, in all
         assert size == LARGE
 
     run(story)
