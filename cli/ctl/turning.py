@@ -61,26 +61,45 @@ def declare(verbs: Verbs) -> None:
 
 def _turn(desk: Desk, arguments: argparse.Namespace) -> int:
     for name in arguments.crawls:
-        body = turned(desk.client, name, arguments.turn)
-        desk.output.done(f"crawl/{name}", _VERBS[arguments.turn][0], body)
+        before, body = turned(desk.client, name, arguments.turn)
+        again = arguments.turn == "start" and before["state"] == "finished"
+        desk.output.done(f"crawl/{name}", f"{_VERBS[arguments.turn][0]}{' again' if again else ''}", body)
+        if again and desk.output.for_people and (left := _left_for(name, before.get("finished_reason"))):
+            desk.note(left)
         desk.asked(body)
     return Exit.OK
 
 
-def turned(client: Client, name: str, verb: str) -> Mapping[str, Any]:
-    """Ask `verb` of the crawl; the answer, or one like it where the first answer was lost. Refusal."""
+def _left_for(name: str, reason: str | None) -> str | None:
+    """What a crawl that was finished for `reason` finds to do when it is started again, where that may be nothing."""
+    match reason:
+        case "complete":
+            return (
+                f"crawl {name} was complete: it fetches what is queued and seeds that it has not seen, and is finished "
+                f"again at once where there are none; `orb ctl retry-failed {name}` tries what failed, "
+                f"`orb ctl reset {name}` begins anew"
+            )
+        case str() if reason.startswith("max_"):
+            return f"crawl {name} had spent its budget.{reason}: it is finished again at once unless that was raised"
+        case _:
+            return None
+
+
+def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Ask `verb` of the crawl; how it was before, and the answer, or one like it where the first answer was lost.
+    Refusal."""
     at = path("crawls", name)
     for attempt in range(_AGAIN):
         seen = client.get(at)
         headers = {} if seen.etag is None else {"If-Match": seen.etag}
         try:
             body: Mapping[str, Any] = client.ask("POST", f"{at}/{verb}", headers=headers).body
-            return body
+            return seen.body, body
         except Refusal as refusal:
             if refusal.problem.status not in (409, 412):
                 raise
             if refusal.unsure and _carried_out(verb, seen.body, now := client.get(at).body):
-                return {"crawl": now, "command": None}
+                return seen.body, {"crawl": now, "command": None}
             if refusal.problem.status == 409 or attempt == _AGAIN - 1:
                 raise  # not a change in between: this state does not allow it
     raise AssertionError("unreachable: the last attempt returns or raises")

@@ -108,6 +108,27 @@ def test_a_state_that_does_not_allow_a_verb_is_told_with_what_it_allows() -> Non
         Masters([crawl("running"), illegal]).run("resume", "docs")
 
 
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (crawl("finished", reason="complete"), "crawl docs was complete: it fetches what is queued and seeds that"),
+        (crawl("finished", reason="max_pages"), "had spent its budget.max_pages: it is finished again at once unless"),
+        (crawl("finished", reason="cancelled"), ""),
+        (crawl("created"), ""),
+    ],
+)
+def test_a_crawl_that_is_started_again_and_may_find_nothing_to_do_says_so(
+    before: httpx.Response, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = " again" if before.json()["state"] == "finished" else ""
+    assert Masters([before, turned("seeding")]).run("start", "docs") == f"crawl/docs started{again}\n"
+    told = capsys.readouterr().err
+    assert said in told
+    assert bool(told) == bool(said)
+    Masters([before, turned("seeding")]).run("start", "docs", form="json")
+    assert capsys.readouterr().err == ""
+
+
 def test_programs_get_the_answer_and_people_are_told_how_to_wait(capsys: pytest.CaptureFixture[str]) -> None:
     answer = turned("running", "retry-1")
     assert json.loads(Masters([crawl("running"), answer]).run("retry-failed", "docs", form="json"))["command"]
