@@ -3,9 +3,12 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from cli.ctl.client import path
 from cli.ctl.desk import Desk, Verbs
@@ -118,11 +121,49 @@ _LETTERS: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
 def _get_config(desk: Desk, arguments: argparse.Namespace) -> int:
     found = desk.client.get(_CONFIG).body
     if desk.output.for_people:
-        desk.output.say(as_yaml(found["config"]).rstrip())
-        desk.note(f"revision {found['revision']}; what is null is as each member was started")
+        desk.output.say(remarked(found["config"]))
+        desk.note(f"revision {found['revision']}; what is null was not turned, and is as the remark says")
     else:
         desk.output.document(found)
     return Exit.OK
+
+
+def remarked(config: Mapping[str, Any]) -> str:
+    """The configuration as YAML, and behind what is null what holds instead, as this release has it."""
+    defaults, lines, section = _defaults(), [], ""
+    for line in as_yaml(config).rstrip().splitlines():
+        name = line.partition(":")[0]
+        section = section if name.startswith(" ") else name
+        if line.endswith(": null"):
+            holds = "as of all workers" if section == "pools" else defaults.get((section, name.strip()))
+            line += "" if holds is None else f"  # {holds}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _defaults() -> Mapping[tuple[str, str], str]:
+    """By section and name; that of a value without a section is its own name."""
+    from shared.domain.config import MasterTuning  # read where they are shown: every command would wait for them
+    from shared.settings import ClusterWorkerSettings
+
+    tuning = MasterTuning()
+    worker = {field.name: field.default for field in msgspec.structs.fields(ClusterWorkerSettings)}
+    started = {
+        ("log_level", "log_level"): tuning.log_level,
+        ("worker", "visits"): worker["visits"],
+        ("worker", "report_s"): worker["report_s"],
+        ("master", "grant_s"): tuning.grant_s,
+    }
+    turned = {("master", name): value for name, value in asdict(tuning).items() if not isinstance(value, dict)}
+    turned |= {("retention", name): value for name, value in asdict(tuning.retention).items()}
+    turned |= {
+        ("storage", "high"): tuning.storage.high,
+        ("storage", "low"): tuning.storage.low,
+        ("storage", "headroom_bytes"): tuning.storage.headroom,
+    }
+    return {place: f"{value} by default" for place, value in turned.items()} | {
+        place: f"as each was started; {value} by default" for place, value in started.items()
+    }
 
 
 def _put_config(desk: Desk, arguments: argparse.Namespace) -> int:

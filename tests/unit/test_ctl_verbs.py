@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import yaml
 
 from cli.ctl.command import configure
 from cli.ctl.output import Output
 from cli.ctl.resources import RESOURCES
-from cli.ctl.tending import with_values
+from cli.ctl.tending import remarked, with_values
 from cli.exits import Exit, Failed, Usage
+from shared.domain.config import HotConfig
 from shared.domain.crawl import LABEL_WORDS
 from tests.support.masters import Masters, Say, listing, problem
 
@@ -64,6 +66,28 @@ def test_options_stand_before_the_verb_or_behind_it(words: tuple[str, ...]) -> N
     both = parser.parse_args(["-o", "json", *words])
     assert (both.key, both.output, both.server) == ("K", "json", None)
     assert parser.parse_args(["--key", "A", "get", "crawls", "--key", "B"]).key == "B"
+
+
+def test_what_nobody_turned_is_shown_with_what_holds_instead() -> None:
+    """Whatever may be turned has its remark, and what is shown can be put again."""
+    parts = {name: getattr(HotConfig(), name) for name in HotConfig.__struct_fields__}
+    config: dict[str, Any] = {
+        name: dict.fromkeys(part.__struct_fields__) if isinstance(part, msgspec.Struct) else None
+        for name, part in parts.items()
+    }
+    config["pools"] = {"yes": {"visits": 8, "report_s": None}}
+    config["storage"]["high"] = 0.5
+    said = remarked(config)
+    assert yaml.safe_load(said) == config
+    assert [line for line in said.splitlines() if line.endswith("null")] == []
+    for line in (
+        "log_level: null  # as each was started; info by default",
+        "  visits: null  # as each was started; 64 by default",
+        "  high: 0.5",
+        "  low: null  # 0.9 by default",
+        "    report_s: null  # as of all workers",
+    ):
+        assert line in said.splitlines()
 
 
 # --- verbs of crawls --------------------------------------------------------------------------------------------------
