@@ -158,6 +158,11 @@ def shown(folder: ClusterFolder, database: str) -> str:
     """A database as it may be shown and kept: the name of the folder's own file, else the URL without a password."""
     if database == os.fspath(folder.database):
         return folder.database.name
+    return without_password(database)
+
+
+def without_password(database: str) -> str:
+    """The URL of a server as it may be shown."""
     parts = urlsplit(database)
     user, at, place = (parts.username or ""), "@", parts.netloc.rpartition("@")[2]
     query = "&".join(each for each in parts.query.split("&") if "password=" not in each.lower())

@@ -7,10 +7,13 @@ import os
 from functools import partial
 from typing import Final
 
+from cli.cluster_folder import without_password
 from cli.engines import add_database_flag, told
 from cli.exits import Environment, Exit
+from cli.issuing import DATABASE, unreached
 from cli.pace import count
 from cli.watch import say
+from shared.domain.errors import Transient
 from shared.domain.soundness import MEANINGS, Findings
 
 _CHECK: Final = """\
@@ -36,7 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
         rows = asyncio.run(copied(arguments.source, arguments.target))
         say(f"copied {count(rows)} rows; start the masters with the new database now")
         return Exit.OK
-    found = asyncio.run(examined(told(arguments, os.environ, "database").database))
+    database = told(arguments, os.environ, "database").database
+    try:
+        found = asyncio.run(examined(database))
+    except Transient as error:
+        raise Environment(unreached(without_password(database), error, f"--database or {DATABASE}")) from error
     print(json.dumps(_object(found)) if arguments.json else _text(found))
     return Exit.OK if found.sound else Exit.FAILED
 

@@ -90,7 +90,7 @@ def in_folder(folder: ClusterFolder, database: Said | None) -> dict[str, Said]:
 @asynccontextmanager
 async def executing(database: str) -> AsyncIterator["Executor"]:
     """The database as masters use it; nothing is migrated."""
-    from shared.adapters.sql.snapshot import is_postgresql, sqlite_file
+    from shared.adapters.sql.snapshot import is_postgresql, no_database, sqlite_file
 
     executor: Executor
     if is_postgresql(database):
@@ -102,7 +102,7 @@ async def executing(database: str) -> AsyncIterator["Executor"]:
 
         path = sqlite_file(database)
         if not path.is_file():
-            raise Usage(f"there is no database {path}.")
+            raise Usage(f"{no_database(path)}.")
         executor = SqliteThreads(path)
     try:
         yield executor

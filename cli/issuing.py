@@ -42,13 +42,15 @@ async def new_key(database: str, name: str, role: "Role") -> tuple[str, str]:
     return key_id, key
 
 
-def unreached(database: str, error: Exception) -> str:
-    """What to say and to check where a database, named as it may be shown, refuses or does not answer."""
+def unreached(database: str, error: Exception, by: str | None = None) -> str:
+    """What to say and to check where a database, named as it may be shown, refuses or does not answer. `by`: the
+    setting that names it."""
     said = str(error).rstrip(".")
     if not database.startswith(("postgresql:", "postgres:")):
         return f"{said}."
+    named = database if by is None else f"{database} by {by}"
     return (
-        f"{said}. The database is {database}: check that PostgreSQL listens at {_place(database)}, and that it lets "
+        f"{said}. The database is {named}: check that PostgreSQL listens at {_place(database)}, and that it lets "
         "this user into this database (a password is best in PGPASSWORD or ~/.pgpass); then run the same command again."
     )
 

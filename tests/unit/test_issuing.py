@@ -1,8 +1,13 @@
-"""What `orb up` says of a database that does not answer."""
+"""What commands say of a database that does not answer."""
+
+import socket
+from pathlib import Path
 
 import pytest
 
+from cli.exits import Exit
 from cli.issuing import unreached
+from cli.main import main
 from shared.domain.errors import Transient
 
 
@@ -19,3 +24,25 @@ def test_a_database_that_does_not_answer_is_told_with_its_place(database: str, p
     said = unreached(database, Transient("the connection was refused"))
     assert said.startswith(f"the connection was refused. The database is {database}: ")
     assert f"check that PostgreSQL listens at {place} and that" in said
+
+
+@pytest.mark.parametrize("words", [("key", "create"), ("db", "check")])
+def test_a_command_that_finds_no_database_says_which_setting_names_it_and_makes_none(
+    words: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen there
+        port = nobody.getsockname()[1]
+        away = f"postgresql://orb:secret@127.0.0.1:{port}/orb"
+        assert main([*words, "--database", away]) == Exit.ENVIRONMENT
+        told = capsys.readouterr().err
+        assert f"The database is postgresql://orb@127.0.0.1:{port}/orb by --database" in told
+        assert f"listens at 127.0.0.1, port {port}," in told
+        monkeypatch.setenv("ORB_DATABASE", away)
+        assert main([*words]) == Exit.ENVIRONMENT
+        assert "ORB_DATABASE: check that" in capsys.readouterr().err
+    assert main([*words, "--database", "nosuch.db"]) in (Exit.USAGE, Exit.ENVIRONMENT)
+    told = capsys.readouterr().err
+    assert f"there is no database {tmp_path / 'nosuch.db'}: name the one that the masters are told" in told
+    assert list(tmp_path.iterdir()) == []

@@ -41,6 +41,14 @@ def sqlite_file(database: str) -> Path:
     return Path(re.sub(r"^sqlite:(//(?=/))?", "", database))
 
 
+def no_database(path: Path) -> str:
+    """What to say where a command is to look at a file that is not there."""
+    return (
+        f"there is no database {path.absolute()}: name the one that the masters are told, by its path or its "
+        "postgresql:// URL; that of `orb up` is cluster.db in its folder"
+    )
+
+
 @asynccontextmanager
 async def snapshot(database: str) -> AsyncIterator[Snapshot]:
     """The database as it is now. Unusable when it is not there, holds no cluster, or its schema is another than ours:
@@ -80,7 +88,7 @@ class _SqliteSnapshot:
 
 def _existing(path: Path) -> Engine:
     if not path.is_file():
-        raise Unusable(f"there is no database {path}")
+        raise Unusable(no_database(path))
     return sqlite_engine(path, read_only=True)
 
 
