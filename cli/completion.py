@@ -24,8 +24,21 @@ def run(arguments: argparse.Namespace) -> int:
 
     parser = parser_of(tuple(COMMANDS))
     _complete_paths(parser, shtab.FILE, shtab.DIRECTORY)
+    _complete_kinds(parser)
     print(shtab.complete(parser, shell=arguments.shell))
     return Exit.OK
+
+
+def _complete_kinds(parser: argparse.ArgumentParser) -> None:
+    """Have kinds offered wherever an argument is one: they are no choices, so that a slip is told what it meant."""
+    from cli.ctl.resources import RESOURCES
+
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                _complete_kinds(below)
+        elif action.metavar == "KIND":
+            action.choices = [resource.name for resource in RESOURCES]
 
 
 def _complete_paths(parser: argparse.ArgumentParser, file: object, folder: object) -> None:

@@ -41,6 +41,8 @@ def test_shells_can_read_their_script(shell: str, tmp_path: Path, capsys: pytest
         (["orb", "ctl", "seeds", ""], {"add", "delete"}),
         (["orb", "ctl", "apply", "--dry"], {"--dry-run"}),
         (["orb", "ctl", "get", "-o", "j"], {"json"}),
+        (["orb", "ctl", "get", ""], {"crawls", "workers", "dead-letters"}),
+        (["orb", "ctl", "describe", "wor"], {"workers"}),
         (["orb", "ctl", "apply", "-f", "here-i"], {"here-i-am.yaml"}),
     ],
 )
