@@ -33,6 +33,7 @@ from shared.domain.software import VERSION
 from shared.domain.tally import CrawlCounts
 from shared.domain.url import public_suffix_snapshot
 from shared.domain.watermarks import Place
+from shared.ports.catalog import Catalog
 from shared.ports.rationing import Gauge, refusing
 from shared.ports.retrying import until_answered
 from shared.settings import ClusterMasterSettings, MasterSettings, from_environment, listed
@@ -132,7 +133,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
     from api.forwarding import leaders_client
     from api.http import application
     from api.metrics import MasterMetrics
-    from api.security.authentication import Keyring, issue_first_key
+    from api.security.authentication import Keyring
     from api.serving import address_of, listening, places_for, serving
     from shared.adapters.etcd import EtcdCoordinator  # its libraries are loaded where they are needed
     from shared.adapters.etcd.settings import etcd_of
@@ -167,6 +168,8 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
         coordinator = EtcdCoordinator(etcd_of(settings), clock)
         stack.push_async_callback(coordinator.close)
         view = await _waiting("etcd", lambda: stack.enter_async_context(coordinator.watch(keys.root)))
+        catalog = SqlCatalog(store.executor)
+        await show_first_key(catalog, clock.unix_ms())  # before anybody may ask: it waits for the database, too
         tls = server_tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
         others = ClientTls(TlsSettings(settings.tls_ca or settings.tls_client_ca, settings.tls_cert, settings.tls_key))
         listener = listening(settings.http)
@@ -199,9 +202,6 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
         )
         overview, streams_open = SqlOverview(store.executor), OpenStreams(settings.event_streams)
         chronicle = Chronicle(master, overview, broker.events, telling, clock, settings.id)
-        catalog = SqlCatalog(store.executor)
-        if (key := await issue_first_key(catalog, clock.unix_ms())) is not None:
-            print(f"orb: the first admin key, shown this once: {key}", file=sys.stderr, flush=True)
         metering = Metering(
             master.crawls,
             tally.crawls,
@@ -261,6 +261,16 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
             with streams_open.until_closed():
                 await master.run(stop)
             await telling.finish(_LAST_WORDS_S)
+
+
+async def show_first_key(catalog: Catalog, now_ms: int) -> None:
+    """Print an admin's key where there is no key at all yet, however long the database is away or has no room. It is
+    the same one at every try: one whose answer was lost is in the database, and nowhere else."""
+    from api.security.authentication import first_key
+
+    kept, key = first_key(now_ms)
+    if await _waiting("database", lambda: catalog.add_first_key(kept)):
+        print(f"orb: the first admin key, shown this once: {key}", file=sys.stderr, flush=True)
 
 
 async def _waiting(engine: str, call: Callable[[], Awaitable[T]]) -> T:

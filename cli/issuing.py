@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from shared.adapters.local.clock import SystemClock
+from shared.domain.errors import NoRoom
 
 if TYPE_CHECKING:
     from shared.domain.access import Role
@@ -45,6 +46,8 @@ async def new_key(database: str, name: str, role: "Role") -> tuple[str, str]:
 def unreached(database: str, error: Exception, by: str | None = None) -> str:
     """What to say and to check where a database, named as it may be shown, refuses or does not answer. `by`: the
     setting that names it."""
+    if isinstance(error, NoRoom):
+        return f"the disk of the database {database} is full: make room there, and run the same command again."
     said = str(error).rstrip(".")
     if not database.startswith(("postgresql:", "postgres:")):
         return f"{said}."

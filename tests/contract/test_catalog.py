@@ -161,6 +161,18 @@ def test_masters_that_start_together_make_one_first_key(new_tables: NewTables) -
     asyncio.run(story())
 
 
+def test_who_had_no_answer_for_the_first_key_asks_again_and_learns_that_it_is_kept(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            first, late = (ApiKey(f"{n:016}", f"m{n}", Role.ADMIN, bytes(32), NOW_MS, "first start") for n in range(2))
+            assert [await catalog(t).add_first_key(key) for key in (first, first, late, first)] == [
+                True, True, False, True,
+            ]  # fmt: skip
+            assert [key.key_id for key in await catalog(t).keys(after="", most=10)] == [first.key_id]
+
+    asyncio.run(story())
+
+
 def test_of_a_delete_and_another_verb_of_one_version_at_once_exactly_one_is_carried_out(new_tables: NewTables) -> None:
     async def story() -> None:
         async with new_tables() as t:

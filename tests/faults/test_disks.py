@@ -12,11 +12,12 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
+from cli.issuing import first_key
 from shared.adapters.sql.engine import SqliteThreads
 from shared.domain.errors import NoRoom
 from shared.supervise import dying_with
 from tests.support.faults.disks import database, filled, mounted, of_tables
-from tests.support.orb_command import ROOT
+from tests.support.orb_command import ROOT, command_line
 from tests.support.postgres import PostgresServer
 
 PATIENCE_S = 30.0
@@ -47,6 +48,29 @@ def test_a_database_whose_disk_is_full_takes_nothing_until_there_is_room_and_kee
         assert asyncio.run(told(url, rows)) == "INSERT 0 2000"
         assert asyncio.run(told(url, "DELETE FROM t")) == "DELETE 4000"
     assert not tables.is_mount()
+
+
+def test_an_orb_up_whose_database_has_no_room_says_what_to_do_and_leaves_nothing(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    disk, folder = tmp_path / "disk", tmp_path / "cluster"
+    disk.mkdir()
+    with ExitStack() as stack:
+        refused = mounted(stack, disk, 1)
+        if refused is not None:
+            pytest.skip(f"no small disk can be mounted: {refused}")
+        tables = of_tables(stack, postgres_server)
+        url = database(stack, postgres_server, tables)
+        line = command_line("up", "--dir", str(folder), "--http", "127.0.0.1:0", "--database", url)
+        with filled(tables):
+            up = subprocess.run(
+                [*dying_with(os.getpid()), *line], cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
+            )
+        assert up.returncode == 4, up.stderr
+        assert "is full: make room there, and run the same command again." in up.stderr.splitlines()[-1]
+        assert "Traceback" not in up.stderr
+        assert not folder.exists()
+        assert asyncio.run(first_key(url)) is not None, "there is room again"
 
 
 def test_a_sqlite_file_whose_disk_is_full_takes_nothing_until_there_is_room_and_keeps_what_it_has(

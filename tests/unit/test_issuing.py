@@ -8,7 +8,7 @@ import pytest
 from cli.exits import Exit
 from cli.issuing import unreached
 from cli.main import main
-from shared.domain.errors import Transient
+from shared.domain.errors import NoRoom, Transient
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,9 @@ def test_a_command_that_finds_no_database_says_which_setting_names_it_and_makes_
     told = capsys.readouterr().err
     assert f"there is no database {tmp_path / 'nosuch.db'}: name the one that the masters are told" in told
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_without_room_is_told_with_what_to_do() -> None:
+    for database in ("postgresql://orb@db/orb", "/var/orb/orb.db"):
+        said = unreached(database, NoRoom("the disk is full, and all goes on"))
+        assert said == f"the disk of the database {database} is full: make room there, and run the same command again."

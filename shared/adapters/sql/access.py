@@ -69,8 +69,9 @@ def add_first_key(connection: Connection, key: ApiKey) -> bool:
     """See Catalog.add_first_key."""
     if connection.dialect.name == "postgresql":  # masters that start together: SQLite has one writer
         connection.execute(text("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE"))
-    if connection.execute(select(func.count()).select_from(api_keys)).scalar_one():
-        return False
+    if connection.execute(select(api_keys.c.key_id).limit(1)).first() is not None:
+        kept = select(api_keys.c.key_id).where(api_keys.c.key_id == key.key_id)
+        return connection.execute(kept).first() is not None
     _insert(connection, key)
     record(connection, Actor("", "first start", ""), "key.create", key.key_id, None, str(key.role), key.created_at_ms)
     return True

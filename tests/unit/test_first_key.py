@@ -1,0 +1,40 @@
+"""The first admin key where the database has no room, or its answer is lost: the one that is kept is shown."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from api.main import show_first_key
+from shared.domain.access import ApiKey, digest_of
+from shared.domain.errors import NoRoom, Transient
+from shared.ports.catalog import Catalog
+
+
+class Small:
+    """A catalog that has no room at first, and whose next answer is lost on its way."""
+
+    def __init__(self) -> None:
+        self.kept: list[ApiKey] = []
+        self.tries = 0
+
+    async def add_first_key(self, key: ApiKey) -> bool:
+        self.tries += 1
+        if self.tries <= 2:
+            raise NoRoom("the disk is full", retry_in=0.01)
+        if not self.kept:
+            self.kept.append(key)
+            raise Transient("the answer was lost", retry_in=0.01)
+        return key in self.kept
+
+
+def test_a_master_waits_until_there_is_room_for_the_first_key_and_shows_the_one_that_is_kept(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    small = Small()
+    asyncio.run(asyncio.wait_for(show_first_key(cast(Catalog, small), 0), 30))
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("orb: ")]
+    [key] = small.kept
+    assert [digest_of(line.split()[-1]) for line in said] == [key.digest]
+    asyncio.run(asyncio.wait_for(show_first_key(cast(Catalog, small), 0), 30))
+    assert "orb: " not in capfd.readouterr().err, "it is shown once"
