@@ -18,7 +18,7 @@ from cli.spec import FLAGS, add_flags, changed_fields
 from cli.wanted import Wanted, judged, resume_command
 from cli.watch import say
 from shared.domain.crawl import CrawlSpec, encode_spec
-from shared.domain.errors import Unusable
+from shared.domain.errors import Transient, Unusable
 from shared.domain.frontier import CrawlState
 
 if TYPE_CHECKING:
@@ -149,15 +149,18 @@ def _ended(wanted: Wanted, ending: "Ending", seconds: float) -> int:
     from cli.summary import as_json, as_text, summarized
 
     folder = wanted.folder
+    summary = None
     try:
-        settle(folder)
-    except (OSError, Unusable) as error:
+        try:
+            settle(folder)
+        finally:
+            summary = summarized(folder)
+    except (OSError, Unusable, Transient) as error:
         # What is stored is safe; the next run puts the archive in order.
         ending = Ending(End.FAILED, ending.message or _lacking(error, folder))
     else:
         if ending.end is End.FAILED and is_finished(folder, wanted.spec):
             ending = Ending(End.FINISHED)  # what the machine lacks came too late to matter
-    summary = summarized(folder)
     pages = 0 if summary is None else summary.counters.pages
     match ending.end:
         case End.FINISHED:

@@ -139,7 +139,8 @@ class LocalRun:
             await asyncio.sleep(_LOOK_S)
             free = self._folder.free_bytes()
             mending.look(free)
-            if free < ROOM_BYTES:
+            if free < ROOM_BYTES and not self._family.over.is_set():
+                self._watch.note("the disk is full: stopping")
                 self._family.end(
                     Ending(
                         End.FAILED,

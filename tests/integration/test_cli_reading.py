@@ -7,7 +7,7 @@ import json
 import sqlite3
 import subprocess
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from shared.domain.spec_parse import parse_spec
 from tests.support import stored
 from tests.support.crawled import BODY, SEED, SPEC, TITLE, Made, made
 from tests.support.exchanges import sha1
+from tests.support.faults.disks import filled, mounted
 from tests.support.orb_command import ROOT, command_line
 from tests.support.tables import books
 
@@ -262,3 +263,22 @@ def test_a_disk_that_fills_up_as_the_crawl_ends_is_a_failure_only_where_there_is
     assert ("the disk is full" in err) != finished
     assert ("to go on:" in err) != finished
     assert (there.path / "archive" / "index.cdxj").stat().st_size > 0
+
+
+def test_a_disk_without_a_byte_left_as_the_crawl_ends_is_told_with_how_to_go_on(
+    tmp_path: Path, orb: Orb, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Not even the index of the database's log has room then, without which nobody reads it."""
+    with ExitStack() as stack:
+        refused = mounted(stack, tmp_path, 8)
+        if refused is not None:
+            pytest.skip(f"no small disk can be mounted: {refused}")
+        there = made(tmp_path / "a.crawl", finished=False)
+        wanted = Wanted(SPEC, CrawlFolder(there.path), 1, argparse.Namespace(json=False, workers=None))
+        with filled(tmp_path):
+            assert _ended(wanted, Ending(End.INTERRUPTED), 1.0) == Exit.ENVIRONMENT
+            err = capfdbinary.readouterr().err
+            assert b"orb: the disk that holds the database is full: make room there" in err
+            assert b"orb: to go on: " in err
+            assert b"the database is full: make room there" in orb("show", there.path, code=Exit.ENVIRONMENT)
+        assert _ended(wanted, Ending(End.INTERRUPTED), 1.0) == Exit.RESUMABLE

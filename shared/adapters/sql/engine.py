@@ -168,6 +168,8 @@ def mapped(error: SQLAlchemyError) -> Exception:
     primary = code & 0xFF if code is not None else None
     if primary == sqlite3.SQLITE_FULL:
         return NoRoom(f"the disk that holds the database is full: make room there, and all goes on ({text})")
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the index of its log has no room; of a write nobody knows
+        return Transient(f"the disk that holds the database is full: make room there, and all goes on ({text})")
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
         return Unusable(f"the crawl's database cannot be used ({text}): restore it from a copy or start over")
     if isinstance(error, IntegrityError):
