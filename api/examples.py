@@ -129,7 +129,7 @@ SCHEMAS: Final[dict[str, Any]] = {
         "id": 99, "at": _LATER, "actor": f"terraform ({_KEY})", "request": "0d3c5f1f4f1b4d6c8a52",
         "action": "crawl.pause", "target": "docs", "before": {"state": "running"}, "after": {"state": "paused"},
     },
-    "Readiness": {"status": "ok", "missing": []},
+    "Readiness": {"status": "ok", "missing": [], "held": None},
 }  # fmt: skip
 """By the name of the schema."""
 

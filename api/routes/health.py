@@ -20,7 +20,8 @@ async def livez() -> Health:
     responses={503: {"model": Readiness, "description": "What `missing` names is away."}},
 )  # fmt: skip
 async def readyz(served: Served, response: Response) -> Readiness:
-    """Whether everything it depends on answers; else 503 and what does not."""
+    """Whether everything it depends on answers; else 503 and what does not. Want of room is no reason not to be asked:
+    `held` says it."""
     missing = list(await served.ready())
     response.status_code = 503 if missing else 200
-    return Readiness(status="waiting" if missing else "ok", missing=missing)
+    return Readiness(status="waiting" if missing else "ok", missing=missing, held=served.held())

@@ -16,3 +16,8 @@ class Readiness(Model):
 
     status: str = Field(description="`ok` or `waiting`.", examples=["ok"])
     missing: list[str] = Field(description="Dependencies that do not answer.", examples=[["database"]])
+    held: str | None = Field(
+        description="Why this master sends nothing out: what it sees that is nearly full. While the database is full, "
+        "what the master must write waits; it answers all the same. Null while it sends.",
+        examples=[None],
+    )

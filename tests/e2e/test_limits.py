@@ -83,6 +83,9 @@ def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
         cluster.wait_until(
             lambda: api.get("/v1/workers/w1").json()["load"]["short"] is not None, "the worker is short of room"
         )
+        ready = api.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (200, "ok"), ready.text
+        assert ready.json()["held"].startswith("the database has ")
         crawl = created(api, served)
         cluster.wait_until(lambda: cluster.row(crawl).state == "running", "the crawl is seeded")
         cluster.wait_until(
@@ -108,6 +111,7 @@ def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
         assert api.put("/v1/config", json={}).status_code == 200
         cluster.finish(crawl)
         assert shown(api) is None
+        assert api.get("/readyz").json()["held"] is None
         assert sorted(told(api, 4)) == sorted(
             (name, action) for name in (leader, "w1") for action in ("enough", "short")
         )

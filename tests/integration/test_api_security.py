@@ -166,6 +166,12 @@ def test_a_database_that_is_away_is_503_and_a_bug_is_500_and_both_are_problems(
                 said = problem(await client.get("/v1/crawls/docs"), 500, "internal")
             assert "a bug" not in said["detail"]
             assert [line["event"] for line in logs if line["log_level"] == "error"] == ["http.failed"]
+            served.short.append("the database takes no more, as its disk is full")
+            ready = await served.anonymous.get("/readyz")
+            held = {"status": "ok", "missing": [], "held": "the database takes no more, as its disk is full"}
+            assert (ready.status_code, ready.json()) == (200, held), "it answers what is asked of it"
+            served.short.clear()
+            assert (await served.anonymous.get("/readyz")).json()["held"] is None
             served.missing.append("broker")
             ready = await served.anonymous.get("/readyz")
             assert (ready.status_code, ready.json()["missing"]) == (503, ["broker"])

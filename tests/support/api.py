@@ -105,6 +105,7 @@ class Api:
     keys: dict[Role, str]
     anonymous: httpx.AsyncClient
     missing: list[str] = field(default_factory=list)
+    short: list[str] = field(default_factory=list)
 
     def as_role(self, role: Role) -> httpx.AsyncClient:
         return client_of(self.app, self.keys[role])
@@ -144,6 +145,7 @@ async def api(
     catalog = SqlCatalog(threads)
     clock = SystemClock()
     missing: list[str] = []
+    short: list[str] = []
 
     async def ready() -> list[str]:
         return missing
@@ -169,6 +171,7 @@ async def api(
         archive=archive,
         tuning=tuning,
         body_bytes=body_bytes,
+        held=lambda: "; ".join(short) or None,
     )
     transport = None if leader is None else httpx.ASGITransport(leader)
     try:
@@ -176,7 +179,7 @@ async def api(
         async with leaders_client(verify, transport) as client:
             app = application(services, client, answer_s=answer_s)
             async with client_of(app) as anonymous:
-                yield Api(app, catalog, threads, keys, anonymous, missing)
+                yield Api(app, catalog, threads, keys, anonymous, missing, short)
     finally:
         await threads.close()
 
