@@ -37,6 +37,10 @@ RESTS_S: Final = 5
 
 MOST_CONNECTIONS: Final = 1000
 SPARE_MOST: Final = 32
+SPARE_S: Final = 10.0
+"""How long one that is beyond those that may stay may take from its request until it has read the answer: one that
+reads a little at a time would keep a place from whoever asks how this master is."""
+
 FILES_ASIDE: Final = 512
 """Open files that a master keeps for everything else: databases, engines, stored pages."""
 ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
@@ -89,7 +93,7 @@ class _Bounded(HttpToolsProtocol):
     """Refuses heads, and trailers, above `HEAD_BYTES` (up to one read more): the parser would collect them without end.
     Ends connections on which a head takes longer than `HEAD_S`, or the rest of a request after its answer, or the
     reading of an answer's end: nobody need have a key to hold one so. One that is beyond those that may stay is for one
-    request, which `busy` answers.
+    request, which `busy` answers, and for `SPARE_S` in all.
 
     Queries are taken as long as they come; the parser's own way with addresses ends at 64 KiB. Trailers are left out:
     among the headers, as the parser has them, they would say what no proxy before us has seen.
@@ -98,6 +102,7 @@ class _Bounded(HttpToolsProtocol):
     _collected = 0
     _headed = False
     _patience: asyncio.TimerHandle | None = None
+    _over: asyncio.TimerHandle | None = None
 
     def __init__(self, config: uvicorn.Config, state: ServerState, connection: Connection, busy: "_Busy") -> None:
         super().__init__(config, state, {})
@@ -112,6 +117,8 @@ class _Bounded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._have_head()
+        if self._over is not None:
+            self._over.cancel()
         self._connection.left()
         super().connection_lost(exc)
 
@@ -173,6 +180,7 @@ class _Bounded(HttpToolsProtocol):
             self.scope["query_string"] = query.partition(b"#")[0]
         if self._connection.beyond:
             self.cycle.keep_alive = False
+            self._over = self._over or self.loop.call_later(SPARE_S, self.transport.abort)
 
     def on_body(self, body: bytes) -> None:
         self._collected = 0

@@ -30,7 +30,7 @@ class Port:
         self.places = Connections(MOST, SPARE_MOST)
         self.free = asyncio.Event()
         self.asked: Callable[[], object] = lambda: None
-        """Called when a request for `/refused` or `/large` is there."""
+        """Called when a request for `/refused`, `/metrics` or `/large` is there."""
         self._files = tls
         self._open: list[asyncio.StreamWriter] = []
 
@@ -51,6 +51,7 @@ class Port:
             self.asked()
             return "no"
 
+        @app.get("/metrics")
         @app.get("/large")
         async def large(request: Request) -> Response:
             self.asked()
@@ -209,6 +210,38 @@ def test_an_answer_that_nobody_reads_does_not_keep_its_connection(monkeypatch: p
         await until(lambda: len(port.places) == 0)
 
     run(story)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_beyond_the_connections_that_may_stay_slow_reading_holds_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, secure: bool
+) -> None:
+    ca = authority(tmp_path)
+    own = signed(tmp_path, ca, "own")
+    monkeypatch.setattr("api.serving.SPARE_S", 0.5)
+
+    async def story(port: Port) -> None:
+        async def trickling(reader: asyncio.StreamReader) -> None:
+            while await reader.read(1 << 10):  # noqa: ASYNC110  slow on purpose: a minute and more for all of it
+                await asyncio.sleep(0.01)
+
+        asked = asyncio.Event()
+        port.asked = asked.set
+        held = await port.filled()
+        reader, writer = await port.connect()
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        reading = asyncio.create_task(trickling(reader))
+        await asked.wait()
+        await until(lambda: not port.places.beyond)
+        monkeypatch.setattr("api.serving.SPARE_S", PATIENCE_S)
+        assert (await port.ask("/livez")).endswith(b'"alive"')
+        assert len(port.places.within) == MOST, "who may stay is left alone"
+        reading.cancel()
+        await asyncio.wait([reading])
+        port.free.set()
+        assert all(answer.endswith(b'"done"') for answer in await asyncio.gather(*held))
+
+    run(story, TlsSettings(ca.cert, own.cert, own.key) if secure else None)
 
 
 def test_an_answer_that_is_read_slowly_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
