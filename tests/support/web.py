@@ -3,7 +3,8 @@
 The process outlives whatever the test does to its crawlers, and ends with the test: it stops when its standard input
 closes, so that even a killed test run leaves nothing behind. Run as `python -m tests.support.web LOG`, it reads the
 sites as JSON from the first line of its input and answers one line with the port. Every further line says how many
-more pages are to be answered, null for all, and is answered by a line when that holds.
+more pages are to be answered, null for all, or nothing. It is answered by a line when that holds, and when all that
+clients have read is in the log.
 """
 
 import asyncio
@@ -12,9 +13,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +52,7 @@ class Web:
         self.origins = tuple(f"http://{host}" for host in self.hosts)
         self._tail = Tail(log)
         self._seen: list[Exchange] = []
+        self._speaking = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Web {len(self.hosts)} hosts on port {self.port}, {len(self._seen)} exchanges read>"
@@ -56,11 +60,7 @@ class Web:
     def answer(self, pages: int | None) -> None:
         """From now on answer so many more pages, or all; requests beyond that wait. So a crawl ends no sooner than a
         test is ready for that, however long the test stood still; it must not let fetches wait until they give up."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(msgspec.json.encode(pages) + b"\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline(), "the web's process ended"
+        assert self._heard(msgspec.json.encode(pages)), "the web's process ended"
 
     def origins_of(self, site: int) -> tuple[str, ...]:
         """The origins of the hosts of site number `site`."""
@@ -75,11 +75,12 @@ class Web:
 
     def log(self) -> list[Exchange]:
         """Every exchange that has ended so far, in the order of their ends."""
-        self._seen += self._tail.read()
+        self._seen += self.new()
         return list(self._seen)
 
     def new(self) -> list[Exchange]:
         """The exchanges that ended since the last call of `new` or `log`; keeps none, for very long logs."""
+        self._heard(b"")  # else what a crawler has read and reported may still have to be logged
         return self._tail.read()
 
     def wait_until(self, true: Callable[[list[Exchange]], bool], timeout_s: float = 60.0) -> list[Exchange]:
@@ -99,6 +100,18 @@ class Web:
             lambda log: sum(exchange.complete and exchange.path != "/robots.txt" for exchange in log) >= count,
             timeout_s,
         )
+
+    def _heard(self, line: bytes) -> bool:
+        """Tell the process something, and wait until it holds; False when it has ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with self._speaking:
+            try:
+                self.process.stdin.write(line + b"\n")
+                self.process.stdin.flush()
+            except (BrokenPipeError, ValueError):
+                return False
+            return bool(self.process.stdout.readline())
 
 
 @contextmanager
@@ -168,8 +181,11 @@ def _heed(gate: Gate, stop: asyncio.Event) -> None:
     if not line:
         stop.set()
         return
-    gate.open(msgspec.json.decode(line, type=int | None))
-    print(flush=True)
+    if line.strip():
+        gate.open(msgspec.json.decode(line, type=int | None))
+    # Whoever had to wait until the last of a long answer was sent logs it in the loop's next turn.
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_soon, partial(print, flush=True))
 
 
 def main(log_path: str) -> None:
