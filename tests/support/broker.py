@@ -15,6 +15,7 @@ from shared.adapters.nats import EmbeddedServer, NatsBroker, ServerSettings, Str
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
 from shared.ports.broker import ReportKind
+from tests.support.ports import free_ports
 
 T = TypeVar("T")
 
@@ -26,7 +27,8 @@ class BrokerServer:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         """`settings` are ServerSettings fields."""
-        self.embedded = EmbeddedServer(folder, ServerSettings(**{"max_payload": 1 << 20, "start_s": 30, **settings}))
+        ours = {"port": free_ports(1)[0], "max_payload": 1 << 20, "start_s": 30}
+        self.embedded = EmbeddedServer(folder, ServerSettings(**{**ours, **settings}))
         self.endpoint = asyncio.run(self.embedded.start())
 
     @asynccontextmanager

@@ -27,8 +27,8 @@ from shared.adapters.nats.server import find_executable as find_nats
 from shared.supervise import dying_with
 from shared.tls import TlsSettings, client_context
 from tests.support.clients import Patient
-from tests.support.nats_cluster import free_ports
 from tests.support.orb_command import ROOT, command_line
+from tests.support.ports import free_ports
 from tests.support.postgres_tls import tls_front
 
 _COMPOSE: Final = ROOT / "compose.yaml"
@@ -56,8 +56,7 @@ class Composed:
         """Where a port of a service is here."""
         place = (service, str(port))
         if place not in self._ports:
-            taken = set(self._ports.values())
-            self._ports[place] = next(free for free in free_ports(len(taken) + 1) if free not in taken)
+            (self._ports[place],) = free_ports(1)
         return self._ports[place]
 
     def files(self, service: str) -> TlsSettings:

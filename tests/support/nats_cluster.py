@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,21 +20,12 @@ from shared.supervise import dying_with
 from shared.tls import TlsSettings
 from tests.support.certificates import Certificate, authority, signed
 from tests.support.orb_command import ROOT
+from tests.support.ports import free_ports
 
 CONFIG: Final = ROOT / "deploy" / "nats" / "nats.conf"
 SERVERS: Final = 3
 _START_S: Final = 60.0
 _TRIES: Final = 3
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has at the moment."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [port.getsockname()[1] for port in held]
-    finally:
-        for port in held:
-            port.close()
 
 
 @dataclass(slots=True)

@@ -1,0 +1,39 @@
+"""Ports for servers that a test stops and starts again, or that are told their port before they start."""
+
+import os
+import socket
+import threading
+from itertools import count
+from typing import Final
+
+_FIRST: Final = 10_000
+"""From here on, which is below what systems give to who asks for any port: in a while without its server nobody gets
+one of these."""
+_BLOCK: Final = 400
+_BLOCKS: Final = 50
+_next = count()
+_taking = threading.Lock()
+
+
+def free_ports(several: int) -> list[int]:
+    """Ports that nobody has; this process gives each out once in a while, and its neighbours have others."""
+    own = _FIRST + os.getpid() % _BLOCKS * _BLOCK
+    found: list[int] = []
+    with _taking:
+        for number in _next:
+            port = own + number % _BLOCK
+            if _is_free(port):
+                found.append(port)
+            if len(found) == several:
+                break
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
