@@ -1,5 +1,6 @@
 """Clients of a cluster's API who know all masters: one never stops reading, others write and keep count."""
 
+import re
 import threading
 import time
 import traceback
@@ -15,9 +16,13 @@ import httpx
 from tests.support.cluster import Cluster
 
 FIRST_KEY: Final = "the first admin key, shown this once: "
+_FIRST: Final = re.compile(f"{re.escape(FIRST_KEY)}(.+)\n")
 LEADERLESS_S: Final = 30.0
 PATIENCE_S: Final = 3.0
 """After which another master is asked. One that was stopped takes connections and says nothing."""
+
+KEPT: Final = httpx.Limits(keepalive_expiry=2.0)
+"""A connection that rests is given up long before a master closes it: a request that meets the closing fails."""
 
 
 def address(cluster: Cluster, name: str) -> str:
@@ -27,14 +32,21 @@ def address(cluster: Cluster, name: str) -> str:
 
 
 def admin(cluster: Cluster) -> dict[str, str]:
-    """The header with the first key, which one master has shown once."""
-    said = "".join(member.log.read_text() for member in cluster.members.values())
-    assert said.count(FIRST_KEY) == 1
-    return {"Authorization": f"Bearer {said.split(FIRST_KEY)[1].split()[0]}"}
+    """The header with the first key, which one master shows once: perhaps after another one has started."""
+
+    def shown() -> list[str]:
+        return [found for member in cluster.members.values() for found in _FIRST.findall(member.log.read_text())]
+
+    cluster.wait_until(lambda: shown() != [], "the first key is shown")
+    (key,) = shown()
+    return {"Authorization": f"Bearer {key}"}
 
 
 class Patient(httpx.HTTPTransport):
     """Repeats what is refused for want of a leader, as the refusal itself advises: under one Idempotency-Key."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(limits=KEPT, **settings)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if request.method == "POST":
@@ -90,7 +102,7 @@ class AnyMaster:
         self._key = admin(cluster)
         self._addresses: dict[str, str] = {}
         self._cluster = cluster
-        self._client = httpx.Client(timeout=PATIENCE_S)
+        self._client = httpx.Client(timeout=PATIENCE_S, limits=KEPT)
         self.refresh()
 
     def refresh(self) -> None:
