@@ -48,15 +48,19 @@ def rounds(seed: int, decks: int = 1) -> list[tuple[str, float]]:
 
 
 def play(run: Running, web: Web, plan: Sequence[tuple[str, float]], expected: int) -> list[Kill]:
-    """Kill by `plan` while the crawl of about `expected` URLs goes on; the rounds are spread over what is left."""
+    """Kill by `plan` while the crawl of about `expected` URLs goes on; the rounds are spread over what is left. The web
+    answers a quarter of that more than a round waits for: the crawl is not over before them, however long we stand
+    still."""
     kills = []
     for index, (victim, share) in enumerate(plan):
         log = web.log()
         answered = {f"{exchange.host}{exchange.path}" for exchange in log if exchange.complete}
         left = max(0, expected - len(answered))
-        wanted = len(log) + int(share * left / (len(plan) - index + 2))
+        wanted = len(log) + (more := int(share * left / (len(plan) - index + 2)))
+        web.answer(more + left // 4)
         run.wait_until(lambda wanted=wanted: len(web.log()) >= wanted, f"{wanted} requests were answered")  # type: ignore[misc]  # bound now
         kills.append(Kill(victim, _strike(run, victim, draw=index), len(web.log())))
+    web.answer(None)
     return kills
 
 
