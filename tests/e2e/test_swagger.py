@@ -53,9 +53,12 @@ class Operation:
         page.until(f"document.querySelector('{self.at} .execute') !== null")
 
     def execute(self) -> tuple[int, Any]:
-        """Press Execute: the status and the body that are then shown."""
-        self._page.click(f"{self.at} .execute")
+        """Press Execute: the status and the body that are then shown. What an earlier one showed is cleared away."""
         answer = f"{self.at} .live-responses-table tbody"
+        if self._page.value(f"document.querySelector('{self.at} .btn-clear') !== null"):
+            self._page.click(f"{self.at} .btn-clear")
+            self._page.until(f"document.querySelector('{answer}') === null")
+        self._page.click(f"{self.at} .execute")
         status = int(self._page.text(f"{answer} .response-col_status").split()[0])
         return status, json.loads(self._page.text(f"{answer} .response-col_description .highlight-code code"))
 

@@ -25,6 +25,17 @@ _QUIET: Final = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
     "--force-prefers-reduced-motion", "--remote-debugging-pipe",
 )  # fmt: skip
+_PLACE: Final = """(async () => {
+    const e = document.querySelector(SELECTOR);
+    if (e === null) return null;
+    e.scrollIntoView({block: 'center'});
+    const place = () => { const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; };
+    const before = place();
+    await new Promise(drawn => setTimeout(drawn, 50));
+    const [x, y] = place();
+    const seen = document.elementFromPoint(x, y);
+    return x === before[0] && y === before[1] && e.contains(seen) ? [x, y] : null;
+})()"""
 _REWIRE: Final = 'from=$1 to=$2; shift 2; exec "$@" 3<&"$from" 4>&"$to"'
 """The browser reads commands from descriptor 3 and answers on 4."""
 
@@ -79,13 +90,8 @@ class Browser:
         return found
 
     def click(self, selector: str) -> None:
-        """Click what a selector finds, in its middle; it must be seen there."""
-        chosen = json.dumps(selector)
-        self.until(f"document.querySelector({chosen}) !== null")
-        x, y = self.value(
-            f"(() => {{ const e = document.querySelector({chosen}); e.scrollIntoView({{block: 'center'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
+        """Click what a selector finds, in its middle, as soon as it is seen there and stays."""
+        x, y = self.until(_PLACE.replace("SELECTOR", json.dumps(selector)))
         where = {"x": x, "y": y, "button": "left", "clickCount": 1}
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, **where)
