@@ -19,6 +19,7 @@ from shared.supervise import dying_with
 from tests.support.orb_command import ROOT, command_line
 
 WAIT_S: Final = 120.0
+ENDED_S: Final = 30.0
 _LOOK_S: Final = 0.1
 
 
@@ -77,6 +78,11 @@ class Up:
         self.facts = json.loads(line)
         self.key = self.facts["admin_key"] or self.key
 
+    def says(self, *lines: str) -> None:
+        """Wait until it has said to people what these lines say."""
+        for line in lines:
+            self.until(lambda line=line: line in self.errors(), f"it says: {line}")  # type: ignore[misc]  # bound now
+
     def errors(self) -> str:
         """What it said to people so far."""
         return (self.folder.parent / f"{self.folder.name}.err").read_text()
@@ -86,7 +92,7 @@ class Up:
         family = self.family()
         self.process.send_signal(signal.SIGINT)
         code = self.process.wait(WAIT_S)
-        assert psutil.wait_procs(family, 10)[1] == []
+        assert psutil.wait_procs(family, ENDED_S)[1] == []
         return code
 
     def killed(self) -> None:
@@ -94,7 +100,7 @@ class Up:
         family = self.family()
         assert len(family) >= 4
         self.process.kill()
-        assert psutil.wait_procs(family, 10)[1] == []
+        assert psutil.wait_procs(family, ENDED_S)[1] == []
         self.process.wait(WAIT_S)
 
 
@@ -125,4 +131,4 @@ def upped(
         family = up.family() if process.poll() is None else []
         process.kill()
         process.communicate(timeout=WAIT_S)
-        psutil.wait_procs(family, 10)
+        psutil.wait_procs(family, ENDED_S)
