@@ -47,12 +47,14 @@ def test_every_page_has_its_items_once_though_workers_and_the_leader_are_killed(
         "egress": {"allow": ["127.0.0.0/8"]},
         "extract": {"items": RULES},
     }
+    cluster.wait_working("w1", "w2")
     with asking(cluster, "m1") as api:
         assert api.post("/v1/crawls", json={"name": "docs", "spec": spec}).status_code == 201
     doomed = cluster.members["w1"]
     cluster.wait_until(lambda: doomed.process.poll() is not None, "a worker died between its items and its outcome")
     assert doomed.process.returncode == -signal.SIGKILL
     cluster.worker("w3")
+    cluster.wait_until(lambda: cluster.leader() is not None, "somebody leads")
     leader = cluster.leader()
     assert leader is not None
     cluster.members[leader].end()

@@ -39,6 +39,7 @@ def test_pages_that_two_workers_stored_are_served_by_every_master(cluster: Clust
         "politeness": {"delay_s": 0.02},
         "egress": {"allow": ["127.0.0.0/8"]},
     }
+    cluster.wait_working("w1", "w2")
     with asking(cluster, "m1") as api:
         assert api.post("/v1/crawls", json={"name": "docs", "spec": spec}).status_code == 201
         cluster.wait_until(lambda: api.get("/v1/crawls/docs").json()["state"] == "finished", "the crawl is finished")

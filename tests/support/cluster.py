@@ -266,9 +266,15 @@ class Cluster:
         )
 
     def said(self, name: str, event: str) -> list[dict[str, Any]]:
-        """The events of that name in a member's log."""
-        lines = [line for line in self.members[name].log.read_bytes().splitlines() if line.startswith(b"{")]
+        """The events of that name in a member's log; a line that is still being written is none yet."""
+        whole, _, _ = self.members[name].log.read_bytes().rpartition(b"\n")
+        lines = [line for line in whole.splitlines() if line.startswith(b"{")]
         return [found for line in lines if (found := msgspec.json.decode(line)).get("event") == event]
+
+    def wait_working(self, *names: str) -> None:
+        """Wait until these workers pull: one that starts later than others may find nothing left to do."""
+        for name in names:
+            self.wait_until(lambda name=name: bool(self.said(name, "worker.started")), f"{name} pulls")  # type: ignore[misc]  # bound now
 
     # --- what happens to etcd -----------------------------------------------------------------------------------------
 
