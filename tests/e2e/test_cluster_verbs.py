@@ -73,9 +73,13 @@ def test_seeds_are_added_to_a_finished_crawl_taken_back_from_a_paused_one_and_a_
         cluster.wait_until(lambda: stats(api)["failed"] == len(added), "the seeds are fetched, and are not there")
         cluster.wait_until(state("finished"), "the crawl is finished again")
 
-        assert api.post(f"{DOCS}/start").status_code == 200
-        cluster.wait_until(state("running"), "it runs")
-        assert api.post(f"{DOCS}/pause").status_code == 200
+        def paused() -> bool:
+            """Whether it is, before it is finished once more: it has nothing to do."""
+            assert api.post(f"{DOCS}/start").status_code == 200
+            return api.post(f"{DOCS}/pause").status_code == 200
+
+        cluster.wait_until(paused, "it runs, and is paused")
+        assert state("paused")()
         never = [f"http://127.0.0.1:1/{n}" for n in range(30)]
         assert api.post(f"{DOCS}/seeds", json={"seeds": never}).json()["accepted"] == len(never)
         applied(api.request("DELETE", f"{DOCS}/seeds", json={"seeds": never[:10]}))
