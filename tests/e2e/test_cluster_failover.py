@@ -206,7 +206,7 @@ def test_members_exchanged_one_by_one_under_running_crawls_cost_no_read_no_write
 
         with Background(write, 0.05):
             for name in (leader, follower, "w1", "w2", "w3"):
-                served.answer(100)
+                served.answer(150)  # more than what an earlier one may still ask for, and fewer than this one's
                 crawls.append(declared(cluster, served, leader, follower, name=f"under-{name}"))
                 cluster.wait_until(lambda: cluster.query(BEGUN.format(crawls[-1])) != [], "its crawl has begun")
                 assert cluster.row(crawls[-1]).state in ("seeding", "running")

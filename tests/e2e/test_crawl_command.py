@@ -172,7 +172,7 @@ def test_a_second_ctrl_c_stops_at_once_and_is_resumable(web: Served, tmp_path: P
         _, beside = first.communicate(timeout=WAIT_S)
         assert first.returncode == 3, beside
     assert "to go on: orb crawl --out" in beside
-    assert psutil.wait_procs(family, 10)[1] == []
+    assert psutil.wait_procs(family, 30)[1] == []
     orb("crawl", "--out", out, "--delay", "0", "--json")
     whole(out, served, SLOW)
 
@@ -186,7 +186,7 @@ def test_a_killed_command_takes_its_processes_along_and_the_next_resumes(web: Se
         family = psutil.Process(first.pid).children(recursive=True)
         assert len(family) >= 3
         first.kill()
-        assert psutil.wait_procs(family, 10)[1] == []
+        assert psutil.wait_procs(family, 30)[1] == []
     served.answer(None)
     assert json.loads(orb(*arguments)[0])["end"] == "finished"
     whole(out, served, SLOW)

@@ -24,7 +24,15 @@ DELAY_S = 0.2
 GRANT_S = 3.0
 
 
-def crawling(served: Web, folder: Path, *, delay_s: float, workers: int, seeds: Iterable[str] = ()) -> Running:
+def crawling(
+    served: Web,
+    folder: Path,
+    *,
+    delay_s: float,
+    workers: int,
+    seeds: Iterable[str] = (),
+    grant_s: float = GRANT_S,
+) -> Running:
     spec = write_spec(
         folder / "spec.json",
         {
@@ -34,7 +42,7 @@ def crawling(served: Web, folder: Path, *, delay_s: float, workers: int, seeds: 
             "retry": {"base_s": 0.2, "attempts": 5},
         },
     )
-    settings = {"ORB_GRANT_S": str(GRANT_S), "ORB_ACK_WAIT_S": str(GRANT_S)}
+    settings = {"ORB_GRANT_S": str(grant_s), "ORB_ACK_WAIT_S": str(grant_s)}
     return Running(folder / "crawl", "--spec", spec, "--workers", str(workers), settings=settings)
 
 
@@ -145,7 +153,8 @@ def test_a_crawl_delay_of_robots_txt_is_honoured_from_the_first_page_on(
     site = SyntheticSite(pages=90, hosts=6, crawl_delay_s=0.5)
     served = web(site)
     pages = site.expected_pages(served.origins)
-    with crawling(served, tmp_path, delay_s=delay_s, workers=2, seeds=pages) as run:
+    # A grant that ran out would have pages asked for again.
+    with crawling(served, tmp_path, delay_s=delay_s, workers=2, seeds=pages, grant_s=30.0) as run:
         run.finish()
     log = served.log()
     check_polite(served, log, site, 0.5)
