@@ -28,6 +28,8 @@ from tests.support.postgres import PostgresServer
 
 MASTERS: Final = ("m1", "m2")
 WORKERS: Final = ("w1", "w2", "w3")
+TTL_S: Final = "2"
+"""Which most holds of a plan are short of, and the others beyond."""
 GRANT_S: Final = "3"
 """As short as an answer may take (ANSWER_S), so that grants do expire under faults and are given anew; one that was
 answered so late that nobody waited for it any more counts for nothing."""
@@ -85,6 +87,7 @@ class Rig:
             dials.VARIABLE: str(turned),
             "ORB_ETCD": ",".join(f"http://127.0.0.1:{port}" for port in etcds),
             "ORB_NATS_URL": f"nats://127.0.0.1:{broker}",
+            "ORB_MEMBER_TTL_S": TTL_S,
             "ORB_GRANT_S": GRANT_S,
             "ORB_ACK_WAIT_S": GRANT_S,
         }
