@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from tests.support.lived import LONGEST_S, living
@@ -19,6 +20,15 @@ with living() as lived:
         time.sleep(0.01)
     print(lived(), flush=True)
 """
+
+
+def test_every_processor_is_watched_from_itself() -> None:
+    with living():
+        watching = [thread for thread in threading.enumerate() if thread.name.startswith("lived-")]
+        ours = [thread.native_id for thread in watching if thread.native_id is not None]
+        while any(len(os.sched_getaffinity(thread)) > 1 for thread in ours):
+            time.sleep(0.01)
+        assert {number for thread in ours for number in os.sched_getaffinity(thread)} == os.sched_getaffinity(0)
 
 
 def test_what_passes_is_lived() -> None:

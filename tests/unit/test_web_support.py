@@ -71,6 +71,16 @@ def test_the_log_brackets_what_the_client_saw(web: Serve) -> None:
     assert judge.smallest_gap([first, second], served.hosts[0]) >= (again - read) * 1e-9
 
 
+@pytest.mark.parametrize("size", [2_000, 600_000])
+def test_what_a_client_has_read_is_in_the_log(web: Serve, size: int) -> None:
+    served = web(SyntheticSite(pages=3, body_bytes=size))
+    connection = connect(served.hosts[0])
+    for number in range(200):
+        get(connection, "/")
+        assert len(served.log()) == number + 1
+    connection.close()
+
+
 def test_an_exchange_broken_off_by_the_client_is_logged_as_such(web: Serve) -> None:
     served = web(SyntheticSite(pages=3, latency_s=(60.0,)))
     connection = connect(served.hosts[0])
