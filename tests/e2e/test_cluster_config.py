@@ -160,6 +160,7 @@ def test_a_leader_that_died_between_sql_and_etcd_is_made_up_for_by_the_next_one(
 def test_an_etcd_that_lost_everything_turns_nothing_back_and_is_told_anew(cluster: Cluster) -> None:
     started(cluster)
     with asking(cluster, "m1") as api:
+        turns(cluster, api, "w1", "active")  # before that there is no such worker to drain
         api.put("/v1/config", json={"worker": {"visits": 5}})
         api.post("/v1/workers/w1/drain")
         turns(cluster, api, "w1", "drained")

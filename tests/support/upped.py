@@ -16,6 +16,7 @@ import httpx
 import psutil
 
 from shared.supervise import dying_with
+from tests.support.clients import Patient
 from tests.support.orb_command import ROOT, command_line
 
 WAIT_S: Final = 120.0
@@ -51,9 +52,10 @@ class Up:
         raise AssertionError(f"there is no {name} among {self.family()}")
 
     def ask(self, method: str, path: str, body: Any = None, *, at: int = 0) -> httpx.Response:
-        """Ask a master with the admin key."""
+        """Ask a master with the admin key; as its clients do, wait while nobody leads."""
         headers = {"Authorization": f"Bearer {self.key}"}
-        return httpx.request(method, f"{self.facts['api'][at]}{path}", json=body, headers=headers, timeout=20)
+        with httpx.Client(transport=Patient(), headers=headers, timeout=20) as client:
+            return client.request(method, f"{self.facts['api'][at]}{path}", json=body)
 
     def owners(self) -> Counter[str]:
         """How many partitions each master owns."""
