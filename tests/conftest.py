@@ -6,15 +6,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from structlog.dev import ConsoleRenderer, plain_traceback
 
 from tests.support.corpora import CORPORA, Corpus, missing_packages
 from tests.support.postgres import PostgresServer, postgres, server_programs
 from tests.support.web import Site, Web, serve
 
-# How long an example takes says what else the machine does.
-settings.register_profile("orb", deadline=None)
+# How long an example takes, or its making, says what else the machine does.
+settings.register_profile("orb", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("orb")
 
 # A picture of an exception with all its locals takes seconds, in which the loop that logs it stands still.

@@ -97,7 +97,7 @@ def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Draft, "unreadable", unreadable)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "break_rule",
     [

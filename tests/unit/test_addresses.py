@@ -1,5 +1,6 @@
 """Where masters listen: where they did before, as far as that is free; a place that was asked for is kept to."""
 
+import random
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,9 +16,9 @@ from shared.domain.errors import Unusable
 
 @pytest.fixture
 def free() -> int:
-    """A port behind which some are free, and not one that this machine may use for real."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A port behind which some are free. Not one that the system gives to whoever asks for any: it would, between two
+    steps of a test."""
+    return next(port for port in random.sample(range(20_000, 32_000), 1000) if is_free(port))
 
 
 def chosen(wanted: Address | None, kept: Sequence[int], count: int, first: int = 8081) -> list[Address]:

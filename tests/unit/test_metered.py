@@ -24,7 +24,7 @@ if os.fork():
 HELD = """
 import time
 block = b"x" * (200 << 20)
-time.sleep(1)
+time.sleep(3)  # who takes the samples may stand still for one
 """
 
 

@@ -137,7 +137,6 @@ class ByHand(Executor):
         future.set_result(work())
 
 
-@pytest.mark.timeout(15)
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_who_syncs_between_the_end_of_a_commit_and_its_booking_waits_for_that(
     store: MemorySegments, run: Callable[[Coroutine[Any, Any, None]], None]

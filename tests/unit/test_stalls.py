@@ -61,14 +61,14 @@ def test_the_watch_ends_with_its_block_even_when_it_has_just_begun_to_ask() -> N
 def test_a_loop_that_does_nothing_for_long_is_given_up_and_one_that_goes_on_in_time_is_not() -> None:
     given_up = threading.Event()
 
-    async def story(still: threading.Event, patience_s: float) -> None:
+    async def story(still: threading.Event, dead_s: float, patience_s: float) -> None:
         watch = StallWatch(
             CLOCK,
             lambda _: None,
             least_s=0.01,
             every_s=0.01,
             stuck=lambda _: still.set(),
-            dead_s=0.3,
+            dead_s=dead_s,
             dead=given_up.set,
         )
         with watch.watching():
@@ -77,9 +77,9 @@ def test_a_loop_that_does_nothing_for_long_is_given_up_and_one_that_goes_on_in_t
             given_up.wait(patience_s)
             await asyncio.sleep(0.05)
 
-    asyncio.run(story(threading.Event(), 0.0))
+    asyncio.run(story(threading.Event(), 60.0, 0.0))
     assert not given_up.is_set()
-    asyncio.run(story(threading.Event(), 30.0))
+    asyncio.run(story(threading.Event(), 0.3, 30.0))
     assert given_up.is_set()
 
 
