@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from structlog.dev import ConsoleRenderer, plain_traceback
 
 from tests.support.corpora import CORPORA, Corpus, missing_packages
@@ -16,6 +18,10 @@ from tests.support.web import Site, Web, serve
 # How long an example takes, or its making, says what else the machine does.
 settings.register_profile("orb", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("orb")
+if settings().derandomize:
+    # In CI every run draws the same. Else some of it would be constants of the modules that are loaded by then, which
+    # are others in each run of several processes.
+    providers._get_local_constants = Constants
 
 # A picture of an exception with all its locals takes seconds, in which the loop that logs it stands still.
 ConsoleRenderer.get_active().exception_formatter = plain_traceback

@@ -18,7 +18,7 @@ from tests.support.running import Running, write_spec
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 BODY: Final = 4 * MIB
 DECODED: Final = 12 * MIB

@@ -25,7 +25,7 @@ from tests.support.orb_command import ROOT, command_line, export
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 Served = Callable[..., Web]
 OPEN: Final = ("--allow-net", "127.0.0.0/8", "--scope", "any")

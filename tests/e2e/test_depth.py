@@ -10,7 +10,7 @@ from tests.support.running import Running, write_spec
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -20,7 +20,7 @@ from tests.support.stored import check_crawl
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 
 DELAY_S: Final = 0.2
 GRANT_S: Final = "3"

@@ -42,7 +42,6 @@ from tests.support.nats_cluster import NatsCluster, nats_cluster
 
 pytestmark = [
     pytest.mark.faults,
-    pytest.mark.timeout(120),
     pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates"),
 ]
 
