@@ -129,7 +129,8 @@ def test_a_member_whose_loop_runs_in_circles_ends_so_that_it_is_started_again(me
     sooner = """
 from shared import stalls
 
-stalls.STALLED_S, stalls.DEAD_S = 0.2, 0.5
+# Where it stands is said once, and not of a moment in which the machine stood still.
+stalls.STALLED_S, stalls.DEAD_S = 1.5, 0.3
 
 def circles():
     while True:
