@@ -23,8 +23,10 @@ from cli.holding import ROOM_BYTES, absent, check_disk, held, made, unmake
 
 DEFAULT: Final = Path("orb.cluster")
 FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
-"""Free space for a first start: before it answers, etcd takes the room of two files of its log, 64 MB each, and ends
-with a panic where there is none; behind them there must be room to run."""
+AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
+"""Free space for a start: before it answers, etcd takes the room of two files of its log, 64 MB each, and ends with a
+panic where there is none; behind them there must be room to run. At a further start the first of them is there, and the
+other one where etcd was killed."""
 
 _FLAG: Final = "--dir"
 _COMMAND: Final = "orb up"
@@ -93,8 +95,13 @@ class ClusterFolder:
             raise
 
     def _needed_bytes(self) -> int:
-        # The folder of that name is there once the first file of the log is.
-        return ROOM_BYTES if (self.etcd / "data" / "member" / "wal").is_dir() else FIRST_BYTES
+        log = self.etcd / "data" / "member" / "wal"
+        if not log.is_dir():  # which is given its name once its first file is there
+            return FIRST_BYTES
+        with contextlib.suppress(OSError):  # one that runs here has just taken it into use
+            if any(file.stat().st_size for file in log.glob("*.tmp")):
+                return ROOM_BYTES
+        return AGAIN_BYTES
 
     def free_bytes(self) -> int:
         """What is free on its disk for us."""

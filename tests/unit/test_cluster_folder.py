@@ -59,13 +59,22 @@ def test_a_disk_without_room_for_the_log_of_etcd_is_told_before_anything_is_made
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else etcd ends with a panic, behind a database that was made and a key that was shown."""
-    monkeypatch.setattr(ClusterFolder, "free_bytes", lambda self: 100 << 20)
+    free = [100 << 20]
+    monkeypatch.setattr(ClusterFolder, "free_bytes", lambda self: free[0])
     folder = ClusterFolder(tmp_path / "there" / "orb.cluster")
     with pytest.raises(Environment, match=r"only 100 MiB are free on the disk of .* and 160 are needed; .* --dir\."):
         folder.make()
     assert not (tmp_path / "there").exists()
-    folder.etcd.joinpath("data", "member", "wal").mkdir(parents=True)
+    log = folder.etcd / "data" / "member" / "wal"
+    log.mkdir(parents=True)
     folder.remember(Remembered(database="cluster.db"))
+    folder.make()
+    free[0] = 20 << 20
+    ahead = log / "0.tmp"
+    ahead.touch()  # there was no room for it
+    with pytest.raises(Environment, match=r"only 20 MiB are free on the disk of .* and 96 are needed"):
+        folder.make()
+    ahead.write_bytes(b"made, and etcd was killed")
     folder.make()
 
 
