@@ -58,7 +58,7 @@ def test_a_crawl_is_run_read_and_changed_by_ctl_alone_while_its_leader_dies(
         up.child(leader).kill()
         file.write_text(CRAWL.format(origin=served.origins[0]) + "  budget: {max_pages: 1000}\n")
         assert ctl("apply", "-f", file) == "crawl/docs configured\n"
-        assert ctl("start", "docs") == "crawl/docs started\n"
+        assert ctl("start", "docs") == "crawl/docs started again\n"
         assert ctl("wait", "crawl", "docs", "--timeout", "120") == "crawl/docs finished\n"
         assert ctl("delete", "crawl", "docs") == "crawl/docs deleted\n"
         assert json.loads(ctl("get", "crawls", "-o", "json")) == {"items": []}
