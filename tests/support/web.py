@@ -132,12 +132,12 @@ def serve(log: Path, *sites: Site) -> Iterator[Web]:
         process.stdin.flush()
         ready = process.stdout.readline()
         if not ready:
-            raise RuntimeError(f"the web did not start: its process ended with {process.wait(10)}")
+            raise RuntimeError(f"the web did not start: its process ended with {process.wait(30)}")
         yield Web(process, int(ready), sites, log)
     finally:
         process.stdin.close()
         try:
-            process.wait(10)
+            process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

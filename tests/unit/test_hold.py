@@ -88,7 +88,7 @@ def test_a_beat_that_came_too_late_does_not_make_up_for_the_time_without_one() -
 
         database = Database(lambda: None, hang)
         with pytest.raises(Transient, match="was lost"):
-            async with asyncio.timeout(10), held(database, clock):
+            async with asyncio.timeout(30), held(database, clock):
                 await forever()
         assert database.written == 3, "taken, the late beat, released"
 
@@ -98,7 +98,7 @@ def test_a_beat_that_came_too_late_does_not_make_up_for_the_time_without_one() -
 def test_a_hold_that_somebody_removed_is_lost_at_once() -> None:
     async def story() -> None:
         with pytest.raises(Transient, match="removed"):
-            async with asyncio.timeout(10), held(Database(lambda: None, lambda: False), Clock()):
+            async with asyncio.timeout(30), held(Database(lambda: None, lambda: False), Clock()):
                 await forever()
 
     asyncio.run(story())
@@ -107,7 +107,7 @@ def test_a_hold_that_somebody_removed_is_lost_at_once() -> None:
 def test_a_database_that_is_away_for_a_beat_or_two_costs_nothing() -> None:
     async def story() -> None:
         database = Database(lambda: None, away, away, lambda: True)
-        async with asyncio.timeout(10), held(database, Clock()) as hold:
+        async with asyncio.timeout(30), held(database, Clock()) as hold:
             while database.written < 6:  # noqa: ASYNC110  # beats have no event of their own
                 await asyncio.sleep(0)
             hold.check()

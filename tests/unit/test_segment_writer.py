@@ -57,7 +57,7 @@ class MemorySegment:
 
     def commit(self, members: Sequence[bytes]) -> None:
         assert self.name not in self.store.finished
-        assert self.store.gate.wait(20)
+        assert self.store.gate.wait(30)
         if self.store.failures:
             self.store.failures -= 1
             raise ArchiveFull("no room")

@@ -66,7 +66,7 @@ def test_one_that_drains_waits_until_the_other_is_gone() -> None:
         await asyncio.sleep(0)
         assert not due.done()
         view.show(entries(members(me=True)))
-        await asyncio.wait_for(due, 10)
+        await asyncio.wait_for(due, 30)
 
     asyncio.run(story())
 
@@ -79,7 +79,7 @@ def test_one_that_leads_and_is_drained_hears_of_it() -> None:
         await asyncio.sleep(0)
         assert not better.done()
         view.show(entries(members(me=True, other=False), leader="me"))
-        await asyncio.wait_for(better, 10)
+        await asyncio.wait_for(better, 30)
 
     asyncio.run(story())
 
@@ -93,13 +93,13 @@ def test_one_that_drains_stands_where_nobody_takes_the_lead_and_does_not_give_it
         due = asyncio.ensure_future(standing.until_due())
         await asyncio.sleep(0)
         clock.now += 10
-        await asyncio.wait_for(due, 10)
+        await asyncio.wait_for(due, 30)
         view.show(entries(masters, leader="me"))
         better = asyncio.ensure_future(standing.until_better())
         await asyncio.sleep(0)
         assert not better.done(), "it was left the lead once and did not take it"
         view.show(entries({**masters, **members(new=False)}, leader="me"))
-        await asyncio.wait_for(better, 10)
+        await asyncio.wait_for(better, 30)
 
     asyncio.run(story())
 
@@ -112,11 +112,11 @@ def test_what_was_passed_over_counts_again_after_the_drain_is_taken_back() -> No
         due = asyncio.ensure_future(standing.until_due())
         await asyncio.sleep(0)
         clock.now += 10
-        await asyncio.wait_for(due, 10)
+        await asyncio.wait_for(due, 30)
         view.show(entries(members(me=False, slow=False), leader="me"))
         better = asyncio.ensure_future(standing.until_better())
         await asyncio.sleep(0)
         view.show(entries(members(me=True, slow=False), leader="me"))
-        await asyncio.wait_for(better, 10)
+        await asyncio.wait_for(better, 30)
 
     asyncio.run(story())

@@ -89,10 +89,10 @@ def test_a_change_is_followed_as_soon_as_it_is_seen() -> None:
         followed, applied = Followed(view), asyncio.Event()
         followed.tuning._apply = lambda tuning: applied.set()
         running = asyncio.ensure_future(followed.tuning.run())
-        await asyncio.wait_for(applied.wait(), 10)
+        await asyncio.wait_for(applied.wait(), 30)
         applied.clear()
         view.show(entries(2, HotConfig(master=MasterPart(batch=8))))
-        await asyncio.wait_for(applied.wait(), 10)
+        await asyncio.wait_for(applied.wait(), 30)
         assert followed.tuning.revision == 2
         running.cancel()
         await asyncio.wait([running])

@@ -92,7 +92,7 @@ def test_a_visit_takes_no_further_url_while_too_many_bytes_of_items_are_in_hand(
         size = ROOM_ITEM_BYTES // 128
         for number in range(127):
             visit.add(page(number, size))
-        await asyncio.wait_for(reporter.room(), 5)
+        await asyncio.wait_for(reporter.room(), 30)
         visit.add(page(127, size))
         waiting = asyncio.ensure_future(reporter.room())
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ def test_a_visit_takes_no_further_url_while_too_many_bytes_of_items_are_in_hand(
         async with Tasks() as tasks:
             running = tasks.start("report", reporter.run())
             await visit.finish(Ending(final=True))
-            await asyncio.wait_for(waiting, 20)
+            await asyncio.wait_for(waiting, 30)
             running.cancel()
         assert max(map(len, engines.items)) <= 512 * 1024
         assert sum(data.count(b'"id"') for data in engines.items) == 128

@@ -33,7 +33,7 @@ def get(connection: http.client.HTTPConnection, path: str) -> tuple[int, str, by
 
 
 def connect(host: str) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(host, timeout=10)
+    return http.client.HTTPConnection(host, timeout=30)
 
 
 def test_hosts_are_separate_and_connections_are_kept(web: Serve) -> None:
@@ -115,14 +115,14 @@ def test_the_web_ends_when_its_owner_closes_it(web: Serve) -> None:
     served = web(SyntheticSite(pages=3))
     assert served.process.stdin is not None
     served.process.stdin.close()
-    assert served.process.wait(10) == 0
+    assert served.process.wait(30) == 0
 
 
 def test_the_web_is_not_stopped_by_a_signal_to_the_group_of_the_test(web: Serve) -> None:
     served = web(SyntheticSite(pages=3))
     assert os.getpgid(served.process.pid) != os.getpgid(0)
     served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(10) == 0
+    assert served.process.wait(30) == 0
 
 
 def crawl(served: Web, site: SyntheticSite) -> set[str]:
@@ -260,7 +260,7 @@ def test_hostile_answers_are_sent_and_the_good_pages_come_through(web: Serve) ->
     served = web(HostileSite())
     name, port = served.hosts[0].split(":")
     for path in HOSTILE:
-        with socket.create_connection((name, int(port)), timeout=10) as sock:
+        with socket.create_connection((name, int(port)), timeout=30) as sock:
             sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             if path == "/silent":
                 continue

@@ -37,7 +37,7 @@ def entries(revision: int, config: HotConfig = AS_STARTED, *drained: str) -> dic
 
 
 def within(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(cast(Any, story()), 20))
+    asyncio.run(asyncio.wait_for(cast(Any, story()), 30))
 
 
 # --- following --------------------------------------------------------------------------------------------------------
