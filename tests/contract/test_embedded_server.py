@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -93,7 +95,7 @@ def test_a_server_that_does_not_start_is_unusable_with_its_last_words(tmp_path: 
 def test_a_taken_port_is_unusable_within_the_bound_and_free_again_it_works(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = EmbeddedServer(tmp_path, ServerSettings(port=port, start_s=3))
+        server = EmbeddedServer(tmp_path, ServerSettings(port=port, start_s=5))
         with pytest.raises(Unusable, match="address already in use"):
             asyncio.run(server.start())
         assert server.pid is None
@@ -151,14 +153,24 @@ def test_it_dies_with_its_parent_and_not_by_the_terminals_interrupt(tmp_path: Pa
     dies_with_its_parent("shared.adapters.nats", "EmbeddedServer", tmp_path)
 
 
-def test_killed_while_it_starts_is_told_apart_from_not_able_to_start(tmp_path: Path) -> None:
+def until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("up", [False, True], ids=["at once", "when it is up, and nobody knows yet"])
+def test_killed_while_it_starts_is_told_apart_from_not_able_to_start(tmp_path: Path, up: bool) -> None:
     server = EmbeddedServer(tmp_path)
 
     async def run() -> None:
         starting = asyncio.create_task(server.start())
         while server.pid is None:  # noqa: ASYNC110  nothing announces a pid
             await asyncio.sleep(0)
+        if up:  # as the loop stands still
+            until(lambda: any(map(server_module._port_in, tmp_path.glob("ports/*.ports"))))
         os.kill(server.pid, signal.SIGKILL)
+        if up:
+            until(lambda: server.pid is None)
         with pytest.raises(Transient, match="SIGKILL"):
             await starting
         assert (await server.start()).port

@@ -125,15 +125,16 @@ class EmbeddedServer(BundledServer):
         self._spawn([os.fspath(executable), "--config", os.fspath(config)])
 
     async def _await_port(self, deadline: float) -> int | None:
-        """The port it listens on; None when it ended or did not make it in time."""
-        while True:
+        """The port it listens on; None when it ended, or did not make it in time."""
+        while not self._ended():  # first: the file of one that was killed tells of nobody
             for file in self._ports_dir.glob("*.ports"):
                 port = _port_in(file)
                 if port is not None:
                     return port
-            if self._ended() or time.monotonic() > deadline:
-                return None
+            if time.monotonic() > deadline:
+                break
             await asyncio.sleep(_POLL_S)
+        return None
 
     def _write_config(self) -> Path:
         self._ports_dir.mkdir(exist_ok=True, mode=0o700)
