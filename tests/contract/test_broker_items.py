@@ -7,7 +7,7 @@ import pytest
 
 from shared.domain.errors import Transient
 from shared.domain.ids import CrawlId
-from tests.support.broker import BrokerServer, persist
+from tests.support.broker import BrokerServer, persist, read_all
 from tests.support.broker import server as server
 
 
@@ -20,7 +20,7 @@ def test_items_of_all_crawls_are_read_in_order_from_any_place(server: BrokerServ
                 assert await broker.publish_items(CrawlId(n % 2 + 1), b"%d" % n, f"m{n}") == n + 1
             assert await broker.publish_items(CrawlId(1), b"0", "m0") == 1, "a repeat is stored once"
             reader = await broker.read_items(2)
-            found = await persist(partial(reader.read, 10, 5.0))
+            found = await read_all(reader, 4)
             assert [(each.sequence, each.data) for each in found] == [(n + 1, b"%d" % n) for n in range(2, 6)]
             await reader.close()
             state = await broker.items_state()
@@ -28,7 +28,7 @@ def test_items_of_all_crawls_are_read_in_order_from_any_place(server: BrokerServ
             server.kill()
             await server.restart()
             again = await persist(partial(broker.read_items, 5))
-            assert [each.data for each in await persist(partial(again.read, 10, 5.0))] == [b"5"]
+            assert [each.data for each in await read_all(again, 1)] == [b"5"]
             await again.close()
 
     asyncio.run(story())

@@ -10,6 +10,8 @@ from functools import partial
 import pytest
 
 from shared.adapters.nats import NatsBroker
+from shared.adapters.nats import visits as visits_module
+from shared.adapters.nats.connection import Unanswered
 from shared.adapters.nats.streams import VISITS_CONSUMER
 from shared.domain.errors import Refused, Transient
 from shared.domain.ids import HostId, Partition
@@ -34,17 +36,18 @@ async def one(broker: NatsBroker) -> VisitMessage:
 
 
 async def settled(visit: VisitMessage) -> bool:
-    """Acknowledge, a few times. False: a broker that was killed has forgotten the delivery, and delivers again."""
-    for _ in range(10):
-        try:
-            await visit.ack()
-        except Transient as error:
-            if "no answer" in str(error):
-                break
-            await asyncio.sleep(0.05)
-        else:
-            return True
-    return False
+    """Acknowledge, patiently while the broker is away. False: it is there and did not answer. Either it was killed, has
+    forgotten the delivery and delivers again, or it was slow, and the shard is done."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await visit.ack()
+            except Unanswered:
+                return False
+            except Transient as error:
+                await asyncio.sleep(min(error.retry_in, 0.05))
+            else:
+                return True
 
 
 def hosts(visits: Sequence[VisitMessage]) -> list[int]:
@@ -94,9 +97,9 @@ def test_a_shard_handed_back_comes_again_after_its_delay_and_counts_its_deliveri
 
 def test_a_silent_shard_comes_again_after_ack_wait_and_one_that_says_working_does_not(server: BrokerServer) -> None:
     async def run() -> None:
-        async with server.broker(ack_wait_s=1.0) as broker:
+        async with server.broker(ack_wait_s=3.0) as broker:
             await queue(broker, 1, 3)
-            held = {int(visit.data): visit for visit in await broker.pull_visits(POOL, 2, 20.0)}
+            held = {int(visit.data): visit for visit in [await one(broker), await one(broker)]}
             came: list[VisitMessage] = []
             while not came:
                 await held[1].working()
@@ -160,7 +163,7 @@ def test_acknowledging_twice_or_late_or_what_was_dropped_is_harmless(server: Bro
 
 def test_dropping_deletes_that_slot_alone_queued_or_in_flight(server: BrokerServer) -> None:
     async def run() -> None:
-        async with server.broker(ack_wait_s=0.5) as broker:
+        async with server.broker(ack_wait_s=3.0) as broker:
             await queue(broker, 1, 13)
             assert await broker.publish_shard(POOL, P, 1, 1, b"101")
             taken = await broker.pull_visits(POOL, 1, 20.0)
@@ -174,12 +177,17 @@ def test_dropping_deletes_that_slot_alone_queued_or_in_flight(server: BrokerServ
             assert hosts(rest) == [*range(2, 12), 101]
             for visit in rest:
                 await visit.ack()
-            assert await broker.pull_visits(POOL, 50, 1.0) == []
+            assert await broker.pull_visits(POOL, 50, 3.5) == []
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_pull_waits_for_the_first_only_and_returns_a_backlog_in_whole_batches(server: BrokerServer) -> None:
+def test_a_pull_waits_for_the_first_only_and_returns_a_backlog_in_whole_batches(
+    server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the broker pauses within what it said it has."""
+    monkeypatch.setattr(visits_module, "_REST_S", 30.0)
+
     async def run() -> None:
         async with server.broker() as broker:
             pulling = asyncio.create_task(broker.pull_visits(POOL, 100, 3600.0))
@@ -210,7 +218,7 @@ def test_shards_that_arrive_between_two_pulls_are_in_the_next_at_their_first_del
     chance = random.Random(1)
 
     async def run() -> None:
-        async with server.broker() as broker, server.broker() as owner:
+        async with server.broker(ack_wait_s=3600.0) as broker, server.broker(ack_wait_s=3600.0) as owner:
             seen: list[VisitMessage] = []
             for host in range(0, 300, 3):
                 pulling = asyncio.create_task(broker.pull_visits(POOL, 10, chance.choice([0.0, 0.001, 20.0])))
@@ -274,22 +282,25 @@ def test_over_kills_of_the_broker_no_shard_is_lost_and_none_comes_after_its_ack(
     chance = random.Random(7)
 
     async def run() -> None:
-        async with server.broker(ack_wait_s=1.0) as owner, server.broker(ack_wait_s=1.0, answer_s=0.5) as worker:
+        async with server.broker(ack_wait_s=3.0) as owner, server.broker(ack_wait_s=3.0, answer_s=0.5) as worker:
+            seen: set[int] = set()
             acked: Counter[int] = Counter()
-            queued = 0
+            dispatched = asyncio.Event()
 
             async def dispatch() -> None:
-                nonlocal queued
                 for host in range(total):
                     # False after a lost answer: the shard is there already.
                     await persist(partial(owner.publish_shard, POOL, P, host, 0, b"%d" % host))
-                    queued += 1
+                dispatched.set()
 
             async def work() -> None:
-                while len(acked) < total:
+                while True:
                     visits = await persist(partial(worker.pull_visits, POOL, 50, 0.3))
+                    seen.update(hosts(visits))
                     done = await asyncio.gather(*map(settled, visits))
-                    acked.update(int(visit.data) for visit, ok in zip(visits, done, strict=True) if ok)
+                    acked.update(host for host, ok in zip(hosts(visits), done, strict=True) if ok)
+                    if not visits and dispatched.is_set() and not await persist(partial(worker.queued_visits, P)):
+                        return
 
             async def kill(working: asyncio.Task[None]) -> None:
                 kills = 0
@@ -303,10 +314,10 @@ def test_over_kills_of_the_broker_no_shard_is_lost_and_none_comes_after_its_ack(
                 group.create_task(dispatch())
                 working = group.create_task(work())
                 group.create_task(kill(working))
-            assert set(acked) == set(range(total))
+            assert seen == set(range(total))
             # An ack that was stored but not answered, or a publish repeated after its shard was done, repeats a visit;
             # nothing else does.
-            assert sum(acked.values()) - total <= 100
+            assert sum(acked.values()) - len(acked) <= 100
             assert await persist(partial(worker.pull_visits, POOL, 50, 1.5)) == []
 
     asyncio.run(asyncio.wait_for(run(), 110))
@@ -331,7 +342,7 @@ def test_a_pull_under_way_when_the_broker_dies_is_transient_and_the_next_goes_on
 
 def test_settling_while_the_broker_is_away_is_transient_and_works_afterwards(server: BrokerServer) -> None:
     async def run() -> None:
-        async with server.broker(ack_wait_s=3600.0, answer_s=2.0) as broker:
+        async with server.broker(ack_wait_s=3600.0, answer_s=5.0) as broker:
             await queue(broker, 1, 2)
             visit = await one(broker)
             server.kill()

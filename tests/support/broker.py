@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ import pytest
 from shared.adapters.nats import EmbeddedServer, NatsBroker, ServerSettings, StreamSettings
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
-from shared.ports.broker import ReportKind
+from shared.ports.broker import Delivered, ReportKind, ReportReader
 from tests.support.ports import free_ports
 
 T = TypeVar("T")
@@ -94,6 +95,15 @@ async def stored(broker: NatsBroker, partition: Partition, kind: ReportKind) -> 
     finally:
         await reader.close()
     return found
+
+
+async def read_all(reader: ReportReader, count: int, most: int = 1_000) -> list[Delivered]:
+    """Exactly so many, patiently: a read returns a part where the rest takes a moment."""
+    seen: list[Delivered] = []
+    async with asyncio.timeout(60):
+        while len(seen) < count:
+            seen += await persist(partial(reader.read, min(most, count - len(seen)), 1.0))
+    return seen
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], patience_s: float = 30.0) -> T:
