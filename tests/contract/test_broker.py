@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,7 @@ def test_declaring_again_and_with_other_bounds_keeps_every_message(server: Broke
         async with server.broker(reports_per_subject=7, ack_wait_s=5.0, max_ack_pending=99) as broker:
             assert await broker.reports_state() == before
             assert await broker.pending_reports() == 5
-            assert len(await broker.pull_visits(POOL, 1, 5.0)) == 1
+            assert len(await broker.pull_visits(POOL, 1, 20.0)) == 1
             for number in (5, 6):
                 await broker.publish_report(P, "outcome", b"r", f"{number}")
             with pytest.raises(Refused):
@@ -398,11 +399,11 @@ def test_the_largest_message_fits_and_a_larger_one_is_permanent_and_does_not_cos
 
 
 @pytest.fixture
-def unused_port(tmp_path: Path) -> int:
-    """A port on which a server listened and does not any more."""
-    gone = BrokerServer(tmp_path / "gone")
-    gone.kill()
-    return gone.endpoint.port
+def unused_port() -> Iterator[int]:
+    """A port on which nobody listens, and that nobody else is given meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def test_a_question_beyond_those_that_are_open_is_not_answered_and_may_be_asked_again(
