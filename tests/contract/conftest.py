@@ -14,7 +14,7 @@ from tests.support.tables import Tables, books, sqlite_tables
 
 Story = Callable[[Tables], Awaitable[None]]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 ENGINES = ("sqlite", "postgresql")
 
 

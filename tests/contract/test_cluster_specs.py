@@ -13,6 +13,7 @@ from shared.domain.ids import CrawlId, Revision
 from shared.ports.coordinator import Coordinator, Leadership
 from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
 from shared.wire.keys import Keys
+from tests.support.etcd import settled
 
 CRAWL = CrawlId(7)
 KEYS = Keys("test")
@@ -27,9 +28,9 @@ async def leading(c: Coordinator) -> AsyncIterator[Leadership]:
 
 
 @asynccontextmanager
-async def watching(c: Coordinator, wait_s: float = 10.0) -> AsyncIterator[SpecSource]:
+async def watching(c: Coordinator) -> AsyncIterator[SpecSource]:
     async with c.watch(KEYS.crawls) as view:
-        yield EtcdSpecs(view, KEYS, wait_s=wait_s)
+        yield EtcdSpecs(view, KEYS, wait_s=30.0)
 
 
 def published(revision: int, *, gone: bool = False) -> PublishedSpec:
@@ -51,10 +52,12 @@ def test_what_is_published_is_what_workers_see(on_coordinator: Callable[[Story],
 
 def test_absent_or_older_is_not_deleted_but_not_known_yet(on_coordinator: Callable[[Story], None]) -> None:
     async def story(c: Coordinator) -> None:
-        async with leading(c) as leadership, watching(c, wait_s=0.05) as source:
+        async with leading(c) as leadership, c.watch(KEYS.crawls) as view:
+            source = EtcdSpecs(view, KEYS, wait_s=0.05)
             with pytest.raises(Transient, match="not published"):
                 await source.spec(CRAWL, Revision(1))
             await EtcdSpecPublisher(c, leadership, KEYS).publish(published(1))
+            await settled(view, lambda snapshot: bool(snapshot.entries))
             with pytest.raises(Transient, match=r"revision 2 is wanted"):
                 await source.spec(CRAWL, Revision(2))
 

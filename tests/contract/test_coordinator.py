@@ -22,7 +22,7 @@ from tests.support.etcd import CLOCK
 
 Story = Callable[[Coordinator], Awaitable[None]]
 
-TTL_S = 2.0
+TTL_S = 3.0
 
 
 @asynccontextmanager

@@ -60,7 +60,7 @@ def test_a_watch_over_kills_loses_and_doubles_nothing(tmp_path: Path) -> None:
             seen: list[Snapshot] = []
             last = asyncio.Event()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(writer.write())
+                writing = tasks.create_task(writer.write())
                 tasks.create_task(follow_all(view, seen, last))
                 for _ in range(4):
                     await writer.reach(50)
@@ -68,6 +68,7 @@ def test_a_watch_over_kills_loses_and_doubles_nothing(tmp_path: Path) -> None:
                     await server.restart()
                 await writer.reach(50)
                 writer.stop = True
+                await writing
                 newest = writer.acknowledged[max(writer.acknowledged)]
                 await settled(view, lambda snapshot: snapshot.revision >= newest)
                 last.set()
@@ -168,10 +169,11 @@ async def replace(server: EtcdServer, folder: Path, writes: int) -> None:
     await server.embedded.stop()
     (folder / "data").rename(folder / "old")
     if writes:
-        aside = EtcdServer(folder)
+        aside = EtcdServer(folder / "aside")
         await aside.start()
         await fill(aside, writes)
         await aside.embedded.stop()
+        (folder / "aside" / "data").rename(folder / "data")
     await server.embedded.start()
 
 

@@ -25,7 +25,7 @@ needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="the openssl command 
 
 
 async def ask(endpoint: str, name: str, request: Any, **settings: Any) -> Any:
-    async with connected(endpoint, **settings) as connection:
+    async with connected(endpoint, attempt_s=10.0, **settings) as connection:
         return await connection.call(f"Auth.{name}", request, repeat=False)
 
 
@@ -80,7 +80,7 @@ def test_a_token_that_the_server_forgot_is_renewed_for_calls_renewals_and_watche
             await demand_passwords(server.endpoint)
             async with (
                 coordinator(server.endpoint, user="orb", password="secret") as c,
-                c.session(3) as session,
+                c.session(9) as session,
                 c.watch("/orb/t/k/") as view,
             ):
                 leader = await session.campaign("/orb/t/leader", b"")
@@ -189,7 +189,7 @@ def test_a_certificate_is_the_user_and_without_one_there_is_no_answer(tmp_path: 
             await demand_passwords(server.endpoint, tls=TlsSettings(ca.cert, root.cert, root.key))
             async with (
                 coordinator(server.endpoint, tls=TlsSettings(ca.cert, orb.cert, orb.key)) as c,
-                c.session(3) as session,
+                c.session(9) as session,
                 c.watch("/orb/t/k/") as view,
             ):
                 leader = await session.campaign("/orb/t/leader", b"")

@@ -30,7 +30,8 @@ from tests.support.etcd import CLOCK, connected, coordinator, etcd, settled
 
 KEYS = Keys("test")
 PARTITIONS = 200
-TTL_S = 2.0
+TTL_S = 10.0
+"""Of nobody's session here: who ends tells it."""
 PATIENCE_S = 60.0
 
 

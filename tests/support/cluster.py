@@ -228,7 +228,7 @@ class Cluster:
         """The owner of each partition that has one, by etcd."""
 
         async def read() -> dict[int, str]:
-            async with coordinator(*self.endpoints) as opened:
+            async with coordinator(*self.endpoints, patient=False) as opened:
                 found = (await opened.list(KEYS.partitions)).entries
             named = {
                 KEYS.partition_of(key): decode_record(PartitionRecord, entry.value) for key, entry in found.items()
@@ -239,7 +239,7 @@ class Cluster:
 
     def _get(self, key: str) -> bytes | None:
         async def read() -> bytes | None:
-            async with coordinator(*self.endpoints) as opened:
+            async with coordinator(*self.endpoints, patient=False) as opened:
                 entry = await opened.get(key)
                 return None if entry is None else entry.value
 

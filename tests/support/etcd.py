@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from shared.adapters.etcd.connection import Connection
 from shared.adapters.etcd.server import SOCKET
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import Transient
-from shared.ports.coordinator import Leadership, Snapshot, View
+from shared.ports.coordinator import Coordinator, Leadership, Session, Snapshot, View
+from shared.ports.retrying import until_answered
 
 CLOCK = SystemClock()
 ELECTION_MS = 100
@@ -32,13 +33,22 @@ QUICK = EtcdServerSettings(heartbeat_ms=10, election_ms=ELECTION_MS, start_s=30)
 
 
 @asynccontextmanager
-async def coordinator(*endpoints: str, **settings: Any) -> AsyncIterator[EtcdCoordinator]:
-    """A client that is closed with the block; its settings are EtcdSettings fields."""
-    opened = EtcdCoordinator(EtcdSettings(endpoints, **settings), CLOCK)
+async def coordinator(*endpoints: str, patient: bool = True, **settings: Any) -> AsyncIterator[EtcdCoordinator]:
+    """A client that is closed with the block; its settings are EtcdSettings fields. One that has no other member to ask
+    waits for long unless told otherwise: a write is sent once, and a session asked for once."""
+    patience = {"attempt_s": 10.0, "answer_s": 30.0} if patient and len(endpoints) == 1 else {}
+    opened = EtcdCoordinator(EtcdSettings(endpoints, **{**patience, **settings}), CLOCK)
     try:
         yield opened
     finally:
         await opened.close()
+
+
+@asynccontextmanager
+async def patient_session(coordinator: Coordinator, ttl_s: float) -> AsyncIterator[Session]:
+    """A session for the block, asked for again until it is granted: three members may just be electing."""
+    async with AsyncExitStack() as opened:
+        yield await until_answered(lambda: opened.enter_async_context(coordinator.session(ttl_s)))
 
 
 class EtcdServer:

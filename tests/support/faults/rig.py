@@ -189,7 +189,7 @@ class Rig:
             return False
 
     async def _registered(self) -> set[str]:
-        async with coordinator(*self.cluster.endpoints) as opened:
+        async with coordinator(*self.cluster.endpoints, patient=False) as opened:
             masters, workers = await opened.list(KEYS.masters), await opened.list(KEYS.workers)
         named = [*map(KEYS.master_of, masters.entries), *map(KEYS.worker_of, workers.entries)]
         return {name for name in named if name is not None}
