@@ -16,7 +16,7 @@ from tests.support.tables import NOW_MS
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
 
-QUICK = PostgresSettings(connect_s=2.0)
+QUICK = PostgresSettings(connect_s=10.0)
 
 
 def url_of(server_url: str, port: int, **parts: object) -> str:

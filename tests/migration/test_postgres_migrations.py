@@ -12,7 +12,7 @@ from shared.adapters.sql.access_schema import api_keys
 from shared.adapters.sql.migrate import HEAD, upgrade
 from shared.adapters.sql.postgres import PostgresPool, PostgresStore
 from shared.domain.errors import Unusable
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PATIENT, PostgresServer
 
 metadata = api_keys.metadata
 
@@ -57,7 +57,7 @@ def test_the_migrations_make_the_tables_of_the_metadata(postgres_server: Postgre
 def test_masters_that_start_together_migrate_once_and_agree(postgres_server: PostgresServer) -> None:
     async def story() -> None:
         url = await postgres_server.database(empty=True)
-        stores = await asyncio.gather(*(PostgresStore.open(url) for _ in range(4)))
+        stores = await asyncio.gather(*(PostgresStore.open(url, PATIENT) for _ in range(4)))
         opened = await asyncio.gather(*(store.open_cluster(n, "", 0) for n, store in enumerate(stores, 4)))
         assert len(set(opened)) == 1
         versions = await stores[0].executor.read(

@@ -189,11 +189,15 @@ class PostgresServer:
         await self._administer(f"CREATE DATABASE {name} TEMPLATE {'template0' if empty else _TEMPLATE}{place}")
         return self.url(name)
 
+    async def drop(self, url: str) -> None:
+        """Drop a database; whoever is connected is cut off. Hundreds that are kept are gigabytes to write, and to
+        delete within the bound of the last test."""
+        await self._administer(f"DROP DATABASE {_name(url)} WITH (FORCE)")
+
     async def forget(self, url: str) -> None:
-        """Drop a database that has a place of its own, and free the place; whoever is connected is cut off."""
-        name = urlsplit(url).path.removeprefix("/")
-        await self._administer(f"DROP DATABASE {name} WITH (FORCE)")
-        await self._administer(f"DROP TABLESPACE {name}")
+        """Drop a database that has a place of its own, and free the place."""
+        await self.drop(url)
+        await self._administer(f"DROP TABLESPACE {_name(url)}")
 
     def place(self) -> Path:
         """A new folder that the server can reach; whoever mounts something there `gives` it again."""
@@ -212,6 +216,10 @@ class PostgresServer:
             await connection.execute(statement)
         finally:
             await connection.close()
+
+
+def _name(url: str) -> str:
+    return urlsplit(url).path.removeprefix("/")
 
 
 @contextmanager
@@ -268,7 +276,8 @@ class PostgresLook:
 
 @asynccontextmanager
 async def postgres_tables(server: PostgresServer, *, partition: Partition = PARTITION) -> AsyncIterator[Tables]:
-    """A new database with one crawl, one partition claimed under term 1; its store is PATIENT."""
+    """A new database with one crawl, one partition claimed under term 1; its store is PATIENT. That of a test that
+    fails is left to be looked at."""
     url = await server.database()
     store = await PostgresStore.open(url, PATIENT)
     try:
@@ -282,3 +291,4 @@ async def postgres_tables(server: PostgresServer, *, partition: Partition = PART
             look.close()
     finally:
         await store.close()
+    await server.drop(url)
