@@ -74,3 +74,28 @@ def test_a_connection_whose_server_reads_no_more_is_closed() -> None:
             await connection.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_subscription_that_ended_has_ended_at_the_server() -> None:
+    """Where the question overtakes what it is about, the server goes on to send shards to a worker that is gone."""
+    heard: list[bytes] = []
+
+    async def obliging(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GREETING % b"")
+        while line := await reader.readline():
+            heard.append(line.split()[0])
+            if heard[-1] == b"PING":
+                writer.write(b"PONG\r\n")
+
+    async def run() -> None:
+        async with server(obliging) as port:
+            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=HASTY)
+
+            async def nobody(_: object) -> None: ...
+
+            await connection.unsubscribe(await connection.subscribe("a", nobody), drain=True)
+            known = list(heard)
+            await connection.close()
+        assert known[-3:] == [b"SUB", b"UNSUB", b"PING"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -8,10 +8,10 @@ the end of a connection that it gave up, before it tries another server.
 import asyncio
 import ssl
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import ParseResult
 
-from nats.aio.client import Client
+from nats.aio.client import PING_PROTO, Client
 from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
@@ -79,7 +79,7 @@ class _Line(TcpTransport):
 
 
 class PlainClient(Client):
-    """Leaves no connection behind whose greetings failed, and none that does not end."""
+    """Leaves no connection behind whose greetings failed, and none that does not end; asks in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,6 +101,13 @@ class PlainClient(Client):
             if self._transport:
                 self._transport.close()  # type: ignore[no-untyped-call]  # says no types
             raise
+
+    async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
+        """Behind all that was said before. The library's own overtakes what still waits to be written: the server's
+        answer would confirm a subscription, or the end of one, that it has not heard of."""
+        self._pongs.append(future or asyncio.get_running_loop().create_future())
+        await self._send_command(PING_PROTO)
+        await self._flush_pending()
 
 
 class SecureClient(PlainClient):
