@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.nats import NatsBroker
 from shared.domain.errors import Refused
 from shared.domain.ids import Partition
 from shared.wire.messages import Command, Malformed, decode_discoveries, decode_report, encode
-from tests.support.broker import POOL, BrokerServer
+from tests.support.broker import POOL, BrokerServer, stored
 from tests.support.cluster import PARTITIONS
 from tests.support.faults.post import Post
 
@@ -28,16 +27,6 @@ def small(tmp_path: Path) -> Iterator[BrokerServer]:
     asyncio.run(server.embedded.stop())
 
 
-async def reports(broker: NatsBroker, partition: Partition) -> list[bytes]:
-    found = []
-    for kind in ("outcome", "discovery"):
-        reader = await broker.read_reports(partition, kind, 0)
-        while some := await reader.read(100, 0.2):
-            found += [one.data for one in some]
-        await reader.close()
-    return found
-
-
 def test_letters_that_nobody_can_read_reach_every_partition_and_are_counted_and_others_come_again(
     small: BrokerServer,
 ) -> None:
@@ -50,7 +39,10 @@ def test_letters_that_nobody_can_read_reach_every_partition_and_are_counted_and_
 
     async def after(post: Post) -> None:
         async with small.broker(declare=False) as broker:
-            found = [data for number in range(PARTITIONS) for data in await reports(broker, Partition(number))]
+            found: list[bytes] = []
+            for number in range(PARTITIONS):
+                found += await stored(broker, Partition(number), "outcome")
+                found += await stored(broker, Partition(number), "discovery")
             assert sorted(found) == sorted([mine] * (1 + post.repeated) + post.unreadable)
             for letter in post.unreadable:
                 for decode in (decode_report, decode_discoveries):

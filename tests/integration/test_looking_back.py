@@ -26,7 +26,7 @@ from shared.ports.broker import Broker
 from shared.supervise import Tasks
 from shared.wire.messages import Command, decode_report
 from tests.support.api import SPEC, api
-from tests.support.broker import BrokerServer
+from tests.support.broker import BrokerServer, stored
 from tests.support.broker import server as server
 from tests.support.tables import Tables, books, links, sqlite_tables
 
@@ -82,9 +82,7 @@ def items_of(tables: Tables) -> SqlItems:
 
 async def told(broker: NatsBroker, partition: Partition) -> list[Command]:
     """The commands on a partition's subject."""
-    reader = await broker.read_reports(partition, "outcome", 0)
-    found = [decode_report(report.data) for report in await reader.read(100, 0.05)]
-    await reader.close()
+    found = map(decode_report, await stored(broker, partition, "outcome"))
     return [message for message in found if isinstance(message, Command)]
 
 

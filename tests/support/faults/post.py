@@ -10,12 +10,12 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NotFoundError
 
+from shared.adapters.nats.secure import PlainClient
 from shared.adapters.nats.server import Endpoint
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
@@ -99,11 +99,12 @@ class Post:
         async def silent(error: Exception) -> None:
             """The broker is struck as well; the client comes back by itself."""
 
-        client = await nats.connect(
+        client = PlainClient()  # whose flush waits for what was said before it; that of the library's own does not
+        await client.connect(
             self._endpoint.url,
             token=self._endpoint.token,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=0.1,
+            reconnect_time_wait=0.1,  # type: ignore[arg-type]  # a float works and is meant
             error_cb=silent,
         )
         for subject in (*REPORT_SUBJECTS, visits_filter(POOL)):
@@ -124,23 +125,23 @@ class Post:
                     whole = drawn.choice(reports)
                     letters.append(whole[: drawn.randrange(1, len(whole))])
                 for letter in letters:
-                    await self._published(report(Partition(partition), kind), letter, unique=drawn.randbytes(8).hex())
+                    await self._published(report(Partition(partition), kind), letter, drawn)
                     self.unreadable.append(letter)
         for subject in sorted({subject.rpartition(".")[0] for subject in shards})[:PARTITIONS]:
             noise = drawn.randbytes(50)
-            if await self._published(f"{subject}.{_OCCUPIED_SLOT}", noise, unique=drawn.randbytes(8).hex()):
+            if await self._published(f"{subject}.{_OCCUPIED_SLOT}", noise, drawn):
                 self.noise.append(noise)
 
     async def _again(self, drawn: random.Random) -> None:
         letters = list(self._seen)
         drawn.shuffle(letters)
         for subject, data in letters:
-            if data not in self.unreadable and await self._published(subject, data, unique=None):
+            if data not in self.unreadable and await self._published(subject, data, drawn):
                 self.repeated += 1
 
-    async def _published(self, subject: str, data: bytes, *, unique: str | None) -> bool:
-        """Until the broker has it; False where the subject is occupied. What is `unique` is stored once."""
-        headers = {} if unique is None else {"Nats-Msg-Id": unique}
+    async def _published(self, subject: str, data: bytes, drawn: random.Random) -> bool:
+        """Until the broker has it, once; False where the subject is occupied."""
+        headers = {"Nats-Msg-Id": drawn.randbytes(8).hex()}
 
         async def once() -> bool:
             try:
@@ -158,13 +159,21 @@ class Post:
     async def _filled(self) -> None:
         stream = self._client.jetstream()
         await persist(lambda: _patient(stream.add_stream(name=_BALLAST, subjects=["ballast"])))
-        while True:
+
+        async def once() -> bool:
+            """Whether one more piece found room."""
             try:
                 await stream.publish("ballast", _PIECE, timeout=_ANSWER_S)
             except APIError as error:
                 if error.err_code != 10023:
                     raise
-                return
+                return False
+            except (NatsError, TimeoutError, OSError) as error:
+                raise Transient(str(error)) from error
+            return True
+
+        while await persist(once):
+            pass
 
     async def _emptied(self) -> None:
         async def once() -> None:
