@@ -109,8 +109,7 @@ def test_without_a_delay_a_crawl_delay_is_first_told_since_other_slots_may_be_ou
                 assert (last.note.crawl_delay_ms, len(last.not_attempted), last.results) == (500, 3, [])
 
     run(main())
-    log = served.wait_until(bool, 10.0)
-    assert [exchange.path for exchange in log] == ["/robots.txt"]
+    assert [exchange.path for exchange in served.log()] == ["/robots.txt"]
 
 
 def test_what_robots_forbids_is_denied_and_never_asked_for(server: BrokerServer, web: Serve, tmp_path: Path) -> None:
