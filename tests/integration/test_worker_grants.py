@@ -49,7 +49,7 @@ def test_what_is_in_flight_when_the_grant_ends_is_cancelled_and_nothing_is_sent_
             owner_of(server, tmp_path, NO_ROBOTS, ack_wait_s=3600) as owner,
             worker(server, tmp_path, ack_wait_s=3600),
         ):
-            owner.grant_ms = 1_000
+            owner.grant_ms = 4_000
             owner.on_extend = lambda _: None
             lease = await owner.send(site.url("/quick"), site.url("/slow"), site.url("/never"))
             await slow.asked.wait()
@@ -70,14 +70,14 @@ def test_a_grant_that_is_extended_outlasts_lost_answers(server: BrokerServer, tm
         def sometimes(question: Extend) -> Answer | None:
             nonlocal lost
             lost -= 1
-            return None if lost >= 0 else Go(question.grant, 6_000)
+            return None if lost >= 0 else Go(question.grant, 6_000)  # a third of which is gone soon
 
         async with (
             raw_server(slow) as site,
             owner_of(server, tmp_path, NO_ROBOTS) as owner,
             worker(server, tmp_path),
         ):
-            owner.grant_ms = 6_000
+            owner.grant_ms = 12_000  # the third question comes two seconds before what is in flight is cut
             owner.on_extend = sometimes
             lease = await owner.send(site.url("/slow"))
             await slow.asked.wait()
@@ -98,10 +98,10 @@ def test_told_that_the_lease_is_gone_it_ends_what_is_in_flight_and_leaves_the_me
         slow = Slow()
         async with (
             raw_server(slow) as site,
-            owner_of(server, tmp_path, NO_ROBOTS, ack_wait_s=2) as owner,
-            worker(server, tmp_path, ack_wait_s=2),
+            owner_of(server, tmp_path, NO_ROBOTS, ack_wait_s=3) as owner,
+            worker(server, tmp_path, ack_wait_s=3),
         ):
-            owner.grant_ms = 2_000
+            owner.grant_ms = 4_000
             owner.on_extend = lambda _: Gone()
             lease = await owner.send(site.url("/quick"), site.url("/slow"))
             await slow.gone.wait()

@@ -121,7 +121,7 @@ def test_visits_that_wait_for_an_answer_that_does_not_come_share_the_failure(
             worker(server, tmp_path),
         ):
             leases = [await owner.send(site.url("/a"), slot=slot) for slot in range(4)]
-            await owner.until(lambda: len(owner.questions) == 4)
+            await owner.until(lambda: len(owner.questions) >= 4)
             await asked.wait()
             go_on.set()
             for lease in leases:

@@ -44,7 +44,7 @@ def run(main: Coroutine[Any, Any, T], *, on_uvloop: bool = True) -> T:
     """Runs `main` as the worker does, on uvloop, with a limit that only a hang reaches."""
 
     async def limited() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             return await main
 
     return uvloop.run(limited()) if on_uvloop else asyncio.run(limited())

@@ -109,12 +109,14 @@ class ScriptedOwner:
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until it is true after a question or a report."""
-        async with asyncio.timeout(30), self._news:
+        async with asyncio.timeout(60), self._news:
             await self._news.wait_for(true)
 
     async def ended(self, lease: int) -> Outcome:
-        """Wait for the outcome that ends the lease."""
+        """Wait for the outcome that ends the lease, and for every discovery stored before it: they come by a reader of
+        their own, which may be behind."""
         await self.until(lambda: any(outcome.final and outcome.lease == lease for outcome in self.outcomes))
+        await self.caught_up()
         return next(outcome for outcome in self.outcomes if outcome.final and outcome.lease == lease)
 
     async def caught_up(self) -> None:
@@ -125,16 +127,20 @@ class ScriptedOwner:
 
     async def _last(self, kind: ReportKind) -> int:
         """The last report of the kind, from a broker that may have come back a moment ago."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     return await self.broker.last_report(PARTITION, kind)
                 except Transient:
                     await asyncio.sleep(0.01)
 
+    async def purge_read(self, kind: ReportKind) -> None:
+        """Make room in the stream, of the reports that were read."""
+        await self.broker.purge_reports(PARTITION, kind, self._read_up_to[kind])
+
     async def slot_free(self, slot: int = 0) -> None:
         """Wait until the message of the slot is acknowledged: then another fits."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await self.broker.publish_shard(POOL, PARTITION, numbered(1, PARTITION), slot, UNREADABLE):  # noqa: ASYNC110  until it is free
                 await asyncio.sleep(0.01)
 
@@ -256,7 +262,7 @@ def worker_process(server: BrokerServer, folder: Path, *under: str, **environmen
 
 async def exit_of(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the process's end."""
-    return await asyncio.to_thread(process.wait, 30)
+    return await asyncio.to_thread(process.wait, 90)
 
 
 def paths(results: Sequence[UrlOutcome], urls: Sequence[str]) -> list[str]:
