@@ -33,6 +33,6 @@ def test_a_start_whose_etcd_stands_still_ends_at_the_first_ctrl_c(
             masters = {"master-1": Address(HOST, 1)}
             plan = ClusterPlan(masters=masters, workers={}, database=str(folder.database), nats_port=-1)
             cluster = LocalCluster(folder, plan, lock=lock, watch=Silent(notes=False), ready=lambda engines: None)
-            return await asyncio.wait_for(cluster.run(), 40)
+            return await asyncio.wait_for(cluster.run(), 100)
 
     assert asyncio.run(story()) == Ending(End.INTERRUPTED)

@@ -8,6 +8,7 @@ import pytest
 from shared.adapters.nats import EmbeddedServer, NatsBroker, StreamSettings, storing
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
+from tests.support.broker import persist
 
 
 def test_a_broker_that_answers_and_stores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +32,7 @@ def test_a_broker_that_answers_and_stores_nothing(tmp_path: Path, monkeypatch: p
             assert level.refused
             assert quick.stores_nothing(), "workers tell it by a metric"
             await patient.declare([])
-            await quick.publish_report(Partition(1), "outcome", b"x", "m")
+            await persist(lambda: quick.publish_report(Partition(1), "outcome", b"x", "m"))
             level = await quick.storage()
             assert level is not None
             assert not level.refused
