@@ -151,23 +151,23 @@ def test_wrong_coded_data_is_kept_with_the_error() -> None:
 
 
 def test_a_slow_drip_in_the_body_ends_at_the_total_limit_with_what_came() -> None:
-    answer = answered(dripping(b"HTTP/1.1 200 OK\r\n\r\nfirst", b"."), replace(LIMITS, total_s=2))
+    answer = answered(dripping(b"HTTP/1.1 200 OK\r\n\r\nfirst", b"."), replace(LIMITS, total_s=3))
     assert answer.body.startswith(b"first.")
     assert answer.truncated is Truncation.TIME
 
 
 def test_a_slow_drip_in_the_head_ends_at_the_total_limit() -> None:
-    failure = failed(dripping(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"), replace(LIMITS, total_s=2))
+    failure = failed(dripping(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"), replace(LIMITS, total_s=3))
     assert (failure.kind, failure.sent) == (FailureKind.TOTAL_TIMEOUT, True)
 
 
 def test_silence_before_the_first_byte_ends_at_its_limit() -> None:
-    failure = failed(silent_after(b""), replace(LIMITS, first_byte_s=2))
+    failure = failed(silent_after(b""), replace(LIMITS, first_byte_s=3))
     assert (failure.kind, failure.sent, failure.ip) == (FailureKind.FIRST_BYTE_TIMEOUT, True, "127.0.0.1")
 
 
 def test_silence_after_the_head_is_not_bound_by_the_first_byte_limit() -> None:
-    limits = replace(LIMITS, first_byte_s=1.5, total_s=2)
+    limits = replace(LIMITS, first_byte_s=3, total_s=4)
     answer = answered(silent_after(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"), limits)
     assert (answer.body, answer.truncated) == (b"", Truncation.TIME)
 

@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -116,26 +116,33 @@ def test_a_ca_bundle_that_is_not_there_is_said_at_once() -> None:
 
 @contextmanager
 def nginx_with_http2(certificate: Path, root: Path) -> Iterator[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = root / "nginx.conf"
-    temporary = "".join(
-        f"{kind}_temp_path {root}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    user = "user root;" if os.geteuid() == 0 else ""
-    config.write_text(
-        f"daemon off; {user} pid {root}/pid; error_log {root}/error.log; events {{}} "
-        f"http {{ access_log off; {temporary}"
-        f"ssl_certificate {certificate}/cert.pem; ssl_certificate_key {certificate}/key.pem;"
-        f"server {{ listen 127.0.0.1:{port} ssl http2; root {root}; }} }}"
-    )
-    server = subprocess.Popen(["nginx", "-c", config, "-p", root, "-e", root / "error.log"], stderr=subprocess.DEVNULL)
+    """It takes over a socket that listens, as one does that is upgraded: a free port that is only named may be taken by
+    others meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        port = listening.getsockname()[1]
+        config = root / "nginx.conf"
+        temporary = "".join(
+            f"{kind}_temp_path {root}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        user = "user root;" if os.geteuid() == 0 else ""
+        config.write_text(
+            f"daemon off; {user} pid {root}/pid; error_log {root}/error.log; events {{}} "
+            f"http {{ access_log off; {temporary}"
+            f"ssl_certificate {certificate}/cert.pem; ssl_certificate_key {certificate}/key.pem;"
+            f"server {{ listen 127.0.0.1:{port} ssl http2; root {root}; }} }}"
+        )
+        server = subprocess.Popen(
+            ["nginx", "-c", config, "-p", root, "-e", root / "error.log"],
+            env={**os.environ, "NGINX": f"{listening.fileno()};"},
+            pass_fds=[listening.fileno()],
+            stderr=subprocess.DEVNULL,
+        )
     try:
-        deadline = time.monotonic() + 20
-        while server.poll() is None and time.monotonic() < deadline:
-            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-                break
+        deadline = time.monotonic() + 30
+        while not (root / "pid").exists():  # written when it has taken the socket
+            assert server.poll() is None, (root / "error.log").read_text()
+            assert time.monotonic() < deadline, "nginx does not start"
             time.sleep(0.02)
         yield port
     finally:
