@@ -85,7 +85,7 @@ class ItemWriter:
                 awaited.sequence == 0 or (await self._broker.items_state()).created_ns != awaited.stream_created_ns
             )
         if reached:
-            del self._awaited[crawl_id]
+            self._awaited.pop(crawl_id, None)  # somebody else who asked meanwhile may have been told first
         return reached
 
     async def _serve(self, serving: Term, term: Callable[[], Term | None]) -> None:

@@ -140,6 +140,19 @@ def test_every_item_is_in_the_table_once_whoever_writes_and_however_often_it_cha
     asyncio.run(story())
 
 
+def test_two_who_ask_at_once_whether_all_is_there_are_both_told(tmp_path: Path, server: BrokerServer) -> None:
+    """As a crawl's master does that is told to stop while it finds the crawl finished."""
+
+    async def story() -> None:
+        async with stage(tmp_path, server) as s:
+            await s.send(page(1, "a"))
+            async with s.writing(1) as writer:
+                await s.until(lambda: s.sequence() == 1)
+                assert all(await asyncio.gather(writer.has(CrawlId(1)), writer.has(CrawlId(1))))
+
+    asyncio.run(story())
+
+
 def test_an_answer_that_was_lost_makes_nothing_double(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with stage(tmp_path, server) as s:
