@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import structlog
@@ -24,11 +25,19 @@ is others' by then, and it would neither work again nor hear that it is told to 
 _EVERY_S: Final = 0.25
 _FRAMES: Final = 8
 _LOOKS: Final = 60
+_SAYING_S: Final = 5.0
 
 
 def _kill() -> None:
-    log.critical("loop.given_up", advice="whoever keeps this process starts it again")
+    _aside(lambda: log.critical("loop.given_up", advice="whoever keeps this process starts it again"))
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _aside(say: Callable[[], None]) -> None:
+    """Say it, and wait no longer than `_SAYING_S` for it: a log that nobody takes may be what the loop stands at."""
+    saying = threading.Thread(target=say, name="stall-said", daemon=True)
+    saying.start()
+    saying.join(_SAYING_S)
 
 
 class StallWatch:
@@ -83,7 +92,7 @@ class StallWatch:
                 return
             loop.call_soon_threadsafe(sign.set)
             if not sign.wait(self._least_s):
-                self._stuck(_where(owner))
+                _aside(partial(self._stuck, _where(owner)))
                 self._await(sign)
             now = self._clock.elapsed()
             stood_s = now - alive_at - self._every_s

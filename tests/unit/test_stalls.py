@@ -1,10 +1,12 @@
 """A loop that stands still is told of from outside of it, and given up where nothing is to be hoped for."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,33 @@ asyncio.run(main())
     assert ended.returncode == -signal.SIGKILL
     assert "loop.stands_still" in ended.stdout, "it says where"
     assert "loop.given_up" in ended.stdout
+
+
+def test_a_process_is_killed_whose_loop_stands_at_a_log_that_nobody_reads() -> None:
+    chatter = """
+import asyncio, os
+from shared import stalls
+from shared.adapters.local.clock import SystemClock
+
+stalls._SAYING_S = 0.2
+
+async def main():
+    with stalls.StallWatch(SystemClock(), print, least_s=0.2, every_s=0.05, dead_s=0.5).watching():
+        await asyncio.sleep(0.1)
+        while True:
+            print("x" * 1000, flush=True)
+
+asyncio.run(main())
+"""
+    unread, written = os.pipe()
+    with closing(os.fdopen(unread, "rb")):
+        process = subprocess.Popen([sys.executable, "-c", chatter], cwd=ROOT, stdout=written)
+        os.close(written)
+        try:
+            assert process.wait(50) == -signal.SIGKILL
+        finally:
+            process.kill()
+            process.wait()
 
 
 MASTER = """
