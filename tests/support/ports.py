@@ -15,6 +15,13 @@ _next = count()
 _taking = threading.Lock()
 
 
+def own_address() -> str:
+    """A loopback address of this process alone: a port that one of its servers let go of is free there until it is
+    taken up again."""
+    pid = os.getpid()
+    return f"127.{64 + (pid >> 16) % 64}.{pid >> 8 & 255}.{pid & 255 or 1}"
+
+
 def free_ports(several: int) -> list[int]:
     """Ports that nobody has; this process gives each out once in a while, and its neighbours have others."""
     own = _FIRST + os.getpid() % _BLOCKS * _BLOCK

@@ -18,6 +18,7 @@ import psutil
 from shared.supervise import dying_with
 from tests.support.clients import Patient
 from tests.support.orb_command import ROOT, command_line
+from tests.support.ports import own_address
 
 WAIT_S: Final = 120.0
 ENDED_S: Final = 30.0
@@ -112,7 +113,7 @@ def upped(
 ) -> Iterator[Up]:
     """`orb up --json` for the block; a block's end leaves nothing of it behind."""
     if "--http" not in arguments:
-        arguments = (*arguments, "--http", "127.0.0.1:0")
+        arguments = (*arguments, "--http", f"{own_address()}:0")
     with (folder.parent / f"{folder.name}.err").open("w") as errors:
         process = subprocess.Popen(
             [*dying_with(os.getpid()), *command_line("up", "--dir", folder, "--json", *arguments)],
