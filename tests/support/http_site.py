@@ -6,6 +6,7 @@ response the real one; uvloop would put the send off to the end of the loop's tu
 
 import asyncio
 import os
+import select
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,7 @@ from tests.support.weblog import Exchange, line_of
 HELD_BACK: Final = 1024
 AT_ONCE: Final = 64 * 1024
 MAX_HEAD: Final = 256 * 1024
+AWAKE_S: Final = 0.02
 REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -61,6 +63,14 @@ class ExchangeLog:
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.awake_ns = time.monotonic_ns()
+        """When this process was last seen to run: since then it may have stood still."""
+
+    async def stay_awake(self) -> None:
+        """Keep `awake_ns`, for ever."""
+        while True:
+            await asyncio.sleep(AWAKE_S)
+            self.awake_ns = time.monotonic_ns()
 
     def add(self, exchange: Exchange) -> None:
         os.write(self._fd, line_of(exchange))
@@ -129,7 +139,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         if self._task is not None:
             self._task.cancel()
-        self._finish(time.monotonic_ns(), complete=False)
+        self._finish(self._log.awake_ns, complete=False)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -165,11 +175,20 @@ class Connection(asyncio.Protocol):
         self._open = Exchange(
             self._name, method, target, headers.get("user-agent", ""), reply.status, self._number, now, 0
         )
+        if self._gone():
+            self._transport.abort()  # nobody reads an answer, and it would seem to have been given only now
+            return
         closes = version == "HTTP/1.0" or headers.get("connection", "").lower() == "close"
         if self._gate.passes(target):
             self._answer(reply, method, target, closes)
         else:
             self._task = asyncio.create_task(self._held(reply, method, target, closes), name=f"held:{target[:40]}")
+
+    def _gone(self) -> bool:
+        """Whether the client has closed, however little was read so far of what it said before."""
+        looking = select.poll()
+        looking.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(looking.poll(0))
 
     async def _held(self, reply: Reply | RawReply, method: str, target: str, closes: bool) -> None:
         await self._gate.passed(target)

@@ -166,7 +166,9 @@ async def _serve(sites: list[Site], log: ExchangeLog) -> None:
                 )
             )
     print(port, flush=True)
+    awake = loop.create_task(log.stay_awake(), name="awake")
     await stop.wait()
+    awake.cancel()
     for server in servers:
         server.close()
 

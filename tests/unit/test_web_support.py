@@ -16,6 +16,7 @@ from typing import cast
 import pytest
 
 from tests.support import judge
+from tests.support.etcd import stopped
 from tests.support.filetree import FileTree
 from tests.support.hostile import BOMB_BYTES, GOOD, HOSTILE, MIB, RAW, UNENDING, HostileSite, bomb_blocks
 from tests.support.synthetic import PageKind, SyntheticSite
@@ -306,3 +307,21 @@ def test_after_a_raw_answer_no_client_sends_another_request_into_the_closing_con
     ended = [path for path in RAW if path not in UNENDING]
     assert [path for path in ended if not leaves_the_connection(asyncio.run(collected(path)))] == []
     assert not leaves_the_connection(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+
+
+def test_who_left_while_the_web_stood_still_was_not_answered_when_it_went_on(web: Serve) -> None:
+    """Else a crawler that was told to let go, and rested, would seem to have asked again too soon."""
+    served = web(SyntheticSite(pages=3))
+    leaving, coming = connect(served.hosts[0]), connect(served.hosts[0])
+    assert get(leaving, "/robots.txt")[0] == 200
+    with stopped(served.process.pid):
+        leaving.request("GET", "/")
+        leaving.close()
+        left_ns = time.monotonic_ns()
+        coming.request("GET", "/")
+    assert coming.getresponse().status == 200
+    coming.close()
+    log = served.wait_until(lambda log: len(log) == 3)
+    broken, answered = sorted((one for one in log if one.path == "/"), key=lambda one: one.complete)
+    assert (broken.complete, answered.complete) == (False, True)
+    assert broken.ended_ns < left_ns < answered.begun_ns
