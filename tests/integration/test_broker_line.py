@@ -1,4 +1,4 @@
-"""A server in the broker's place that stands still: giving it up ends, and the next one is tried."""
+"""A server in the broker's place that stands still or answers late: what is given up ends, and nothing else does."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,6 +16,7 @@ from tests.support.certificates import OPENSSL, authority, signed
 
 GREETING = b'INFO {"server_id":"x","version":"2.10.0","headers":true,"max_payload":1048576%s}\r\n'
 HASTY = StreamSettings(connect_s=0.5, reconnect_s=0.05, unsent_bytes=1 << 30)
+PATIENT = replace(HASTY, connect_s=30.0)
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -67,8 +68,7 @@ def test_a_connection_whose_server_reads_no_more_is_closed() -> None:
 
     async def run() -> None:
         async with server(reads_the_greetings) as port:
-            settings = replace(HASTY, connect_s=30.0)
-            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=settings)
+            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=PATIENT)
             for _ in range(64):  # far more than the sockets hold
                 await connection.send("x", bytes(1 << 20))
             await connection.close()
@@ -89,7 +89,7 @@ def test_a_subscription_that_ended_has_ended_at_the_server() -> None:
 
     async def run() -> None:
         async with server(obliging) as port:
-            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=HASTY)
+            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=PATIENT)
 
             async def nobody(_: object) -> None: ...
 
@@ -97,5 +97,43 @@ def test_a_subscription_that_ended_has_ended_at_the_server() -> None:
             known = list(heard)
             await connection.close()
         assert known[-3:] == [b"SUB", b"UNSUB", b"PING"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_an_answer_that_comes_after_it_was_given_up_ends_no_connection() -> None:
+    """A worker that ends waits two seconds for the end of its subscription, and has reports to send still."""
+
+    async def run() -> None:
+        asked, given_up = asyncio.Event(), asyncio.Event()
+
+        async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """Answers the greetings at once, the next question when nobody waits for it, and sends back messages."""
+            writer.write(GREETING % b"")
+            ours, known = b"", False
+            while line := await reader.readline():
+                match line.split():
+                    case [b"PING"]:
+                        if known:
+                            asked.set()
+                            await given_up.wait()
+                        known = True
+                        writer.write(b"PONG\r\n")
+                    case [b"SUB", _, number]:
+                        ours = ours or number
+                    case [b"PUB", subject, *_, size]:
+                        text = await reader.readexactly(int(size) + 2)
+                        writer.write(b"MSG %s %s %s\r\n%s" % (subject, ours, size, text))
+
+        async with server(late) as port:
+            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=PATIENT)
+
+            async def nobody(_: object) -> None: ...
+
+            await connection.unsubscribe(await connection.subscribe("a", nobody), drain=True)
+            await asked.wait()
+            given_up.set()
+            await connection.confirm()
+            await connection.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))

@@ -79,7 +79,8 @@ class _Line(TcpTransport):
 
 
 class PlainClient(Client):
-    """Leaves no connection behind whose greetings failed, and none that does not end; asks in turn."""
+    """Leaves no connection behind whose greetings failed, and none that does not end; asks in turn, and may be answered
+    late."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,6 +109,13 @@ class PlainClient(Client):
         self._pongs.append(future or asyncio.get_running_loop().create_future())
         await self._send_command(PING_PROTO)
         await self._flush_pending()
+
+    async def _process_pong(self) -> None:
+        """An answer to who asked first, who may have given up meanwhile. The library's own fails there, and ends the
+        reading of a connection that is well: it is taken for connected, and hears nothing more."""
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
 
 
 class SecureClient(PlainClient):
