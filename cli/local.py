@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 _TICK_S: Final = 0.5
 _LOOK_S: Final = 1.0
 _LOOKS: Final = 5
+_SILENT_LOOKS: Final = 30
 """Every so many looks at the disk, also at what changes more slowly."""
 
 
@@ -62,6 +63,7 @@ class LocalRun:
         self._broker = Engine("NATS", self._server)
         self._workers = [f"worker-{number}" for number in range(1, workers + 1)]
         self._names = ["master", *self._workers]
+        self._heard = False
 
     async def run(self) -> Ending:
         """The whole run; every process it started has ended when it returns."""
@@ -127,6 +129,7 @@ class LocalRun:
                     except Malformed as error:
                         log.warning("progress.malformed", reason=str(error))
                         continue
+                    self._heard = True
                     self._watch.progress(progress)
                     if progress.state == CrawlState.FINISHED:
                         await self._look_for_end()
@@ -147,6 +150,8 @@ class LocalRun:
                         f"the disk of {self._folder.path} is full; make room there, and the crawl goes on.",
                     )
                 )
+            if look == _SILENT_LOOKS and not self._heard:
+                self._watch.note(f"the crawl waits to begin; {self._folder.logs / 'master.log'} says for what")
             if look % _LOOKS == 0:
                 for path in (*(self._folder.logs / f"{name}.log" for name in self._names), self._server.output):
                     bound_log(path)

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -31,13 +31,15 @@ _SAYING_S: Final = 5.0
 def _kill() -> None:
     _aside(lambda: log.critical("loop.given_up", advice="whoever keeps this process starts it again"))
     os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(128 + signal.SIGKILL)  # the first process of a container does not die of a signal of its own
 
 
 def _aside(say: Callable[[], None]) -> None:
     """Say it, and wait no longer than `_SAYING_S` for it: a log that nobody takes may be what the loop stands at."""
     saying = threading.Thread(target=say, name="stall-said", daemon=True)
-    saying.start()
-    saying.join(_SAYING_S)
+    with suppress(RuntimeError):  # the machine has no thread to give: what is watched for matters more than the word
+        saying.start()
+        saying.join(_SAYING_S)
 
 
 class StallWatch:

@@ -28,7 +28,7 @@ from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
 from shared.ports.rationing import NO_GAUGES, Gauge, Rationing
-from shared.ports.retrying import until_answered
+from shared.ports.retrying import until_answered, until_there_is_room
 from shared.ports.specs import PublishedSpec, SpecPublisher
 from shared.ports.store import Store
 from shared.supervise import until_stopped
@@ -174,9 +174,9 @@ class Standalone:
                 crawl.dispatching = False
             try:
                 if worked_s >= _ACTIVE_TIME_S:
-                    await self._store.add_active_time(crawl.crawl_id, int(worked_s * 1000))
-                    active_ms += int(worked_s * 1000)
-                    worked_s = 0.0
+                    worked_ms, worked_s = int(worked_s * 1000), 0.0
+                    active_ms += worked_ms
+                    await self._count_time(crawl, worked_ms)
                 reason = await finished(crawl, self._owners, self._store, self._broker)
                 if reason is not None and not await self._writer.has(crawl.crawl_id):
                     reason = None
@@ -187,8 +187,15 @@ class Standalone:
                 continue
             if reason is not None:
                 worked_ms = int(worked_s * 1000)
-                await _answered(partial(self._store.add_active_time, crawl.crawl_id, worked_ms))
+                await self._count_time(crawl, worked_ms)
                 await self._to(crawl, CrawlState.FINISHED, reason)
+
+    async def _count_time(self, crawl: ActiveCrawl, worked_ms: int) -> None:
+        """Add to the time in which the crawl was worked on. Once: of an addition whose answer was lost nobody knows."""
+        try:
+            await until_there_is_room(partial(self._store.add_active_time, crawl.crawl_id, worked_ms))
+        except Transient as error:
+            log.warning("crawl.time_unsure", crawl=crawl.crawl_id, seconds=worked_ms / 1000, error=str(error))
 
     def _held(self) -> str | None:
         """Why nothing is worked on: this process is short of room, or no worker has any. None while something is."""

@@ -17,7 +17,7 @@ class Readiness(Model):
     status: str = Field(description="`ok` or `waiting`.", examples=["ok"])
     missing: list[str] = Field(description="Dependencies that do not answer.", examples=[["database"]])
     held: str | None = Field(
-        description="Why this master sends nothing out: what it sees that is nearly full. While the database is full, "
-        "what the master must write waits; it answers all the same. Null while it sends.",
+        description="Why this master would send nothing out: what it sees that is nearly full. While the database is "
+        "full, what the master must write waits; it answers all the same. Null where it sees room.",
         examples=[None],
     )

@@ -99,7 +99,7 @@ def counted(n: int, noun: str) -> str:
 
 def given_again(regained_s: float) -> str:
     """What becomes of URLs that are with a worker, should it be dead: nobody knows that sooner."""
-    return f"should that worker have died, it is all given out again within about {regained_s:g} s of its death"
+    return f"what is with a worker that dies is given out again within about {regained_s:g} s of its death"
 
 
 def meaning(reason: str) -> Meaning:

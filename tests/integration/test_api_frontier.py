@@ -188,7 +188,7 @@ def test_urls_that_are_with_workers_say_for_how_long_should_these_have_died(tmp_
                 why = (await client.get(f"{DOCS}/urls/explain", params={"url": url["url"]})).json()
                 assert any("given out again within about 60 s of its death" in said for said in why["why"])
                 delay = next(rule for rule in why["rules"] if rule["rule"] == "delay")
-                assert "1 URL queued, 2 out with workers now: should that worker have died" in delay["detail"]
+                assert "1 URL queued, 2 out with workers now: what is with a worker that dies" in delay["detail"]
             assert sorted(url["state"] for url in every) == ["leased", "leased", "queued"]
 
     asyncio.run(story())

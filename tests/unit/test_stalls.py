@@ -132,6 +132,24 @@ asyncio.run(main())
             process.wait()
 
 
+def _own_processes() -> bool:
+    """Whether this user may make a name space in which a process is the first."""
+    try:
+        return subprocess.run(["unshare", "-Urpf", "true"], capture_output=True, timeout=30).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not _own_processes(), reason="this machine makes no name spaces of processes for this user")
+def test_the_first_process_of_a_container_ends_as_well() -> None:
+    """The kernel keeps such a process from every signal of its own."""
+    code = "from shared import stalls; stalls._kill(); print('alive')"
+    command = ["unshare", "-Urpf", sys.executable, "-c", code]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 128 + signal.SIGKILL
+    assert "alive" not in ended.stdout
+
+
 MASTER = """
 import uvloop
 import api.main

@@ -1,0 +1,53 @@
+"""A crawl of which nothing is heard: whoever waits in front of it is told where to look."""
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from cli import local
+from cli.folder import CrawlFolder
+from cli.local import LocalRun
+from cli.watch import Silent
+from shared.domain.spec_parse import parse_spec
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.said.append(line)
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_crawl_that_does_not_begin_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
+    monkeypatch.setattr(local, "_LOOK_S", 0.001)
+    folder, notes = CrawlFolder(tmp_path), Notes()
+    spec = parse_spec({"seeds": ["http://a.test/"]})
+    run = LocalRun(folder, spec, workers=1, lock=0, watch=notes, finished=lambda: False)
+    run._heard = heard
+
+    looks = itertools.count(1)
+    enough = asyncio.Event()
+
+    def free_bytes(_: CrawlFolder) -> int:
+        if next(looks) > 2 * local._SILENT_LOOKS:
+            enough.set()
+        return 1 << 40
+
+    monkeypatch.setattr(CrawlFolder, "free_bytes", free_bytes)
+
+    async def story() -> None:
+        looking = asyncio.create_task(run._look_after())
+        await enough.wait()
+        looking.cancel()
+        await asyncio.wait([looking])
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+    told = [f"the crawl waits to begin; {tmp_path / 'logs' / 'master.log'} says for what"]
+    assert notes.said == ([] if heard else told)
