@@ -26,7 +26,12 @@ FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
 AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
 """Free space for a start: before it answers, etcd takes the room of two files of its log, 64 MB each, and ends with a
 panic where there is none; behind them there must be room to run. At a further start the first of them is there, and the
-other one where etcd was killed."""
+other one where an etcd that was killed left it under the name with which the next one begins."""
+
+_AHEAD: Final = "0.tmp"
+_AHEAD_BYTES: Final = 64_000_000
+"""The file that etcd makes ahead, under 0.tmp and 1.tmp in turns: every start begins with 0.tmp anew, so that a 1.tmp
+of one that was killed saves no room. One that there was no room for stays, too, and is shorter."""
 
 _FLAG: Final = "--dir"
 _COMMAND: Final = "orb up"
@@ -99,7 +104,7 @@ class ClusterFolder:
         if not log.is_dir():  # which is given its name once its first file is there
             return FIRST_BYTES
         with contextlib.suppress(OSError):  # one that runs here has just taken it into use
-            if any(file.stat().st_size for file in log.glob("*.tmp")):
+            if (log / _AHEAD).stat().st_blocks * 512 >= _AHEAD_BYTES:
                 return ROOM_BYTES
         return AGAIN_BYTES
 
@@ -169,7 +174,9 @@ def shown(folder: ClusterFolder, database: str) -> str:
 
 
 def without_password(database: str) -> str:
-    """The URL of a server as it may be shown."""
+    """The URL of a server as it may be shown; what names a file as it is."""
+    if not database.startswith(("postgresql:", "postgres:")):
+        return database
     parts = urlsplit(database)
     user, at, place = (parts.username or ""), "@", parts.netloc.rpartition("@")[2]
     query = "&".join(each for each in parts.query.split("&") if "password=" not in each.lower())

@@ -161,9 +161,11 @@ def _defaults() -> Mapping[tuple[str, str], str]:
         ("storage", "low"): tuning.storage.low,
         ("storage", "headroom_bytes"): tuning.storage.headroom,
     }
-    return {place: f"{value} by default" for place, value in turned.items()} | {
+    remarks = {place: f"{value} by default" for place, value in turned.items()} | {
         place: f"as each was started; {value} by default" for place, value in started.items()
     }
+    remarks["storage", "low"] += ", at most high"
+    return remarks
 
 
 def _put_config(desk: Desk, arguments: argparse.Namespace) -> int:

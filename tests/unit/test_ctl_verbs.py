@@ -84,7 +84,7 @@ def test_what_nobody_turned_is_shown_with_what_holds_instead() -> None:
         "log_level: null  # as each was started; info by default",
         "  visits: null  # as each was started; 64 by default",
         "  high: 0.5",
-        "  low: null  # 0.9 by default",
+        "  low: null  # 0.9 by default, at most high",
         "    report_s: null  # as of all workers",
     ):
         assert line in said.splitlines()
