@@ -134,7 +134,7 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
     from api.http import application
     from api.metrics import MasterMetrics
     from api.security.authentication import Keyring
-    from api.serving import address_of, listening, places_for, serving
+    from api.serving import address_of, bound, listen, places_for, serving
     from shared.adapters.etcd import EtcdCoordinator  # its libraries are loaded where they are needed
     from shared.adapters.etcd.settings import etcd_of
     from shared.adapters.etcd.specs import EtcdSpecPublisher
@@ -169,11 +169,13 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
         stack.push_async_callback(coordinator.close)
         view = await _waiting("etcd", lambda: stack.enter_async_context(coordinator.watch(keys.root)))
         catalog = SqlCatalog(store.executor)
-        await show_first_key(catalog, clock.unix_ms())  # before anybody may ask: it waits for the database, too
         tls = server_tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
         others = ClientTls(TlsSettings(settings.tls_ca or settings.tls_client_ca, settings.tls_cert, settings.tls_key))
-        listener = listening(settings.http)
+        listener = bound(settings.http)
         stack.callback(listener.close)
+        # Behind all that may end this start, for it is shown once; before anybody may ask, for it waits, too.
+        await show_first_key(catalog, clock.unix_ms())
+        listen(listener)
         address = settings.address or ("" if tls is None else "https://") + address_of(listener)
         member = MemberRecord(settings.id, VERSION, started_at_ms=clock.unix_ms(), address=address)
         desired = SqlDesired(store.executor)

@@ -46,6 +46,7 @@ FILES_ASIDE: Final = 512
 ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """What is answered however many connections are open, `SPARE_MOST` beyond those at a time."""
 
+_BACKLOG: Final = 1024
 _PARSED_BYTES: Final = 0xFFFF
 """The longest address that the parser takes apart."""
 
@@ -197,16 +198,51 @@ def places_for(most: int) -> Connections:
 
 
 def listening(address: str) -> socket.socket:
-    """A socket that listens at `host:port` (port 0: any free one). Unusable when that cannot be, and without a host,
-    which would be every interface of the machine."""
+    """A socket that listens at `host:port`; see `bound`."""
+    listener = bound(address)
+    listen(listener)
+    return listener
+
+
+def bound(address: str) -> socket.socket:
+    """A socket at `host:port` (port 0: any free one) that does not listen yet: who connects is refused, and need not
+    wait. Unusable when that cannot be, and without a host, which would be every interface of the machine."""
     host, _, port = address.rpartition(":")
     try:
         if not host:
             raise ValueError("it names no host; 127.0.0.1 is this machine alone, 0.0.0.0 every interface")
-        return socket.create_server((host.strip("[]"), int(port)), family=_family(host), backlog=1024)
+        return _bound(host.strip("[]"), int(port))
     except (OSError, ValueError, OverflowError) as error:
-        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
-        raise Unusable(f"cannot listen at {address} for the API ({why}): choose another with --http") from error
+        raise _not_heard(address, error) from error
+
+
+def listen(listener: socket.socket) -> None:
+    """Let clients connect. Unusable where another that was bound to the same place listens by now."""
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        at = address_of(listener)
+        listener.close()
+        raise _not_heard(at, error) from error
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """As `socket.create_server`, which listens at once."""
+    listener = socket.socket(_family(host), socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if listener.family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((host, port))
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _not_heard(address: str, error: Exception) -> Unusable:
+    why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+    return Unusable(f"cannot listen at {address} for the API ({why}): choose another with --http")
 
 
 def address_of(listener: socket.socket) -> str:

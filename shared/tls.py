@@ -51,10 +51,12 @@ def server_context(files: TlsSettings) -> ssl.SSLContext:
 
 
 class ServerTls:
-    """A listener's side: `context` is for the listener, whose connections are made under the files last read."""
+    """A listener's side: `context` is for the listener, whose connections are made under the files last read. `stamp`:
+    as they were before they were read first."""
 
     def __init__(self, files: TlsSettings) -> None:
         self.files = files
+        self.stamp: Final = _stamp(files)
         self._newest = server_context(files)
         self.context = server_context(files)
         self.context.sni_callback = self._choose  # called at the first word of every client, also without a name
@@ -71,10 +73,12 @@ class ServerTls:
 
 
 class ClientTls:
-    """The side that asks. An authority that is taken out of the files is believed until the process ends."""
+    """The side that asks. An authority that is taken out of the files is believed until the process ends. `stamp`: as
+    they were before they were read first."""
 
     def __init__(self, files: TlsSettings) -> None:
         self.files = files
+        self.stamp: Final = _stamp(files)
         self.context = client_context(files)
 
     def __repr__(self) -> str:
@@ -96,8 +100,9 @@ def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> S
 
 
 async def following(*sides: ServerTls | ClientTls, look_s: float = LOOK_S) -> NoReturn:
-    """Keep them as the files are. Files that are no good are logged and tried again at the next look."""
-    seen = {side: _stamp(side.files) for side in sides}
+    """Keep them as the files are, also where they changed since the sides were made. Files that are no good are logged
+    and tried again at the next look."""
+    seen = {side: side.stamp for side in sides}
     while True:
         await asyncio.sleep(look_s)
         for side in sides:

@@ -172,6 +172,28 @@ def test_new_connections_are_made_with_what_the_files_hold_and_those_that_are_op
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
+def test_a_certificate_that_was_renewed_before_anybody_looked_is_taken_up(tmp_path: Path, papers: Papers) -> None:
+    """A master that shows the first key may wait for its database as long as a certificate is good for."""
+    own = Certificate(tmp_path / "own.pem", tmp_path / "own.key")
+
+    def put(certificate: Certificate) -> None:
+        shutil.copy(certificate.cert, own.cert)
+        shutil.copy(certificate.key, own.key)
+
+    put(papers.own)
+    side = ServerTls(TlsSettings(papers.ca.cert, own.cert, own.key))
+    put(signed(tmp_path, papers.ca, "renewed"))
+
+    async def story() -> None:
+        with capture_logs() as logs:
+            keeping = asyncio.create_task(following(side, look_s=LOOK_S))
+            while all(line["event"] != "tls.renewed" for line in logs):  # noqa: ASYNC110  nothing else tells of it
+                await asyncio.sleep(LOOK_S)
+            keeping.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
 def test_who_asks_shows_the_newest_certificate_too(tmp_path: Path, papers: Papers) -> None:
     own = Certificate(tmp_path / "own.pem", tmp_path / "own.key")
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from api.serving import listening
+from api.serving import address_of, bound, listen, listening
 from cli import addresses
 from cli.addresses import Address, is_free, parsed
 from cli.exits import Environment, Usage
@@ -101,3 +101,17 @@ def test_the_api_listens_on_every_interface_only_where_that_is_said(address: str
 def test_what_listens_everywhere_is_reached_here() -> None:
     shown = [str(Address(host, 1).reached_at) for host in ("0.0.0.0", "::", "10.0.0.1")]
     assert shown == ["127.0.0.1:1", "[::1]:1", "10.0.0.1:1"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_place_that_is_held_refuses_clients_until_it_listens(host: str) -> None:
+    with bound(f"{host}:0") as listener, bound(address_of(listener)) as late:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host.strip("[]"), port), timeout=30)
+        listen(listener)
+        socket.create_connection((host.strip("[]"), port), timeout=30).close()
+        with pytest.raises(Unusable, match=r"cannot listen at .*Address already in use"):
+            listen(late)
+        with pytest.raises(Unusable, match=r"cannot listen at .*Address already in use"):
+            bound(address_of(listener))

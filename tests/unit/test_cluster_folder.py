@@ -72,10 +72,20 @@ def test_a_disk_without_room_for_the_log_of_etcd_is_told_before_anything_is_made
     free[0] = 20 << 20
     ahead = log / "0.tmp"
     ahead.touch()  # there was no room for it
-    with pytest.raises(Environment, match=r"only 20 MiB are free on the disk of .* and 96 are needed"):
+
+    def refused() -> None:
+        with pytest.raises(Environment, match=r"only 20 MiB are free on the disk of .* and 96 are needed"):
+            folder.make()
+
+    refused()
+    ahead.write_bytes(b"begun, and there was no room for the rest")
+    refused()
+    with ahead.open("r+b") as file:  # made, and etcd was killed
+        os.posix_fallocate(file.fileno(), 0, 64_000_000)
         folder.make()
-    ahead.write_bytes(b"made, and etcd was killed")
-    folder.make()
+        later = ahead.rename(log / "1.tmp")  # after the first file of its log was full: a start makes the other one
+        refused()
+    later.unlink()
 
 
 def test_a_cluster_that_is_there_outlives_a_start_that_is_refused(folder: ClusterFolder) -> None:
