@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.control.following import Following, Gap
 from api.errors import Kind, Problem
-from api.schemas.events import frame, frame_of, ping
+from api.schemas.events import PAST_KEPT, frame, frame_of, ping
 from shared.domain.errors import Transient
 from shared.ports.events import Events, EventsState
 from shared.supervise import Tasks
@@ -120,7 +120,8 @@ class EventStream(Response):
     async def _tell(self, send: Send) -> str:
         """Send what happens; why that came to an end."""
         gap = b"" if self._gap is None else frame_of(self._gap)[0]
-        await _send(send, b"retry: %d\n\n%s" % (_RETRY_MS, gap))
+        past_kept = self._following.is_past_kept
+        await _send(send, b"retry: %d\n\n%s%s" % (_RETRY_MS, gap, PAST_KEPT if past_kept else b""))
         asked_at = sent_at = time.monotonic()
         state: EventsState | None = None
         while True:
@@ -141,6 +142,9 @@ class EventStream(Response):
                 if state is not None and time.monotonic() - looked_at >= PING_S / 2:
                     self._following.caught_up(state)
                 frames, state = [ping(self._following.position)], None
+            if not past_kept and self._following.is_past_kept:
+                past_kept = True
+                frames.append(PAST_KEPT)
             sent_at = time.monotonic()
             try:
                 async with asyncio.timeout(SLOW_S):

@@ -45,6 +45,7 @@ class Following:
         self._subjects = tuple(subjects)
         self._after = after
         self._position = 0
+        self._kept_to: int | None = None
         self._stream: int | None = None
         self._reader: EventReader | None = None
         self._doubtful = False
@@ -57,11 +58,20 @@ class Following:
         """Everything up to here was given out: who goes on behind it misses nothing."""
         return self._position
 
+    @property
+    def is_past_kept(self) -> bool:
+        """Whether everything was given out that was kept when it was opened; False for one that began with the
+        present."""
+        return self._kept_to is not None and self._position >= self._kept_to
+
     async def open(self) -> Gap | None:
         """Begin; what may be missing between `after` and the first event. Transient while the broker is away."""
         state = await self._events.state()
         self._stream = state.created_ns
         self._position, gap = place(state, self._after)
+        if self._after is not None:
+            newest = [await self._events.last(subject) for subject in self._subjects]
+            self._kept_to = max((each.sequence for each in newest if each is not None), default=0)
         self._reader = await self._events.read(self._subjects, self._position)
         return gap
 

@@ -72,6 +72,11 @@ def frame(name: str, data: bytes, sequence: int | None = None) -> bytes:
     return b"event: %s\ndata: %s\n%s\n" % (name.encode(), data, place)
 
 
+PAST_KEPT: Final = b": past what was kept\n\n"
+"""A comment, once, behind the last event that was kept when the stream was opened in the past: who wants no more may
+go."""
+
+
 def ping(sequence: int) -> bytes:
     """A sign of life, which also tells the client from where it may go on."""
     return b": ping\nid: %d\n\n" % sequence

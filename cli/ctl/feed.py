@@ -17,10 +17,10 @@ from cli.exits import Environment
 SILENCE_S: Final = 45.0
 """Three heartbeats: a connection that is silent for longer is taken for dead."""
 
-QUIET_S: Final = 2.0
-"""Where nothing came for so long, what was kept has been read."""
-
 LONGEST_EVENT: Final = 4 << 20
+_PAST_KEPT: Final = ("past what was kept", "ping")
+"""Comments of the server. A heartbeat comes when nothing else did for as long: after that, nothing was kept."""
+
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 10.0
 
@@ -45,6 +45,8 @@ class EventParser:
     def __init__(self, last_id: str = "") -> None:
         self.last_id = last_id
         self.retry_s: float | None = None
+        self.past_kept = False
+        """Whether the server has said that no more is kept, or that nothing came for long."""
         self._id = last_id
         self._rest = b""
         self._kind = ""
@@ -85,8 +87,10 @@ class EventParser:
                 self._id = value
             case "retry" if value.isascii() and value.isdigit():
                 self.retry_s = int(value) / 1000
+            case "" if value in _PAST_KEPT:
+                self.past_kept = True
             case _:
-                pass  # a comment, such as a heartbeat, or a field of a later standard
+                pass  # another comment, or a field of a later standard
         return None
 
 
@@ -125,19 +129,22 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
 
 
 def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[Event]:
-    """The events that are kept already, from the oldest on or from behind `last_id`: until none comes for a while."""
+    """The events that are kept already, from the oldest on or from behind `last_id`, until the server says that these
+    were all. Environment where it ends before."""
     parser = EventParser()
-    with client.stream(at, query, headers=_headers(last_id or "0"), answer_s=QUIET_S) as response:
+    with client.stream(at, query, headers=_headers(last_id or "0"), answer_s=SILENCE_S) as response:
         try:
             for piece in response.iter_raw():
                 for event in parser.feed(piece):
-                    if event.kind == ENDED:
+                    if event.kind == ENDED and "deleted" in event.data:
                         return
-                    yield event
-        except httpx.ReadTimeout:
-            return
+                    if event.kind != ENDED:
+                        yield event
+                if parser.past_kept:
+                    return
         except httpx.RequestError as error:
             raise Environment(f"{client.server} broke off ({str(error) or type(error).__name__}).") from error
+    raise Environment(f"{client.server} ended the stream before it had told all that is kept; ask again.")
 
 
 def _headers(last_id: str) -> dict[str, str]:

@@ -65,6 +65,28 @@ def test_a_client_that_was_cut_off_goes_on_without_gap_or_repeat_on_another_mast
     asyncio.run(story())
 
 
+def test_who_began_in_the_past_is_told_once_when_that_is_over(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with masters(tmp_path, server) as [master]:
+            events = master.broker.events
+            await happen(events, 1, 2)
+            last = await happen(events, 3, kind=EventKind.WORKER)
+            async with (
+                master.follow(after=0, kind="crawl") as both,
+                master.follow(after=0, kind="alarm") as none,
+                master.follow(last=last, kind="crawl") as behind,
+                master.follow() as present,
+            ):
+                assert await both.said(2) == numbers(1, 2)
+                await happen(events, 4)
+                await happen(events, 5, kind=EventKind.ALARM)
+                assert await both.said(1) == await behind.said(1) == await present.said(1) == numbers(4)
+                assert await none.said(1) == numbers(5)
+                assert (both.past_kept, none.past_kept, behind.past_kept, present.past_kept) == ([2], [0], [0], [])
+
+    asyncio.run(story())
+
+
 def test_a_stream_lives_through_the_death_of_the_broker(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with (

@@ -115,7 +115,7 @@ class WritesHeld:
         """Wait until somebody has said nothing inside of a transaction for longer than any that lives."""
         self._wait(
             f"SELECT 1 WHERE ({_SESSIONS} AND state = 'idle in transaction' AND backend_xid IS NOT NULL"
-            " AND clock_timestamp() - state_change > interval '0.7 s') > 0"
+            " AND clock_timestamp() - state_change > interval '2 s') > 0"
         )
 
     def _wait(self, condition: str) -> None:

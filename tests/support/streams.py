@@ -30,6 +30,7 @@ class Seen:
     data: dict[str, Any] = field(default_factory=dict)
     id: int | None = None
     retry: int | None = None
+    past_kept: bool = False
 
     @property
     def said(self) -> str:
@@ -60,6 +61,7 @@ async def seen(response: httpx.Response) -> AsyncIterator[Seen]:
                 found.retry = int(value)
             case _:
                 assert name == "", line
+                found.past_kept = value == "past what was kept"
 
 
 class Client:
@@ -69,12 +71,18 @@ class Client:
         self.response = response
         self._seen = seen(response)
         self.last = 0
+        self.told = 0
+        self.past_kept: list[int] = []
+        """How many events were told before each word that all were told that were kept."""
 
     async def next(self) -> Seen:
         """The next that is an event, or a ping with nothing but an id."""
         async with asyncio.timeout(30):
             async for one in self._seen:
-                if one.retry is None:
+                if one.past_kept:
+                    self.past_kept.append(self.told)
+                elif one.retry is None:
+                    self.told += bool(one.event)
                     if one.id is not None:
                         self.last = one.id
                     return one

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.schemas.events import PAST_KEPT, ping
 from cli.ctl.feed import LONGEST_EVENT, Event, EventParser, follow, kept
 from cli.ctl.problems import Refusal
 from cli.exits import Environment
@@ -112,12 +113,28 @@ class Silent(httpx.SyncByteStream):
         raise httpx.ReadTimeout("nothing came")
 
 
-def test_what_is_kept_is_read_from_the_oldest_on_until_nothing_more_comes() -> None:
-    masters = Masters([httpx.Response(200, stream=Silent(b"id: 1\ndata: a\n\nid: 2\ndata: b\n\ndata: cut"))])
+@pytest.mark.parametrize("said", [PAST_KEPT, ping(2)], ids=["all were told", "nothing came for long"])
+def test_what_is_kept_is_read_from_the_oldest_on_until_the_server_says_that_it_was_all(said: bytes) -> None:
+    masters = Masters([httpx.Response(200, stream=Silent(b"id: 1\ndata: a\n\nid: 2\ndata: b\n\n" + said))])
     assert [event.id for event in kept(masters.client(), "/v1/events", None, last_id=None)] == ["1", "2"]
     assert masters.asked[0].headers["last-event-id"] == "0"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        stream(b"data: a\n\n"),
+        stream(b"data: a\n\n", broken=False),
+        stream(b'data: a\n\nevent: end\ndata: {"reason":"shutdown"}\n\n', broken=False),
+        httpx.Response(200, stream=Silent(b"data: a\n\n")),
+    ],
+    ids=["broken off", "ended", "told to end", "silent"],
+)
+def test_a_stream_that_ends_before_all_that_is_kept_was_told_is_no_success(answer: httpx.Response) -> None:
+    found = kept(Masters([answer]).client(), "/v1/events", None, last_id="5")
+    assert next(found).data == "a"
     with pytest.raises(Environment):
-        list(kept(Masters([stream(b"data: a\n\n")]).client(), "/v1/events", None, last_id="5"))
+        next(found)
 
 
 def test_the_first_connection_begins_at_the_present() -> None:

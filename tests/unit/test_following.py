@@ -17,7 +17,7 @@ class Stream:
 
     def __init__(self, last: int) -> None:
         self.created_ns = 1
-        self.last = last
+        self.newest = last
         self.away = 0
         self.closed = 0
 
@@ -28,7 +28,10 @@ class Stream:
 
     async def state(self) -> EventsState:
         self._answer()
-        return EventsState(self.created_ns, 1, self.last)
+        return EventsState(self.created_ns, 1, self.newest)
+
+    async def last(self, subject: str) -> Delivered | None:
+        return Delivered(self.newest, self.newest, b"")
 
     async def read(self, subjects: Sequence[str], after: int) -> "Reader":
         self._answer()
@@ -42,9 +45,9 @@ class Reader:
 
     async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
         self._stream._answer()
-        if self._stream.last < self._at:
+        if self._stream.newest < self._at:
             raise Transient("it is not the stream that was read", retry_in=0.0)
-        begun, self._at = self._at, self._stream.last
+        begun, self._at = self._at, self._stream.newest
         return [Delivered(n, n, b"") for n in range(begun + 1, self._at + 1)]
 
     async def close(self) -> None:
@@ -64,7 +67,7 @@ def test_a_broker_that_goes_again_while_its_stream_is_looked_at_ends_no_follower
         stream = Stream(last=10)
         following = await opened(stream, 8)
         assert [each.sequence for each in await following.next(0.0) if isinstance(each, Delivered)] == [9, 10]
-        stream.last = 8
+        stream.newest = 8
         assert await following.next(0.0) == [], "what is read is no longer there"
 
         async def state_and_gone() -> EventsState:
@@ -74,7 +77,7 @@ def test_a_broker_that_goes_again_while_its_stream_is_looked_at_ends_no_follower
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(stream, "state", state_and_gone)
             assert await following.next(0.0) == [], "away before it was read anew"
-        stream.last = 12
+        stream.newest = 12
         gap, *events = await following.next(0.0)
         assert gap == Gap(Lost.REPLACED, 10, 11)
         assert [each.sequence for each in events if isinstance(each, Delivered)] == [11, 12]
@@ -87,7 +90,7 @@ def test_a_stream_that_came_back_with_less_is_read_from_its_oldest_event_behind_
     async def story() -> None:
         stream = Stream(last=10)
         following = await opened(stream, 10)
-        stream.last = 8
+        stream.newest = 8
         assert await following.next(0.0) == []
         gap, *events = await following.next(0.0)
         assert gap == Gap(Lost.REPLACED, 10, 1)
@@ -101,7 +104,7 @@ def test_a_gap_is_told_though_the_broker_goes_before_the_first_event_behind_it()
     async def story() -> None:
         stream = Stream(last=10)
         following = await opened(stream, 10)
-        stream.last = 8
+        stream.newest = 8
         assert await following.next(0.0) == []
         read = stream.read
 
