@@ -4,17 +4,21 @@ import argparse
 import asyncio
 import json
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cli.cluster_folder import without_password
-from cli.engines import add_database_flag, told
+from cli.engines import add_database_flag, told_database
 from cli.exits import Environment, Exit
-from cli.issuing import DATABASE, unreached
+from cli.issuing import said_of
 from cli.pace import count
 from cli.watch import say
-from shared.domain.errors import Transient
 from shared.domain.soundness import MEANINGS, Findings
+
+if TYPE_CHECKING:
+    from shared.adapters.sql.filling import Filling
+    from shared.adapters.sql.snapshot import Snapshot
 
 _CHECK: Final = """\
 Read-only, of one moment, and beside a running cluster; memory does not grow with the database. Exit codes: 0 all is as
@@ -39,11 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
         rows = asyncio.run(copied(arguments.source, arguments.target))
         say(f"copied {count(rows)} rows; start the masters with the new database now")
         return Exit.OK
-    database = told(arguments, os.environ, "database").database
-    try:
+    database, by = told_database(arguments, os.environ)
+    with said_of(database, by):
         found = asyncio.run(examined(database))
-    except Transient as error:
-        raise Environment(unreached(without_password(database), error, f"--database or {DATABASE}")) from error
     print(json.dumps(_object(found)) if arguments.json else _text(found))
     return Exit.OK if found.sound else Exit.FAILED
 
@@ -101,21 +103,36 @@ async def copied(source: str, target: str) -> int:
     from shared.adapters.sql.snapshot import snapshot
 
     total = 0
-    async with filling(target) as fresh:
-        async with snapshot(source) as taken:
-            before = await taken.read(rows.version)
-            for table in rows.TABLES:
-                columns, read = rows.columns_of(table), 0
-                async for page in rows.pages(taken, table):
-                    await fresh.write(partial(rows.put, table=table, columns=columns, rows=page))
-                    read += len(page)
-                written = await fresh.write(partial(rows.count, table=table))
-                if written != read:
-                    raise Environment(f"{read} rows of {table} were read, and {written} written.")
-                total += read
-            numbers = await taken.read(rows.numbers)
+    of_source, of_target = partial(said_of, source, "--from"), partial(said_of, target, "--to")
+    with of_target():
+        async with filling(target) as fresh:
+            with of_source():
+                async with snapshot(source) as taken:
+                    before = await taken.read(rows.version)
+                    for table in rows.TABLES:
+                        total += await _table(taken, fresh, table, of_target)
+                    numbers = await taken.read(rows.numbers)
             await fresh.write(lambda c: rows.give_beyond(c, numbers))
-        async with snapshot(source) as later:
-            if await later.read(rows.version) != before:
-                raise Environment("somebody writes to the database that is copied: stop all masters first.")
+            with of_source():
+                async with snapshot(source) as later:
+                    if await later.read(rows.version) != before:
+                        raise Environment("somebody writes to the database that is copied: stop all masters first.")
     return total
+
+
+async def _table(
+    taken: "Snapshot", fresh: "Filling", table: str, of_target: Callable[[], AbstractContextManager[None]]
+) -> int:
+    """The rows of a table, copied; how many."""
+    from shared.adapters.sql import rows
+
+    columns, read = rows.columns_of(table), 0
+    async for page in rows.pages(taken, table):
+        with of_target():
+            await fresh.write(partial(rows.put, table=table, columns=columns, rows=page))
+        read += len(page)
+    with of_target():
+        written = await fresh.write(partial(rows.count, table=table))
+    if written != read:
+        raise Environment(f"{read} rows of {table} were read, and {written} written.")
+    return read

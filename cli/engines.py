@@ -57,6 +57,20 @@ def _add(parser: argparse.ArgumentParser, flags: tuple[str, ...]) -> None:
 
 def told(arguments: argparse.Namespace, environment: Mapping[str, str], *needed: str) -> ClusterMasterSettings:
     """What is told of the engines. Usage when one that is needed is not: `database`, `nats_url`, `etcd`."""
+    return _read(_said(arguments, environment, *needed))
+
+
+def told_database(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, str]:
+    """The database, and the flag, variable or line of a file that tells it. Usage when nothing does."""
+    said = _said(arguments, environment, "database")
+    return _read(said).database, said["database"].place
+
+
+def _read(said: Mapping[str, Said]) -> ClusterMasterSettings:
+    return read(ClusterMasterSettings, {**_NOBODY, **said}, flags_of("master"))
+
+
+def _said(arguments: argparse.Namespace, environment: Mapping[str, str], *needed: str) -> Mapping[str, Said]:
     said = gathered("master", flags_of("master"), arguments, environment)
     if arguments.up is not None:
         said |= in_folder(ClusterFolder(arguments.up), said.get("database"))
@@ -64,7 +78,7 @@ def told(arguments: argparse.Namespace, environment: Mapping[str, str], *needed:
         if name not in said:
             flag = flags_of("master")[name]
             raise Usage(f"{name} is not told: say {flag}, or {PREFIX}{name.upper()}.")
-    return read(ClusterMasterSettings, {**_NOBODY, **said}, flags_of("master"))
+    return said
 
 
 def in_folder(folder: ClusterFolder, database: Said | None) -> dict[str, Said]:
@@ -73,8 +87,9 @@ def in_folder(folder: ClusterFolder, database: Said | None) -> dict[str, Said]:
     if remembered is None:
         raise Usage(f"{folder.path} is no cluster's folder.")
     elsewhere = remembered.database.startswith(("postgresql:", "postgres:"))
+    beside = database if elsewhere else None
     here = {
-        "database": database_of(folder, database.text if database is not None and elsewhere else None),
+        "database": database_of(folder, None if beside is None else beside.text),
         "etcd": "",
         "nats_url": f"nats://127.0.0.1:{remembered.nats}",
     }
@@ -84,7 +99,8 @@ def in_folder(folder: ClusterFolder, database: Said | None) -> dict[str, Said]:
         raise Environment(
             f"cannot read {folder.nats / 'nats.conf'}: {error}; start the cluster with `orb up`."
         ) from error
-    return {name: Said(text, Origin.FLAG, "--dir") for name, text in here.items()}
+    found = {name: Said(text, Origin.FLAG, "--dir") for name, text in here.items()}
+    return found if beside is None else {**found, "database": beside}
 
 
 @asynccontextmanager

@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from cli.cluster_folder import DEFAULT, ClusterFolder, database_of, without_password
-from cli.exits import Environment, Exit, Usage
-from cli.issuing import DATABASE, new_key, sqlite_path, unreached
+from cli.cluster_folder import DEFAULT, ClusterFolder, database_of
+from cli.exits import Exit, Usage
+from cli.issuing import DATABASE, new_key, said_of, sqlite_path
 from cli.watch import say
 from shared.domain.access import Role
-from shared.domain.errors import Transient, Unusable
 
 _EPILOG: Final = f"""\
 The key is the only thing on stdout; it is shown this once and kept nowhere. The cluster may run or not. Others are
@@ -31,24 +30,25 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= len(arguments.name) <= 128:
         raise Usage("--name has from 1 to 128 characters.")
     database, by = _database(arguments)
-    try:
+    with said_of(database, by):
         key_id, key = asyncio.run(new_key(database, arguments.name, Role(arguments.role)))
-    except (Transient, Unusable) as error:
-        raise Environment(unreached(without_password(database), error, by)) from error
     print(key, flush=True)
     say(f"key {key_id} of role {arguments.role}, shown this once; send it as `Authorization: Bearer <key>`")
     return Exit.OK
 
 
-def _database(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The database, and the setting that names it, where it is that of a server."""
-    told, by = arguments.database, "--database"
+def _database(arguments: argparse.Namespace) -> tuple[str, str | None]:
+    """The database, and what names it; None: nothing does, and it is that of the default folder."""
+    told: str | None = arguments.database
+    by: str | None = "--database"
     if told is None and arguments.dir is None:
         told, by = os.environ.get(DATABASE), DATABASE
     if told is None or arguments.dir is not None:
         folder = ClusterFolder(arguments.dir or DEFAULT)
         if folder.remembered() is None:
             raise Usage(f"{folder.path} is no cluster's folder; say which with --dir, or its database with --database.")
+        if told is None:
+            by = None if arguments.dir is None else "--dir"
         told = database_of(folder, told)
     if not told.startswith(("postgresql:", "postgres:")) and not sqlite_path(told).is_file():
         from shared.adapters.sql.snapshot import no_database

@@ -5,8 +5,9 @@ import asyncio
 import os
 from typing import Final
 
-from cli.engines import add_database_flag, told
+from cli.engines import add_database_flag, told_database
 from cli.exits import Exit
+from cli.issuing import said_of
 from cli.watch import say
 
 _EPILOG: Final = """\
@@ -21,14 +22,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    database = told(arguments, os.environ, "database").database
-    missing = asyncio.run(missing_in(database))
+    database, by = told_database(arguments, os.environ)
+    with said_of(database, by):
+        missing = asyncio.run(missing_in(database))
     if arguments.check:
         for each in missing:
             print(each)
         say(f"{len(missing)} migrations are missing" if missing else "nothing is missing")
         return Exit.FAILED if missing else Exit.OK
-    asyncio.run(migrated(database))
+    with said_of(database, by):
+        asyncio.run(migrated(database))
     say(f"applied {', '.join(missing)}" if missing else "nothing was missing")
     return Exit.OK
 

@@ -15,11 +15,10 @@ import msgspec
 
 from cli.addresses import FIRST_METRICS_PORT, FIRST_PORT, HOST, Address, chosen, is_free, parsed
 from cli.cluster_folder import DEFAULT, ClusterFolder, Remembered, database_of, shown
-from cli.exits import Environment, Exit, Usage
-from cli.issuing import first_key, unreached
+from cli.exits import Exit, Usage
+from cli.issuing import first_key, said_of
 from cli.wanted import program
 from cli.watch import Silent, say
-from shared.domain.errors import Transient, Unusable
 
 if TYPE_CHECKING:
     from cli.local_cluster import ClusterPlan, Engines
@@ -114,10 +113,8 @@ class _Up:
         repair(self._folder.archive)
         if self._remembered.key_shown_at is not None:
             return
-        try:
+        with said_of(self._plan.database):
             self._key = asyncio.run(first_key(self._plan.database))
-        except (Transient, Unusable) as error:
-            raise Environment(unreached(self._remembered.database, error)) from error
 
     def run(self, lock: int) -> int:
         from cli.family import End

@@ -93,9 +93,3 @@ def first_key(now_ms: int) -> tuple[ApiKey, str]:
     """An admin's key for where there is no key at all yet: as it is kept, and as it is shown."""
     key_id, key = new_key()
     return ApiKey(key_id, "first admin", Role.ADMIN, digest_of(key), now_ms, "first start"), key
-
-
-async def issue_first_key(catalog: Catalog, now_ms: int) -> str | None:
-    """An admin's key where there is no key at all yet, to be shown once; None where there is one."""
-    kept, key = first_key(now_ms)
-    return key if await catalog.add_first_key(kept) else None

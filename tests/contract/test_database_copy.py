@@ -15,7 +15,7 @@ from shared.adapters.sql import rows
 from shared.adapters.sql.migrate import HEAD
 from shared.adapters.sql.postgres import PostgresStore
 from shared.adapters.sql.store import SqliteStore
-from shared.domain.errors import Unusable
+from shared.domain.errors import Full
 from tests.support.filled import fill
 from tests.support.orb_command import orb
 from tests.support.postgres import PostgresLook, PostgresServer
@@ -74,15 +74,33 @@ def test_nothing_is_put_over_what_is_there(tmp_path: Path, postgres_server: Post
     async def story() -> None:
         first = await source(tmp_path / "a.db")
         (tmp_path / "b.db").write_bytes(b"mine")
-        with pytest.raises(Unusable, match="there already"):
+        with pytest.raises(Environment, match="there already"):
             await copied(first, str(tmp_path / "b.db"))
         assert (tmp_path / "b.db").read_bytes() == b"mine"
         url = await postgres_server.database()
         await copied(first, url)
-        with pytest.raises(Unusable, match="holds a cluster already"):
+        with pytest.raises(Environment, match=r"holds a cluster already.* as --to says"):
             await copied(first, url)
 
     asyncio.run(story())
+
+
+def test_a_side_that_has_no_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its path, also where the other side is being read."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise Full("the disk that holds the database is full: make room there, and all goes on")
+
+    first, target = asyncio.run(source(tmp_path / "a.db")), str(tmp_path / "b.db")
+    for refused, named in (("put", target), ("version", first)):
+        monkeypatch.setattr(rows, refused, full)
+        with pytest.raises(Environment) as said:
+            asyncio.run(copied(f"sqlite://{first}", f"sqlite://{target}"))
+        monkeypatch.undo()
+        assert str(said.value) == (
+            f"the disk of the database {named} is full: make room there, and run the same command again."
+        )
+    assert not Path(target).exists()
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])

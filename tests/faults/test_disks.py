@@ -12,7 +12,9 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
+from cli.exits import Exit
 from cli.issuing import first_key
+from cli.main import main
 from shared.adapters.sql.engine import SqliteThreads
 from shared.domain.errors import NoRoom
 from shared.supervise import dying_with
@@ -103,6 +105,23 @@ def test_a_sqlite_file_whose_disk_is_full_takes_nothing_until_there_is_room_and_
         if refused is not None:
             pytest.skip(f"no small disk can be mounted: {refused}")
         asyncio.run(story())
+
+
+@pytest.mark.parametrize("words", [("key", "create"), ("db", "check")])
+def test_a_command_on_a_file_whose_disk_is_full_says_which_and_what_to_do(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ExitStack() as stack:
+        refused = mounted(stack, tmp_path, 4)
+        if refused is not None:
+            pytest.skip(f"no small disk can be mounted: {refused}")
+        file = tmp_path / "c.db"
+        assert asyncio.run(first_key(str(file))) is not None
+        with filled(tmp_path):
+            assert main([*words, "--database", f"sqlite://{file}"]) == Exit.ENVIRONMENT
+        assert capsys.readouterr().err == (
+            f"orb: the disk of the database {file} is full: make room there, and run the same command again.\n"
+        )
 
 
 def test_a_disk_is_gone_when_whoever_mounted_it_was_killed(tmp_path: Path) -> None:

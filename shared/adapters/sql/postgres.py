@@ -31,7 +31,7 @@ from shared.adapters.sql.glance import Glance
 from shared.adapters.sql.migrate import upgrade
 from shared.adapters.sql.refusals import Refusals
 from shared.adapters.sql.store import SqlStore
-from shared.domain.errors import NoRoom, Permanent, Transient, Unusable
+from shared.domain.errors import Full, NoRoom, Permanent, Transient, Unusable
 
 T = TypeVar("T")
 
@@ -296,6 +296,9 @@ _TRANSIENT: Final = ("08", "25006", "25P03", "25P04", "40", "53", "55", "57")
 _UNUSABLE: Final = ("0P", "28", "3D", "3F", "42501", "42P01", "42703", "58", "F0", "XX001", "XX002")
 """No such role, password, database, schema, right, table or column; files broken."""
 
+_SHUT_OUT: Final = ("08", "28", "3D")
+"""No connection, not this user, no such database."""
+
 _DISK_FULL: Final = "53100"
 
 
@@ -306,6 +309,18 @@ def sqlstate(error: BaseException) -> str | None:
     return code if isinstance(code, str) else getattr(origin.__cause__, "sqlstate", None)
 
 
+def is_shut_out(error: BaseException) -> bool:
+    """Whether an error, as it is before it is `mapped`, says that there was no connection, or that the server refuses
+    the user or the database. Of another schema, a lock or a standby it does not."""
+    code = sqlstate(error)
+    if code is not None:
+        return code.startswith(_SHUT_OUT)
+    origin = getattr(error, "orig", None) or error
+    if isinstance(origin.__cause__ or origin, asyncpg.ClientConfigurationError):
+        return False
+    return isinstance(error, (SQLAlchemyError, asyncpg.InterfaceError, OSError))
+
+
 def mapped(error: Exception) -> Exception:
     """A database error as what the caller must do."""
     origin = getattr(error, "orig", None) or error
@@ -313,7 +328,7 @@ def mapped(error: Exception) -> Exception:
     text = f"{origin} ({code})" if code else str(origin) or type(origin).__name__
     if code is not None:
         if code == _DISK_FULL:
-            return Transient(f"the database's disk is full: make room where PostgreSQL runs, and all goes on ({text})")
+            return Full(f"the database's disk is full: make room where PostgreSQL runs, and all goes on ({text})")
         if code.startswith(_UNUSABLE):
             return Unusable(f"the database cannot be used: {text}")
         if code.startswith(_TRANSIENT):
