@@ -174,9 +174,10 @@ class Standalone:
                 crawl.dispatching = False
             try:
                 if worked_s >= _ACTIVE_TIME_S:
-                    worked_ms, worked_s = int(worked_s * 1000), 0.0
-                    active_ms += worked_ms
+                    worked_ms = int(worked_s * 1000)
                     await self._count_time(crawl, worked_ms)
+                    active_ms += worked_ms
+                    worked_s = 0.0
                 reason = await finished(crawl, self._owners, self._store, self._broker)
                 if reason is not None and not await self._writer.has(crawl.crawl_id):
                     reason = None
@@ -187,13 +188,16 @@ class Standalone:
                 continue
             if reason is not None:
                 worked_ms = int(worked_s * 1000)
-                await self._count_time(crawl, worked_ms)
+                await until_there_is_room(partial(self._count_time, crawl, worked_ms))
                 await self._to(crawl, CrawlState.FINISHED, reason)
 
     async def _count_time(self, crawl: ActiveCrawl, worked_ms: int) -> None:
-        """Add to the time in which the crawl was worked on. Once: of an addition whose answer was lost nobody knows."""
+        """Add to the time in which the crawl was worked on. Once: of an addition whose answer was lost nobody knows.
+        NoRoom: it was not added."""
         try:
-            await until_there_is_room(partial(self._store.add_active_time, crawl.crawl_id, worked_ms))
+            await self._store.add_active_time(crawl.crawl_id, worked_ms)
+        except NoRoom:
+            raise
         except Transient as error:
             log.warning("crawl.time_unsure", crawl=crawl.crawl_id, seconds=worked_ms / 1000, error=str(error))
 

@@ -81,8 +81,19 @@ class FailingSpecs(LocalSpecs):
         await super().publish(spec)
 
 
+class Leaping(SystemClock):
+    """A clock that can be turned ahead."""
+
+    ahead_s = 0.0
+
+    def elapsed(self) -> float:
+        return super().elapsed() + self.ahead_s
+
+
 @asynccontextmanager
-async def master(folder: Path, broker: NatsBroker, spec: CrawlSpec, failures: Failures) -> Any:
+async def master(
+    folder: Path, broker: NatsBroker, spec: CrawlSpec, failures: Failures, clock: SystemClock | None = None
+) -> Any:
     """The master of a folder's crawl, and its database."""
     store = await Failing.open(folder / "crawl.db")
     assert isinstance(store, Failing)
@@ -97,7 +108,7 @@ async def master(folder: Path, broker: NatsBroker, spec: CrawlSpec, failures: Fa
             items=SqlItems(store.executor),
             broker=broker,
             specs=specs,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             settings=FrontierSettings(partitions=1, sweep_s=0.05),
             alone=True,
         ),
@@ -178,3 +189,36 @@ def test_a_crawl_ends_when_there_is_room_for_its_end_and_the_log_is_not_full_of_
     said = [(line["event"], line["error"]) for line in logs if line.get("error") in (str(AWAY), str(FULL))]
     # Of a full disk the store's adapter tells. What adds is not done again where nobody knows whether it was.
     assert said == [("crawl.time_unsure", str(AWAY)), ("crawl.waits", str(FULL))]
+
+
+def test_time_in_which_a_full_disk_is_waited_for_is_not_counted(
+    tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice there is no room to write down the time worked; meanwhile 1,000 s pass, and the crawl is held."""
+    clock = Leaping()
+
+    class Passing(Failures):
+        def meet(self, name: str) -> None:
+            if name == "add_active_time" and len(self.planned[name]) == 2:
+                clock.ahead_s += 1000
+            super().meet(name)
+
+    failures = Passing(add_active_time=[FULL, FULL])
+    monkeypatch.setattr(standalone, "_ACTIVE_TIME_S", 0.0)
+    monkeypatch.setattr(Standalone, "_held", lambda _: "full" if failures.planned["add_active_time"] else None)
+    spec = parse_spec({"seeds": ["http://a.test/"], "budget": {"max_seconds": 1}})
+
+    async def run() -> None:
+        async with server.broker() as broker, Tasks() as tasks:
+            await broker.declare([POOL])
+            async with master(tmp_path, broker, spec, failures, clock) as (made, store):
+                stop = asyncio.Event()
+                running = tasks.start("master", made.run(stop, grace_s=0))
+                row = await reached(store, CrawlState.FINISHED)
+                assert row.finished_reason == "max_seconds"
+                assert row.active_ms < 1_000_000
+                stop.set()
+                await running
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert clock.ahead_s == 1000
