@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from cli.cluster_folder import without_password
 from cli.exits import Environment
 from shared.adapters.local.clock import SystemClock
-from shared.domain.errors import Full, NoRoom, Transient, Unusable
+from shared.domain.errors import DiskFull, NoRoom, Transient, Unusable
 
 if TYPE_CHECKING:
     from shared.domain.access import Role
@@ -72,7 +72,7 @@ def unreached(database: str, error: Exception, by: str | None = None) -> str:
     """What to say and to do where a database, by path or URL, refuses or does not answer."""
     server = database.startswith(("postgresql:", "postgres:"))
     shown = without_password(database) if server else str(sqlite_path(database).absolute())
-    if isinstance(error, Full):
+    if isinstance(error, DiskFull):
         return f"the disk of the database {shown} is full: make room there, and run the same command again."
     said = str(error).rstrip(".")
     named = f"{said}. The database is {shown}" + (f", as {by} says" if by else "")

@@ -17,11 +17,11 @@ class Refused(Transient):
     """A bounded queue is full: the producer keeps what it has and stops making more."""
 
 
-class Full(Transient):
+class DiskFull(Transient):
     """A disk has no room; of what was to be written nobody knows."""
 
 
-class NoRoom(Full):
+class NoRoom(DiskFull):
     """What was to be written was not, for want of room: nothing has changed, and the same may be tried again."""
 
 

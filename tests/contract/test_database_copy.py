@@ -15,7 +15,7 @@ from shared.adapters.sql import rows
 from shared.adapters.sql.migrate import HEAD
 from shared.adapters.sql.postgres import PostgresStore
 from shared.adapters.sql.store import SqliteStore
-from shared.domain.errors import Full
+from shared.domain.errors import DiskFull
 from tests.support.filled import fill
 from tests.support.orb_command import orb
 from tests.support.postgres import PostgresLook, PostgresServer
@@ -89,7 +89,7 @@ def test_a_side_that_has_no_room_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     """By its path, also where the other side is being read."""
 
     def full(*_: Any, **__: Any) -> None:
-        raise Full("the disk that holds the database is full: make room there, and all goes on")
+        raise DiskFull("the disk that holds the database is full: make room there, and all goes on")
 
     first, target = asyncio.run(source(tmp_path / "a.db")), str(tmp_path / "b.db")
     for refused, named in (("put", target), ("version", first)):

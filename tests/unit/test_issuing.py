@@ -15,12 +15,12 @@ from cli.exits import Exit
 from cli.issuing import first_key, unreached
 from cli.main import main
 from shared.domain.access import ApiKey, digest_of
-from shared.domain.errors import Full, NoRoom, Transient, Unusable
+from shared.domain.errors import DiskFull, NoRoom, Transient, Unusable
 
 NO_ROOM = NoRoom(
     "the disk that holds the database is full: make room there, and all goes on (database or disk is full)"
 )
-FULL = Full("the disk that holds the database is full: make room there, and all goes on (disk I/O error)")
+FULL = DiskFull("the disk that holds the database is full: make room there, and all goes on (disk I/O error)")
 
 
 class Refused(Exception):

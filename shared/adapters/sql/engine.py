@@ -17,7 +17,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from shared.adapters.sql.glance import Glance
 from shared.adapters.sql.refusals import Refusals
-from shared.domain.errors import Full, NoRoom, Permanent, Transient, Unusable
+from shared.domain.errors import DiskFull, NoRoom, Permanent, Transient, Unusable
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class SqliteThreads:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._read_threads, _transact, self._reader, query)
         except NoRoom as error:  # for a file to sort in
-            raise Full(str(error), retry_in=error.retry_in) from error
+            raise DiskFull(str(error), retry_in=error.retry_in) from error
 
     async def glance(self, wanted: Glance, **keys: Any) -> Sequence[Any]:
         """Find rows by their keys, on the caller's own thread.
@@ -169,7 +169,7 @@ def mapped(error: SQLAlchemyError) -> Exception:
     if primary == sqlite3.SQLITE_FULL:
         return NoRoom(f"the disk that holds the database is full: make room there, and all goes on ({text})")
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the index of its log has no room; of a write nobody knows
-        return Full(f"the disk that holds the database is full: make room there, and all goes on ({text})")
+        return DiskFull(f"the disk that holds the database is full: make room there, and all goes on ({text})")
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
         return Unusable(f"the crawl's database cannot be used ({text}): restore it from a copy or start over")
     if isinstance(error, IntegrityError):

@@ -31,7 +31,7 @@ from shared.adapters.sql.glance import Glance
 from shared.adapters.sql.migrate import upgrade
 from shared.adapters.sql.refusals import Refusals
 from shared.adapters.sql.store import SqlStore
-from shared.domain.errors import Full, NoRoom, Permanent, Transient, Unusable
+from shared.domain.errors import DiskFull, NoRoom, Permanent, Transient, Unusable
 
 T = TypeVar("T")
 
@@ -328,7 +328,7 @@ def mapped(error: Exception) -> Exception:
     text = f"{origin} ({code})" if code else str(origin) or type(origin).__name__
     if code is not None:
         if code == _DISK_FULL:
-            return Full(f"the database's disk is full: make room where PostgreSQL runs, and all goes on ({text})")
+            return DiskFull(f"the database's disk is full: make room where PostgreSQL runs, and all goes on ({text})")
         if code.startswith(_UNUSABLE):
             return Unusable(f"the database cannot be used: {text}")
         if code.startswith(_TRANSIENT):
