@@ -277,11 +277,7 @@ async def show_first_key(catalog: Catalog, now_ms: int) -> None:
 
 async def _waiting(engine: str, call: Callable[[], Awaitable[T]]) -> T:
     """The call's result, however long the engine is away; the log says what is waited for, and why."""
-    try:
-        return await call()
-    except Transient as error:
-        log.warning("master.waits", engine=engine, error=str(error))
-    return await until_answered(call)
+    return await until_answered(call, lambda error: log.warning("master.waits", engine=engine, error=str(error)))
 
 
 async def _declare(broker: NatsBroker, pools: Sequence[str]) -> None:

@@ -286,9 +286,4 @@ def _alarms(owners: Sequence[Owner]) -> list[str]:
 async def _answered(call: Callable[[], Awaitable[T]]) -> T:
     """The call's result, trying again after every Transient for as long as it takes; the log says that it does. For
     what may be done twice: after most of them nobody knows whether it was done."""
-    try:
-        return await call()
-    except Transient as error:
-        log.warning("crawl.waits", error=str(error))
-        await asyncio.sleep(error.retry_in)
-    return await until_answered(call)
+    return await until_answered(call, lambda error: log.warning("crawl.waits", error=str(error)))

@@ -9,12 +9,16 @@ from shared.domain.errors import NoRoom, Transient
 T = TypeVar("T")
 
 
-async def until_answered(call: Callable[[], Awaitable[T]]) -> T:
-    """The call's result, trying again after every Transient for as long as it takes (cancel to stop)."""
+async def until_answered(call: Callable[[], Awaitable[T]], waits: Callable[[Transient], None] | None = None) -> T:
+    """The call's result, trying again after every Transient for as long as it takes (cancel to stop). `waits` hears of
+    the first one."""
     while True:
         try:
             return await call()
         except Transient as error:
+            if waits is not None:
+                waits(error)
+                waits = None
             await asyncio.sleep(error.retry_in)
 
 
