@@ -12,7 +12,7 @@ from shared.domain.crawl import CrawlSpec, Seed
 from shared.domain.errors import NoRoom, Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
-from tests.support.faults.disks import filled, mounted
+from tests.support.faults.disks import filled, small
 
 CRAWL = CrawlId(7)
 
@@ -61,9 +61,7 @@ def test_a_reader_waits_for_the_revision_it_needs(tmp_path: Path) -> None:
 
 def test_on_a_full_disk_nothing_is_published_and_the_same_is_when_there_is_room(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        refused = mounted(stack, tmp_path, 1)
-        if refused is not None:
-            pytest.skip(f"no small disk can be mounted: {refused}")
+        small(stack, tmp_path, 1)
         specs = LocalSpecs(tmp_path / "specs")
         asyncio.run(specs.publish(published(1)))
         with filled(tmp_path), pytest.raises(NoRoom, match="no room for the spec of crawl 7"):

@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import os
 import random
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import NoRoom, OwnershipLost, Transient, Unusable
 from shared.domain.ids import Term
 from shared.domain.ledger import Changes, DeadLetter
+from tests.support.faults.disks import small
 from tests.support.tables import NOW_MS, PARTITION, SUFFIXES, Tables, books, link, links, look, sqlite_tables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,19 +112,11 @@ def test_readers_see_the_last_commit_while_a_transaction_runs(tmp_path: Path) ->
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 3 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "orb-test", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
-    try:
+    with ExitStack() as stack:
+        small(stack, folder, 3)
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults.disks import filled, mounted
+from tests.support.faults.disks import filled, small
 from tests.support.running import Running
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
@@ -22,9 +22,7 @@ def test_a_crawl_whose_disk_is_filled_says_what_to_do_and_goes_on_when_there_is_
     out = tmp_path / "a.crawl"
     out.mkdir()
     with ExitStack() as stack:
-        refused = mounted(stack, out, 64)
-        if refused is not None:
-            pytest.skip(f"no small disk can be mounted: {refused}")
+        small(stack, out, 64)
         served = web(SyntheticSite(pages=PAGES))
         served.answer(5)
         with Running(out, f"{served.origins[0]}/", "--allow-net", "127.0.0.0/8", "--delay", "0") as crawl:

@@ -18,7 +18,7 @@ from cli.main import main
 from shared.adapters.sql.engine import SqliteThreads
 from shared.domain.errors import NoRoom
 from shared.supervise import dying_with
-from tests.support.faults.disks import database, filled, mounted, of_tables
+from tests.support.faults.disks import database, filled, of_tables, small
 from tests.support.orb_command import ROOT, command_line
 from tests.support.postgres import PostgresServer
 
@@ -38,9 +38,7 @@ def test_a_database_whose_disk_is_full_takes_nothing_until_there_is_room_and_kee
             await connection.close()
 
     with ExitStack() as stack:
-        refused = mounted(stack, tmp_path, 1)
-        if refused is not None:
-            pytest.skip(f"no small disk can be mounted: {refused}")
+        small(stack, tmp_path, 1)
         tables = of_tables(stack, postgres_server)
         url = database(stack, postgres_server, tables)
         asyncio.run(told(url, "CREATE TABLE t (x text)"))
@@ -58,9 +56,7 @@ def test_an_orb_up_whose_database_has_no_room_says_what_to_do_and_leaves_nothing
     disk, folder = tmp_path / "disk", tmp_path / "cluster"
     disk.mkdir()
     with ExitStack() as stack:
-        refused = mounted(stack, disk, 1)
-        if refused is not None:
-            pytest.skip(f"no small disk can be mounted: {refused}")
+        small(stack, disk, 1)
         tables = of_tables(stack, postgres_server)
         url = database(stack, postgres_server, tables)
         line = command_line("up", "--dir", str(folder), "--http", "127.0.0.1:0", "--database", url)
@@ -101,9 +97,7 @@ def test_a_sqlite_file_whose_disk_is_full_takes_nothing_until_there_is_room_and_
         await threads.close()
 
     with ExitStack() as stack:
-        refused = mounted(stack, tmp_path, 16)
-        if refused is not None:
-            pytest.skip(f"no small disk can be mounted: {refused}")
+        small(stack, tmp_path, 16)
         asyncio.run(story())
 
 
@@ -112,9 +106,7 @@ def test_a_command_on_a_file_whose_disk_is_full_says_which_and_what_to_do(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ExitStack() as stack:
-        refused = mounted(stack, tmp_path, 4)
-        if refused is not None:
-            pytest.skip(f"no small disk can be mounted: {refused}")
+        small(stack, tmp_path, 4)
         file = tmp_path / "c.db"
         assert asyncio.run(first_key(str(file))) is not None
         with filled(tmp_path):

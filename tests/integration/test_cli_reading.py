@@ -27,7 +27,7 @@ from shared.domain.spec_parse import parse_spec
 from tests.support import stored
 from tests.support.crawled import BODY, SEED, SPEC, TITLE, Made, made
 from tests.support.exchanges import sha1
-from tests.support.faults.disks import filled, mounted
+from tests.support.faults.disks import filled, small
 from tests.support.orb_command import ROOT, command_line
 from tests.support.tables import books
 
@@ -270,9 +270,7 @@ def test_a_disk_without_a_byte_left_as_the_crawl_ends_is_told_with_how_to_go_on(
 ) -> None:
     """Not even the index of the database's log has room then, without which nobody reads it."""
     with ExitStack() as stack:
-        refused = mounted(stack, tmp_path, 8)
-        if refused is not None:
-            pytest.skip(f"no small disk can be mounted: {refused}")
+        small(stack, tmp_path, 8)
         there = made(tmp_path / "a.crawl", finished=False)
         wanted = Wanted(SPEC, CrawlFolder(there.path), 1, argparse.Namespace(json=False, workers=None))
         with filled(tmp_path):

@@ -8,21 +8,10 @@ from pathlib import Path
 from cli.children import Engine
 from cli.family import End, Ending, Family
 from cli.mending import APART_S, ENOUGH_BYTES, Mending
-from cli.watch import Silent
 from shared.adapters.nats import EmbeddedServer
+from tests.support.noting import Noting
 
 FAILED = "[1] [ERR] JetStream failed to store a msg on stream '$G > REPORTS': write /d/1.blk: no space left on device\n"
-
-
-class Noting(Silent):
-    """Keeps what is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, line: str) -> None:
-        self.notes.append(line)
 
 
 class Broker:

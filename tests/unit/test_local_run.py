@@ -9,17 +9,8 @@ import pytest
 from cli import local
 from cli.folder import CrawlFolder
 from cli.local import LocalRun
-from cli.watch import Silent
 from shared.domain.spec_parse import parse_spec
-
-
-class Notes(Silent):
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def note(self, line: str) -> None:
-        self.said.append(line)
+from tests.support.noting import Noting
 
 
 @pytest.mark.parametrize("heard", [False, True])
@@ -27,9 +18,9 @@ def test_a_crawl_that_does_not_begin_is_told_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: bool
 ) -> None:
     monkeypatch.setattr(local, "_LOOK_S", 0.001)
-    folder, notes = CrawlFolder(tmp_path), Notes()
+    folder, watch = CrawlFolder(tmp_path), Noting()
     spec = parse_spec({"seeds": ["http://a.test/"]})
-    run = LocalRun(folder, spec, workers=1, lock=0, watch=notes, finished=lambda: False)
+    run = LocalRun(folder, spec, workers=1, lock=0, watch=watch, finished=lambda: False)
     run._heard = heard
 
     looks = itertools.count(1)
@@ -50,4 +41,4 @@ def test_a_crawl_that_does_not_begin_is_told_of_once(
 
     asyncio.run(asyncio.wait_for(story(), 60))
     told = [f"the crawl waits to begin; {tmp_path / 'logs' / 'master.log'} says for what"]
-    assert notes.said == ([] if heard else told)
+    assert watch.notes == ([] if heard else told)

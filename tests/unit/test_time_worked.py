@@ -8,7 +8,6 @@ from typing import cast
 import pytest
 
 from api.control.tending import Tending
-from shared.adapters.local.clock import SystemClock
 from shared.domain.frontier import CrawlState, Position
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.domain.ledger import Counters, CrawlRow
@@ -17,19 +16,7 @@ from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
 from shared.ports.store import Store
 from shared.supervise import Tasks
-
-
-class Turned:
-    """A clock that is turned by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def elapsed(self) -> float:
-        return self.now
-
-    def unix_ms(self) -> int:
-        return SystemClock().unix_ms()
+from tests.support.turned import Turned
 
 
 class Counted:

@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.support.postgres import PostgresServer
 
 ARCHIVE_MIB: Final = 48
@@ -34,6 +36,13 @@ def mounted(stack: ExitStack, at: Path, mib: int) -> str | None:
     )
     stack.callback(_let_go, keeper)
     return None
+
+
+def small(stack: ExitStack, at: Path, mib: int) -> None:
+    """As `mounted`; where the machine does not let us, the test is skipped."""
+    refused = mounted(stack, at, mib)
+    if refused is not None:
+        pytest.skip(f"no small disk can be mounted: {refused}")
 
 
 def _let_go(keeper: "subprocess.Popen[bytes]") -> None:
