@@ -9,7 +9,7 @@ the next attempt; once the buffer is full too, appending is refused.
 import asyncio
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,22 +33,30 @@ _WORKER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class RecordIds:
-    """Random UUIDs (version 4) in text, from the system's randomness in batches. Not to be carried over a fork."""
+    """Random UUIDs (version 4) in text, from the system's randomness in batches. Not to be carried over a fork.
+
+    Safe in any thread: `pop` and `extend` of a list are single steps, so no two calls return the same id.
+    """
 
     def __init__(self) -> None:
-        self._ids = self._batches()
+        self._ids: list[str] = []
 
     def __call__(self) -> str:
-        return next(self._ids)
-
-    @staticmethod
-    def _batches() -> Iterator[str]:
         while True:
-            text = os.urandom(16 * 256).hex()
-            for at in range(0, len(text), 32):
-                h = text[at : at + 32]
-                variant = "89ab"[int(h[16], 16) & 3]
-                yield f"{h[:8]}-{h[8:12]}-4{h[13:16]}-{variant}{h[17:20]}-{h[20:]}"
+            try:
+                return self._ids.pop()
+            except IndexError:  # other threads may have emptied the batch before this call
+                self._ids.extend(_random_ids(256))
+
+
+def _random_ids(n: int) -> list[str]:
+    text = os.urandom(16 * n).hex()
+    ids = []
+    for at in range(0, len(text), 32):
+        h = text[at : at + 32]
+        variant = "89ab"[int(h[16], 16) & 3]
+        ids.append(f"{h[:8]}-{h[8:12]}-4{h[13:16]}-{variant}{h[17:20]}-{h[20:]}")
+    return ids
 
 
 @dataclass(frozen=True, slots=True)

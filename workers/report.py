@@ -59,11 +59,15 @@ class SettledUrl:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a visit ends; `final` frees the lease, what was `not_attempted` goes back to the queue."""
+    """How a visit ends; `final` frees the lease, what was `not_attempted` goes back to the queue.
+
+    `failed`: by an error of ours. The grant ends, and the lease stays for the next one.
+    """
 
     final: bool
     not_attempted: tuple[Fingerprint, ...] = ()
     note: HostNote | None = None
+    failed: bool = False
 
 
 class VisitReport:
@@ -321,6 +325,7 @@ class Reporter:
             final=ending is not None and ending.final,
             quiet_ms=rested,
             note=ending.note if ending is not None else None,
+            failed=ending is not None and ending.failed,
         )
 
     def __repr__(self) -> str:
@@ -383,6 +388,6 @@ def _within_bounds(outcome: Outcome) -> Iterator[bytes]:
     half = len(outcome.results) // 2
     replace = msgspec.structs.replace
     yield from _within_bounds(
-        replace(outcome, results=outcome.results[:half], not_attempted=[], final=False, note=None)
+        replace(outcome, results=outcome.results[:half], not_attempted=[], final=False, note=None, failed=False)
     )
     yield from _within_bounds(replace(outcome, results=outcome.results[half:]))

@@ -36,6 +36,9 @@ _PULL_S: Final = 1.0
 _FOREIGN_S: Final = 5.0
 """How long a shard is put off after an error that nobody foresaw."""
 
+_LONGEST_PAUSE_S: Final = 30.0
+"""How long a shard is put off at most, after its visits failed again and again by errors of ours."""
+
 _HAND_BACK_S: Final = 2.0
 _SETTLE_TRIES: Final = 3
 _HEARTBEAT_S: Final = 1.0
@@ -83,6 +86,15 @@ class Identity:
     producer: str
     pool: str
     pid: int
+
+
+def pause_s(grant: int) -> float:
+    """Return how long to put off a shard whose visit failed by an error of ours, under this number of its grants.
+
+    The first time it comes again at once. The longest pause is as long as a grant, so that a worker that fails at
+    everything wears out no lease sooner than it does by dying.
+    """
+    return 0.0 if grant <= 1 else min(_LONGEST_PAUSE_S, _FOREIGN_S * 2.0 ** min(grant - 2, 8))
 
 
 def at_rest(
@@ -265,6 +277,15 @@ class Runtime:
             if self._halted.is_set():
                 visit.stop()
             final = await visit.run()
+        except OwnershipLost:
+            raise
+        except Exception as error:
+            if isinstance(error, Transient):
+                log.info("visit.put_off", reason=str(error), delivery=message.delivery)
+            else:
+                log.exception("visit.failed", lease=shard.lease, host=shard.host, delivery=message.delivery)
+            await visit.hand_back()
+            return HandBack(pause_s(grant.number))
         finally:
             self._open.discard(visit)
             self._visited[visit.crawl_id] = self._with.clock.elapsed()

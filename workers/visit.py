@@ -119,6 +119,12 @@ class Visit:
         log.debug("visit.done", lease=self._shard.lease, host=self._shard.host, left=len(self._left), final=final)
         return final
 
+    async def hand_back(self) -> None:
+        """Report what was fetched and end the grant, after `run` failed by an error of ours. The message then comes
+        again for what is left."""
+        if not self._lost:
+            await self._report.finish(Ending(final=False, note=self._note(), failed=True))
+
     def stop(self) -> None:
         """Start nothing more, end what is in flight, and hand back the rest."""
         self._stopping = True

@@ -86,7 +86,8 @@ class Granting:
         own = self._own
         lease_id, since = LeaseId(question.lease), own.clock.elapsed()
         standing = own.leases.begin(lease_id, question.delivery, question.holder, own.clock.elapsed())
-        again = isinstance(standing, MayGrant) and standing.expired
+        # A grant that seems to last may have been handed back, by an outcome that is not applied yet.
+        again = isinstance(standing, HeldByAnother) or (isinstance(standing, MayGrant) and standing.expired)
         if again:
             through = await own.broker.last_report(own.partition, "outcome")
             if not await own.applied_outcomes(through, own.settings.barrier_s):

@@ -179,7 +179,7 @@ class Ingest:
                     case Unreadable():
                         draft.unreadable(message, own.partition, report.at_ns // 1_000_000, own.settings)
                     case Outcome():
-                        draft.outcome(message)
+                        draft.outcome(message, own.settings)
                     case _:
                         assert_never(message)
             position = _after(own.position, "outcome", run[-1][0])

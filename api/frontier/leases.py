@@ -174,6 +174,12 @@ class Leases:
             held.grant.late = False
             held.grant.until = max(held.grant.until, now + self.grant_s)
 
+    def handed_back(self, held: Held, now: float) -> None:
+        """End the newest grant now, counted, since its visit failed: a further one may begin."""
+        if held.grant is not None:
+            held.grant.until = min(held.grant.until, now)
+            held.grant.counted = True
+
     def expired(self, now: float) -> list[Held]:
         """Leases whose grant ran out."""
         return [held for held in self._held.values() if held.grant is not None and now >= held.grant.until]

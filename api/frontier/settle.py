@@ -64,10 +64,11 @@ class Draft:
     _left: dict[LeaseId, dict[Fingerprint, LeasedUrl]] = field(default_factory=dict)
     _facts: dict[HostId, HostFacts] = field(default_factory=dict)
     _freed: set[LeaseId] = field(default_factory=set)
+    _ended: dict[LeaseId, float] = field(default_factory=dict)
     _releases: list[_Release] = field(default_factory=list)
     _settled: dict[tuple[CrawlId, Partition], _Settled] = field(default_factory=dict)
 
-    def outcome(self, message: Outcome) -> None:
+    def outcome(self, message: Outcome, limits: FrontierSettings) -> None:
         """Decide one outcome."""
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
@@ -94,6 +95,9 @@ class Draft:
             self._note(held, message.note)
         if message.final and newest:
             self._free(held, left, self.now - max(message.quiet_ms, 0) / 1000)
+        elif message.failed and newest and held.grant is not None and not held.grant.counted:
+            self._ended[lease_id] = self.now - max(message.quiet_ms, 0) / 1000
+            self.struck(held, self.changes.expired.get(lease_id, held.row.expired) + 1, limits)
 
     def unreadable(self, message: Unreadable, partition: Partition, at_ms: int, limits: FrontierSettings) -> None:
         """A worker could not read a shard: a dead letter. What is leased for its place is sent anew, as often as where
@@ -133,7 +137,7 @@ class Draft:
     def end(self, held: Held) -> None:
         """An expired lease is over; what is left goes back to the queue."""
         left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
-        rested = held.grant.until if held.grant is not None else self.now
+        rested = self._ended.get(held.row.lease_id, held.grant.until if held.grant is not None else self.now)
         self._free(held, left, rested)
 
     def bury(self, held: Held, reason: str) -> None:
@@ -154,6 +158,13 @@ class Draft:
             held = self.leases.get(lease_id)
             if held is not None:
                 held.row.expired = n
+        for lease_id, rested_from in self._ended.items():
+            held = self.leases.get(lease_id)
+            if held is not None:
+                self.leases.handed_back(held, self.now)
+                host = self.front.host(held.row.host_id)
+                if host is not None:
+                    host.rested_from = max(host.rested_from, rested_from)
         for host_id, facts in self._facts.items():
             host = self.front.host(host_id)
             if host is not None:

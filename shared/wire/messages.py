@@ -155,7 +155,8 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
     """Results of one lease, in part or (`final`) whole; `not_attempted` go back to the queue.
 
     `quiet_ms` is the time from the end of the last response to the making of this message (-1: no request was made):
-    a lower bound of the host's rest, whenever the message is applied.
+    a lower bound of the host's rest, whenever the message is applied. `failed`: the visit ended by an error of the
+    worker's own. Its grant ends now, and counts as one that expired.
     """
 
     lease: int
@@ -167,6 +168,7 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
     final: bool = False
     quiet_ms: int = -1
     note: HostNote | None = None
+    failed: bool = False
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True):

@@ -199,6 +199,13 @@ class Protocol(RuleBasedStateMachine):
         """So often as twice splits a shard and five times buries a URL."""
         self.at.tell_unreadable(choice, times)
 
+    @precondition(lambda self: any(not worker.process.dead for worker in self.at.workers))
+    @rule(choice=st.integers(0, 2), times=st.sampled_from([1, 2, 5]))
+    def break_visits(self, choice: int, times: int) -> None:
+        """Visits of a worker fail by its own error, so often as splits a shard or buries a URL."""
+        living = [worker for worker in self.at.workers if not worker.process.dead]
+        living[choice % len(living)].errors = times
+
     @rule(full=st.booleans())
     def fill(self, full: bool) -> None:
         """The database's disk, or it has room again."""

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from cli.children import RoleProcess, said_by
-from shared.domain.url import fingerprint
+from shared.domain.url import Location, fingerprint
 from shared.wire.messages import Answer, Begin, Extend, Go, Gone, WorkerStatus, decode_status
 from shared.wire.subjects import WORKER_STATUS
 from tests.support.broker import BrokerServer
@@ -17,6 +20,8 @@ from tests.support.owner import exit_of, owner_of, paths, settings_for, spec_for
 from tests.support.rawserver import Connection, page, raw_server
 from workers.main import Stop
 from workers.main import run as work
+from workers.pages import read
+from workers.runtime import pause_s
 
 NO_ROBOTS = spec_for("http://127.0.0.1/", politeness={"obey_robots": False})
 
@@ -280,3 +285,72 @@ def test_what_no_restart_can_help_is_said_in_the_words_that_end_a_run(server: Br
         assert "choose another with --metrics" in (said_by(last) or "")
 
     run(main())
+
+
+def test_a_visit_that_fails_by_our_error_hands_its_shard_back_at_once(
+    server: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls: list[str] = []
+    broken = 1
+
+    def read_once_broken(crawl: Any, at: Location, *rest: Any) -> Any:
+        nonlocal broken
+        if at.url == urls[1] and broken:
+            broken -= 1
+            raise ZeroDivisionError("an error of ours")
+        return read(crawl, at, *rest)
+
+    async def main() -> None:
+        async with (
+            raw_server(Slow()) as site,
+            owner_of(server, tmp_path, NO_ROBOTS, ack_wait_s=3600) as owner,
+            worker(server, tmp_path, ack_wait_s=3600),
+        ):
+            owner.grant_ms = 3_600_000
+            urls.extend(site.url(f"/{n}") for n in range(3))
+            lease = await owner.send(*urls)
+            with capture_logs() as logs:
+                await owner.ended(lease)
+            [failed] = [outcome for outcome in owner.outcomes if outcome.failed]
+            assert (failed.grant, failed.final, paths(failed.results, urls)) == (1, False, urls[:1])
+            assert failed.quiet_ms >= 0
+            assert paths(owner.results(lease), urls) == urls
+            assert [asked.delivery for asked in owner.questions if isinstance(asked, Begin)] == [1, 2]
+            assert [entry["exc_info"] for entry in logs if entry["event"] == "visit.failed"] == [True]
+
+    monkeypatch.setattr("workers.visit.read", read_once_broken)
+    run(main())
+
+
+def test_many_large_pages_at_once_end_within_their_first_grants(server: BrokerServer, tmp_path: Path) -> None:
+    large = page(b"<title>large</title>" + bytes(600_000), b"Content-Type: text/html")
+
+    async def answer(connection: Connection) -> None:
+        while True:
+            await connection.request()
+            await connection.send(large)
+
+    async def main() -> None:
+        async with (
+            raw_server(answer) as site,
+            owner_of(server, tmp_path, NO_ROBOTS) as owner,
+            worker(server, tmp_path),
+        ):
+            urls = [site.url(f"/{n}") for n in range(30)]
+            leases = [await owner.send(*urls, slot=slot) for slot in range(6)]
+            for lease in leases:
+                await owner.ended(lease)
+                assert paths(owner.results(lease), urls) == urls
+            assert not any(outcome.failed for outcome in owner.outcomes)
+            assert sum(isinstance(asked, Begin) for asked in owner.questions) == len(leases)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        run(main())
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_pauses_after_errors_grow_to_a_grants_length() -> None:
+    assert [pause_s(number) for number in (1, 2, 3, 4, 5, 99)] == [0.0, 5.0, 10.0, 20.0, 30.0, 30.0]

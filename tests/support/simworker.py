@@ -70,6 +70,10 @@ class SimVisit:
     lost: bool = False
 
 
+class WorkerError(Exception):
+    """An error of the worker's own, in the middle of a visit."""
+
+
 @dataclass(eq=False)
 class Watch:
     """Sees all workers' grants: no lease may be held twice."""
@@ -93,7 +97,7 @@ class Watch:
 @dataclass(eq=False)
 class SimWorker:
     """One worker process. `heedless`: it takes its grant for endless, as a faulty worker would. `pool`: the one it
-    pulls from now."""
+    pulls from now. `errors`: so many of its next visits fail by an error of its own, behind a request."""
 
     world: World
     process: Process
@@ -105,6 +109,7 @@ class SimWorker:
     heedless: bool = False
     batch: int = 1
     pool: Callable[[], str] = lambda: "default"
+    errors: int = 0
     busy: int = 0
     n: int = 0
     outcomes: int = 0
@@ -164,7 +169,12 @@ class SimWorker:
                 )
                 visit = SimVisit(shard.lease, grant, who, sent + expires_s)
                 self.watch.holds(visit)
-                if await self._visit(message, shard, visit):
+                try:
+                    ended = await self._visit(message, shard, visit)
+                except WorkerError:
+                    await self._try(lambda: message.nak(0.0))
+                    return
+                if ended:
                     await self._try(message.ack)
             case Wait(ms):
                 await self._try(lambda: message.nak(ms / 1000))
@@ -226,6 +236,10 @@ class SimWorker:
                     answer = await self.web.begin(url.url, shard.host, shard.crawl, visit.who, crawl.delay_s)
                     rested = self.world.now
                     await self.world.gate(self.process, "response")
+                    if self.errors:
+                        self.errors -= 1
+                        await self._report(shard, visit, results, rested, failed=not visit.lost)
+                        raise WorkerError
                     del left[key]
                     results.append((self._answered(key, url, answer), url, answer))
                     if answer.status == 503:
@@ -270,6 +284,7 @@ class SimWorker:
         *,
         ending: list[Any] | None = None,
         asks_s: float = 0.0,
+        failed: bool = False,
     ) -> None:
         await self.world.gate(self.process, "archive")
         crawl = self.crawls(shard.crawl)
@@ -294,6 +309,7 @@ class SimWorker:
                     final=final,
                     quiet_ms=-1 if rested is None else int((self.world.now - rested) * 1000),
                     note=HostNote(crawl_delay_ms=int(asks_s * 1000) if asks_s else -1) if final else None,
+                    failed=failed,
                 )
             )
 

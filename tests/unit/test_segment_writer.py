@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -341,6 +342,18 @@ def test_record_ids_are_random_uuids_and_do_not_repeat() -> None:
     made = [UUID(ids()) for _ in range(3000)]
     assert len(set(made)) == 3000
     assert {one.version for one in made} == {4}
+
+
+def test_record_ids_are_unique_in_several_threads() -> None:
+    ids = RecordIds()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            made = list(threads.map(lambda _: [ids() for _ in range(40_000)], range(3)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(set().union(*made)) == 120_000
 
 
 def test_a_page_that_comes_while_the_crawls_segments_are_finished_opens_one_that_was_never_used(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from api.frontier.crawls import ActiveCrawl, Crawls
 from api.frontier.front import Front
 from api.frontier.hosts import HostFacts
-from api.frontier.leases import SPLIT_BY, Leases
+from api.frontier.leases import SPLIT_BY, Leases, MayGrant
+from api.frontier.ownership import FrontierSettings
 from api.frontier.room import Allowance, Spent
 from api.frontier.settle import Draft
 from api.frontier.shares import Shares
@@ -29,6 +30,7 @@ CRAWL = CrawlId(7)
 HOST = HostId(numbered(1, P))
 NOW, NOW_MS = 1000.0, 1_700_000_000_000
 WAITED = 3
+LIMITS = FrontierSettings()
 
 
 def lease_id(n: int) -> LeaseId:
@@ -165,7 +167,7 @@ def test_urls_and_counts_are_conserved(batches: list[list[Outcome]], max_depth: 
     for batch in batches:
         draft = desk.draft()
         for message in batch:
-            draft.outcome(message)
+            draft.outcome(message, LIMITS)
         desk.commit(draft)
         desk.audit()
     for held in list(desk.leases):
@@ -181,14 +183,14 @@ def test_a_draft_that_is_thrown_away_changed_nothing(batch: list[Outcome]) -> No
     """A transaction that is refused and tried in halves must decide as if it had never been tried."""
     desk = Desk()
     for message in batch:
-        desk.draft().outcome(message)
+        desk.draft().outcome(message, LIMITS)
     desk.audit()
     whole, halves = Desk(), Desk()
     draft = whole.draft()
     for message in batch:
-        draft.outcome(message)
+        draft.outcome(message, LIMITS)
         half = halves.draft()
-        half.outcome(message)
+        half.outcome(message, LIMITS)
         halves.commit(half)
     whole.commit(draft)
     whole.audit()
@@ -198,9 +200,9 @@ def test_a_draft_that_is_thrown_away_changed_nothing(batch: list[Outcome]) -> No
 def test_the_first_outcome_of_a_url_wins_and_later_ones_are_stale() -> None:
     desk = Desk()
     draft = desk.draft()
-    draft.outcome(outcome(1, page(fingerprint(1, 0)), final=False))
-    draft.outcome(outcome(1, page(fingerprint(1, 0), status=500), final=True))
-    draft.outcome(outcome(1, page(fingerprint(1, 1))))
+    draft.outcome(outcome(1, page(fingerprint(1, 0)), final=False), LIMITS)
+    draft.outcome(outcome(1, page(fingerprint(1, 0), status=500), final=True), LIMITS)
+    draft.outcome(outcome(1, page(fingerprint(1, 1))), LIMITS)
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(1, 0)] is UrlState.DONE
@@ -215,7 +217,7 @@ def test_an_earlier_grants_last_word_counts_but_frees_no_slot() -> None:
     assert held is not None
     desk.leases.granted(held, 2, "v", NOW + 40)
     draft = desk.draft(NOW + 41)
-    draft.outcome(outcome(1, page(fingerprint(1, 0)), grant=1))
+    draft.outcome(outcome(1, page(fingerprint(1, 0)), grant=1), LIMITS)
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(1, 0)] is UrlState.DONE
@@ -225,7 +227,7 @@ def test_an_earlier_grants_last_word_counts_but_frees_no_slot() -> None:
 def test_what_was_not_attempted_goes_back_without_losing_an_attempt() -> None:
     desk = Desk()
     draft = desk.draft()
-    draft.outcome(outcome(1, not_attempted=[fingerprint(1, 0)]))
+    draft.outcome(outcome(1, not_attempted=[fingerprint(1, 0)]), LIMITS)
     changes = {change.fingerprint: change for change in draft.changes.urls}
     assert len(changes) == 4
     assert {change.attempts for change in changes.values()} == {0}
@@ -238,8 +240,8 @@ def test_a_page_counts_once_in_the_budget_however_often_it_is_fetched() -> None:
     assert held is not None
     held.row.urls[fingerprint(1, 0)].flags = COUNTED_AS_PAGE
     draft = desk.draft()
-    draft.outcome(outcome(1, page(fingerprint(1, 0), 50)))
-    draft.outcome(outcome(2, page(fingerprint(2, 0), 60)))
+    draft.outcome(outcome(1, page(fingerprint(1, 0), 50)), LIMITS)
+    draft.outcome(outcome(2, page(fingerprint(2, 0), 60)), LIMITS)
     desk.commit(draft)
     desk.audit()
     assert (desk.counters["pages"], desk.counters["bytes"], desk.counters["fetches"]) == (1, 60, 2)
@@ -249,7 +251,7 @@ def test_a_page_found_nearer_while_it_was_out_is_queued_again() -> None:
     desk = Desk(sizes=(2,), max_depth=5)
     desk.leases.lower(lease_id(1), fingerprint(1, 0), 1)
     draft = desk.draft()
-    draft.outcome(outcome(1, page(fingerprint(1, 0)), page(fingerprint(1, 1))))
+    draft.outcome(outcome(1, page(fingerprint(1, 0)), page(fingerprint(1, 1))), LIMITS)
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(1, 0)] is UrlState.QUEUED
@@ -266,13 +268,14 @@ def test_a_dead_host_ends_all_its_urls_and_those_still_out_when_they_come_back()
     desk.host.facts = replace(desk.host.facts, health=before)
     draft = desk.draft()
     lost = [UrlOutcome(fingerprint(1, i), End.FAILED, NOW_MS, reason="connect") for i in range(2)]
-    draft.outcome(outcome(1, *lost))
+    draft.outcome(outcome(1, *lost), LIMITS)
     desk.commit(draft)
     desk.audit()
     assert desk.counters["failed"] == WAITED + 2
     assert desk.queue.empty
     draft = desk.draft()
-    draft.outcome(outcome(2, UrlOutcome(fingerprint(2, 0), End.FAILED, NOW_MS, reason="dns"), page(fingerprint(2, 1))))
+    lost_and_page = (UrlOutcome(fingerprint(2, 0), End.FAILED, NOW_MS, reason="dns"), page(fingerprint(2, 1)))
+    draft.outcome(outcome(2, *lost_and_page), LIMITS)
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(2, 0)] is UrlState.FAILED
@@ -309,7 +312,7 @@ def test_a_url_that_kills_its_workers_is_buried_with_the_evidence() -> None:
 def test_a_host_rests_from_the_end_of_its_last_response_and_an_expired_grant_from_its_end() -> None:
     desk = Desk()
     draft = desk.draft(NOW + 5)
-    draft.outcome(outcome(1, page(fingerprint(1, 0)), quiet_ms=1500))
+    draft.outcome(outcome(1, page(fingerprint(1, 0)), quiet_ms=1500), LIMITS)
     desk.commit(draft)
     assert desk.host.rested_from == NOW + 3.5
     held = desk.leases.get(lease_id(2))
@@ -325,6 +328,52 @@ def test_outcomes_of_a_crawl_that_is_gone_give_their_urls_back() -> None:
     desk = Desk()
     desk.crawls.remove(CRAWL)
     draft = desk.draft()
-    draft.outcome(outcome(1, page(fingerprint(1, 0))))
+    draft.outcome(outcome(1, page(fingerprint(1, 0))), LIMITS)
     assert {change.state for change in draft.changes.urls} == {UrlState.QUEUED}
     assert "stale" not in draft.changes.counters[CRAWL]
+
+
+def hand_back(desk: Desk, at: float, lease: int = 1, quiet_ms: int = 200, **more: Any) -> None:
+    """A visit of the lease's newest grant fails by an error of its worker."""
+    draft = desk.draft(at)
+    draft.outcome(outcome(lease, final=False, failed=True, quiet_ms=quiet_ms, **more), LIMITS)
+    desk.commit(draft)
+    desk.audit()
+
+
+def test_a_failed_visit_hands_its_grant_back_at_once() -> None:
+    desk = Desk()
+    hand_back(desk, NOW + 1)
+    held = desk.leases.get(lease_id(1))
+    assert held is not None
+    assert (held.row.expired, held.live(NOW + 1)) == (1, False)
+    assert desk.host.rested_from == NOW + 0.8
+    assert desk.leases.begin(lease_id(1), 2, "v", NOW + 1) == MayGrant(held, expired=True)
+    assert held.grant is not None
+    assert held.grant.counted
+    hand_back(desk, NOW + 2)
+    assert held.row.expired == 1, "one grant counts once"
+
+
+def test_a_failed_visit_of_an_earlier_grant_changes_nothing() -> None:
+    desk = Desk()
+    held = desk.leases.get(lease_id(1))
+    assert held is not None
+    desk.leases.granted(held, 2, "v", NOW + 40)
+    hand_back(desk, NOW + 41, grant=1)
+    assert held.live(NOW + 41)
+    assert held.row.expired == 0
+
+
+def test_visits_that_fail_again_and_again_split_the_shard_and_bury_the_url() -> None:
+    desk = Desk(sizes=(16, 1))
+    for lease, most in ((1, LIMITS.split_after), (2, LIMITS.bury_after)):
+        for number in range(1, most + 1):
+            held = desk.leases.get(lease_id(lease))
+            assert held is not None, f"over after {number - 1}"
+            hand_back(desk, NOW + 10 * number, lease, grant=number)
+            desk.leases.granted(held, number + 1, "w", NOW + 10 * number)
+        assert desk.leases.get(lease_id(lease)) is None
+    assert desk.queue.cap == 16 // SPLIT_BY
+    assert desk.states[fingerprint(2, 0)] is UrlState.FAILED
+    assert {desk.states[fingerprint(1, i)] for i in range(16)} == {UrlState.QUEUED}
