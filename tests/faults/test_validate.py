@@ -15,6 +15,8 @@ from tests.support.faults.history import (
     LeaseSeen,
     PageSeen,
     Round,
+    Turn,
+    TurnSeen,
     WriteSeen,
 )
 from tests.support.faults.plan import Fault, Kind, Who
@@ -29,8 +31,8 @@ SEED = URLS[-1]
 FAULT = Fault(Kind.KILL, Who.LEADER, None, 0.0, 1.0, 0)
 
 
-def exchange(begun_s: float, host: str = "a:1", path: str = "/0") -> Exchange:
-    return Exchange(host, "GET", path, "orb", 200, 1, round(begun_s * SECOND), round((begun_s + 0.01) * SECOND))
+def exchange(begun_s: float, host: str = "a:1", path: str = "/0", agent: str = "orb") -> Exchange:
+    return Exchange(host, "GET", path, agent, 200, 1, round(begun_s * SECOND), round((begun_s + 0.01) * SECOND))
 
 
 def counters(**other: int) -> Mapping[str, int]:
@@ -52,6 +54,8 @@ CRAWL = CrawlSeen(
     pages=tuple(PageSeen(url, 200, "s", 100 * at, 90) for at, url in enumerate(URLS)),
     counters=counters(),
     leases=0,
+    agent="orb (c1)",
+    turns=(TurnSeen(SEED, Turn.ACCEPTED, 2 * SECOND),),
 )
 GOOD = History(
     seed=1,
@@ -173,6 +177,34 @@ def test_a_seed_whose_acknowledgement_was_lost_may_be_stored_and_need_not_be() -
     assert validate(crawl(expected=frozenset(URLS[:3]), seeds=frozenset({URLS[0]}))) == ()
     unheard = frozenset({SEED, "http://a:1/never-arrived"})
     assert validate(crawl(expected=frozenset(URLS[:3]), seeds=frozenset({URLS[0]}), offered=unheard)) == ()
+
+
+def requested(times: int, *turns: Turn, rounds: tuple[Round, ...] = GOOD.rounds, at_s: float = 3.0) -> History:
+    """A run in which the seed was requested so often."""
+    own = tuple(exchange(10.0 + at, path="/3", agent=CRAWL.agent) for at in range(times))
+    seen = tuple(TurnSeen(SEED, turn, round(at_s * SECOND)) for turn in turns)
+    return replace(crawl(turns=seen), exchanges=(*GOOD.exchanges, *own), rounds=rounds)
+
+
+@pytest.mark.parametrize("other", [Turn.ENDED, Turn.REGRANTED])
+def test_request_that_an_expired_grant_explains_is_allowed(other: Turn) -> None:
+    assert validate(requested(2, Turn.ACCEPTED, other)) == ()
+    assert validate(requested(2, Turn.ACCEPTED, Turn.ACCEPTED)) == ()
+    assert broken(requested(3, Turn.ACCEPTED, other)) == {Promise.REPEATED}
+
+
+def test_request_beyond_the_accepted_outcomes_is_found() -> None:
+    [violation] = validate(requested(2, Turn.ACCEPTED, Turn.HANDED_BACK))
+    counted = "accepted 1, ended 0, regranted 0, handed_back 0"
+    assert violation.evidence == f"c1: {SEED} was requested 2 times ({counted})"
+
+
+def test_url_handed_back_by_an_ended_worker_may_be_requested_again() -> None:
+    ended = replace(GOOD.rounds[0], fault=replace(FAULT, kind=Kind.RESTART, who=Who.WORKER))
+    twice = (Turn.ACCEPTED, Turn.HANDED_BACK)
+    assert validate(requested(2, *twice, rounds=(ended,))) == ()
+    assert broken(requested(2, *twice, rounds=(ended,), at_s=0.5)) == {Promise.REPEATED}
+    assert broken(requested(2, *twice, rounds=(ended,), at_s=60.0)) == {Promise.REPEATED}
 
 
 def test_why_a_page_was_given_up_is_part_of_the_evidence() -> None:

@@ -21,10 +21,12 @@ from tests.support.faults.history import (
     LeaseSeen,
     PageSeen,
     Round,
+    Turn,
+    TurnSeen,
     WriteSeen,
 )
 from tests.support.faults.rig import WORKERS, Rig
-from tests.support.faults.traffic import DELAY_S, Declared, Traffic
+from tests.support.faults.traffic import DELAY_S, Declared, Traffic, agent
 from tests.support.kept import URLS
 from tests.support.web import Web
 
@@ -37,7 +39,7 @@ def gathered(seed: int, rounds: Sequence[Round], rig: Rig, traffic: Traffic, web
     """All that is known. `begun`: time.monotonic at the start."""
     cluster = rig.cluster
     left = asyncio.run(left_in_streams(cluster))
-    crawls = tuple(_crawl(cluster, declared, web) for declared in traffic.crawls)
+    crawls = tuple(crawl_seen(cluster, declared, web) for declared in traffic.crawls)
     return History(
         seed=seed,
         delay_s=DELAY_S,
@@ -92,7 +94,8 @@ async def left_in_streams(cluster: Cluster) -> tuple[str, ...]:
     return tuple(left)
 
 
-def _crawl(cluster: Cluster, declared: Declared, web: Web) -> CrawlSeen:
+def crawl_seen(cluster: Cluster, declared: Declared, web: Web) -> CrawlSeen:
+    """Return what the database holds of the crawl."""
     number, expected = declared.id, set(web.expected_pages(declared.site))
     [(state, reason)] = cluster.query(f"SELECT state, finished_reason FROM crawls WHERE crawl_id = {number}")
     sums = ", ".join(f"coalesce(sum({name}), 0)" for name in _COUNTERS)
@@ -116,7 +119,19 @@ def _crawl(cluster: Cluster, declared: Declared, web: Web) -> CrawlSeen:
         pages=tuple(PageSeen(*row) for row in pages),
         counters=dict(zip(_COUNTERS, map(int, counted), strict=True)),
         leases=int(leases),
+        agent=agent(declared.name),
+        turns=_turns(cluster, number),
     )
+
+
+def _turns(cluster: Cluster, crawl_id: int) -> tuple[TurnSeen, ...]:
+    """What the triggers saw; the database's clock is the machine's wall clock, which no fault turns."""
+    ahead_ns = time.time_ns() - time.monotonic_ns()
+    rows = cluster.query(
+        f"SELECT u.url, t.turn, t.at_ms FROM faults_turns t JOIN {URLS} u USING (crawl_id, host_id, fingerprint)"
+        f" WHERE t.crawl_id = {crawl_id}"
+    )
+    return tuple(TurnSeen(url, Turn(turn), at_ms * 1_000_000 - ahead_ns) for url, turn, at_ms in rows)
 
 
 def _deleted(cluster: Cluster, doomed: Declared) -> DeletedSeen:

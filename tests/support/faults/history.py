@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 from shared.domain.frontier import UrlState
 from tests.support.faults.plan import Fault
@@ -39,11 +40,33 @@ class PageSeen:
     length: int
 
 
+class Turn(IntEnum):
+    """What the database saw of a leased URL that bears on how often it may be requested."""
+
+    ACCEPTED = 0
+    """An outcome was accepted: its request has its result."""
+    ENDED = 1
+    """The lease ended without an outcome, and the URL is queued again or given up: its grant expired."""
+    REGRANTED = 2
+    """The lease was granted again while the URL was still in it: the grant before expired."""
+    HANDED_BACK = 3
+    """A transaction that applies outcomes queued the URL again: a worker did not attempt it, or stopped on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSeen:
+    """A Turn of a URL of the crawl, and when it was written (CLOCK_MONOTONIC nanoseconds, to a millisecond)."""
+
+    url: str
+    turn: Turn
+    at_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class CrawlSeen:
     """A crawl at the end: what the site holds, which seeds clients were told are kept, which
     they offered, what the database says.
-    `reasons`: why a URL failed or was excluded."""
+    `reasons`: why a URL failed or was excluded. `agent`: the User-Agent of its requests, and of no other crawl's."""
 
     name: str
     state: str
@@ -56,6 +79,8 @@ class CrawlSeen:
     pages: tuple[PageSeen, ...]
     counters: Mapping[str, int]
     leases: int
+    agent: str
+    turns: tuple[TurnSeen, ...]
 
 
 @dataclass(frozen=True, slots=True)

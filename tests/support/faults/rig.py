@@ -214,7 +214,7 @@ def rig(folder: Path, served: PostgresServer | None) -> Iterator[Rig]:
         cluster.entry = dials.ENTRY
         post = stack.enter_context(closing(Post(cluster.broker.endpoint)))
         made = Rig(cluster, wires, post, served, tables, no_disk)
-        asyncio.run(_prepared(cluster))
+        asyncio.run(prepared(cluster))
         made.start("m1")
         cluster.wait_until(lambda: cluster.leader() == "m1", "the first one leads")
         for name in (*MASTERS[1:], *WORKERS):
@@ -225,8 +225,8 @@ def rig(folder: Path, served: PostgresServer | None) -> Iterator[Rig]:
         yield made
 
 
-async def _prepared(cluster: Cluster) -> None:
-    """The database as the first master would make it, and the triggers that bear witness."""
+async def prepared(cluster: Cluster) -> None:
+    """Make the database as the first master would, with the triggers that bear witness."""
     store: SqlStore = await (
         SqliteStore.open(cluster.database) if cluster.url is None else PostgresStore.open(cluster.url)
     )

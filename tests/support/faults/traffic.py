@@ -115,7 +115,7 @@ class Traffic:
         number = len(among)
         site = number % len(self._web.sites)
         name = f"{letter}{number + 1}"
-        body = {"name": name, "spec": spec(self._web.origins_of(site)[0])}
+        body = {"name": name, "spec": spec(self._web.origins_of(site)[0], name)}
         answer = self._ask("writer", "POST", "/v1/crawls", body, **{"Idempotency-Key": name})
         if answer is not None:
             assert answer.status == 201, answer
@@ -176,10 +176,16 @@ def plain_pages(site: Site) -> list[int]:
     return [page for page in range(site.pages) if site.kind(page) is PageKind.PAGE]
 
 
-def spec(seed: str) -> dict[str, Any]:
+def agent(name: str) -> str:
+    """The User-Agent of a crawl, by which the web servers' logs tell one crawl's requests from another's."""
+    return f"orb-faults/1.0 ({name})"
+
+
+def spec(seed: str, name: str) -> dict[str, Any]:
     """Any host, politely and patiently."""
     return {
         "seeds": [seed],
+        "fetch": {"user_agent": agent(name)},
         "scope": {"mode": "any"},
         "politeness": {"delay_s": DELAY_S},
         "retry": {"base_s": 0.2, "attempts": 8},

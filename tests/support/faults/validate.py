@@ -1,14 +1,15 @@
 """The judge of a history: a pure function that finds every broken promise, and refuses to judge too little."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
 from shared.domain.frontier import UrlState
 from tests.support import judge
-from tests.support.faults.history import CrawlSeen, History
+from tests.support.faults.history import CrawlSeen, History, Turn
+from tests.support.faults.plan import Kind, Who
 from tests.support.judge import TooLittleTraffic
 from tests.support.weblog import Exchange
 
@@ -24,6 +25,8 @@ class Promise(StrEnum):
     LOST = "lost"
     """A page or an acknowledged seed that did not end, a crawl that did not finish, a record that cannot be read."""
     TWICE = "stored twice"
+    REPEATED = "requested too often"
+    """A URL was requested again although no grant that held it had expired and no visit was cut off."""
     IMPOLITE = "impolite"
     TWO_OWNERS = "two owners"
     STALE_WRITE = "stale write"
@@ -53,6 +56,7 @@ def validate(history: History) -> tuple[Violation, ...]:
         found += _lost(crawl)
         found += _twice(crawl)
         found += _identities(crawl)
+        found += _repeated(crawl, history)
     found += (
         Violation(Promise.UNDEAD, f"{crawl.name} is {crawl.state}, with {crawl.urls} URLs and {crawl.leases} shards")
         for crawl in history.deleted
@@ -133,6 +137,40 @@ def _identities(crawl: CrawlSeen) -> Iterator[Violation]:
             yield Violation(
                 Promise.IDENTITY, f"{crawl.name}: {n[state.name.lower()]} counted {state.name}, {kept[state]} kept"
             )
+
+
+def _repeated(crawl: CrawlSeen, history: History) -> Iterator[Violation]:
+    cuts = [
+        (round.begun_ns, (round.whole_ns or round.over_ns) + CUT_NS)
+        for round in history.rounds
+        if (round.fault.kind, round.fault.who) == (Kind.RESTART, Who.WORKER)
+    ]
+    for evidence in requested_too_often(crawl, history.exchanges, cuts):
+        yield Violation(Promise.REPEATED, evidence)
+
+
+def requested_too_often(crawl: CrawlSeen, log: Iterable[Exchange], cuts: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yield the URLs that web servers saw more often than the database explains.
+
+    Every request belongs to one grant of one lease, and a grant requests a URL once. So a URL may be requested once for
+    each accepted outcome, and once for each grant that held it and expired: its lease ended, or was granted again. A
+    URL that a worker hands back was not requested, unless the worker ended within one of `cuts` (from, to): an ending
+    worker cuts off what is in flight.
+    """
+    seen: dict[str, Counter[Turn]] = {}
+    for turn in crawl.turns:
+        if turn.turn is not Turn.HANDED_BACK or any(begun <= turn.at_ns <= over for begun, over in cuts):
+            seen.setdefault(turn.url, Counter())[turn.turn] += 1
+    own = (exchange for exchange in log if exchange.user_agent == crawl.agent)
+    for url, times in sorted(judge.requested(own).items()):
+        explained = seen.get(url, Counter())
+        if times > explained.total() and not url.endswith("/robots.txt"):
+            what = ", ".join(f"{turn.name.lower()} {explained[turn]}" for turn in Turn)
+            yield f"{crawl.name}: {url} was requested {times} times ({what})"
+
+
+CUT_NS = 25_000_000_000
+"""How long after a worker was ended in good order the owner may still apply what it handed back."""
 
 
 def _records(history: History) -> Iterator[Violation]:
