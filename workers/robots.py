@@ -19,8 +19,10 @@ from shared.domain.errors import Permanent, Transient
 from shared.domain.failure import parse_retry_after
 from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Truncation
 from shared.domain.robots import (
+    MAX_LIFETIME_S,
     MAX_ROBOTS_BYTES,
     MAX_ROBOTS_HOPS,
+    TOO_COSTLY,
     AllowAll,
     RobotsPolicy,
     RobotsRecord,
@@ -43,8 +45,13 @@ Send = Callable[[FetchRequest], Awaitable[Answer | FetchFailed | None]]
 """Sends one request when the visit may; None when the visit is to end instead."""
 
 CACHE_BYTES: Final = 32 << 20
+
+PARSED_ON_LOOP: Final = 64 << 10
+"""A larger robots.txt is parsed in a thread: it could hold the event loop for a quarter of a second."""
+
 _ENTRY_BYTES: Final = 2_000
 _DELAYS_KEPT: Final = 2
+_BEYOND_DELAY_S: Final = 3_600.0
 _MAX_AGE: Final = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _KINDS: Final = frozenset(kind.value for kind in FailureKind)
 
@@ -83,7 +90,11 @@ class RobotsCache:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def of(self, origin: str, crawl: ActiveCrawl, send: Send) -> Robots | None:
-        """What holds for `origin`; None when `send` refused, that is, when the visit is to end."""
+        """Return what holds for `origin`, parsed for the crawl's token; None if `send` refused: the visit ends."""
+        robots = await self._known(origin, crawl, send)
+        return None if robots is None else await _parsed(robots, crawl.token)
+
+    async def _known(self, origin: str, crawl: ActiveCrawl, send: Send) -> Robots | None:
         asked_ms = self._clock.unix_ms()
         kept = self._fresh(origin, asked_ms)
         if kept is not None:
@@ -107,7 +118,7 @@ class RobotsCache:
                 return fetched
             case new, retry_after_ms:
                 record = with_cached(new, old)
-                robots = _understood(record)
+                robots = await _parsed(_understood(record), crawl.token)
                 record = _outliving_delay(record, robots, crawl.token)
                 if robots.failure:
                     return self._keep(origin, record, replace(robots, retry_after_ms=retry_after_ms))
@@ -115,10 +126,14 @@ class RobotsCache:
                 return self._keep(origin, record, robots)
 
     async def _fetch(self, origin: str, crawl: ActiveCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
-        """The record and the Retry-After; Robots where the egress rules of this one crawl decide; None as `send`."""
+        """Return the record and the Retry-After; Robots if this crawl's egress rules deny the origin; None as `send`.
+
+        What cannot be read, and a redirect that leads nowhere, is no answer: it must not allow everything.
+        """
         url = f"{origin}/robots.txt"
-        limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES, decoded_bytes=MAX_ROBOTS_BYTES)
-        for _ in range(MAX_ROBOTS_HOPS + 1):
+        # One byte more than is used tells a file that is cut from one that ends there.
+        limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES + 1, decoded_bytes=MAX_ROBOTS_BYTES + 1)
+        for hop in range(MAX_ROBOTS_HOPS + 1):
             request = FetchRequest(
                 url, crawl.headers, limits=limits, proxy=crawl.spec.fetch.proxy, http2=crawl.spec.fetch.http2
             )
@@ -126,19 +141,24 @@ class RobotsCache:
             match answer:
                 case None:
                     return None
-                case FetchFailed(kind=FailureKind.EGRESS_DENIED):
+                case FetchFailed(kind=FailureKind.EGRESS_DENIED) if hop == 0:
                     # No page of it can be asked for either, and each then says so itself, with the rule's words.
                     return Robots(AllowAll(answer.detail))
                 case FetchFailed():
                     return self._record(0, b"", f"{answer.kind}: {answer.detail}"), -1
                 case Answer(truncated=Truncation.TIME | Truncation.DISCONNECT):
                     return self._record(0, b"", f"{FailureKind.RESET}: robots.txt came in part only"), -1
-                case Answer():
-                    target = answer.header("location") if answer.status in (301, 302, 303, 307, 308) else None
-                    to = redirect_target(target, url) if target is not None else None
+                case Answer(decode_error=str(error), truncated=None) if 200 <= answer.status < 300:
+                    return self._record(0, b"", f"{FailureKind.PROTOCOL}: robots.txt cannot be decoded: {error}"), -1
+                case Answer() if 300 <= answer.status < 400:
+                    location = answer.header("location")
+                    to = None if location is None else redirect_target(location, url)
                     if to is None:
-                        break
+                        detail = f"{FailureKind.PROTOCOL}: status {answer.status} without a usable Location"
+                        return self._record(0, b"", detail), -1
                     url = to
+                case Answer():
+                    break
         assert isinstance(answer, Answer)
         age = _MAX_AGE.search(answer.header("cache-control") or "")
         record = self._record(answer.status, answer.decoded, "", float(age[1]) if age is not None else None)
@@ -208,9 +228,25 @@ def _understood(record: RobotsRecord) -> Robots:
     return Robots(policy, f"robots_{why}")
 
 
+async def _parsed(robots: Robots, token: str) -> Robots:
+    """Parse the file for `token`, in a thread where it is large; unreachable if it would cost too much to ask."""
+    if not isinstance(robots.policy, Rules):
+        return robots
+    rules = robots.policy.rules
+    if len(rules) > PARSED_ON_LOOP and not rules.parsed(token):
+        await asyncio.to_thread(rules.of, token)
+    if rules.of(token).too_costly:
+        return Robots(Unreachable(TOO_COSTLY), f"robots_{FailureKind.OTHER}")
+    return robots
+
+
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
-    """Kept for more than the delay it asks for; else each visit would fetch it, wait, and find it stale again."""
+    """Keep the record for longer than the delay it asks for, up to 24 h; otherwise every visit would only renew it.
+
+    A delay of a day or more leaves no choice: the record outlives it by an hour, or no page could ever be fetched.
+    """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:
         return record
-    return msgspec.structs.replace(record, lifetime_s=delay_s * _DELAYS_KEPT)
+    longest_s = max(MAX_LIFETIME_S, delay_s + _BEYOND_DELAY_S)
+    return msgspec.structs.replace(record, lifetime_s=min(delay_s * _DELAYS_KEPT, longest_s))

@@ -1,23 +1,16 @@
-"""robots.txt by RFC 9309, on Protego's parser: what a site says, and what it means that it said nothing.
+"""robots.txt by RFC 9309: what came of fetching it, and what follows for the host. The rules are in `robots_rules`."""
 
-The matching is the RFC's: the rule with the longest pattern (octets, percent-encoding normalised on both sides)
-decides, allow wins a tie, `*` stands for anything and a final `$` for the end, no match means allowed, groups of one
-agent are merged, `*` holds where no group names us. Protego adds leniency (misspelt directives, `Allow: /x/index.html`
-allows `/x/`) and one quirk: a group whose name is a prefix of our product token is taken to name us.
-"""
-
-import math
 import re
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from protego import Protego
 
+from shared.domain.robots_rules import MAX_ALIKE, AgentRules, rules_for, sitemaps_in
 from shared.domain.url import origin_of
 
 MAX_ROBOTS_BYTES: Final = 512 * 1024
-"""How much of a robots.txt is read (RFC 9309 §2.5: at least 500 KiB)."""
+"""How much of a robots.txt is used (RFC 9309 §2.5: at least 500 KiB). The rest is cut off at a line end."""
 
 MAX_ROBOTS_HOPS: Final = 5
 """Redirects of a robots.txt that are followed (RFC 9309 §2.3.1.2)."""
@@ -27,52 +20,87 @@ MIN_LIFETIME_S: Final = 300.0
 UNREACHABLE_LIFETIME_S: Final = 300.0
 """After this long an unreachable robots.txt is asked for again; the host's back-off may make it longer."""
 
+MAX_STALE_S: Final = 86_400.0
+"""How long beyond its lifetime an old copy serves while the site's robots.txt is unreachable."""
+
 AHEAD_S: Final = 300.0
 """How far two clocks may differ before one takes the other's records for older than they say."""
 
-MAX_CRAWL_DELAY_S: Final = 30 * 86_400.0
-"""A longer crawl-delay counts as this one, which no crawl outlives."""
+MAX_AGENTS: Final = 16
+"""Product tokens for which one file is kept parsed. When a further one comes, all are parsed anew when needed."""
 
-_VERSIONED_AGENT: Final = re.compile(rb"(?im)^([ \t]*user-?agent[ \t]*:[ \t]*[a-z_-]+)/[^\s#]*")
+TOO_COSTLY: Final = f"over {MAX_ALIKE} of its patterns with * are alike"
+"""Why a file that would cost too much at every decision makes its host unreachable."""
+
 _COMPATIBLE: Final = re.compile(r"\(compatible;\s*([A-Za-z0-9_-]+)")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
+@dataclass(frozen=True, slots=True)
+class RobotsLine:
+    """The rule that decides: its line counting from 1, the line itself, the group it is in, and what it says."""
+
+    number: int
+    text: str
+    group: str
+    allows: bool
+
+
 class RobotsRules:
-    """A parsed robots.txt. Parsing costs far more than asking: callers keep the object."""
+    """A robots.txt, parsed for each product token that asks. Parsing costs far more than asking: keep the object."""
 
-    __slots__ = ("_parser", "sitemaps")
+    __slots__ = ("_body", "_parsed")
 
-    def __init__(self, parser: Protego) -> None:
-        self._parser = parser
-        self.sitemaps: Final = tuple(parser.sitemaps)
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._parsed: dict[str, AgentRules] = {}
 
-    @classmethod
-    def parse(cls, body: bytes) -> "RobotsRules":
-        """The rules in `body`, of which `MAX_ROBOTS_BYTES` are read, up to the last whole line. Anything parses."""
-        if len(body) > MAX_ROBOTS_BYTES:
-            body = body[: body.rfind(b"\n", 0, MAX_ROBOTS_BYTES) + 1]
-        # A name is a product token; what follows a slash is a version nobody can match by.
-        body = _VERSIONED_AGENT.sub(rb"\1", body)
-        return cls(Protego.parse(body.decode("utf-8-sig", "replace")))
+    def __len__(self) -> int:
+        """Return the size of the file in bytes, which bounds what parsing costs."""
+        return len(self._body)
+
+    @property
+    def sitemaps(self) -> tuple[str, ...]:
+        """The values of its Sitemap lines, in order."""
+        return sitemaps_in(self._body)
+
+    def parsed(self, agent: str) -> bool:
+        """Return True if asking for `agent` costs no parsing."""
+        return agent in self._parsed
+
+    def of(self, agent: str) -> AgentRules:
+        """Return what the file says to `agent` (a product token, see `product_token`)."""
+        rules = self._parsed.get(agent)
+        if rules is None:
+            if len(self._parsed) >= MAX_AGENTS:
+                self._parsed = {}
+            rules = self._parsed[agent] = rules_for(self._body, agent)
+        return rules
 
     def allows(self, url: str, agent: str) -> bool:
-        """Whether `agent` (a product token, see `product_token`) may fetch the canonical `url`."""
-        return bool(self._parser.can_fetch(url, agent))
+        """Return True if `agent` may fetch the canonical `url`."""
+        return self.of(agent).allows(url)
 
     def crawl_delay(self, agent: str) -> float | None:
-        """Seconds between requests that the site asks of `agent`, if any."""
-        delay = self._parser.crawl_delay(agent)
-        if delay is None or not math.isfinite(delay) or delay < 0:
+        """Return the seconds between requests that the site asks of `agent`, or None."""
+        return self.of(agent).crawl_delay_s
+
+    def deciding_line(self, url: str, agent: str) -> RobotsLine | None:
+        """Return the line that decides about the canonical `url` for `agent`, or None if no rule matches it."""
+        rules = self.of(agent)
+        rule = rules.deciding(url)
+        if rule is None or rules.group is None:
             return None
-        return min(delay, MAX_CRAWL_DELAY_S)
+        text = self._body.splitlines()[rule.line - 1].decode("utf-8", "replace").strip()
+        return RobotsLine(rule.line, text, rules.group, rule.allows)
 
 
 class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of fetching a robots.txt, as it is shared between workers.
 
-    `status` is that of the last answer (of a chain of redirects too long: the redirect's), 0 where none came, `detail`
-    then says why. `body` is decoded content, at most `MAX_ROBOTS_BYTES`, empty unless the status is 2xx.
+    `status` is that of the last answer (of a chain of redirects too long: the redirect's), 0 where no usable one came;
+    `detail` then says why. `body` is decoded content, at most `MAX_ROBOTS_BYTES`, empty unless the status is 2xx.
+    `stale_until_ms` is set in an old copy that serves beyond its lifetime: Unix ms after which it no longer does.
     """
 
     status: int
@@ -80,6 +108,7 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     lifetime_s: float
     body: bytes = b""
     detail: str = ""
+    stale_until_ms: int = 0
 
     def fresh(self, now_ms: int) -> bool:
         """Whether the record may still be used. One from the near future (another machine's clock) may; one from
@@ -136,15 +165,23 @@ def robots_record(
         lifetime = UNREACHABLE_LIFETIME_S
     else:
         lifetime = MAX_LIFETIME_S if max_age_s is None else min(max(max_age_s, MIN_LIFETIME_S), MAX_LIFETIME_S)
-    kept = body[:MAX_ROBOTS_BYTES] if 200 <= status < 300 else b""
+    kept = _cut(body) if 200 <= status < 300 else b""
     return RobotsRecord(status=status, body=kept, fetched_at_ms=fetched_at_ms, lifetime_s=lifetime, detail=detail)
 
 
 def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
-    """`new`, or where it is unreachable what `old` said, for as long as `new` would have held (RFC 9309 §2.3.1.4)."""
+    """Return `new`, or what `old` said if `new` is unreachable and `old` is not too old (RFC 9309 §2.3.1.4).
+
+    An old copy serves for as long as `new` would have held, again and again, up to `MAX_STALE_S` beyond its lifetime.
+    """
     if old is None or not _unreachable(new.status) or _unreachable(old.status):
         return new
-    return msgspec.structs.replace(old, fetched_at_ms=new.fetched_at_ms, lifetime_s=new.lifetime_s)
+    until_ms = old.stale_until_ms or old.fetched_at_ms + int((old.lifetime_s + MAX_STALE_S) * 1000)
+    left_s = (until_ms - new.fetched_at_ms) / 1000
+    if left_s <= 0:
+        return new
+    lifetime_s = min(new.lifetime_s, left_s)
+    return msgspec.structs.replace(old, fetched_at_ms=new.fetched_at_ms, lifetime_s=lifetime_s, stale_until_ms=until_ms)
 
 
 def policy_of(record: RobotsRecord) -> RobotsPolicy:
@@ -152,7 +189,7 @@ def policy_of(record: RobotsRecord) -> RobotsPolicy:
     if _unreachable(record.status):
         return Unreachable(record.detail or (f"status {record.status}" if record.status else "no answer"))
     if 200 <= record.status < 300:
-        return Rules(RobotsRules.parse(record.body))
+        return Rules(RobotsRules(record.body))
     if 300 <= record.status < 400:
         return AllowAll(f"more than {MAX_ROBOTS_HOPS} redirects")
     return AllowAll(f"status {record.status}")
@@ -160,3 +197,11 @@ def policy_of(record: RobotsRecord) -> RobotsPolicy:
 
 def _unreachable(status: int) -> bool:
     return status < 200 or status == 429 or status >= 500
+
+
+def _cut(body: bytes) -> bytes:
+    """Return the whole lines of the first `MAX_ROBOTS_BYTES`: half a rule could forbid everything."""
+    if len(body) <= MAX_ROBOTS_BYTES:
+        return body
+    end = max(body.rfind(b"\n", 0, MAX_ROBOTS_BYTES), body.rfind(b"\r", 0, MAX_ROBOTS_BYTES))
+    return body[: end + 1]

@@ -14,8 +14,7 @@ from shared.domain.explain import HELD, counted, given_again, meaning, moment, w
 from shared.domain.frontier import UrlState
 from shared.domain.ledger import Counters
 from shared.domain.politeness import host_delay
-from shared.domain.robots import AllowAll, RobotsRecord, Rules, Unreachable, policy_of, product_token
-from shared.domain.robots_line import deciding_line
+from shared.domain.robots import TOO_COSTLY, AllowAll, RobotsRecord, Rules, Unreachable, policy_of, product_token
 from shared.domain.scope import CompiledScope
 from shared.domain.software import VERSION
 from shared.domain.url import Location, host_of
@@ -133,8 +132,10 @@ def _robots(url: str, spec: CrawlSpec, record: RobotsRecord | None, now_ms: int)
             return Ruling("robots", False, f"{known} cannot be read ({reason}): the host is left alone")
         case Rules(rules):
             agent = product_token(user_agent(spec, VERSION))
+            if rules.of(agent).too_costly:
+                return Ruling("robots", False, f"{known} cannot be used ({TOO_COSTLY}): the host is left alone")
             allowed = rules.allows(url, agent)
-            line = deciding_line(record.body, url, agent)
+            line = rules.deciding_line(url, agent)
             if line is not None:
                 said = f"line {line.number} decides for {agent}: {line.text!r}, in the group of {line.group}"
             else:

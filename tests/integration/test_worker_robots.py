@@ -1,20 +1,29 @@
 """robots.txt: asked for once by all workers together, through its redirects, and shared by whoever waits for it."""
 
 import asyncio
+import gzip
+import threading
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from shared.domain.frontier import End
+from shared.domain.robots import RobotsRules
+from shared.domain.robots_rules import AgentRules
 from shared.wire.messages import UrlOutcome
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
 from tests.support.fetching import run
 from tests.support.owner import owner_of, spec_for, worker
 from tests.support.rawserver import Connection, Script, page, raw_server
+from workers.robots import PARSED_ON_LOOP
 
 PRIVATE = page(b"User-agent: *\nDisallow: /private\n", b"Content-Type: text/plain", b"Cache-Control: max-age=600")
 EMPTY = page(b"", b"Content-Type: text/plain")
+ALIKE = b"User-agent: *\n" + b"".join(
+    b"Disallow: /%s\n" % b"".join(letters) for letters in product((b"*a", b"*b"), repeat=13)
+)
 GONE = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -128,5 +137,86 @@ def test_visits_that_wait_for_an_answer_that_does_not_come_share_the_failure(
                 last = await owner.ended(lease)
                 assert last.note is not None
                 assert (last.note.failure, len(last.not_attempted)) == ("robots_reset", 1)
+
+    run(main())
+
+
+def coded(body: bytes) -> bytes:
+    return page(body, b"Content-Type: text/plain", b"Content-Encoding: gzip")
+
+
+@pytest.mark.parametrize(
+    "robots",
+    [
+        {b"/robots.txt": coded(b"User-agent: *\nDisallow: /private\n")},
+        {b"/robots.txt": coded(gzip.compress(b"User-agent: *\n" + b"Disallow: /private\n" * 99)[:-30])},
+        {b"/robots.txt": b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"},
+        {b"/robots.txt": moved("mailto:a@b.example")},
+        {b"/robots.txt": b"HTTP/1.1 304 Not Modified\r\n\r\n"},
+        {b"/robots.txt": moved("http://10.1.2.3/robots.txt")},
+        {b"/robots.txt": moved("/r1"), b"/r1": moved("http://[fd00::1]/robots.txt")},
+        {b"/robots.txt": page(ALIKE, b"Content-Type: text/plain")},
+    ],
+    ids=["plain-as-gzip", "cut-gzip", "no-location", "no-http", "304", "denied", "denied-later", "too-costly"],
+)
+def test_what_cannot_be_used_makes_the_host_unreachable(
+    server: BrokerServer, tmp_path: Path, robots: dict[bytes, bytes]
+) -> None:
+    """Such an answer allowed everything for a day, on all workers."""
+
+    async def main() -> None:
+        async with (
+            raw_server(answering(robots)) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            last = await owner.ended(await owner.send(site.url("/a")))
+            assert last.note is not None
+            assert last.note.failure.startswith("robots_")
+            assert len(last.not_attempted) == 1
+            assert b"/a" not in [request.split()[1] for request in site.requests]
+
+    run(main())
+
+
+def test_an_absent_file_whose_error_page_cannot_be_decoded_is_absent(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        gone = b"HTTP/1.1 404 Not Found\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nno!"
+        async with (
+            raw_server(answering({b"/robots.txt": gone})) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(site.url("/a"))
+            await owner.ended(lease)
+            assert ends(owner.results(lease)) == [End.ANSWERED]
+
+    run(main())
+
+
+def test_a_large_file_is_parsed_outside_the_loop_and_obeyed(
+    server: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed_in: list[bool] = []
+    parse = RobotsRules.of
+
+    def of(self: RobotsRules, agent: str) -> AgentRules:
+        if not self.parsed(agent):
+            parsed_in.append(threading.current_thread() is threading.main_thread())
+        return parse(self, agent)
+
+    monkeypatch.setattr(RobotsRules, "of", of)
+    large = b"User-agent: *\nDisallow: /private\n" + b"Disallow: /x\n" * (PARSED_ON_LOOP // 12)
+
+    async def main() -> None:
+        async with (
+            raw_server(answering({b"/robots.txt": page(large, b"Content-Type: text/plain")})) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(site.url("/private/b"))
+            await owner.ended(lease)
+            assert ends(owner.results(lease)) == [End.DENIED]
+            assert parsed_in == [False]
 
     run(main())

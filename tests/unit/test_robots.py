@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.domain.robots import (
-    MAX_CRAWL_DELAY_S,
     MAX_LIFETIME_S,
     MAX_ROBOTS_BYTES,
+    MAX_STALE_S,
     UNREACHABLE_LIFETIME_S,
     AllowAll,
     RobotsRecord,
@@ -22,12 +22,13 @@ from shared.domain.robots import (
     robots_url,
     with_cached,
 )
+from shared.domain.robots_rules import MAX_CRAWL_DELAY_S
 
 SITE = "http://example.org"
 
 
 def allows(text: str, path: str, agent: str = "orb") -> bool:
-    return RobotsRules.parse(text.encode()).allows(SITE + path, agent)
+    return RobotsRules(text.encode()).allows(SITE + path, agent)
 
 
 def rfc9309(rules: list[tuple[bool, str]], path: str) -> bool:
@@ -66,7 +67,12 @@ def test_precedence_is_that_of_the_rfc(rules: list[tuple[bool, str]], tail: str)
         ("/*.php$", "/filename.php?parameters", False),
         ("/*.php", "/filename.php5", True),
         ("/a?b", "/a?b=c", True),
-        ("/foo/bar?baz=http://foo.bar", "/foo/bar?baz=http%3A%2F%2Ffoo.bar", False),
+        ("/foo/bar?baz=http://foo.bar", "/foo/bar?baz=http%3A%2F%2Ffoo.bar", True),
+        ("/foo/bar?baz=http%3A%2F%2Ffoo.bar", "/foo/bar?baz=http://foo.bar", True),
+        ("/path/file-with-a-%2A.html", "/path/file-with-a-*.html", True),
+        ("/path/file-with-a-%2A.html", "/path/file-with-a-b.html", False),
+        ("/path/foo-%24", "/path/foo-$", True),
+        ("/a%3Ab", "/a:b", True),
         ("/foo/\u30c4", "/foo/%E3%83%84", True),
         ("/foo/%E3%83%84", "/foo/%E3%83%84", True),
         ("/foo/bar/%62%61%7A", "/foo/bar/baz", True),
@@ -105,36 +111,47 @@ def test_an_empty_disallow_allows_everything() -> None:
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
 def test_line_ends_and_a_byte_order_mark_are_read(ends: str) -> None:
     body = ("\ufeff" + ends.join(["User-agent: *", "Disallow: /a", ""])).encode()
-    assert not RobotsRules.parse(body).allows(SITE + "/a", "orb")
+    assert not RobotsRules(body).allows(SITE + "/a", "orb")
 
 
 def test_crawl_delay_is_the_own_groups_and_only_a_sane_number() -> None:
     text = "User-agent: *\nCrawl-delay: 10\n\nUser-agent: orb\nCrawl-delay: 2.5\n\n"
-    assert RobotsRules.parse(text.encode()).crawl_delay("orb") == 2.5
-    assert RobotsRules.parse(text.encode()).crawl_delay("x") == 10
+    assert RobotsRules(text.encode()).crawl_delay("orb") == 2.5
+    assert RobotsRules(text.encode()).crawl_delay("x") == 10
     for bad in ("inf", "nan", "-1", "soon"):
-        assert RobotsRules.parse(f"User-agent: *\nCrawl-delay: {bad}\n".encode()).crawl_delay("orb") is None
-    assert RobotsRules.parse(b"User-agent: *\nCrawl-delay: 1e300\n").crawl_delay("orb") == MAX_CRAWL_DELAY_S
-    assert RobotsRules.parse(b"").crawl_delay("orb") is None
+        assert RobotsRules(f"User-agent: *\nCrawl-delay: {bad}\n".encode()).crawl_delay("orb") is None
+    assert RobotsRules(b"User-agent: *\nCrawl-delay: 1e300\n").crawl_delay("orb") == MAX_CRAWL_DELAY_S
+    assert RobotsRules(b"").crawl_delay("orb") is None
 
 
 def test_sitemaps_are_listed_in_order() -> None:
     body = b"Sitemap: http://example.org/1.xml\nUser-agent: *\nDisallow: /\nsitemap: http://example.org/2.xml\n"
-    assert RobotsRules.parse(body).sitemaps == ("http://example.org/1.xml", "http://example.org/2.xml")
+    assert RobotsRules(body).sitemaps == ("http://example.org/1.xml", "http://example.org/2.xml")
 
 
-def test_a_body_over_the_limit_is_cut_at_a_line() -> None:
-    line = b"Disallow: /aaaaaaaaa\n"
-    lines = b"User-agent: *\n" + line * (MAX_ROBOTS_BYTES // len(line))
-    rules = RobotsRules.parse(lines[: MAX_ROBOTS_BYTES - 10] + b"\nDisallow: /bbbbbbbbbbbbbbbb\nDisallow: /c\n")
-    assert rules.allows(SITE + "/b", "orb")
-    assert rules.allows(SITE + "/c", "orb")
-    assert not rules.allows(SITE + "/aaaaaaaaab", "orb")
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_a_body_over_the_limit_is_cut_at_a_line_end(end: bytes) -> None:
+    """Half of the last rule could be `Disallow: /`."""
+    head = b"User-agent: *" + end + b"Disallow: /aaaaaaaaa" + end
+    filler = b"#" * (MAX_ROBOTS_BYTES - len(head) - len(end) - len(b"Disallow: /")) + end
+    body = head + filler + b"Disallow: /private-area/" + end + b"Disallow: /c" + end
+    record = robots_record(200, body, fetched_at_ms=0)
+    assert len(record.body) <= MAX_ROBOTS_BYTES
+    policy = policy_of(record)
+    assert isinstance(policy, Rules)
+    assert policy.rules.allows(SITE + "/b", "orb")
+    assert not policy.rules.allows(SITE + "/aaaaaaaaab", "orb")
+
+
+def test_a_body_of_just_the_limit_is_used_whole() -> None:
+    body = b"User-agent: *\n" + b"#" * (MAX_ROBOTS_BYTES - len(b"User-agent: *\n\nDisallow: /a")) + b"\nDisallow: /a"
+    assert len(body) == MAX_ROBOTS_BYTES
+    assert robots_record(200, body, fetched_at_ms=0).body == body
 
 
 @given(st.binary(max_size=400))
 def test_anything_parses_and_answers(body: bytes) -> None:
-    rules = RobotsRules.parse(body)
+    rules = RobotsRules(body)
     assert rules.allows(SITE + "/a", "orb") in (True, False)
     delay = rules.crawl_delay("orb")
     assert delay is None or 0 <= delay <= MAX_CRAWL_DELAY_S
@@ -189,6 +206,21 @@ def test_a_cached_copy_serves_while_the_site_is_unreachable() -> None:
     assert with_cached(down, down) is down
     gone = robots_record(404, b"", fetched_at_ms=9_000)
     assert with_cached(gone, old) is gone
+
+
+def test_a_cached_copy_serves_for_a_day_beyond_its_lifetime_and_no_longer() -> None:
+    record = robots_record(200, b"User-agent: *\nDisallow: /a\n", fetched_at_ms=0)
+    end_ms = int((MAX_LIFETIME_S + MAX_STALE_S) * 1000)
+    served = 0
+    for now_ms in range(int(MAX_LIFETIME_S * 1000), 3 * end_ms, 300_000):
+        down = robots_record(503, b"", fetched_at_ms=now_ms)
+        record = with_cached(down, record)
+        if isinstance(policy_of(record), Unreachable):
+            break
+        served = now_ms
+        assert now_ms + record.lifetime_s * 1000 <= end_ms
+    assert 0 < served < end_ms
+    assert now_ms >= end_ms
 
 
 def test_a_record_survives_the_wire() -> None:
