@@ -38,7 +38,7 @@ from shared.ports.rationing import Gauge, refusing
 from shared.ports.retrying import until_answered
 from shared.settings import ClusterMasterSettings, MasterSettings, from_environment, listed
 from shared.stalls import ending_where_it_stands
-from shared.supervise import Tasks, failpoint_of, until_stopped
+from shared.supervise import Tasks, close_on_exec, failpoint_of, until_stopped
 from shared.telemetry import configure_logging
 from shared.tls import ClientTls, TlsSettings, following, server_tls
 from shared.wire.keys import Keys, MemberRecord
@@ -349,11 +349,13 @@ def _read_spec(path: Path) -> CrawlSpec:
 def main() -> int:
     """Run from the process's environment."""
     settings = from_environment(MasterSettings)
+    close_on_exec()
     configure_logging(settings.log_level, settings.log_format, role="master")
     return uvloop.run(run(settings))
 
 
 def cluster_main(settings: ClusterMasterSettings) -> int:
     """Run a master of a cluster."""
+    close_on_exec()
     configure_logging(settings.log_level, settings.log_format, role="master", master=settings.id)
     return uvloop.run(serve_cluster(settings))

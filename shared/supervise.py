@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -132,6 +132,18 @@ def dying_with(parent: int) -> list[str]:
     if not sys.platform.startswith("linux"):
         return []
     return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(parent)]
+
+
+def close_on_exec() -> None:
+    """Mark what this process was given (a lock, say) so that the processes it starts do not get it unless asked to.
+
+    Standard input, output and error stay. Descriptors made later are marked by Python as they are made.
+    """
+    with suppress(FileNotFoundError):  # a system without /dev/fd
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError):  # the listing's own, which is closed by now
+                if int(name) > 2:
+                    os.set_inheritable(int(name), False)
 
 
 async def process_end(process: "subprocess.Popen[bytes]") -> int:

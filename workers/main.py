@@ -33,7 +33,7 @@ from shared.ports.fetcher import Fetcher
 from shared.ports.specs import SpecSource
 from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environment, listed
 from shared.stalls import ending_where_it_stands
-from shared.supervise import Tasks, failpoint_of, until_stopped
+from shared.supervise import Tasks, close_on_exec, failpoint_of, until_stopped
 from shared.telemetry import configure_logging, set_log_level
 from shared.tls import following, server_tls
 from workers.archive import WarcArchive
@@ -324,6 +324,7 @@ def main() -> int:
 
 def serve(settings: WorkerSettings) -> int:
     """Run a worker; the exit code."""
+    close_on_exec()
     configure_logging(settings.log_level, settings.log_format, worker=settings.id)
 
     async def until_signalled() -> int:

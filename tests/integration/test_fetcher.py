@@ -4,9 +4,11 @@ import asyncio
 import socket
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest
+from tests.support.descriptors import kept_on_exec
 from tests.support.fetching import LOOPBACK, fetcher, run
 from tests.support.rawserver import Connection, page, raw_server, saying
 from workers.fetch.egress import EgressRules
@@ -62,6 +64,17 @@ def test_a_head_answer_has_the_length_but_no_body() -> None:
             answer = await client.fetch(FetchRequest(server.url(), method="HEAD", limits=LIMITS))
             assert isinstance(answer, Answer), answer
             assert (answer.body, answer.truncated, answer.header("content-length")) == (b"", None, "5000")
+
+    run(main())
+
+
+def test_a_connection_to_a_site_is_closed_in_processes_started_meanwhile() -> None:
+    async def main() -> None:
+        async with raw_server(serving_pages) as server, fetcher() as client:
+            await client.fetch(FetchRequest(server.url(), limits=LIMITS))
+            kept = kept_on_exec(psutil.Process())
+            assert [target for target in kept.values() if target.startswith("socket:")] == []
+            assert len(server.connections) == 1
 
     run(main())
 

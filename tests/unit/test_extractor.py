@@ -2,17 +2,24 @@
 
 import asyncio
 import os
+import platform
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import uvloop
+from structlog.testing import capture_logs
 
 from shared.domain.ids import CrawlId, Fingerprint
 from shared.domain.spec_parse import parse_spec
 from workers.extract.applying import Html, PageRules
-from workers.extract.extractor import Extractor
+from workers.extract.extractor import Extractor, _Child
 from workers.extract.rules import Extraction, Page
 
 EXTRACT = parse_spec(
@@ -119,6 +126,65 @@ def test_the_process_has_none_of_the_workers_secrets(monkeypatch: pytest.MonkeyP
         async with extracting() as extractor:
             await asked(extractor, GOOD)
             assert b"secret" not in Path(f"/proc/{extractor.pid}/environ").read_bytes()
+
+    asyncio.run(story())
+
+
+def test_the_extractor_process_holds_nothing_but_what_it_is_given() -> None:
+    async def story() -> None:
+        async with extracting() as extractor:
+            kept = [os.dup(0), *(each.fileno() for each in pair)]
+            for descriptor in kept:
+                os.set_inheritable(descriptor, True)
+            assert texts(await asked(extractor, GOOD)) == [b'{"t":"good"}']
+            process = Path(f"/proc/{extractor.pid}")
+            held = {int(entry.name): os.readlink(entry) for entry in (process / "fd").iterdir()}
+            assert set(held) == {0, 1, 2}
+            assert held[0] == held[1]
+            assert held[2] == os.readlink("/proc/self/fd/2")
+            assert extractor.pid is not None
+            assert os.getsid(extractor.pid) == extractor.pid
+            os.close(kept[0])
+
+    pair = socket.socketpair()
+    with pair[0], pair[1]:
+        uvloop.run(story())
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="no filter is known for this machine")
+def test_the_extractor_process_gives_up_sockets_and_programs() -> None:
+    async def story() -> None:
+        async with extracting() as extractor:
+            await asked(extractor, GOOD)
+            lines = Path(f"/proc/{extractor.pid}/status").read_text().splitlines()
+            status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+    asyncio.run(story())
+    program = """
+import os, socket, subprocess
+from workers.extract.confined import confine
+assert confine() is None
+for act in (socket.socket, socket.socketpair, lambda: os.execv("/bin/true", ["true"]), lambda: subprocess.run("true")):
+    try:
+        act()
+    except PermissionError:
+        continue
+    raise SystemExit(f"{act} was possible")
+os.listdir("/")
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=True, timeout=60)
+
+
+def test_an_extractor_process_that_cannot_be_confined_says_why_once() -> None:
+    async def story() -> None:
+        async with extracting() as extractor:
+            with capture_logs() as logs:
+                for _ in range(2):
+                    child = _Child(*(cast(Any, None),) * 3)
+                    extractor._greeted(child, "no filter here")
+                    assert child.greeted
+            assert [(entry["event"], entry["reason"]) for entry in logs] == [("extract.unconfined", "no filter here")]
 
     asyncio.run(story())
 

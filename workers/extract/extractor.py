@@ -3,9 +3,12 @@
 import asyncio
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +16,7 @@ import msgspec
 import structlog
 
 from shared.domain.item_rules import ItemLimits, ItemRule
-from shared.supervise import dying_with
+from shared.supervise import dying_with, process_end
 from workers.extract.rules import Extraction, Page
 
 log = structlog.get_logger(__name__)
@@ -26,6 +29,7 @@ _PATIENCE: Final = 30
 """So many times its processor time may a page take by the clock, on a machine that is busy; then it is asked anew."""
 
 _extraction: Final = msgspec.msgpack.Decoder(Extraction)
+_text: Final = msgspec.msgpack.Decoder(str)
 
 
 class Unreadable(Exception):
@@ -40,16 +44,32 @@ class _Ended(Exception):
         self.status = status
 
 
+@dataclass(slots=True, eq=False)
+class _Child:
+    """The process and the socket to it, which is its standard input and output. `greeted`: its first frame came."""
+
+    process: "subprocess.Popen[bytes]"
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    greeted: bool = False
+
+    async def frame(self) -> bytes:
+        size = int.from_bytes(await self.reader.readexactly(_LENGTH))
+        return await self.reader.readexactly(size)
+
+
 class Extractor:
     """Takes pages apart. `cpu_s` and `memory_bytes`: what one page may take; the process has 1 thread.
 
-    The process is started when it is first needed, again whenever it has ended, and dies with the worker.
+    The process is started when it is first needed, again whenever it has ended, and dies with the worker. It is given
+    one socket to the worker and the worker's standard error, and nothing else.
     """
 
     def __init__(self, *, cpu_s: float = 2.0, memory_bytes: int = 1 << 30) -> None:
         self._cpu_s = cpu_s
         self._memory = memory_bytes
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: _Child | None = None
+        self._told_unconfined = False
         self._turn = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -58,7 +78,8 @@ class Extractor:
     @property
     def pid(self) -> int | None:
         """The process, while it runs."""
-        return None if self._process is None or self._process.returncode is not None else self._process.pid
+        child = self._child
+        return None if child is None or child.process.poll() is not None else child.process.pid
 
     async def extract(self, page: Page, rules: Sequence[ItemRule], limits: ItemLimits) -> Extraction:
         """The page's items; none, and one `unreadable`, where it takes more than it may.
@@ -86,43 +107,54 @@ class Extractor:
             await self._end()
 
     async def _asked(self, request: bytes) -> Extraction:
-        process = self._process or await self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
+        child = self._child or await self._start()
         try:
             async with asyncio.timeout(max(_PATIENCE * self._cpu_s, _PATIENCE)):
-                process.stdin.write(request)
-                await process.stdin.drain()
-                size = int.from_bytes(await process.stdout.readexactly(_LENGTH))
-                return _extraction.decode(await process.stdout.readexactly(size))
+                if not child.greeted:
+                    self._greeted(child, _text.decode(await child.frame()))
+                child.writer.write(request)
+                await child.writer.drain()
+                return _extraction.decode(await child.frame())
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, msgspec.MsgspecError):
             raise _Ended(await self._end()) from None
         except BaseException:
-            with suppress(ProcessLookupError):
-                process.kill()
+            child.process.kill()
             await asyncio.shield(self._end())
             raise
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> _Child:
+        """Start the process by the standard library, which closes every descriptor that it is not given. The event
+        loop of a worker (uvloop) leaves them all open."""
         command = (sys.executable, "-m", "workers.extract.process", str(self._cpu_s), str(self._memory))
-        self._process = await asyncio.create_subprocess_exec(
-            *dying_with(os.getpid()),
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            cwd=_ROOT,
-            env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},  # none of the worker's secrets
-        )
-        return self._process
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [*dying_with(os.getpid()), *command],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                cwd=_ROOT,
+                env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},  # none of the worker's secrets
+                close_fds=True,
+                start_new_session=True,
+            )
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        self._child = _Child(process, reader, writer)
+        return self._child
+
+    def _greeted(self, child: _Child, unconfined: str) -> None:
+        child.greeted = True
+        if unconfined and not self._told_unconfined:
+            self._told_unconfined = True
+            log.warning("extract.unconfined", reason=unconfined)
 
     async def _end(self) -> int:
         """Its exit status; what has not ended by itself is killed."""
-        process, self._process = self._process, None
-        if process is None:
+        child, self._child = self._child, None
+        if child is None:
             return 0
+        child.writer.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(0.2):
-                return await process.wait()
-        with suppress(ProcessLookupError):
-            process.kill()
-        return await process.wait()
+                return await process_end(child.process)
+        child.process.kill()
+        return await process_end(child.process)

@@ -3,7 +3,8 @@
 It reads tasks from its standard input and answers each on its standard output, one after another, and ends when its
 input does. Frames are four bytes of length (big-endian) and a MessagePack value. A page that takes more than `CPU_S`
 of the processor is ended by the kernel with the process (SIGPROF, which also stops code that is not Python); one that
-takes more than `MEMORY_BYTES` ends it with `OUT_OF_MEMORY`.
+takes more than `MEMORY_BYTES` ends it with `OUT_OF_MEMORY`. Its first frame is a text: empty, or why it could not give
+up what it does not need (`confined`).
 """
 
 import os
@@ -16,6 +17,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from shared.domain.item_rules import ItemLimits, ItemRule
+from workers.extract.confined import confine
 from workers.extract.rules import Extraction, Page, extract
 
 LENGTH: Final = 4
@@ -34,7 +36,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
 _task: Final = msgspec.msgpack.Decoder(Task)
 
 
-def framed(value: msgspec.Struct) -> bytes:
+def framed(value: msgspec.Struct | str) -> bytes:
     """The value as a frame."""
     data = msgspec.msgpack.encode(value)
     return len(data).to_bytes(LENGTH) + data
@@ -72,7 +74,10 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    unconfined = confine()
     try:
+        sys.stdout.buffer.write(framed(unconfined or ""))
+        sys.stdout.buffer.flush()
         serve(sys.stdin.buffer, sys.stdout.buffer, cpu_s)
     except MemoryError:
         os._exit(OUT_OF_MEMORY)

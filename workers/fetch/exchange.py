@@ -1,6 +1,7 @@
 """One HTTP exchange on one curl handle: what is asked, what arrives, and what became of it."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -124,6 +125,7 @@ class Exchange:
         if options.source_address is not None:
             curl.setopt(pycurl.INTERFACE, f"host!{options.source_address}")
         curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open_socket)
+        curl.setopt(pycurl.SOCKOPTFUNCTION, _close_on_exec)
         curl.setopt(pycurl.PREREQFUNCTION, self._on_request)
         curl.setopt(pycurl.HEADERFUNCTION, self._lines.append)
         curl.setopt(pycurl.WRITEFUNCTION, self._on_body)
@@ -326,3 +328,9 @@ class Exchange:
             first_byte,
             total,
         )
+
+
+def _close_on_exec(descriptor: int, purpose: int) -> int:
+    """Keep libcurl's duplicate of a socket from the processes that this one starts: it is made without the mark."""
+    os.set_inheritable(descriptor, False)
+    return int(pycurl.SOCKOPT_OK)
