@@ -63,6 +63,9 @@ OUTCOMES = Metric("outcomes_total", "counter", "Answers of the web that were app
 ENDS = Metric("url_ends_total", "counter", "URLs that failed, were excluded or will be tried again.", ("end", "reason"))
 HOST_FAILURES = Metric("host_failures_total", "counter", "Hosts that could not be visited.", ("reason",))
 STALE = Metric("stale_outcomes_total", "counter", "Outcomes that came too late to count.")
+DISCARDED = Metric(
+    "discarded_fetches_total", "counter", "Fetches reported too late or of a deleted crawl.", ("reason",)
+)
 LINKS = Metric("links_total", "counter", "Links applied: new, known, refused; or messages repeated.", ("result",))
 DISPATCHED = Metric("shards_dispatched_total", "counter", "URL shards leased.")
 DISPATCHED_URLS = Metric("urls_dispatched_total", "counter", "URLs in them.")
@@ -85,8 +88,8 @@ ITEMS_MISSED = Metric("item_messages_missed_total", "counter", "Messages of item
 METRICS: Final = (
     MASTER, LEADER, TERM, LEASE, LOST, VIEW, MEMBERS, PARTITIONS, OWNED, CRAWLS, POOL_WORKERS, POOL_FREE,
     URLS, PAGES, BYTES, DRIFT, READ_AGE, QUEUES, HOSTS, SHARDS, SHARD_AGE, REPORTS, FULLNESS, REPORT_AGE, REPORT_LAG,
-    WORK, OUTCOMES, ENDS, HOST_FAILURES, STALE, LINKS, DISPATCHED, DISPATCHED_URLS, REFUSED, UNPUBLISHED, REPLACED,
-    GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, ITEMS, ITEM_LAG, ITEMS_MISSED, USED, LIMIT,
+    WORK, OUTCOMES, ENDS, HOST_FAILURES, STALE, DISCARDED, LINKS, DISPATCHED, DISPATCHED_URLS, REFUSED, UNPUBLISHED,
+    REPLACED, GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, ITEMS, ITEM_LAG, ITEMS_MISSED, USED, LIMIT,
     SHORT, CONNECTIONS, CROWDED,
 )  # fmt: skip
 
@@ -204,6 +207,7 @@ class MasterMetrics:
                 ends[kind, reason] = n
         yield ENDS, ends
         yield HOST_FAILURES, hosts
+        yield DISCARDED, {(reason,): tally.discarded[reason] for reason in ("late", "deleted")}
         yield LINKS, {(result,): tally.links[result] for result in _LINKS}
         yield GRANTS, {(answer,): tally.answers[answer] for answer in _ANSWERS}
         yield ITEM_LAG, {(): tally.item_lag}

@@ -11,13 +11,12 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-import msgspec
 import structlog
 
 from api.control.fleet import Fleet
-from api.frontier.crawls import ActiveCrawl, Crawls
+from api.frontier.crawls import ActiveCrawl, Crawls, spec_of
 from api.frontier.room import Allowance, Spent
-from shared.domain.crawl import Budget, CrawlSpec, decode_spec
+from shared.domain.crawl import Budget, CrawlSpec
 from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId
@@ -67,6 +66,7 @@ class Crawling:
                 log.info("crawl.left", crawl=crawl.crawl_id, name=crawl.name)
         for row in rows.values():
             moved |= await self._keep(row)
+        self._crawls.forget_looked_up()
         for crawl in self._crawls:
             if crawl.spec.budget.bounded and not self._fleet.owns_all():
                 await self._hear_of_spending(crawl)
@@ -131,15 +131,6 @@ class Crawling:
 
     def _may_dispatch(self, crawl: ActiveCrawl, row: CrawlRow) -> bool:
         return row.state is not CrawlState.PAUSED and not time_is_up(crawl.spec.budget, row.active_ms)
-
-
-def spec_of(row: CrawlRow) -> CrawlSpec | None:
-    """The row's spec; None, and a word in the log, for one that this version cannot read."""
-    try:
-        return decode_spec(row.spec)
-    except msgspec.MsgspecError as error:
-        log.error("crawl.unreadable", crawl=row.crawl_id, revision=row.revision, error=str(error))
-        return None
 
 
 def time_is_up(budget: Budget, active_ms: int) -> bool:

@@ -5,8 +5,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from api.control.crawling import spec_of
 from api.control.membership import read_record
+from api.frontier.crawls import spec_of
 from shared.domain.crawl import decode_spec
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision

@@ -14,11 +14,12 @@ from functools import partial
 import structlog
 
 from api.control.collecting import Collecting
-from api.control.crawling import running, spec_of, time_is_up
+from api.control.crawling import running, time_is_up
 from api.control.finishing import all_finished, spent_of
 from api.control.item_table import ItemWriter
 from api.control.retaining import Retaining
 from api.control.seeding import publish_seeds
+from api.frontier.crawls import spec_of
 from api.frontier.owner import Alarm, unheard
 from api.frontier.tally import FrontierTally
 from shared.domain.crawl import Budget

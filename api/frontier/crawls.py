@@ -1,14 +1,20 @@
 """The crawls as the owners of this master see them: compiled once per revision, shared by all partitions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+import msgspec
+import structlog
 
 from api.frontier.hosts import HostFacts
 from api.frontier.room import Allowance
-from shared.domain.crawl import CrawlSpec, host_slots
-from shared.domain.frontier import CrawlState
+from shared.domain.crawl import CrawlSpec, Seed, decode_spec, host_slots
+from shared.domain.frontier import WORKED_ON, CrawlState
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.ledger import CrawlRow
 from shared.domain.politeness import host_delay
+
+log = structlog.get_logger("orb.frontier")
 
 
 @dataclass(slots=True)
@@ -42,26 +48,78 @@ class ActiveCrawl:
 
 
 class Crawls:
-    """The crawls by id."""
+    """The crawls by id.
+
+    The master loads those that are worked on, soon after it starts. An owner may need a crawl before that, or after the
+    crawl has ended: it looks the crawl up in SQL (`Ownership.look_up`) and decides by that row. What was looked up is
+    never dispatched, and is kept until the master has compared all crawls with SQL again (`forget_looked_up`).
+    """
 
     def __init__(self) -> None:
         self._crawls: dict[CrawlId, ActiveCrawl] = {}
+        self._looked_up: dict[CrawlId, ActiveCrawl] = {}
 
     def __iter__(self) -> Iterator[ActiveCrawl]:
         return iter(list(self._crawls.values()))
 
     def get(self, crawl_id: CrawlId) -> ActiveCrawl | None:
-        """The crawl, if it is known and not deleted."""
+        """Return the crawl if this master has loaded it: it is worked on."""
         return self._crawls.get(crawl_id)
+
+    def find(self, crawl_id: CrawlId) -> ActiveCrawl | None:
+        """Return the crawl by which to decide, loaded or looked up. None after a look-up: it is deleted."""
+        return self._crawls.get(crawl_id) or self._looked_up.get(crawl_id)
+
+    def going_on(self, crawl_id: CrawlId) -> bool:
+        """Return True if the crawl, loaded or looked up, has neither ended nor been deleted."""
+        crawl = self.find(crawl_id)
+        return crawl is not None and crawl.state in WORKED_ON
+
+    def unknown(self, crawl_ids: Iterable[CrawlId]) -> set[CrawlId]:
+        """Return those of the crawls that are neither loaded nor looked up."""
+        return {crawl_id for crawl_id in crawl_ids if self.find(crawl_id) is None}
 
     def put(self, crawl: ActiveCrawl) -> None:
         """A crawl appeared or has a new revision."""
         self._crawls[crawl.crawl_id] = crawl
+        self._looked_up.pop(crawl.crawl_id, None)
+
+    def looked_up(self, rows: Iterable[CrawlRow]) -> None:
+        """Keep crawls that this master has not loaded, as SQL has them."""
+        for row in rows:
+            if row.crawl_id not in self._crawls:
+                self._looked_up[row.crawl_id] = _looked_up(row)
+
+    def forget_looked_up(self) -> None:
+        """Look up anew what is needed from now on: crawls may have changed."""
+        self._looked_up.clear()
 
     def remove(self, crawl_id: CrawlId) -> None:
-        """A crawl was deleted."""
+        """A crawl was deleted, or has ended."""
         self._crawls.pop(crawl_id, None)
+        self._looked_up.pop(crawl_id, None)
 
-    def max_depths(self) -> dict[CrawlId, int | None]:
-        """Each crawl's depth limit."""
-        return {crawl.crawl_id: crawl.max_depth for crawl in self}
+    def max_depths(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, int | None]:
+        """Return the depth limits of those of the crawls that are loaded or looked up."""
+        found = map(self.find, set(crawl_ids))
+        return {crawl.crawl_id: crawl.max_depth for crawl in found if crawl is not None}
+
+
+def spec_of(row: CrawlRow) -> CrawlSpec | None:
+    """Return the row's spec. Log an error and return None if this version cannot read it."""
+    try:
+        return decode_spec(row.spec)
+    except msgspec.MsgspecError as error:
+        log.error("crawl.unreadable", crawl=row.crawl_id, revision=row.revision, error=str(error))
+        return None
+
+
+def _looked_up(row: CrawlRow) -> ActiveCrawl:
+    """Return the crawl without its budget, which counts at dispatch.
+
+    A spec of a later version cannot be read here. Its reports count all the same, under the default rules.
+    """
+    spec = spec_of(row) or CrawlSpec(seeds=(Seed(url=""),))
+    return ActiveCrawl(
+        row.crawl_id, row.name, row.revision, spec, row.state, Allowance(None, None, {}), dispatching=False
+    )

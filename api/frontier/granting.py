@@ -163,11 +163,13 @@ class Granting:
 
     async def _extend(self, question: Extend) -> Answer | None:
         own = self._own
-        # First the term, which takes time: meanwhile the grant may run out, and another begin.
+        if (lease := own.leases.get(LeaseId(question.lease))) is not None:
+            await own.look_up([lease.row.crawl_id])
+        # Then the term, which takes time: meanwhile the grant may run out, and another begin.
         if not await own.store.still_owner(own.fence):
             return None
         held = own.leases.extend(LeaseId(question.lease), question.grant, question.holder, own.clock.elapsed())
-        if held is None or own.crawls.get(held.row.crawl_id) is None:
+        if held is None or not own.crawls.going_on(held.row.crawl_id):
             return Gone()
         own.leases.extended(held, own.clock.elapsed())
         return Go(grant=question.grant, expires_ms=int(own.settings.grant_s * 1000))
@@ -189,6 +191,7 @@ class Granting:
     async def _count_expiry(self, held: Held) -> bool:
         """One more grant ran out (within `writing`); whether the lease lives on to be granted again."""
         own = self._own
+        await own.look_up([held.row.crawl_id])
         draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5)
         late = held.grant is not None and held.grant.late
         strikes = held.row.expired + (not late)

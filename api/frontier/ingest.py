@@ -115,12 +115,14 @@ class Ingest:
         own = self._own
         async with own.writing(Work.DISCOVERIES) as fence:
             position = own.position.moved("discovery", last.sequence, last.at_ns)
+            crawl_ids = {mark.crawl_id for mark, _, _ in batch.messages}
+            await own.look_up(crawl_ids)
             found = await own.store.apply_found(
                 fence,
                 position,
                 batch,
                 next_host=own.next_host,
-                max_depth=own.crawls.max_depths(),
+                max_depth=own.crawls.max_depths(crawl_ids),
                 now_ms=own.clock.unix_ms(),
             )
             own.next_host = found.next_host
@@ -164,12 +166,14 @@ class Ingest:
         else:
             own.tally.applied("outcome", [report for report, _ in run], own.clock.unix_ms() * 1_000_000)
             own.tally.changed(draft.changes, own.crawls, own.clock.elapsed())
+            own.tally.discarded.update(draft.discarded)
             await self._end_queues(unfinished)
 
     async def _settle(self, run: Sequence[_Outcome]) -> tuple[Draft, Sequence[QueueEnd]]:
         """One transaction."""
         own = self._own
         async with own.writing(Work.OUTCOMES) as fence:
+            await own.look_up(CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome))
             draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random)
             for report, message in run:
                 match message:

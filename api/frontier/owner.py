@@ -185,6 +185,7 @@ class Owner:
         now = own.clock.elapsed()
         for row in claimed.leases:
             own.leases.take_over(row, now, ended=self._alone)
+        await own.look_up(row.crawl_id for row in claimed.leases)
         await own.offer_queues([(row.crawl_id, row.host_id) for row in claimed.leases], pinned=True)
         for row in claimed.leases:
             own.front.pin(row.host_id, row.host, row.slot, row.delay_ms / 1000)

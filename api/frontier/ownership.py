@@ -5,7 +5,7 @@ A transaction whose fate is unknown ends the ownership's memory (`Transient` out
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -165,13 +165,23 @@ class Ownership:
         self.next_lease += 1
         return lease_id
 
+    async def look_up(self, crawl_ids: Iterable[CrawlId]) -> None:
+        """Read from SQL those of the crawls that this master has not loaded, so that `Crawls.find` knows them."""
+        unknown = self.crawls.unknown(crawl_ids)
+        if unknown:
+            self.crawls.looked_up(await self.store.crawl_rows(unknown))
+
     def longest_delay_s(self, facts: HostFacts) -> float:
         """The longest delay that a crawl keeps to a host."""
         return max((crawl.delay_s(facts) for crawl in self.crawls), default=0.0)
 
     def offer(self, row: QueueRow, *, pinned: bool = False) -> bool:
-        """Take a queue into the front under its crawl's present delay; False when it is full or nobody wants it."""
-        crawl = self.crawls.get(row.crawl_id)
+        """Take a queue into the front under its crawl's present delay.
+
+        Return False when the front is full or the crawl is not loaded. A `pinned` queue has a lease out, so it also
+        comes in by a crawl that was looked up: the reports of the lease need what is known of its host.
+        """
+        crawl = self.crawls.find(row.crawl_id) if pinned else self.crawls.get(row.crawl_id)
         if crawl is None:
             # It may become known later: then its queues are to be read.
             self.front.mark_incomplete(row.crawl_id)

@@ -6,11 +6,13 @@ slot only when it comes from the newest grant: an earlier holder's last word mus
 holds.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from api.frontier.burying import letter_of_shard
 from api.frontier.crawls import ActiveCrawl, Crawls
+from api.frontier.fetch_rows import fetch_row, reason_of
 from api.frontier.front import Front
 from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Held, Leases
@@ -19,7 +21,7 @@ from shared.domain.failure import HOST_UNREACHABLE, Decision, decide
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import COUNTED_AS_PAGE, End, Merge, UrlState, merge_link
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, partition_of_id
-from shared.domain.ledger import Changes, DeadLetter, FetchRow, HostChange, LeasedUrl, UrlChange
+from shared.domain.ledger import Changes, DeadLetter, HostChange, LeasedUrl, UrlChange
 from shared.domain.politeness import HostHealth
 from shared.ports.broker import QueuedVisit
 from shared.wire.messages import HostNote, Outcome, Unreadable, UrlOutcome
@@ -52,7 +54,11 @@ def worn_out(urls: int, strikes: int, limits: FrontierSettings) -> bool:
 
 @dataclass(slots=True)
 class Draft:
-    """One batch of outcomes being decided. `now` is elapsed seconds, `now_ms` Unix ms, `rng01` gives 0..1."""
+    """One batch of outcomes being decided. `now` is elapsed seconds, `now_ms` Unix ms, `rng01` gives 0..1.
+
+    The crawls of the batch are loaded or looked up before (`Ownership.look_up`): one that is not found is deleted.
+    `discarded` counts the fetches that change nothing, by reason: `late` or `deleted`.
+    """
 
     leases: Leases
     front: Front
@@ -61,6 +67,7 @@ class Draft:
     now_ms: int
     rng01: Callable[[], float]
     changes: Changes = field(default_factory=Changes)
+    discarded: Counter[str] = field(default_factory=Counter)
     _left: dict[LeaseId, dict[Fingerprint, LeasedUrl]] = field(default_factory=dict)
     _facts: dict[HostId, HostFacts] = field(default_factory=dict)
     _freed: set[LeaseId] = field(default_factory=set)
@@ -73,15 +80,17 @@ class Draft:
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
         if held is None or held.row.crawl_id != message.crawl:
-            self._stale(CrawlId(message.crawl), len(message.results))
+            self._stale(CrawlId(message.crawl), message.results)
             return
-        crawl = self.crawls.get(held.row.crawl_id)
+        crawl = self.crawls.find(held.row.crawl_id)
         left = self._left.setdefault(lease_id, dict(held.row.urls))
         for result in message.results:
             url = left.pop(Fingerprint(result.fingerprint), None)
             if url is None:
-                self._stale(held.row.crawl_id, 1)
+                self._stale(held.row.crawl_id, [result])
             elif crawl is None:
+                # The crawl is deleted. Until the command that removes its rows, each URL is somewhere.
+                self._discard("deleted", [result])
                 self._give_back(held, Fingerprint(result.fingerprint), url)
             else:
                 self._result(held, crawl, url, result)
@@ -170,7 +179,7 @@ class Draft:
             if host is not None:
                 host.facts = facts
                 for other in host.queues.values():
-                    crawl = self.crawls.get(other.crawl_id)
+                    crawl = self.crawls.find(other.crawl_id)
                     if crawl is not None:
                         other.delay_s = crawl.delay_s(facts)
                         other.slots = crawl.slots(facts)
@@ -224,7 +233,7 @@ class Draft:
         if result.end == End.ANSWERED:
             self.changes.tallies[crawl_id, "status", str(result.status)] += 1
         page = decision.state is UrlState.DONE and 200 <= result.status < 300 and result.record is not None
-        self.changes.fetches.append(_fetch_row(crawl_id, host_id, fingerprint, result, page=page))
+        self.changes.fetches.append(fetch_row(crawl_id, host_id, fingerprint, result, page=page))
         attempts = url.attempt if decision.attempt_used else url.attempt - 1
         flags = url.flags
         match decision.state:
@@ -238,11 +247,11 @@ class Draft:
                     self._settle_url(held, fingerprint, url, UrlState.DONE, 0, attempts, None, flags)
             case UrlState.WAITING:
                 due_ms = self.now_ms + int(decision.wait_s * 1000)
-                self.changes.tallies[crawl_id, "retried", _reason(result)] += 1
-                self._settle_url(held, fingerprint, url, UrlState.WAITING, due_ms, attempts, _reason(result), flags)
+                self.changes.tallies[crawl_id, "retried", reason_of(result)] += 1
+                self._settle_url(held, fingerprint, url, UrlState.WAITING, due_ms, attempts, reason_of(result), flags)
             case _:
-                self.changes.tallies[crawl_id, "failed", _reason(result)] += 1
-                self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, attempts, _reason(result), flags)
+                self.changes.tallies[crawl_id, "failed", reason_of(result)] += 1
+                self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, attempts, reason_of(result), flags)
 
     def _decide(self, crawl: ActiveCrawl, url: LeasedUrl, result: UrlOutcome) -> Decision:
         if result.end == End.ANSWERED:
@@ -308,9 +317,15 @@ class Draft:
         key = (held.row.crawl_id, partition_of_id(held.row.lease_id))
         return self._settled.setdefault(key, _Settled())
 
-    def _stale(self, crawl_id: CrawlId, n: int) -> None:
-        if n and self.crawls.get(crawl_id) is not None:
-            self.changes.counters[crawl_id]["stale"] += n
+    def _stale(self, crawl_id: CrawlId, results: Sequence[UrlOutcome]) -> None:
+        known = self.crawls.find(crawl_id) is not None
+        if results and known:
+            self.changes.counters[crawl_id]["stale"] += len(results)
+        self._discard("late" if known else "deleted", results)
+
+    def _discard(self, reason: str, results: Sequence[UrlOutcome]) -> None:
+        """Count the results for which a request was sent."""
+        self.discarded[reason] += sum(result.end != End.DENIED for result in results)
 
     # --- the host and its slot ----------------------------------------------------------------------------------------
 
@@ -325,7 +340,7 @@ class Draft:
         queue.active_at_ms = self.now_ms
         if held.row.expired == 0 and queue.shard_cap is None:
             queue.shard_cap = self._grown_cap(row.crawl_id, row.host_id)
-        crawl = self.crawls.get(row.crawl_id)
+        crawl = self.crawls.find(row.crawl_id)
         learnt_s = crawl.delay_s(self._facts_of(row.host_id)) if crawl is not None else 0.0
         delay_s = max(row.delay_ms / 1000, learnt_s)
         self._releases.append(_Release(row.host_id, row.slot, rested_from, delay_s))
@@ -380,7 +395,7 @@ class Draft:
                 retry_after_s=decision.retry_after_s,
                 unreachable=decision.unreachable,
             )
-            facts = replace(facts, last_failure=f"{_reason(result)} {result.detail}".strip()[:500])
+            facts = replace(facts, last_failure=f"{reason_of(result)} {result.detail}".strip()[:500])
             self._perhaps_give_up(held, health)
         self._set_facts(host_id, replace(facts, health=health))
 
@@ -402,41 +417,9 @@ class Draft:
 
     def _perhaps_give_up(self, held: Held, health: HostHealth) -> None:
         """Where the host is dead for this crawl, everything of it still queued or waiting fails."""
-        crawl = self.crawls.get(held.row.crawl_id)
+        crawl = self.crawls.find(held.row.crawl_id)
         if crawl is None or not health.dead(crawl.spec.retry.host_attempts):
             return
         end = (held.row.crawl_id, held.row.host_id, UrlState.FAILED, HOST_UNREACHABLE)
         if end not in self.changes.give_up:
             self.changes.give_up.append(end)
-
-
-def _reason(result: UrlOutcome) -> str:
-    return f"http_{result.status}" if result.end == End.ANSWERED else (result.reason or "other")
-
-
-def _fetch_row(
-    crawl_id: CrawlId, host_id: HostId, fingerprint: Fingerprint, result: UrlOutcome, *, page: bool
-) -> FetchRow:
-    record = result.record
-    return FetchRow(
-        crawl_id=crawl_id,
-        host_id=host_id,
-        fingerprint=fingerprint,
-        at_ms=result.at_ms,
-        status=result.status,
-        page=page,
-        reason=_reason(result) if not page else None,
-        detail=result.detail or None,
-        latency_ms=result.latency_ms,
-        size=result.size,
-        mime=result.mime or None,
-        digest=result.digest or None,
-        segment=record.segment if record else None,
-        offset=record.offset if record else None,
-        length=record.length if record else None,
-        etag=result.etag,
-        last_modified=result.last_modified,
-        location=result.location,
-        title=result.title,
-        links=result.links,
-    )

@@ -111,20 +111,21 @@ class Sweep:
         """
         own = self._own
         now = own.clock.elapsed()
+        await own.look_up(held.row.crawl_id for held in own.leases)
         ending = [
             held
             for held in own.leases
             if held.grant is None
             and now - held.published_at > own.settings.republish_s
-            and own.crawls.get(held.row.crawl_id) is None
+            and not own.crawls.going_on(held.row.crawl_id)
         ]
         ending += [
             held
             for held in own.leases.expired(now)
             if held.orphan
             or not held.row.urls
-            or (crawl := own.crawls.get(held.row.crawl_id)) is None
-            or not crawl.dispatching
+            or not own.crawls.going_on(held.row.crawl_id)
+            or ((crawl := own.crawls.get(held.row.crawl_id)) is not None and not crawl.dispatching)
             or worn_out(len(held.row.urls), held.row.expired, own.settings)
         ]
         if not ending:

@@ -37,7 +37,8 @@ class Work(StrEnum):
 class FrontierTally:
     """The counts. `crawls`: statuses of answers, per crawl; `reasons`: why URLs failed, were tried again or excluded
     and hosts could not be visited, of all crawls; `links`: what became of them. `items_missed`: messages of items that
-    were gone before they were read; `item_lag`: from when the broker stored one until its items were in the table."""
+    were gone before they were read; `item_lag`: from when the broker stored one until its items were in the table.
+    `discarded`: fetches that changed nothing, by reason (see `Draft`)."""
 
     crawls: CrawlCounts = field(default_factory=CrawlCounts)
     reasons: Counter[Key] = field(default_factory=Counter)
@@ -55,6 +56,7 @@ class FrontierTally:
     replaced: int = 0
     expired: int = 0
     stale: int = 0
+    discarded: Counter[str] = field(default_factory=Counter)
     gaps: int = 0
     reloads: int = 0
     new_streams: int = 0
@@ -74,7 +76,7 @@ class FrontierTally:
             if kind != "status":
                 self.reasons[kind, bounded_reason(key)] += n
                 continue
-            crawl = crawls.get(crawl_id)
+            crawl = crawls.find(crawl_id)
             counts = self.crawls.others() if crawl is None else self.crawls.of(crawl_id, crawl.name, now)
             counts[kind, status_class(int(key))] += n
         self.stale += sum(counters.get("stale", 0) for counters in changes.counters.values())

@@ -56,6 +56,10 @@ class Store(Protocol):
         nothing here, however many there are."""
         ...
 
+    async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
+        """Return those of the crawls that are not deleted, whatever their state; at most some 10,000 at once."""
+        ...
+
     async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         """Those of the crawls that are not deleted; at most some 10,000."""
         ...

@@ -106,9 +106,10 @@ class Protocol(RuleBasedStateMachine):
     # --- processes ----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: sum(not sim.process.dead for sim in self.at.owners) < _MOST_OWNERS)
-    @rule()
-    def take_over(self) -> None:
-        self.at.start_owner()
+    @rule(loads_after_s=st.sampled_from([0.0, 0.0, 3.0, 40.0]))
+    def take_over(self, loads_after_s: float) -> None:
+        """By a master that may not have loaded the crawls yet."""
+        self.at.start_owner(loads_after_s=loads_after_s)
 
     @precondition(lambda self: sum(not worker.process.dead for worker in self.at.workers) < _MOST_WORKERS)
     @rule(batch=st.sampled_from([1, 3, 100]))

@@ -3,8 +3,9 @@
 import pytest
 
 from api.frontier.strays import Strays
-from shared.domain.frontier import UrlState
+from shared.domain.frontier import CrawlState, UrlState
 from shared.wire.messages import encode
+from tests.support.simclock import EPOCH_MS
 from tests.support.simcluster import PARTITION, Cluster
 from tests.support.simhand import Start, leases, shard_of
 
@@ -24,11 +25,13 @@ def test_shards_of_a_deleted_crawl_leave_the_queue_of_a_pool_without_workers(sta
 
 
 def test_a_shard_nobody_began_goes_back_to_the_queue_when_its_crawl_is_over(start: Start) -> None:
-    """A crawl that is cancelled, or that this master no longer works on, holds nothing in a pool without workers."""
+    """A crawl that was cancelled holds nothing in a pool without workers."""
     cluster, hand = start(2)
     hand.heard()
     cluster.world.run_for(2.0)
     assert {state for state, _ in hand.states().values()} == {LEASED}
+    over = cluster.store.set_state(cluster.crawl_id, CrawlState.FINISHED, "cancelled", EPOCH_MS)
+    cluster.world.do(cluster.operator, over)
     cluster.owners[0].crawls.remove(cluster.crawl_id)
     cluster.world.run_for(13.0)
     assert {state for state, _ in hand.states().values()} == {QUEUED}

@@ -1,5 +1,6 @@
 """A simulated cluster around the real owners: one partition, a broker, a database, workers, a web, an operator."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -86,14 +87,12 @@ class Cluster:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def start_owner(self) -> SimOwner:
-        """A new owner claims the partition under a later term."""
+    def start_owner(self, *, loads_after_s: float = 0.0) -> SimOwner:
+        """A new owner claims the partition under a later term. Its master loads the crawls only after a while."""
         self._terms += 1
         term = Term(self._terms)
         process = self.world.process(f"owner{term}")
         crawls, room = Crawls(), PoolRoom()
-        for row in self.database.write(crawl_rows.crawls):
-            crawls.put(self._active(row))
         store = store_of(self.world, process, self.database, term)
         clock = self.world.clock()
         owner = Owner(
@@ -108,8 +107,23 @@ class Cluster:
         )
         sim = SimOwner(process, term, crawls, room, owner, store, clock)
         self.owners.append(sim)
+        if loads_after_s:
+            self.world.spawn(process, self._load_later(sim, loads_after_s), "load")
+        else:
+            self._load(sim)
         self.world.spawn(process, owner.run(), "run")
         return sim
+
+    def _load(self, sim: SimOwner) -> None:
+        for row in self.database.write(crawl_rows.crawls):
+            if sim.crawls.get(row.crawl_id) is None:
+                sim.crawls.put(self._active(row))
+                if sim.owner.ownership is not None:
+                    sim.owner.ownership.front.mark_incomplete(row.crawl_id)
+
+    async def _load_later(self, sim: SimOwner, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._load(sim)
 
     def start_worker(self, *, heedless: bool = False, batch: int = 1) -> SimWorker:
         self._started += 1

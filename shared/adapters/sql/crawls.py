@@ -90,6 +90,13 @@ def worked_on(connection: Connection) -> Sequence[CrawlRow]:
     return [_crawl_row(row) for row in connection.execute(_WORKED_ON)]
 
 
+def rows_of(connection: Connection, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
+    """See Store.crawl_rows."""
+    table = schema.crawls.c
+    query = _crawl_query().where(table.crawl_id.in_(crawl_ids), table.state != CrawlState.DELETED)
+    return [_crawl_row(row) for row in connection.execute(query)]
+
+
 def living(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
     """See Store.living."""
     table = schema.crawls.c

@@ -90,6 +90,9 @@ class SqlStore:
     async def worked_on(self) -> Sequence[CrawlRow]:
         return await self._executor.read(crawls.worked_on)
 
+    async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
+        return await self._executor.read(lambda c: crawls.rows_of(c, crawl_ids)) if crawl_ids else ()
+
     async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         return await self._executor.read(lambda c: crawls.living(c, crawl_ids)) if crawl_ids else ()
 

@@ -1,0 +1,40 @@
+"""The row that an outcome leaves of a fetch. Pure."""
+
+from shared.domain.frontier import End
+from shared.domain.ids import CrawlId, Fingerprint, HostId
+from shared.domain.ledger import FetchRow
+from shared.wire.messages import UrlOutcome
+
+
+def reason_of(result: UrlOutcome) -> str:
+    """Return why the URL ended as it did, as tallies and rows name it."""
+    return f"http_{result.status}" if result.end == End.ANSWERED else (result.reason or "other")
+
+
+def fetch_row(
+    crawl_id: CrawlId, host_id: HostId, fingerprint: Fingerprint, result: UrlOutcome, *, page: bool
+) -> FetchRow:
+    """Return the row of the URL's last fetch; `page`: its record belongs in the index."""
+    record = result.record
+    return FetchRow(
+        crawl_id=crawl_id,
+        host_id=host_id,
+        fingerprint=fingerprint,
+        at_ms=result.at_ms,
+        status=result.status,
+        page=page,
+        reason=reason_of(result) if not page else None,
+        detail=result.detail or None,
+        latency_ms=result.latency_ms,
+        size=result.size,
+        mime=result.mime or None,
+        digest=result.digest or None,
+        segment=record.segment if record else None,
+        offset=record.offset if record else None,
+        length=record.length if record else None,
+        etag=result.etag,
+        last_modified=result.last_modified,
+        location=result.location,
+        title=result.title,
+        links=result.links,
+    )
