@@ -123,20 +123,8 @@ class Extractor:
             raise
 
     async def _start(self) -> _Child:
-        """Start the process by the standard library, which closes every descriptor that it is not given. The event
-        loop of a worker (uvloop) leaves them all open."""
         command = (sys.executable, "-m", "workers.extract.process", str(self._cpu_s), str(self._memory))
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [*dying_with(os.getpid()), *command],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                cwd=_ROOT,
-                env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},  # none of the worker's secrets
-                close_fds=True,
-                start_new_session=True,
-            )
+        process, ours = _spawned(command)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         self._child = _Child(process, reader, writer)
         return self._child
@@ -158,3 +146,23 @@ class Extractor:
                 return await process_end(child.process)
         child.process.kill()
         return await process_end(child.process)
+
+
+def _spawned(command: Sequence[str]) -> "tuple[subprocess.Popen[bytes], socket.socket]":
+    """Start the process and return it with the socket to it.
+
+    The standard library closes every descriptor that the process is not given; a worker's event loop (uvloop) leaves
+    them open. This takes until the program runs, about a millisecond.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [*dying_with(os.getpid()), *command],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            cwd=_ROOT,
+            env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},  # none of the worker's secrets
+            close_fds=True,
+            start_new_session=True,
+        )
+    return process, ours
