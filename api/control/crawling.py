@@ -114,8 +114,10 @@ class Crawling:
 
     async def _hear_of_spending(self, crawl: ActiveCrawl) -> None:
         """What is owned here is counted here; of the rest, SQL tells."""
-        owned = {owner.partition for owner in self._fleet if owner.ownership is not None}
-        for partition, part in (await self._store.counters_by_partition(crawl.crawl_id)).items():
+        parts = await self._store.counters_by_partition(crawl.crawl_id)
+        # Looked at after the read: an owner reads by itself what was spent before it, and counts from then on.
+        owned = {owner.partition for owner in self._fleet}
+        for partition, part in parts.items():
             if partition not in owned:
                 crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
 

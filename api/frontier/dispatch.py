@@ -142,8 +142,13 @@ class Dispatch:
         }
 
     async def publish(self, held: Held) -> bool:
-        """Send a shard out, or leave it to the sweep when the broker is away; False when another is in its place."""
+        """Send a shard out, or leave it to the sweep when the broker is away; False when another is in its place.
+
+        A lease that has ended by now is sent no more.
+        """
         own, row = self._own, held.row
+        if own.leases.get(row.lease_id) is not held:
+            return True
         held.published_at = own.clock.elapsed()
         shard = Shard(
             lease=row.lease_id,
@@ -176,7 +181,11 @@ class Dispatch:
         """Offer again what the slot's previous message still kept out: its worker has reported and is about to ack."""
         own = self._own
         now = own.clock.elapsed()
-        for lease_id, refused in list(self._refused.items()):
+        for lease_id in list(self._refused):
+            # While one is published, the sweep publishes others, too.
+            refused = self._refused.get(lease_id)
+            if refused is None:
+                continue
             over = own.leases.get(lease_id) is not refused.held or refused.held.grant is not None
             if over or refused.wait_s > own.settings.republish_s:
                 del self._refused[lease_id]

@@ -44,13 +44,16 @@ _NOT_YET_MS = 100
 
 @dataclass(slots=True)
 class _Ask:
-    """A question waiting for its answer, since `asked`. `caught_up`: outcomes published before it are applied."""
+    """A question waiting for its answer, since `asked`.
+
+    `caught_up`: the newest grant by then, if the outcomes published before the question are applied.
+    """
 
     lease_id: LeaseId
     delivery: int
     holder: str
     asked: float
-    caught_up: bool
+    caught_up: int | None
     reply: Answer | None = None
 
 
@@ -87,12 +90,13 @@ class Granting:
         lease_id, since = LeaseId(question.lease), own.clock.elapsed()
         standing = own.leases.begin(lease_id, question.delivery, question.holder, own.clock.elapsed())
         # A grant that seems to last may have been handed back, by an outcome that is not applied yet.
-        again = isinstance(standing, HeldByAnother) or (isinstance(standing, MayGrant) and standing.expired)
-        if again:
+        held = own.leases.get(lease_id) if isinstance(standing, HeldByAnother | MayGrant) else None
+        before = held.grant.number if held is not None and held.grant is not None else None
+        if before is not None:
             through = await own.broker.last_report(own.partition, "outcome")
             if not await own.applied_outcomes(through, own.settings.barrier_s):
                 return None
-        ask = _Ask(lease_id, question.delivery, question.holder, since, caught_up=again)
+        ask = _Ask(lease_id, question.delivery, question.holder, since, before)
         self._asked.append(ask)
         async with own.writing(Work.GRANT):
             # Whoever gets the partition first answers everyone who waited with it, in one transaction.
@@ -105,20 +109,20 @@ class Granting:
         """Decide how each asker stands (within `writing`), granting what may be granted."""
         own = self._own
         granting: list[tuple[_Ask, Held]] = []
-        proven: list[tuple[_Ask, Held | None]] = []
+        proven: list[_Ask] = []
         for ask in asked:
             standing = own.leases.begin(ask.lease_id, ask.delivery, ask.holder, own.clock.elapsed())
             match standing:
-                case LeaseGone():
-                    proven.append((ask, None))
+                case LeaseGone() | SameHolder():
+                    proven.append(ask)
                 case OldDelivery():
                     ask.reply = Superseded()
                 case HeldByAnother(seconds):
                     ask.reply = Wait(max(_NOT_YET_MS, int(seconds * 1000) + 1))
-                case SameHolder(held):
-                    proven.append((ask, held))
                 case MayGrant(held, expired):
-                    if any(other is held for _, other in granting) or (expired and not ask.caught_up):
+                    # Another grant may have been given and have run out since its outcomes were waited for.
+                    behind = held.grant is not None and ask.caught_up != held.grant.number
+                    if behind or any(other is held for _, other in granting):
                         ask.reply = Wait(_NOT_YET_MS)
                     else:
                         ask.reply = await self._again(held) if expired else None
@@ -130,12 +134,16 @@ class Granting:
             await self._grant(granting)
         # A deposed owner knows nothing of newer leases, so "gone", too, is said only under a proven term.
         if proven and await own.store.still_owner(own.fence):
-            for ask, same in proven:
-                if same is None:
-                    ask.reply = Gone()
-                else:
-                    own.leases.extended(same, own.clock.elapsed())
-                    ask.reply = self._go(same)
+            for ask in proven:
+                # Meanwhile the grant may have run out, and another have been given.
+                match own.leases.begin(ask.lease_id, ask.delivery, ask.holder, own.clock.elapsed()):
+                    case LeaseGone():
+                        ask.reply = Gone()
+                    case SameHolder(same):
+                        own.leases.extended(same, own.clock.elapsed())
+                        ask.reply = self._go(same)
+                    case _:
+                        ask.reply = Wait(_NOT_YET_MS)
 
     async def _again(self, held: Held) -> Answer | None:
         """What to answer instead of a further grant; None where it may be given (within `writing`)."""

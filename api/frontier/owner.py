@@ -16,7 +16,7 @@ from api.frontier.sweep import Sweep
 from api.frontier.tally import FrontierTally
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.frontier import Position, same_stream
-from shared.domain.ids import Partition, Term
+from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.ledger import Changes, Claimed, Counters
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
@@ -128,6 +128,8 @@ class Owner:
         await self._restore(own, claimed)
         ingest, dispatch = Ingest(own), Dispatch(own)
         granting, sweep = Granting(own), Sweep(own, dispatch)
+        if own.settings is not self._settings:  # tuned while it was loaded
+            own.tune(self._settings)
         self.ownership = own
         self._room.watch(own.leases)
         try:
@@ -181,16 +183,26 @@ class Owner:
         return True
 
     async def _restore(self, own: Ownership, claimed: Claimed) -> None:
-        """Take over the leases, hold their hosts' slots, and fill the front."""
+        """Take over the leases, hold their hosts' slots, and fill the front.
+
+        Crawls come and are renewed meanwhile. Their keeper tells the owners that have loaded, and this one has not.
+        """
         now = own.clock.elapsed()
+        revisions = {crawl.crawl_id: crawl.revision for crawl in own.crawls}
         for row in claimed.leases:
             own.leases.take_over(row, now, ended=self._alone)
         await own.look_up(row.crawl_id for row in claimed.leases)
         await own.offer_queues([(row.crawl_id, row.host_id) for row in claimed.leases], pinned=True)
         for row in claimed.leases:
             own.front.pin(row.host_id, row.host, row.slot, row.delay_ms / 1000)
+        read: set[CrawlId] = set()
+        while unread := [crawl for crawl in own.crawls if crawl.crawl_id not in read]:
+            for crawl in unread:
+                read.add(crawl.crawl_id)
+                own.front.mark_incomplete(crawl.crawl_id)
+                parts = await own.store.counters_by_partition(crawl.crawl_id)
+                here = parts.get(own.partition, Counters())
+                crawl.allowance.restore(own.partition, Spent(here.pages, here.bytes, here.leased))
         for crawl in own.crawls:
-            own.front.mark_incomplete(crawl.crawl_id)
-            parts = await own.store.counters_by_partition(crawl.crawl_id)
-            here = parts.get(own.partition, Counters())
-            crawl.allowance.restore(own.partition, Spent(here.pages, here.bytes, here.leased))
+            if revisions.get(crawl.crawl_id, crawl.revision) != crawl.revision:
+                own.front.mark_stale(crawl.crawl_id)

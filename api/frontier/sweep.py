@@ -8,6 +8,7 @@ import structlog
 
 from api.frontier.dispatch import Dispatch
 from api.frontier.front import LOOKED_AT
+from api.frontier.leases import Held
 from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft, worn_out
 from api.frontier.strays import Strays
@@ -89,19 +90,29 @@ class Sweep:
         for a worker loses nothing but its place in the line.
         """
         own = self._own
-        now = own.clock.elapsed()
         for held in own.leases:
-            waited = now - held.published_at
-            if held.grant is None:
-                late = waited > own.settings.republish_s
-            else:
-                late = now > held.grant.until + own.settings.ack_wait_s and waited > own.settings.republish_s
-            if late and not await self._dispatch.publish(held):
-                row = held.row
+            if self._late(held) and not await self._dispatch.publish(held) and await self._drop(held):
                 own.tally.replaced += 1
-                log.warning("lease.replaced", partition=own.partition, lease=row.lease_id, host=row.host)
-                await own.broker.drop_visit(row.pool, own.partition, row.host_id, row.slot)
+                log.warning("lease.replaced", partition=own.partition, lease=held.row.lease_id, host=held.row.host)
                 await self._dispatch.publish(held)
+
+    def _late(self, held: Held) -> bool:
+        """Return True if the lease lives and its shard is to be published again."""
+        own, now = self._own, self._own.clock.elapsed()
+        if own.leases.get(held.row.lease_id) is not held or now - held.published_at <= own.settings.republish_s:
+            return False
+        return held.grant is None or now > held.grant.until + own.settings.ack_wait_s
+
+    async def _drop(self, held: Held) -> bool:
+        """Drop what stands in the lease's place, unless the lease is over or its grant lives: then it is another's.
+
+        Return True if it was dropped.
+        """
+        own, row = self._own, held.row
+        if own.leases.get(row.lease_id) is not held or held.live(own.clock.elapsed()):
+            return False
+        await own.broker.drop_visit(row.pool, own.partition, row.host_id, row.slot)
+        return True
 
     async def _reclaim(self) -> None:
         """End leases that nobody will come back for: expired ones whose worker is proven dead or whose crawl is
@@ -134,8 +145,7 @@ class Sweep:
         if not await own.applied_outcomes(through, own.settings.barrier_s):
             return
         for held in ending:
-            row = held.row
-            await own.broker.drop_visit(row.pool, own.partition, row.host_id, row.slot)
+            await self._drop(held)
         async with own.writing() as fence:
             now = own.clock.elapsed()
             draft = Draft(own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5)

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from shared.adapters.nats import StreamSettings
 from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.secure import PlainClient
 from shared.domain.errors import Transient
 from shared.tls import TlsSettings
 from tests.support.certificates import OPENSSL, authority, signed
@@ -137,3 +139,67 @@ def test_an_answer_that_comes_after_it_was_given_up_ends_no_connection() -> None
             await connection.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_call_on_an_ended_connection_is_transient(run: Callable[..., None]) -> None:
+    """uvloop raises RuntimeError for a write to a connection that has ended, before the client knows of the end.
+
+    After its first reconnect the client library writes in the caller's turn, so the caller was raised that error.
+    """
+
+    async def call(connection: Connection) -> None:
+        async def nobody(_: object) -> None: ...
+
+        await connection.send("x", b"")
+        await connection.unsubscribe(await connection.subscribe("a", nobody))
+        await connection.request("x", b"", 0.0)
+
+    async def session() -> None:
+        failed = 0
+        async with server(_obliging) as port:
+            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=HASTY)
+            for _ in range(5):
+                while not connection._client.is_connected:  # noqa: ASYNC110  the client reconnects by itself
+                    await asyncio.sleep(0.01)
+                _cut(connection)
+                for _ in range(20):
+                    try:
+                        await call(connection)
+                    except Transient:
+                        failed += 1
+                    await asyncio.sleep(0)
+            await connection.close()
+        assert failed > 0
+
+    run(asyncio.wait_for(session(), 60))
+
+
+def test_client_whose_connection_ends_before_close_is_closed() -> None:
+    async def session() -> None:
+        async with server(_obliging) as port:
+            connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=HASTY)
+            await connection.send("x", b"")
+            _cut(connection)
+            await connection.close()
+            assert "closed" in repr(connection)
+
+    uvloop.run(asyncio.wait_for(session(), 60))
+
+
+async def _obliging(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer pings, take what is published."""
+    writer.write(GREETING % b"")
+    while line := await reader.readline():
+        match line.split():
+            case [b"PING"]:
+                writer.write(b"PONG\r\n")
+            case [b"PUB", *_, size]:
+                await reader.readexactly(int(size) + 2)
+
+
+def _cut(connection: Connection) -> None:
+    """End the connection as a fatal error of a write does: the client has not noticed yet."""
+    client = connection._client
+    assert isinstance(client, PlainClient)
+    client._line.abort()

@@ -104,6 +104,8 @@ class Connection:
             raise Transient(f"no broker at {', '.join(urls)} within {settings.connect_s:g} s: {self._last_error}")
         except NatsError as error:
             raise Unusable(f"cannot connect to the broker at {', '.join(urls)}: {error}") from error
+        except OSError as error:
+            raise Transient(f"the connection to the broker at {', '.join(urls)} broke: {error}") from error
         finally:
             self._refusal = None
             if self._subscription is None:
@@ -210,6 +212,8 @@ class Connection:
             raise self._away()
         try:
             return await self._client.subscribe(subject, cb=receive)
+        except OSError as error:
+            raise Transient(f"cannot subscribe to {subject}: {error}") from error
         except NatsError as error:
             raise Permanent(f"cannot subscribe to {subject}: {error}") from error
 
@@ -225,7 +229,7 @@ class Connection:
                 await asyncio.wait_for(subscription.drain(), _CLOSE_S)  # type: ignore[no-untyped-call]  # says no types
             else:
                 await subscription.unsubscribe()
-        except (NatsError, TimeoutError) as error:
+        except (NatsError, OSError) as error:  # a TimeoutError is an OSError
             log.debug("broker.unsubscribe_cut_short", subject=subscription.subject, reason=str(error))
 
     async def close(self) -> None:

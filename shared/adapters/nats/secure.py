@@ -44,6 +44,35 @@ class _Line(TcpTransport):
     for a handshake that was broken off, of whose end the library's stream is never told.
     """
 
+    closing = False
+    """Set for the last bytes: that they cannot be sent any more is no error then."""
+
+    def write(self, payload: bytes) -> None:
+        """Send bytes. Raise ConnectionResetError if the connection has ended."""
+        try:
+            super().write(payload)  # type: ignore[no-untyped-call]  # says no types
+        except RuntimeError as error:
+            self._ended(error)
+
+    def writelines(self, payload: Sequence[bytes]) -> None:
+        """Send bytes. Raise ConnectionResetError if the connection has ended."""
+        try:
+            super().writelines(payload)  # type: ignore[no-untyped-call]  # says no types
+        except RuntimeError as error:
+            self._ended(error)
+
+    async def drain(self) -> None:
+        """Wait until most bytes are sent. Raise OSError if the connection has ended."""
+        try:
+            await super().drain()  # type: ignore[no-untyped-call]  # says no types
+        except OSError:
+            if not self.closing:
+                raise
+
+    def _ended(self, error: RuntimeError) -> None:
+        if not self.closing:
+            raise ConnectionResetError(str(error)) from error
+
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
@@ -89,19 +118,38 @@ class PlainClient(Client):
     async def close(self) -> None:
         """Send what waits, within two seconds, and close."""
         forced = asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._line.abort)
+        self._line.closing = True  # the library would stop in the middle of closing where the last bytes fail
         try:
             await super().close()
         finally:
             forced.cancel()
 
     async def _process_connect_init(self) -> None:
-        """The greetings, the handshake among them; where they fail, the library leaves the connection open."""
+        """Greet the server, with the handshake. Where that fails, the library leaves the connection open.
+
+        Raise only what the library takes for a failed attempt: after anything else it would never try again.
+        """
         try:
             await super()._process_connect_init()
-        except BaseException:
+        except BaseException as error:
             if self._transport:
                 self._transport.close()  # type: ignore[no-untyped-call]  # says no types
-            raise
+            if not isinstance(error, Exception) or isinstance(error, OSError | NatsError | TimeoutError):
+                raise
+            raise NatsError(f"the server's greeting failed: {error!r}") from error
+
+    async def _flush_pending(self, force_flush: bool = False) -> Any:
+        """Hand over what waits to be written, and reconnect where the connection has ended.
+
+        The library does this in a task, which ends at a reconnect. From then on every caller writes by itself, and
+        would be raised the error.
+        """
+        try:
+            return await super()._flush_pending(force_flush)
+        except OSError as error:
+            await self._error_cb(error)
+            await self._process_op_err(error)
+            return None
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         """Behind all that was said before. The library's own overtakes what still waits to be written: the server's

@@ -1,0 +1,91 @@
+"""What changes around an owner while it loads its partition: its keeper tells only the owners that have loaded."""
+
+from dataclasses import replace
+
+from api.control.crawling import Crawling
+from api.frontier.crawls import ActiveCrawl
+from api.frontier.granting import Granting
+from api.frontier.room import Allowance
+from shared.domain.frontier import UrlState
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ledger import Counters
+from shared.wire.messages import Begin, Wait, decode_answer, encode
+from tests.support.simcluster import SETTINGS, Cluster, SimOwner
+from tests.support.simhand import Start, shard_of
+
+
+def test_crawl_taken_up_while_an_owner_loads_is_dispatched(start: Start) -> None:
+    cluster, hand = start(1)
+    sim, crawl = _loading(cluster)
+    assert sim.owner.ownership is None
+    sim.crawls.put(crawl)
+    Crawling(sim.crawls, [sim.owner], cluster.store)._have_queues_read(crawl.crawl_id)  # type: ignore[arg-type]
+    cluster.world.run_for(2.0)
+    assert shard_of(hand).crawl == crawl.crawl_id
+
+
+def test_limits_tuned_while_an_owner_loads_hold(start: Start) -> None:
+    cluster, _ = start(1)
+    sim, _ = _loading(cluster)
+    sim.owner.tune(replace(SETTINGS, grant_s=7.0))
+    cluster.world.run_for(2.0)
+    own = sim.owner.ownership
+    assert own is not None
+    assert (own.settings.grant_s, own.leases.grant_s) == (7.0, 7.0)
+
+
+def _loading(cluster: Cluster) -> tuple[SimOwner, ActiveCrawl]:
+    """An owner that knows another crawl only, and reads what that one has spent; the crawl that it does not know."""
+    cluster.world.kill(cluster.owners[0].process)
+    sim = cluster.start_owner()
+    crawl = sim.crawls.get(cluster.crawl_id)
+    assert crawl is not None
+    sim.crawls.remove(crawl.crawl_id)
+    sim.crawls.put(replace(crawl, crawl_id=CrawlId(99), allowance=Allowance(None, None, {})))
+    read = sim.store.counters_by_partition
+    reading: list[CrawlId] = []
+
+    async def noted(crawl_id: CrawlId) -> dict[Partition, Counters]:
+        reading.append(crawl_id)
+        return await read(crawl_id)
+
+    sim.store.counters_by_partition = noted  # type: ignore[method-assign]  # to stop it there
+    for _ in range(100):
+        cluster.world.loop.pump()
+        if reading:
+            return sim, crawl
+        gate = next(gate for gate in cluster.world.gates if gate.process is sim.process)
+        cluster.world.gates.remove(gate)
+        gate.opened.set_result(None)
+    raise AssertionError("it never reads what was spent")
+
+
+def test_question_that_waited_for_outcomes_of_an_earlier_grant_waits_again(start: Start) -> None:
+    """The outcomes of the grant that has run out since are not applied yet, so what is left is not known."""
+    cluster, hand = start(2)
+    shard = shard_of(hand)
+    hand.go(shard, 1, "first")
+    cluster.world.run_for(31.0)
+    own = cluster.owners[0].owner.ownership
+    assert own is not None
+    held = own.leases.get(shard.lease)  # type: ignore[arg-type]
+    assert held is not None
+    granting = Granting(own)
+    opened = cluster.world.loop.create_future()
+
+    async def busy() -> None:
+        async with own.writing():
+            await opened
+
+    cluster.world.spawn(cluster.owners[0].process, busy(), "busy")
+    question = encode(Begin(shard.lease, 2, "second"))
+    asked = cluster.world.spawn(cluster.owners[0].process, granting.answer(question), "asked")
+    cluster.world.run_for(1.0)
+    own.leases.granted(held, 3, "third", cluster.world.now)
+    cluster.world.run_for(31.0)
+    opened.set_result(None)
+    cluster.world.run_for(1.0)
+    data = asked.result()
+    assert data is not None
+    assert isinstance(decode_answer(data), Wait)
+    assert {state for state, _ in hand.states().values()} == {UrlState.LEASED}
