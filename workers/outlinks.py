@@ -4,20 +4,29 @@ Most links of most pages were seen before, so the order of the steps is that of 
 resolution (cached by directory, shared/domain/url.py), links already reported, and only then scope.
 """
 
+import re
 from array import array
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from shared.domain.crawl import Extract
 from shared.domain.ids import CrawlId, Fingerprint, Revision
 from shared.domain.scope import CompiledScope, ExclusionReason
-from shared.domain.url import Location, Resolver, canonicalize
+from shared.domain.url import Location, Resolver, canonicalize, origin_of
 from workers.parse.html import ParsedPage
 
 DEFAULT_SLOTS: Final = 1 << 20
+MAX_OUTLINKS_BYTES: Final = 2 << 20
+"""The URLs that the metadata record of a page may name, in characters; those beyond are counted there."""
+
+_RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
+"""A reference that is longer than its base once it is resolved, unless it climbs out of it."""
+
 _DEPTH_BITS: Final = 24
 _MAX_DEPTH: Final = (1 << _DEPTH_BITS) - 1
 _MAX_GENERATIONS: Final = 4096
@@ -65,6 +74,7 @@ class KnownLinks:
             tag >> _DEPTH_BITS == generation
             and tag & _MAX_DEPTH <= depth
             and self._fingerprints.startswith(fingerprint, 16 * slot)
+            and self._tags[slot] == tag  # a thread that reads a large page may ask while the loop writes the slot
         )
 
     def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
@@ -74,6 +84,7 @@ class KnownLinks:
         for fingerprint in fingerprints:
             if not self.contains(generation, fingerprint, depth):
                 slot = (hash(fingerprint) + generation) & self._mask
+                self._tags[slot] = 0
                 self._fingerprints[16 * slot : 16 * slot + 16] = fingerprint
                 self._tags[slot] = generation << _DEPTH_BITS | depth
 
@@ -101,7 +112,10 @@ class Outlinks:
     excluded: Mapping[ExclusionReason, int]
 
     urls: tuple[str, ...] = ()
-    """Every other canonical URL that the page links to, in document order, in scope or not."""
+    """Every other canonical URL that the page links to and that is no longer than the spec's limit, in document order,
+    in scope or not; those beyond `MAX_OUTLINKS_BYTES` together are left out and counted in `urls_left_out`."""
+
+    urls_left_out: int = 0
 
 
 class OutlinkResolver:
@@ -128,6 +142,10 @@ class OutlinkResolver:
         """
         references, skipped = self._references(parsed, nofollow or parsed.robots.nofollow)
         base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
+        too_long = self._scope.max_url_length
+        long_base = len(base) > too_long
+        if long_base:
+            base = origin_of(base) + "/"
         resolve, judge, contains = Resolver(base).resolve, self._scope.judge, self._known.contains
         generation, via_host, below = self._generation, page.host, depth + 1
         fresh: list[Location] = []
@@ -135,11 +153,17 @@ class OutlinkResolver:
         seen = {page.url: None}
         known = unusable = repeated = 0
         for reference in references:
+            if long_base and _RELATIVE.match(reference) is not None:
+                excluded[ExclusionReason.LENGTH] += 1
+                continue
             location = resolve(reference)
             if location is None:
                 unusable += 1
                 continue
             url, host, fingerprint = location
+            if len(url) > too_long:
+                excluded[ExclusionReason.LENGTH] += 1
+                continue
             if url in seen:
                 repeated += 1
                 continue
@@ -150,6 +174,8 @@ class OutlinkResolver:
                 fresh.append(location)
             else:
                 excluded[rule.name] += 1
+        urls = tuple(seen)[1:]
+        kept = _fitting(urls)
         return Outlinks(
             fresh=tuple(fresh),
             depth=below,
@@ -159,7 +185,8 @@ class OutlinkResolver:
             unusable=unusable,
             repeated=repeated,
             excluded=excluded,
-            urls=tuple(seen)[1:],
+            urls=urls[:kept],
+            urls_left_out=len(urls) - kept,
         )
 
     def acknowledged(self, outlinks: Outlinks) -> None:
@@ -183,6 +210,13 @@ class OutlinkResolver:
         if page_nofollow and not follow_all:
             return {}, len(refused | references.keys())
         return references, len(refused - references.keys())
+
+
+def _fitting(urls: Sequence[str]) -> int:
+    """Return how many of the first URLs fit in `MAX_OUTLINKS_BYTES` together."""
+    if sum(map(len, urls)) <= MAX_OUTLINKS_BYTES:
+        return len(urls)
+    return bisect_right(list(accumulate(map(len, urls))), MAX_OUTLINKS_BYTES)
 
 
 def redirect_target(location: str, page_url: str) -> str | None:

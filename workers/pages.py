@@ -1,6 +1,6 @@
 """What an answer comes to: its type, its title and where it leads (pure), ready for the archive and the outcome."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shared.domain.fetch import Answer
@@ -10,10 +10,15 @@ from workers.extract.applying import Html
 from workers.outlinks import Outlinks, redirect_target
 from workers.parse.charset import sniff
 from workers.parse.directives import x_robots_tag
-from workers.parse.html import parse_html
-from workers.parse.mime import Media, classify, media_type
+from workers.parse.html import parse_html, parse_refresh
+from workers.parse.mime import XHTML_TYPES, Media, classify, media_type
 
-REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+REDIRECTS: Final = frozenset((300, 301, 302, 303, 307, 308))
+"""Statuses whose Location is a link; a 300 without one is a page."""
+
+READ_ON_LOOP: Final = 128 << 10
+"""A larger body is read in a thread: 30 MiB of markup could hold the event loop for 8 s."""
+
 _SNIFFED: Final = {
     Media.HTML: "text/html",
     Media.XML: "text/xml",
@@ -29,8 +34,8 @@ class Reading:
     """An answer, read.
 
     `found` are the links to report, at `depth` and `hops`; `outlinks`, where it is a page, is to be acknowledged when
-    their report was. `links` counts outlinks in scope, `archived` is what the metadata record says of them. `html`:
-    what items may be taken from.
+    their report was. `links` counts outlinks in scope, `archived` is what the metadata record says of them, `notes`
+    what it says besides. `html`: what items may be taken from.
     """
 
     mime: str
@@ -42,14 +47,15 @@ class Reading:
     links: int = 0
     outlinks: Outlinks | None = None
     archived: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
     html: Html | None = None
 
 
 def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answer) -> Reading:
     """What `answer`, to a URL of the crawl at `depth` reached by `hops` redirects, comes to."""
-    content_type = answer.header("content-type")
+    content_type = answer.joined("content-type")
     body = answer.decoded
-    if answer.status in REDIRECTS:
+    if answer.status in REDIRECTS and not (answer.status == 300 and answer.header("location") is None):
         return _redirect(crawl, page, depth, hops, answer, _mime(body, content_type))
     if not 200 <= answer.status < 300:
         return Reading(_mime(body, content_type))
@@ -58,7 +64,12 @@ def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answ
     if media is not Media.HTML:
         return Reading(mime)
     charset = sniff(body, content_type)
-    parsed = parse_html(body, charset=charset, options=crawl.spec.extract, product=crawl.product)
+    parsed = parse_html(
+        body, charset=charset, options=crawl.spec.extract, product=crawl.product, xml=mime in XHTML_TYPES
+    )
+    refresh = answer.header("refresh") if parsed.refresh is None else None
+    if refresh is not None:
+        parsed = replace(parsed, refresh=parse_refresh(refresh))
     forbidden = crawl.obeys_robots and (parsed.robots.nofollow or _nofollow_by_header(crawl, answer))
     outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=forbidden)
     return Reading(
@@ -69,6 +80,7 @@ def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answ
         links=len(outlinks.fresh) + outlinks.known,
         outlinks=outlinks,
         archived=tuple([(url, "L a/@href") for url in outlinks.urls]),
+        notes=(("outlinksLeftOut", str(outlinks.urls_left_out)),) if outlinks.urls_left_out else (),
         html=Html(body, charset, parsed.base_href),
     )
 

@@ -38,7 +38,7 @@ from workers.extract.applying import Html
 from workers.extract.extractor import Extractor
 from workers.grant import Grant
 from workers.owners import Owners
-from workers.pages import read
+from workers.pages import READ_ON_LOOP, read
 from workers.report import Ending, Reporter, SettledUrl, persisted
 from workers.robots import Robots, RobotsCache, retry_after_ms
 from workers.tally import Tally
@@ -330,8 +330,11 @@ class Visit:
     async def _archived(
         self, crawl: ActiveCrawl, page: Location, entry: ShardUrl, answer: Answer, at_ms: int
     ) -> SettledUrl:
-        reading = read(crawl, page, entry.depth, entry.hops, answer)
-        exchange = Exchange(answer, at_ms, entry.depth, outlinks=reading.archived)
+        if len(answer.decoded) > READ_ON_LOOP:
+            reading = await asyncio.to_thread(read, crawl, page, entry.depth, entry.hops, answer)
+        else:
+            reading = read(crawl, page, entry.depth, entry.hops, answer)
+        exchange = Exchange(answer, at_ms, entry.depth, outlinks=reading.archived, notes=reading.notes)
         writer = self._with.archive.writer(crawl.archived)
         stored = await persisted("visit.archive", lambda: writer.append(exchange), crawl=crawl.crawl_id)
         self._with.failpoint("archived")

@@ -96,6 +96,11 @@ class Answer:
                 return value
         return None
 
+    def joined(self, name: str) -> str | None:
+        """Return all values of header `name` (given in lower case) joined by commas, or None if there is none."""
+        values = [value for key, value in self.headers if key == name]
+        return ", ".join(values) if values else None
+
 
 @dataclass(frozen=True, slots=True)
 class FetchFailed:

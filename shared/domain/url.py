@@ -173,16 +173,17 @@ class Resolver:
     are shared by all pages of a directory, through a bounded process-wide cache; long references bypass it.
     """
 
-    __slots__ = ("_base", "_directory")
+    __slots__ = ("_base", "_cached", "_directory")
 
     def __init__(self, base: str) -> None:
         self._base = base
         path = base.partition("?")[0]
         self._directory = path[: path.rindex("/") + 1]
+        self._cached = len(self._directory) <= _CACHED_CHARS
 
     def resolve(self, reference: str) -> Location | None:
         """Where `reference` (an attribute's value, as written) leads; None where it has no canonical form."""
-        if len(reference) > _CACHED_CHARS:
+        if not self._cached or len(reference) > _CACHED_CHARS:
             return locate(reference, self._base)
         if "#" in reference:
             head = reference[: reference.index("#")]

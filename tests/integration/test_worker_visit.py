@@ -1,13 +1,17 @@
 """A worker against a real broker and a real web, its owner scripted: what is fetched, and what is said of it."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.archive import RecordLocation
+from shared.domain.fetch import Answer
 from shared.domain.frontier import End
 from shared.domain.stored import parse_stored
-from shared.domain.url import fingerprint
+from shared.domain.url import Location, fingerprint
 from shared.wire.messages import Begin, Gone, ShardUrl, Superseded, Wait
 from tests.support import judge
 from tests.support.broker import BrokerServer
@@ -17,6 +21,9 @@ from tests.support.owner import owner_of, paths, spec_for, worker
 from tests.support.rawserver import Connection, page, raw_server
 from tests.support.synthetic import PageKind, SyntheticSite
 from tests.support.web import Web
+from workers import pages
+from workers.crawls import ActiveCrawl
+from workers.pages import READ_ON_LOOP, Reading
 
 Serve = Callable[..., Web]
 
@@ -257,5 +264,37 @@ def test_a_message_that_cannot_be_read_is_acknowledged_and_stops_nothing(
             await owner.slot_free()  # puts one there
             await owner.slot_free()  # and another, once the first was acknowledged
             await owner.ended(await owner.send(*urls, slot=3))
+
+    run(main())
+
+
+def test_a_large_page_is_read_outside_the_loop(
+    server: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """29 MiB of markup, 103 KB on the wire, held the loop and with it all other visits for 8 s."""
+    read_on_loop: list[tuple[int, bool]] = []
+    read = pages.read
+
+    def noted(crawl: ActiveCrawl, at: Location, depth: int, hops: int, answer: Answer) -> Reading:
+        read_on_loop.append((len(answer.decoded), threading.current_thread() is threading.main_thread()))
+        return read(crawl, at, depth, hops, answer)
+
+    monkeypatch.setattr("workers.visit.read", noted)
+    large = b"<svg>" * (READ_ON_LOOP // 4) + b"<a href=/found>"
+
+    async def script(connection: Connection) -> None:
+        while True:
+            asked = (await connection.request()).split()[1]
+            await connection.send(page(large if asked == b"/large" else b"<a href=/small>", b"Content-Type: text/html"))
+
+    async def main() -> None:
+        async with (
+            raw_server(script) as site,
+            owner_of(server, tmp_path, spec_for(site.url(), politeness={"obey_robots": False})) as owner,
+            worker(server, tmp_path),
+        ):
+            await owner.ended(await owner.send(site.url("/large"), site.url("/a")))
+            assert set(owner.links()) == {site.url("/found"), site.url("/small")}
+            assert read_on_loop == [(len(large), False), (len(b"<a href=/small>"), True)]
 
     run(main())

@@ -1,5 +1,8 @@
 """What is worth reporting of a page's links: nothing twice once acknowledged, nothing real ever dropped."""
 
+import time
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +11,7 @@ from shared.domain.crawl import CrawlSpec, Extract, Scope, ScopeMode, Seed
 from shared.domain.ids import CrawlId, Fingerprint, Revision
 from shared.domain.scope import CompiledScope, ExclusionReason
 from shared.domain.url import Location, canonicalize, fingerprint, locate
-from workers.outlinks import KnownLinks, OutlinkResolver, Outlinks, redirect_target
+from workers.outlinks import MAX_OUTLINKS_BYTES, KnownLinks, OutlinkResolver, Outlinks, redirect_target
 from workers.parse.directives import Directives
 from workers.parse.html import Link, LinkKind, ParsedPage, Refresh, parse_html
 
@@ -224,3 +227,37 @@ def test_fresh_links_are_exactly_the_canonical_ones_that_scope_allows(references
     assert set(outlinks.fresh) == expected
     assert len(outlinks.fresh) == len(expected)
     assert adds_up(outlinks)
+
+
+def test_links_on_a_base_beyond_the_length_limit_cost_no_memory() -> None:
+    """45 KB of page came to 1 GB: 20,000 links on a base of 16 KB, all kept although none was in scope."""
+    base = "http://site.example/" + "b" * 16_000 + "/"
+    page = ParsedPage(base_href=base, anchors=tuple(f"x{n}" for n in range(20_000)))
+    tracemalloc.start()
+    try:
+        begun = time.process_time()
+        outlinks = resolver().outlinks(PAGE, page, depth=1)
+        assert time.process_time() - begun < 2.0
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert outlinks.excluded == {ExclusionReason.LENGTH: 20_000}
+    assert adds_up(outlinks)
+    assert outlinks.urls == ()
+
+
+def test_a_long_base_still_resolves_what_does_not_stand_on_it() -> None:
+    page = ParsedPage(
+        base_href="/" + "b" * 5_000 + "/", anchors=("/a", "//site.example/b", "http://site.example/c", "d")
+    )
+    outlinks = resolver().outlinks(PAGE, page, depth=1)
+    assert [url.rpartition("/")[2] for url in urls(outlinks)] == ["a", "b", "c"]
+    assert outlinks.excluded == {ExclusionReason.LENGTH: 1}
+
+
+def test_the_outlinks_record_is_bounded_and_counts_what_it_leaves_out() -> None:
+    page = page_of(*(f"http://other.example/{n}/" + "p" * 1_500 for n in range(3_000)))
+    outlinks = resolver().outlinks(PAGE, page, depth=1)
+    assert sum(map(len, outlinks.urls)) <= MAX_OUTLINKS_BYTES
+    assert len(outlinks.urls) + outlinks.urls_left_out == 3_000
+    assert outlinks.urls_left_out > 0

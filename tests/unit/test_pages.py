@@ -117,3 +117,24 @@ def test_a_redirect_to_itself_or_to_nothing_usable_leads_nowhere(location: str) 
 def test_a_chain_of_redirects_ends() -> None:
     assert reading(b"", ("location", "/on"), status=301, hops=MAX_HOPS).found == ()
     assert reading(b"", ("location", "/on"), status=301, hops=MAX_HOPS - 1).found != ()
+
+
+def test_a_refresh_header_is_a_link_unless_the_page_has_its_own() -> None:
+    fields = (("content-type", "text/html"), ("refresh", "0; url=/there"))
+    assert found(reading(b"<p>", *fields)) == ["http://site.example/there"]
+    own = b"<meta http-equiv=refresh content='0;url=/own'>"
+    assert found(reading(own, *fields)) == ["http://site.example/own"]
+
+
+def test_multiple_choices_lead_to_their_location_or_to_their_links() -> None:
+    assert found(reading(HTML, ("location", "/chosen"), status=300)) == ["http://site.example/chosen"]
+
+
+def test_several_content_types_count_as_one_header() -> None:
+    fields = (("content-type", "text/html"), ("content-type", "text/html;charset=utf-8"))
+    assert found(reading(HTML, *fields)) == ["http://site.example/dir/next"]
+
+
+def test_xhtml_is_read_as_xhtml() -> None:
+    body = b"<html><head><script src='x.js'/><title/></head><a href='next'/></html>"
+    assert found(reading(body, ("content-type", "application/xhtml+xml"))) == ["http://site.example/dir/next"]

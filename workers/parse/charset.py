@@ -8,9 +8,12 @@ windows-1252. Names returned are Python codecs, each of which decodes any bytes 
 import re
 from typing import Final
 
-from workers.parse.tags import ATTRIBUTE
+from workers.parse.mime import XHTML_TYPES, parse_content_type
+from workers.parse.tags import ATTRIBUTE, scan_tags
 
 _PRESCAN_BYTES: Final = 1024
+_LATE_BYTES: Final = 64 * 1024
+"""How far a meta element is looked for behind the prescan, as browsers do while they parse."""
 
 # Python codec -> the labels of the WHATWG encoding that it implements.
 _LABELS: Final[dict[str, str]] = {
@@ -64,9 +67,11 @@ _CODECS: Final = {label: codec for codec, labels in _LABELS.items() for label in
 _BOMS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16-be"), (b"\xff\xfe", "utf-16-le"))
 _NOT_ASCII_BASED: Final = frozenset(("utf-16-be", "utf-16-le", "iso2022_jp"))
 
-_HEADER: Final = re.compile(r";\s*charset\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']+))", re.IGNORECASE)
 _CONTENT: Final = re.compile(
     rb"charset[ \t\n\f\r]*=[ \t\n\f\r]*(?:\"([^\"]*)\"|'([^']*)'|([^ \t\n\f\r;\"']+))", re.IGNORECASE
+)
+_XML_DECLARATION: Final = re.compile(
+    rb"<\?xml[ \t\n\r][^>]{0,256}?encoding[ \t\n\r]*=[ \t\n\r]*(?:\"([^\">]*)\"|'([^'>]*)')"
 )
 _MARKUP: Final = re.compile(rb"<(?:!--|([!?])|/?([a-zA-Z][^ \t\n\f\r/>]*+)|/)")
 
@@ -82,19 +87,36 @@ def is_ascii_based(codec: str) -> bool:
 
 
 def sniff(body: bytes, content_type: str | None) -> str:
-    """The Python codec of the page `body` that came with the header `content_type`. Never raises."""
+    """Return the Python codec of the page `body` that came with the header `content_type`. Never raises."""
     for mark, codec in _BOMS:
         if body.startswith(mark):
             return codec
-    if (
-        content_type is not None
-        and (match := _HEADER.search(content_type)) is not None
-        and (declared := codec_of(match[1] or match[2] or match[3] or "")) is not None
-    ):
-        return declared
-    if (found := _prescan(body[:_PRESCAN_BYTES])) is not None:
-        return found
-    return "utf-8" if _is_utf8(body) else "cp1252"
+    declared = parse_content_type(content_type)
+    if declared.charset is not None and (codec_found := codec_of(declared.charset)) is not None:
+        return codec_found
+    by_declaration, by_meta = _declared_by_xml(body), _prescan(body[:_PRESCAN_BYTES])
+    first, second = (by_declaration, by_meta) if declared.essence in XHTML_TYPES else (by_meta, by_declaration)
+    found = first or second or _declared_late(body)
+    return found or ("utf-8" if _is_utf8(body) else "cp1252")
+
+
+def _declared_by_xml(body: bytes) -> str | None:
+    """Return the encoding that an XML declaration at the beginning names."""
+    match = _XML_DECLARATION.match(body)
+    return None if match is None else _of_ascii_markup(match[1] or match[2])
+
+
+def _declared_late(body: bytes) -> str | None:
+    """Return the encoding that a meta element behind the prescan names, outside comments and scripts."""
+    head = body[:_LATE_BYTES]
+    if len(body) <= _PRESCAN_BYTES or b"charset" not in head.lower():
+        return None
+    for tag in scan_tags(head).tags:
+        if tag[:4].lower() == b"meta":
+            attributes, _ = _attributes(tag, 4)
+            if (codec := _declared_by_meta(attributes)) is not None:
+                return codec
+    return None
 
 
 def _is_utf8(body: bytes) -> bool:
@@ -154,5 +176,10 @@ def _declared_by_meta(attributes: dict[bytes, bytes]) -> str | None:
         label = None if match is None else match[1] or match[2] or match[3]
     if label is None:
         return None
+    return _of_ascii_markup(label)
+
+
+def _of_ascii_markup(label: bytes) -> str | None:
+    """Return the codec of a label that was read as ASCII, so that it cannot mean UTF-16."""
     codec = codec_of(label.decode("latin-1"))
     return "utf-8" if codec in ("utf-16-be", "utf-16-le") else codec

@@ -1,15 +1,16 @@
 """What a page says of itself and where it leads.
 
-Links are those of `a` and `area` (href), `frame` and `iframe` (src), `link` with rel next or prev, and, where asked
-for, the srcset candidates of `img` and `source`. `link rel=alternate` (feeds, translations), stylesheets and other
-resources are not links to pages. Values are as in the document (character references resolved), not made URLs yet.
+Links are those of `a` and `area` (href, in SVG also xlink:href), `frame` and `iframe` (src), `link` with rel next or
+prev, and, where asked for, the srcset candidates of `img` and `source`. `link rel=alternate` (feeds, translations),
+stylesheets and other resources are not links to pages. Values are as in the document, with character references
+resolved and queries in the document's encoding; they are not URLs yet.
 """
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from shared.domain.crawl import Extract
@@ -31,6 +32,7 @@ _REFRESH: Final = re.compile(
     r"(?:url[ \t\n\f\r]*+=[ \t\n\f\r]*+)?(?:\"(?P<double>[^\"]*+)|'(?P<single>[^']*+)|(?P<bare>.*+))",
     re.IGNORECASE | re.DOTALL,
 )
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _CANDIDATE: Final = re.compile(r"[ \t\n\f\r,]*+([^ \t\n\f\r]++)((?:[^,(]++|\([^)]*+\)?){0,64})")
 
 
@@ -82,15 +84,17 @@ class ParsedPage:
         return (*(Link(href, LinkKind.ANCHOR, False) for href in self.anchors), *self.marked)
 
 
-def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "orb") -> ParsedPage:
-    """`body`, in the Python codec `charset`, parsed. Linear in its length and never raises for what it says.
+def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "orb", xml: bool = False) -> ParsedPage:
+    """Return `body`, in the Python codec `charset`, parsed. Linear in its length; never raises for what it says.
 
-    `product` is the product token for which a meta element may hold robots directives, in lower case.
+    `product` is the product token for which a meta element may hold robots directives, in lower case. `xml`: it is
+    XHTML.
     """
+    encoding = None if charset == "utf-8" or not is_ascii_based(charset) or charset == "ascii" else charset
     if not is_ascii_based(charset):
         body, charset = body.decode(charset, "replace").encode(), "utf-8"
     most = options.max_links_per_page
-    scan = scan_tags(body, images=options.srcset, limit=10 * most + 1000)
+    scan = scan_tags(body, images=options.srcset, xml=xml, limit=10 * most + 1000)
     hrefs = list(dict.fromkeys(scan.hrefs))
     head = _Head(product)
     marked: list[Link] = []
@@ -105,7 +109,7 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
     if cut:
         del hrefs[most:]
         del marked[most - len(hrefs) :]
-    return ParsedPage(
+    parsed = ParsedPage(
         title=" ".join(plain_text(scan.title[:_MAX_TITLE_BYTES], charset).split())[:MAX_TITLE_CHARS],
         lang=head.lang,
         base_href=head.base_href,
@@ -116,6 +120,39 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
         marked=tuple(marked),
         links_cut=cut,
     )
+    return parsed if encoding is None else _with_queries_in(encoding, parsed)
+
+
+def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
+    """Return the page with the queries of its references in the document's encoding.
+
+    https://url.spec.whatwg.org/#query-state: what the encoding cannot say becomes a decimal reference.
+    """
+    return replace(
+        page,
+        canonical=None if page.canonical is None else _query_in(encoding, page.canonical),
+        refresh=None
+        if page.refresh is None
+        else page.refresh._replace(target=_query_in(encoding, page.refresh.target)),
+        anchors=tuple([_query_in(encoding, href) for href in page.anchors]),
+        marked=tuple([link._replace(href=_query_in(encoding, link.href)) for link in page.marked]),
+    )
+
+
+def _query_in(encoding: str, reference: str) -> str:
+    if reference.isascii() or (begin := reference.find("?")) < 0:
+        return reference
+    end = reference.find("#", begin)
+    end = len(reference) if end < 0 else end
+    return reference[:begin] + _NOT_ASCII.sub(partial(_escaped, encoding), reference[begin:end]) + reference[end:]
+
+
+def _escaped(encoding: str, match: re.Match[str]) -> str:
+    try:
+        octets = match[0].encode(encoding)
+    except UnicodeEncodeError:
+        return f"%26%23{ord(match[0])}%3B"
+    return "".join([f"%{octet:02X}" for octet in octets])
 
 
 def _texts(hrefs: list[bytes], charset: str) -> list[str]:
@@ -179,7 +216,7 @@ def _interpreted(tag: bytes, charset: str) -> Link | _Element | None:
     name, attributes = _read_tag(tag)
     match name:
         case b"a" | b"area":
-            href = attributes.get(b"href")
+            href = attributes.get(b"href", attributes.get(b"xlink:href"))
             if href is None:
                 return None
             rel = attributes.get(b"rel")

@@ -1,8 +1,14 @@
-"""Whether a body is a page: its declared type, corrected by its first bytes."""
+"""Whether a body is a page: its declared type, corrected by its first bytes.
+
+The Content-Type is read as https://fetch.spec.whatwg.org/#concept-header-extract-mime-type says. Where that gives
+nothing, a type at the beginning of a malformed value (`text/html charset=utf-8`, `text/html/`) is believed.
+"""
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 
 class Media(StrEnum):
@@ -15,20 +21,23 @@ class Media(StrEnum):
     """Anything else, and anything declared as text that is not text."""
 
 
-HTML_TYPES: Final = frozenset(("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"))
+XHTML_TYPES: Final = frozenset(("application/xhtml+xml", "application/vnd.wap.xhtml+xml"))
+"""HTML in which `<script/>` and its like are empty elements."""
+
+HTML_TYPES: Final = frozenset(("text/html",)) | XHTML_TYPES
 XML_TYPES: Final = frozenset(("text/xml", "application/xml"))
 _UNDECLARED: Final = frozenset(("", "unknown/unknown", "application/unknown", "*/*"))
 
 _SNIFFED_BYTES: Final = 1445
 """The resource header of https://mimesniff.spec.whatwg.org/#reading-the-resource-header"""
 
-_BINARY_MAGIC: Final = (
-    b"%PDF-", b"%!PS-Adobe-", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"\xff\xd8\xff", b"BM\x00", b"RIFF",
-    b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf\x27\x1c",
-    b"Rar!\x1a\x07", b"\x7fELF", b"MZ\x90\x00", b"\xca\xfe\xba\xbe", b"OggS", b"fLaC", b"ID3", b"wOFF", b"wOF2",
-    b"OTTO", b"\x00\x01\x00\x00", b"\x00\x00\x01\x00", b"\x1aE\xdf\xa3", b"\x00asm", b"SQLite format 3\x00",
-    b"II*\x00", b"MM\x00*", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-)  # fmt: skip
+# Signatures that consist of letters are taken with what follows them: a text may begin with the same letters.
+_BINARY_MAGIC: Final = re.compile(
+    rb"%PDF-|%!PS-Adobe-|\x89PNG\r\n\x1a\n|GIF8[79]a|\xff\xd8\xff|BM\0|RIFF[\s\S]{4}(?:WEBP|WAVE|AVI )"
+    rb"|PK[\x03\x05][\x04\x06]|\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|\x7fELF|MZ\x90\0"
+    rb"|\xca\xfe\xba\xbe|OggS\0|fLaC\0|ID3[\x02-\x04]|wOF[F2](?:\0\x01\0\0|OTTO|true)|OTTO\0|\0\x01\0\0|\0\0\x01\0"
+    rb"|\x1aE\xdf\xa3|\0asm|SQLite format 3\0|II\*\0|MM\0\*|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+)
 _WIDE_BOMS: Final = (b"\xfe\xff", b"\xff\xfe")
 _HTML_SIGNATURE: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?[ \t\n\f\r]*<(?:!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body"
@@ -38,20 +47,63 @@ _HTML_SIGNATURE: Final = re.compile(
 _XML_SIGNATURE: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\n\f\r]*<\?xml")
 
 
+_TOKEN: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_SPACE: Final = " \t\r\n"
+_VALUES: Final = re.compile(r"(?:[^\",]|\"(?:[^\"\\]|\\.|\\$)*+(?:\"|$))++", re.DOTALL)
+_TYPE: Final = re.compile(rf"({_TOKEN})/({_TOKEN})[ \t\r\n]*(?=;|$)")
+_TYPE_AT_START: Final = re.compile(rf"({_TOKEN})/({_TOKEN})")
+_PARAMETER: Final = re.compile(r";[ \t\r\n]*([^;=]*)(?:=(?:\"((?:[^\"\\]|\\.)*+)(?:\"[^;]*|\\?$)|([^;]*)))?", re.DOTALL)
+_LOOSE_CHARSET: Final = re.compile(r"charset[ \t]*=[ \t]*[\"']?([^ \t;,\"']+)", re.IGNORECASE)
+
+
+class ContentType(NamedTuple):
+    """What a Content-Type says: `type/subtype` in lower case ("" if nothing usable) and the charset label, if any."""
+
+    essence: str = ""
+    charset: str | None = None
+
+
+@lru_cache(1024)
+def parse_content_type(value: str | None) -> ContentType:
+    """Return what the header `value` declares; several headers are given as one, joined by commas. Never raises."""
+    declared = ContentType()
+    for part in _VALUES.findall(value or ""):
+        part = part.strip(_SPACE)
+        match = _TYPE.match(part)
+        if match is None or match[0] == "*/*":
+            continue
+        essence = f"{match[1]}/{match[2]}".lower()
+        charset = next((label for name, label in _parameters(part[match.end() :]) if name == "charset"), None)
+        if charset is None and essence == declared.essence:
+            charset = declared.charset
+        declared = ContentType(essence, charset)
+    if not declared.essence and value and (match := _TYPE_AT_START.match(value.strip(_SPACE))) is not None:
+        loose = _LOOSE_CHARSET.search(value)
+        return ContentType(match[0].lower(), None if loose is None else loose[1])
+    return declared
+
+
+def _parameters(text: str) -> Iterator[tuple[str, str]]:
+    for name, quoted, bare in _PARAMETER.findall(text):
+        yield name.strip(_SPACE).lower(), re.sub(r"\\(.)", r"\1", quoted) if quoted else bare.strip(_SPACE).strip("'")
+
+
 def media_type(content_type: str | None) -> str:
-    """The essence of a Content-Type header (`type/subtype`, lower case), empty where it declares none."""
-    essence = (content_type or "").partition(";")[0].strip().lower()
-    return essence if "/" in essence else ""
+    """Return the essence of a Content-Type header (`type/subtype`, lower case), empty where it declares none."""
+    return parse_content_type(content_type).essence
 
 
 def classify(body: bytes, content_type: str | None) -> Media:
-    """What `body` is. A declared type is believed unless the bytes are plainly no text; an absent one is sniffed.
+    """Return what `body` is: as declared, unless the bytes are plainly no text; as sniffed if nothing is declared.
 
-    After https://mimesniff.spec.whatwg.org/, which never makes HTML of what was declared as something else.
+    After https://mimesniff.spec.whatwg.org/, which never makes HTML of what was declared as something else. HTML may
+    hold NUL, which parsers skip.
     """
     essence = media_type(content_type)
     if essence not in _UNDECLARED:
         declared = _declared(essence)
+        if declared is Media.HTML:
+            return Media.OTHER if _BINARY_MAGIC.match(body) is not None else declared
         return Media.OTHER if declared is not Media.OTHER and is_binary(body, content_type) else declared
     if is_binary(body, content_type):
         return Media.OTHER
@@ -69,8 +121,8 @@ def _declared(essence: str) -> Media:
 
 
 def is_binary(body: bytes, content_type: str | None) -> bool:
-    """Whether the first bytes are those of a known binary format, or hold NUL without being UTF-16."""
-    if body.startswith(_BINARY_MAGIC):
+    """Return True if the first bytes are those of a known binary format, or hold NUL without being UTF-16."""
+    if _BINARY_MAGIC.match(body) is not None:
         return True
     if body.find(b"\0", 0, _SNIFFED_BYTES) < 0:
         return False

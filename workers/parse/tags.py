@@ -7,9 +7,9 @@ cheap look at the bytes tells such a page beforehand. Links need only the *token
 raw text elements, script's escaped states, bogus comments. That is what this module implements, as a regular expression
 that runs over ordinary markup and an exact step for everything else; a differential test holds it to a tree builder.
 
-Known differences from a tree builder, all in markup that no author writes for readers: `<frame>` and `<a>` where the
-tree would drop them (frames outside a frameset, links inside one) are reported; markup inside `<style>`, `<title>` and
-similar elements *of SVG and MathML* is taken for text.
+Known differences from a tree builder: `<frame>` and `<a>` where the tree would drop them (frames outside a frameset,
+links inside one) are reported; markup inside `<style>`, `<title>` and similar elements *of SVG and MathML* is taken for
+text; the content of `<noframes>` is markup, as it is to a reader without frames.
 """
 
 import re
@@ -25,7 +25,7 @@ _REST: Final = (
     rb"(?:\"[^\"]*+\"|'[^']*+'|[^ \t\n\f\r\"'=<>`]++(?=[ \t\n\f\r>]))[^\"'=>]*+){0,32}>)"
 )
 
-_RAW_TEXT: Final = rb"script|style|title|textarea|xmp|iframe|noembed|noframes"
+_RAW_TEXT: Final = rb"script|style|title|textarea|xmp|iframe|noembed"
 _LINKING: Final = rb"a|area|base|link|meta|frame|html"
 _WITH_IMAGES: Final = _LINKING + rb"|img|source"
 
@@ -39,7 +39,7 @@ _PLAIN_LINK: Final = (
 # Names of tags that need no look, by first letter; a name that merely begins like one that does goes the exact way.
 _PLAIN_NAME: Final = (
     rb"(?:[cdegjkoqru-wyz]|s(?!cript|tyle|vg|ource)|p(?!laintext)|l(?!ink)|t(?!itle|extarea|emplate)|b(?!ase)|h(?!tml)"
-    rb"|i(?!frame|mg)|a(?!rea|[ \t\n\f\r/>])|m(?!eta|ath)|n(?!oembed|oframes)|f(?!rame)|x(?!mp))[^ \t\n\f\r/>]*+"
+    rb"|i(?!frame|mg)|a(?!rea|[ \t\n\f\r/>])|m(?!eta|ath)|n(?!oembed)|f(?!rame)|x(?!mp))[^ \t\n\f\r/>]*+"
 )
 
 
@@ -74,6 +74,9 @@ ATTRIBUTE: Final = re.compile(
 )
 """One step through a tag behind its name: an attribute, or `>`; `open` is a quote that is never closed."""
 
+_SHADOW_ROOT: Final = re.compile(
+    rb"[ \t\n\f\r/\"']shadowrootmode[ \t\n\f\r]*+=[ \t\n\f\r]*+[\"']?(?:open|closed)", re.I
+)
 _COMMENT_END: Final = re.compile(rb"--!?>")
 _EMPTY_COMMENT: Final = re.compile(rb"<!---?>")
 _RAW_END: Final = {n: re.compile(rb"</" + n + _NAME_END, re.IGNORECASE) for n in _RAW}
@@ -94,18 +97,20 @@ class Scan(NamedTuple):
     cut: bool
 
 
-def scan_tags(html: bytes, *, images: bool = False, limit: int = 1_000_000) -> Scan:
-    """The start tags of a, area, base, link, meta, frame, iframe and html (and img and source with `images`).
+def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: int = 1_000_000) -> Scan:
+    """Return the start tags of a, area, base, link, meta, frame, iframe and html (and img and source with `images`).
 
     At most `limit` in all. `html` is in an encoding whose bytes below 0x40 mean ASCII (all but UTF-16 and the ISO-2022
-    family). What stands in comments, raw text elements and templates is not reported.
+    family). What stands in comments, raw text elements and templates is not reported, except in a declarative shadow
+    root. With `xml`, `<script/>` and its like are empty, and CDATA sections are text.
     """
     run = (_RUN_WITH_IMAGES if images else _RUN).match
     wanted = _WANTED_WITH_IMAGES if images else _WANTED
     hrefs: list[bytes] = []
     tags: list[bytes] = []
     title: bytes | None = None
-    templates = foreign = position = 0
+    templates: list[bool] = []  # of each open template element, whether it hides its content
+    hidden = foreign = position = 0
     end = len(html)
     while position < end:
         match = run(html, position)
@@ -113,7 +118,7 @@ def scan_tags(html: bytes, *, images: bool = False, limit: int = 1_000_000) -> S
         position = match.end()
         href, tag = match.groups()
         if href is not None or tag is not None:
-            if templates:
+            if hidden:
                 continue
             if href is not None:
                 hrefs.append(href)
@@ -126,7 +131,7 @@ def scan_tags(html: bytes, *, images: bool = False, limit: int = 1_000_000) -> S
             continue
         named = _TAG_NAME.match(html, position)
         if named is None:
-            position = _past_markup(html, position, cdata=foreign > 0)
+            position = _past_markup(html, position, cdata=xml or foreign > 0)
             continue
         behind = _tag_end(html, named.end())
         if behind < 0:  # the stream ends inside a tag: no token
@@ -137,21 +142,26 @@ def scan_tags(html: bytes, *, images: bool = False, limit: int = 1_000_000) -> S
         closing = html[start + 1] == 0x2F
         self_closing = html[behind - 2] == 0x2F
         if name == b"template":
-            if not foreign:
-                templates = max(0, templates - 1) if closing else templates + 1
+            if foreign or (xml and self_closing and not closing):
+                continue
+            if not closing:
+                templates.append(_SHADOW_ROOT.search(html, start, behind) is None)
+                hidden += templates[-1]
+            elif templates:
+                hidden -= templates.pop()
         elif name in _FOREIGN:
             if not self_closing:
                 foreign = max(0, foreign - 1) if closing else foreign + 1
         elif not closing:
-            if name in wanted and not templates:
+            if name in wanted and not hidden:
                 tags.append(html[start + 1 : behind])
                 if len(hrefs) + len(tags) >= limit:
                     break
             if name == b"plaintext":
                 position = end
-            elif name in _RAW and not (foreign and self_closing):
+            elif name in _RAW and not ((foreign or xml) and self_closing):
                 position = _raw_text_end(html, behind, name)
-                if name == b"title" and title is None and not foreign and not templates:
+                if name == b"title" and title is None and not foreign and not hidden:
                     title = html[behind:position]
     return Scan(hrefs, tags, title or b"", position < end)
 
