@@ -18,6 +18,7 @@ from api.control.cluster import ClusterMaster, ClusterSettings
 from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
 from api.frontier.tally import FrontierTally
+from shared.adapters.local.addresses import listening_endpoints
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.room import disk_of, memory_of_process
 from shared.adapters.local.specs import LocalSpecs
@@ -27,6 +28,7 @@ from shared.adapters.nats.settings import StreamSettings, nats_tls_of, streams_o
 from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
+from shared.domain.egress import ETCD_PORT, NATS_PORT, POSTGRES_PORT, engine_endpoints
 from shared.domain.errors import Permanent, Transient, Unusable, single
 from shared.domain.placement import StoreKind
 from shared.domain.software import VERSION
@@ -52,6 +54,7 @@ _LAST_WORDS_S = 1.0
 DATABASE = "crawl.db"
 SPEC = "spec.json"
 SPECS = "specs"
+_POSTGRES = ("postgresql:", "postgres:")
 
 
 async def run(settings: MasterSettings) -> int:
@@ -177,7 +180,13 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
         await show_first_key(catalog, clock.unix_ms())
         listen(listener)
         address = settings.address or ("" if tls is None else "https://") + address_of(listener)
-        member = MemberRecord(settings.id, VERSION, started_at_ms=clock.unix_ms(), address=address)
+        member = MemberRecord(
+            settings.id,
+            VERSION,
+            started_at_ms=clock.unix_ms(),
+            address=address,
+            endpoints=_endpoints(settings, address_of(listener)),
+        )
         desired = SqlDesired(store.executor)
         tally = FrontierTally(crawls=CrawlCounts(settings.metrics_crawls))
         telling = Telling(broker.events, clock, settings.id)
@@ -265,6 +274,18 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
             await telling.finish(_LAST_WORDS_S)
 
 
+def _endpoints(settings: ClusterMasterSettings, listening: str) -> tuple[str, ...]:
+    """Return `host:port` of this master's API and of the engines that it uses, which workers keep closed to crawls."""
+    database = settings.database if settings.database.startswith(_POSTGRES) else ""
+    return (
+        *listening_endpoints(listening),
+        *engine_endpoints(listed(settings.address), 443 if settings.address.startswith("https:") else 80),
+        *engine_endpoints(listed(settings.nats_url), NATS_PORT),
+        *engine_endpoints(listed(settings.etcd), ETCD_PORT),
+        *engine_endpoints([database] if database else [], POSTGRES_PORT),
+    )
+
+
 async def show_first_key(catalog: Catalog, now_ms: int) -> None:
     """Print an admin's key where there is no key at all yet, however long the database is away or has no room. It is
     the same one at every try: one whose answer was lost is in the database, and nowhere else."""
@@ -304,7 +325,7 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
 
 async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:
     """The cluster's database, by its URL or path; waits for a server that is away."""
-    if settings.database.startswith(("postgresql:", "postgres:")):
+    if settings.database.startswith(_POSTGRES):
         from shared.adapters.sql.postgres import (  # its libraries are loaded where they are needed
             PostgresSettings,
             PostgresStore,

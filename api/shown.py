@@ -7,9 +7,8 @@ from zlib import crc32
 
 from starlette.responses import Response
 
-from api.control.roster import Roster
-from api.schemas.crawls import crawl_held, held_of, pool_of
-from shared.domain.declared import Stamp
+from api.schemas.crawls import Needs, Seen, Surroundings, crawl_seen, needs_of
+from shared.domain.declared import DeclaredCrawl, Stamp
 from shared.ports.catalog import Catalog
 
 KEPT: Final = 256
@@ -22,8 +21,8 @@ LARGEST: Final = 1 << 16
 @dataclass(frozen=True, slots=True)
 class _Answer:
     stamp: Stamp
-    pool: str
-    held: str | None
+    needs: Needs
+    seen: Seen
     response: Response
 
 
@@ -40,22 +39,26 @@ class ShownCrawls:
     def __repr__(self) -> str:
         return f"<ShownCrawls kept={len(self._answers)}>"
 
-    async def answer(self, name: str, catalog: Catalog, roster: Roster, now: float) -> Response:
-        """The crawl as its readers are sent it, with the ETag of all that is shown; `roster` knows at `now` whether it
-        is held. It may be sent any number of times, so nobody changes it. Missing where there is no such crawl."""
+    async def answer(self, name: str, catalog: Catalog, around: Surroundings) -> Response:
+        """Return the crawl as its readers are sent it, with the ETag of all that is shown. It may be sent any number of
+        times, so that no caller may change it. Raise Missing if there is no such crawl."""
         stamp = await catalog.stamp(name)
         known = self._answers.get(name)
-        if known is not None and known.stamp == stamp and known.held == held_of(stamp.state, known.pool, roster, now):
+        if known is not None and known.stamp == stamp and known.seen == known.needs.seen(stamp.state, around):
             return known.response
         crawl = await catalog.crawl(name)
-        pool = pool_of(crawl)
-        held = held_of(crawl.state, pool, roster, now)
-        content = crawl_held(crawl, held).model_dump_json().encode()
-        tag = f"{crawl.tag}.{crc32(repr((crawl.stamp, held)).encode()):08x}"
-        response = Response(content, media_type="application/json", headers={"ETag": f'"{tag}"'})
+        needs = needs_of(crawl.spec)
+        seen = needs.seen(crawl.state, around)
+        content = crawl_seen(crawl, seen).model_dump_json().encode()
+        response = Response(content, media_type="application/json", headers={"ETag": f'"{shown_tag(crawl, seen)}"'})
         self._answers.pop(name, None)
         if len(content) <= LARGEST:
-            self._answers[name] = _Answer(crawl.stamp, pool, held, response)
+            self._answers[name] = _Answer(crawl.stamp, needs, seen, response)
             if len(self._answers) > KEPT:
                 self._answers.popitem(last=False)
         return response
+
+
+def shown_tag(crawl: DeclaredCrawl, seen: Seen) -> str:
+    """Return the tag of all that is shown of a crawl: its version, and behind a dot what changes while it runs."""
+    return f"{crawl.tag}.{crc32(repr((crawl.stamp, seen.held, seen.warnings)).encode()):08x}"

@@ -67,12 +67,13 @@ _LOOK_S: Final = 5.0
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
     """What is started: masters by name with the addresses of their APIs, workers by name with those of their metrics;
-    the URL of the database; the port of the broker (-1: any)."""
+    the URL of the database; the port of the broker (-1: any); networks that the workers let specs open."""
 
     masters: Mapping[str, Address]
     workers: Mapping[str, Address]
     database: str
     nats_port: int
+    allow_net: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ class LocalCluster:
                 return False
         for name, place in self._plan.workers.items():
             flags = ["--id", name, *shared, "--dir", os.fspath(self._folder.path), "--metrics", str(place)]
+            flags += [part for network in self._plan.allow_net for part in ("--allow-net", network)]
             if not await self._start(name, ["worker", *flags], secrets):
                 return False
         return True

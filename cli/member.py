@@ -5,8 +5,8 @@ Flags go over `ORB_*` variables, these over a file (`--config`), and that over t
 
 import argparse
 import os
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from cli.effective import CONFIG, gathered, read
 from shared.settings import PREFIX, ClusterMasterSettings, ClusterWorkerSettings
@@ -73,6 +73,12 @@ _WORKER: Final = {
     "--extract-s": ("extract_s", "S", "processor time to take items out of one page (default: 2)"),
     "--extract-bytes": ("extract_bytes", "N", "memory to take items out of one page (default: 1 GiB)"),
     "--open-crawls": ("open_crawls", "N", "crawls with a WARC file open (default: 256)"),
+    "--allow-net": (
+        "allow_net",
+        "CIDR[,CIDR]",
+        "private networks that specs may open; may be repeated (default: none)",
+    ),
+    "--closed": ("closed", "HOST:PORT[,...]", "further servers that no crawl reaches, as members and engines"),
     "--metrics": ("metrics", "HOST:PORT", "where its metrics are served (default: nowhere)"),
 }
 _ROLES: Final = {"master": {**_SHARED, **_MASTER}, "worker": {**_SHARED, **_WORKER}}
@@ -92,7 +98,21 @@ def add_flags(parser: argparse.ArgumentParser, role: str) -> None:
     )
     parser.add_argument("--config", metavar="FILE", help=f"settings as YAML (or {CONFIG})")
     for flag, (name, metavar, text) in _ROLES[role].items():
-        parser.add_argument(flag, dest=name, metavar=metavar, help=text)
+        parser.add_argument(flag, dest=name, metavar=metavar, help=text, action=_Listed if "[," in metavar else "store")
+
+
+class _Listed(argparse.Action):
+    """Joins the values of a flag that is given several times by commas, as its setting has them."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, str(values) if before is None else f"{before},{values}")
 
 
 def flags_of(role: str) -> dict[str, str]:

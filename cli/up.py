@@ -19,6 +19,7 @@ from cli.exits import Exit, Usage
 from cli.issuing import first_key, said_of
 from cli.wanted import program
 from cli.watch import Silent, say
+from shared.domain.egress import network_problem
 
 if TYPE_CHECKING:
     from cli.local_cluster import ClusterPlan, Engines
@@ -46,6 +47,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--http",
         metavar="HOST:PORT",
         help=f"where the first master listens, the others behind it (default: 127.0.0.1:{FIRST_PORT} or the next free)",
+    )
+    parser.add_argument(
+        "--allow-net",
+        action="append",
+        type=_network,
+        metavar="CIDR",
+        help="private networks that specs may open, as at `orb worker`; may be repeated (default: none)",
     )
     parser.add_argument(
         "--json", action="store_true", help="when ready, one JSON object on stdout with addresses, paths and the key"
@@ -88,6 +96,7 @@ def _begun(folder: ClusterFolder, database: str, wanted: Address | None, argumen
         workers={f"worker-{number}": place for number, place in enumerate(workers, 1)},
         database=database,
         nats_port=nats_port,
+        allow_net=tuple(arguments.allow_net or ()),
     )
     log_to(folder.logs)
     up = _Up(folder, plan, remembered, as_json=arguments.json)
@@ -230,3 +239,9 @@ def _count(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) <= MEMBERS_MOST:
         return int(text)
     raise argparse.ArgumentTypeError(f"expected a whole number up to {MEMBERS_MOST}, got {text!r}")
+
+
+def _network(text: str) -> str:
+    if problem := network_problem(text):
+        raise argparse.ArgumentTypeError("{} ({})".format(*problem))
+    return text

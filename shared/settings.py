@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from shared.domain.egress import Networks
 from shared.domain.errors import Unusable
 from shared.domain.tally import MOST_CRAWLS
 
@@ -172,7 +173,11 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterWorkerSettings(WorkerSettings, frozen=True, kw_only=True):
-    """A worker's of a cluster; `dir` holds its archive. The rest as in ClusterMasterSettings."""
+    """A worker's of a cluster; `dir` holds its archive. The rest as in ClusterMasterSettings.
+
+    `allow_net`: networks in CIDR notation, separated by commas, that a spec's `egress.allow` may open; none by default.
+    `closed`: `host:port` of further servers, separated by commas, that no crawl reaches, as engines and members.
+    """
 
     etcd: str
     cluster: MemberId = "orb"
@@ -188,6 +193,8 @@ class ClusterWorkerSettings(WorkerSettings, frozen=True, kw_only=True):
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     member_ttl_s: Patience = 15.0
+    allow_net: Networks = Networks()
+    closed: str = ""
 
     def __repr__(self) -> str:
         return _shown(self)
@@ -269,4 +276,6 @@ def _shown(settings: msgspec.Struct) -> str:
 def _path(kind: type[Any], value: Any) -> Any:
     if kind is Path and isinstance(value, str):
         return Path(value)
+    if kind is Networks and isinstance(value, str):
+        return Networks.read(value)
     raise NotImplementedError(f"no setting is of {kind}")

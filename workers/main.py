@@ -12,6 +12,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -29,7 +30,6 @@ from shared.domain.software import NAME, VERSION
 from shared.domain.tally import CrawlCounts
 from shared.domain.watermarks import Watermarks
 from shared.ports.broker import Broker
-from shared.ports.fetcher import Fetcher
 from shared.ports.specs import SpecSource
 from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environment, listed
 from shared.stalls import ending_where_it_stands
@@ -121,14 +121,11 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asynci
     connections = max(settings.connections, settings.visits)
     tally = Tally(crawls=CrawlCounts(settings.metrics_crawls))
 
-    def open_fetcher(rules: EgressRules) -> Fetcher:
-        return CurlFetcher(rules, max_connections=connections)
-
     async with (
         _archive(settings, clock) as archive,
         _extractor(settings) as extractor,
         _place(settings, clock) as place,
-        _crawls(Crawls(_specs(settings, place), KnownLinks(), open_fetcher)) as crawls,
+        _crawls(Crawls(_specs(settings, place), KnownLinks(), _fetchers(settings, place, connections))) as crawls,
         Tasks() as background,
         Tasks() as visits,
         Tasks() as pulling,
@@ -180,7 +177,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asynci
         metrics = WorkerMetrics(
             runtime, reporter, archive, tally, clock, registration, rationing.shortages, broker.stores_nothing
         )
-        async with _exposed(settings, metrics):
+        async with _exposed(settings, metrics, place):
             up.set()
             log.info("worker.started", visits=settings.visits, pool=settings.pool, producer=producer)
             await stop.draining.wait()
@@ -204,7 +201,7 @@ async def _drain(visits: Tasks, background: Tasks, stop: Stop, short: Coroutine[
 
 
 @asynccontextmanager
-async def _exposed(settings: WorkerSettings, metrics: WorkerMetrics) -> AsyncIterator[None]:
+async def _exposed(settings: WorkerSettings, metrics: WorkerMetrics, place: "Place | None") -> AsyncIterator[None]:
     """Serve the metrics where that is asked for; their library is not loaded where it is not."""
     if not settings.metrics:
         yield
@@ -213,6 +210,8 @@ async def _exposed(settings: WorkerSettings, metrics: WorkerMetrics) -> AsyncIte
     if isinstance(settings, ClusterWorkerSettings):
         tls = server_tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     async with exposing(settings.metrics, metrics.registry(), tls) as listening, Tasks() as beside:
+        if place is not None:
+            place.listens(listening)
         log.info("worker.metrics", address=listening, tls=tls is not None)
         beside.start("certificates", following(*(() if tls is None else (tls,))))
         yield
@@ -307,6 +306,19 @@ async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator
 def _specs(settings: WorkerSettings, place: "Place | None") -> SpecSource:
     """Where the specs are: in the folder of a local crawl, or in the coordinator of a cluster."""
     return LocalSpecs(settings.dir / "specs") if place is None else place.specs
+
+
+def _fetchers(
+    settings: WorkerSettings, place: "Place | None", connections: int
+) -> Callable[[EgressRules], CurlFetcher]:
+    """Return what opens a fetcher under a crawl's egress rules, in a cluster within the operator's own bound."""
+
+    def open_fetcher(rules: EgressRules) -> CurlFetcher:
+        if place is not None and isinstance(settings, ClusterWorkerSettings):
+            rules = replace(rules, bound=settings.allow_net.networks, closed=place.closed)
+        return CurlFetcher(rules, max_connections=connections)
+
+    return open_fetcher
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """A worker's place in a cluster: registered among the workers, with a view of the crawls."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -10,16 +10,20 @@ import structlog
 from shared.adapters.etcd import EtcdCoordinator
 from shared.adapters.etcd.settings import etcd_of
 from shared.adapters.etcd.specs import EtcdSpecs
+from shared.adapters.local.addresses import listening_endpoints
 from shared.adapters.local.suffixes import use_list
+from shared.domain.egress import ETCD_PORT, NATS_PORT, engine_endpoints
 from shared.domain.software import VERSION
 from shared.ports.clock import Clock
-from shared.ports.coordinator import View
+from shared.ports.coordinator import Entry, View, differences
 from shared.ports.registering import Registration
 from shared.ports.retrying import until_answered
 from shared.ports.specs import SpecSource
-from shared.settings import ClusterWorkerSettings
+from shared.settings import ClusterWorkerSettings, listed
 from shared.supervise import Tasks
-from shared.wire.keys import Keys, MemberRecord, decode_suffixes, encode_record
+from shared.wire.keys import Keys, MemberRecord, decode_record, decode_suffixes, encode_record
+from shared.wire.messages import Malformed
+from workers.fetch.closed import ClosedEndpoints
 
 log = structlog.get_logger(__name__)
 
@@ -27,13 +31,16 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Place:
     """What a worker of a cluster goes by: its crawls, and a view of the hot configuration under `keys.configuration`.
-    `say` registers anew how many visits it can hold, and whether it drains; `registration` is its sign of life."""
+    `say` registers anew how many visits it can hold, and whether it drains; `registration` is its sign of life.
+    `closed`: the endpoints of engines and members; `listens` adds those of a server of its own and registers them."""
 
     specs: SpecSource
     configuration: View
     keys: Keys
     say: Callable[[int, bool], None]
     registration: Registration
+    closed: ClosedEndpoints
+    listens: Callable[[str], None]
 
 
 @asynccontextmanager
@@ -43,9 +50,19 @@ async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator
     Afterwards its absence stops nothing: the specs are those last seen, and the worker registers again when it can.
     """
     keys = Keys(settings.cluster)
+    brokers = engine_endpoints(listed(settings.nats_url), NATS_PORT)
+    engines = (*brokers, *engine_endpoints(listed(settings.etcd), ETCD_PORT))
     member = MemberRecord(
-        settings.id, VERSION, started_at_ms=clock.unix_ms(), pool=settings.pool, capacity=settings.visits
+        settings.id,
+        VERSION,
+        started_at_ms=clock.unix_ms(),
+        pool=settings.pool,
+        capacity=settings.visits,
+        allow_net=settings.allow_net.parts,
+        endpoints=engines,
     )
+    closed = ClosedEndpoints()
+    closed.add((*engines, *listed(settings.closed)))
     coordinator = EtcdCoordinator(etcd_of(settings), clock)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(coordinator.close)
@@ -62,10 +79,41 @@ async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator
             if member != said:
                 registration.change(encode_record(member))
 
+        def listens(bound: str) -> None:
+            nonlocal member
+            own = listening_endpoints(bound)
+            closed.add(own)
+            member = msgspec.structs.replace(member, endpoints=(*member.endpoints, *own))
+            registration.change(encode_record(member))
+
         tasks.start("registration", registration.run())
+        masters = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.masters)))
+        workers = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.workers)))
+        for role, members in (("masters", masters), ("workers", workers)):
+            _close(closed, members.snapshot.entries.values())
+            tasks.start(f"closed endpoints of {role}", _keep_closed(closed, members))
+        await closed.resolve()
+        tasks.start("closed endpoints", closed.run())
         suffixes = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.public_suffixes)))
         use_list(await list_in(suffixes, keys))
-        yield Place(EtcdSpecs(view, keys), configuration, keys, say, registration)
+        yield Place(EtcdSpecs(view, keys), configuration, keys, say, registration, closed, listens)
+
+
+async def _keep_closed(closed: ClosedEndpoints, members: View) -> None:
+    """Close the endpoints of members as they register, until cancelled."""
+    known = members.snapshot
+    while True:
+        snapshot = await members.changed(known, None)
+        _close(closed, [change.after for change in differences(known, snapshot) if change.after is not None])
+        known = snapshot
+
+
+def _close(closed: ClosedEndpoints, members: Iterable[Entry]) -> None:
+    for entry in members:
+        try:
+            closed.add(decode_record(MemberRecord, entry.value).endpoints)
+        except Malformed as error:
+            log.error("member.malformed", key=entry.key, error=str(error))
 
 
 async def list_in(view: View, keys: Keys) -> str:

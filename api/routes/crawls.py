@@ -25,6 +25,7 @@ from api.schemas.crawls import (
     changes_body,
     crawl_body,
     given_spec,
+    needs_of,
     revision_body,
 )
 from api.schemas.model import ANYTHING, Listing
@@ -61,8 +62,7 @@ async def list_crawls(
     found = await served.catalog.crawls(which, after=page.place(str, ""), most=page.most + 1)
     shown = found[: page.most]
     place = shown[-1].name if len(found) > page.most else None
-    now = served.clock.elapsed()
-    return Listing(items=[crawl_body(crawl, served.roster, now) for crawl in shown], next=page.next(place, response))
+    return Listing(items=[crawl_body(crawl, served) for crawl in shown], next=page.next(place, response))
 
 
 @router.post(
@@ -82,7 +82,7 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
     )
     served.plane.wake()
     response.headers.update(etag(made.tag) | {"Location": f"/v1/crawls/{made.name}"})
-    return crawl_body(made, served.roster, served.clock.elapsed())
+    return crawl_body(made, served)
 
 
 @router.get(
@@ -91,7 +91,7 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
 )  # fmt: skip
 async def get_crawl(name: Name, served: Served) -> Response:
     """Its spec and state; its numbers are under /stats."""
-    return await served.shown.answer(name, served.catalog, served.roster, served.clock.elapsed())
+    return await served.shown.answer(name, served.catalog, served)
 
 
 @router.put(
@@ -125,7 +125,7 @@ async def put_crawl(
     served.plane.wake()
     response.status_code = 201 if created else 200
     response.headers.update(etag(made.tag))
-    return crawl_body(made, served.roster, served.clock.elapsed())
+    return crawl_body(made, served)
 
 
 @router.patch(
@@ -155,7 +155,7 @@ async def patch_crawl(
                 raise
     served.plane.wake()
     response.headers.update(etag(made.tag))
-    return crawl_body(made, served.roster, served.clock.elapsed())
+    return crawl_body(made, served)
 
 
 @router.delete(
@@ -173,11 +173,12 @@ async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -
 async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Plan:
     """A dry run: the spec is judged as by a put, and nothing is done."""
     declaration = _declared(name, wanted.spec, wanted.labels)
+    warnings = list(needs_of(declaration.spec).warnings(served))
     try:
         found = await served.catalog.crawl(name)
     except Missing:
         state = CrawlState.SEEDING if wanted.start else CrawlState.CREATED
-        return Plan(action="create", revision=1, state=state, changes=[])
+        return Plan(action="create", revision=1, state=state, changes=[], warnings=warnings)
     differences = spec_difference(found.spec, declaration.spec)
     labels = spec_difference(
         msgspec.json.encode(found.labels).decode(), msgspec.json.encode(declaration.labels).decode()
@@ -188,6 +189,7 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
         revision=found.revision + bool(differences),
         state=after_new_spec(standing).state if differences else found.state,
         changes=[*changes_body(labels, below="labels."), *changes_body(differences)],
+        warnings=warnings,
     )
 
 

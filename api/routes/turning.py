@@ -71,7 +71,7 @@ def _route(verb: Verb) -> None:
         if verb is Verb.RESET:
             command = await collect(served, before.crawl_id, by)
         response.headers.update(etag(made.tag))
-        return CrawlTurn(crawl=crawl_body(made, served.roster, served.clock.elapsed()), command=command)
+        return CrawlTurn(crawl=crawl_body(made, served), command=command)
 
 
 for _verb in _VERBS:

@@ -11,7 +11,7 @@ from api.deps import Page, Served, Services, needs, problems
 from api.errors import Kind, Problem
 from api.fields import FieldError
 from api.routing import Router
-from api.schemas.crawls import NAME
+from api.schemas.crawls import NAME, needs_of
 from api.schemas.frontier import Explanation, UrlDetail, UrlSummary, detail_body, ruling_body, url_body
 from api.schemas.model import Listing
 from shared.domain.access import Role
@@ -119,6 +119,7 @@ async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
         said = ["The crawl has never heard of it.", judged]
     if view is None or view.state in _OPEN:
         said += [f"{ruling.detail[0].upper()}{ruling.detail[1:]}." for ruling in found if ruling.rule in _SAID]
+    said += [f"{warning}." for warning in needs_of(crawl.spec).warnings(served)]
     return Explanation(
         url=location.url,
         known=view is not None,

@@ -2,19 +2,22 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 from pydantic import ConfigDict, Field, PlainValidator, StringConstraints, WithJsonSchema
 
+from api.control.plane import ControlPlane
 from api.control.roster import Roster
 from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
 from shared.domain.crawl import LABEL, LABEL_WORDS, CrawlSpec
 from shared.domain.crawl_state import legal
 from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision
+from shared.domain.egress import closed_networks
 from shared.domain.frontier import CrawlState
 from shared.domain.spec_diff import Difference
 from shared.domain.spec_parse import parse_spec
+from shared.ports.clock import Clock
 
 NAME: Final = LABEL
 CrawlName = Annotated[str, StringConstraints(pattern=NAME), Field(description=f"{LABEL_WORDS.capitalize()}.")]
@@ -67,14 +70,19 @@ EXAMPLE: Final[dict[str, Any]] = {
 }
 
 
-class _Pooled(msgspec.Struct):
-    """Of a stored spec what says who works on it."""
+class _Allowing(msgspec.Struct, frozen=True):
+    allow: tuple[str, ...] = ()
+
+
+class _Needs(msgspec.Struct, frozen=True):
+    """The part of a stored spec that concerns workers: their pool, and networks that they must open."""
 
     pool: str = "default"
+    egress: _Allowing = _Allowing()
 
 
 _AT_WORK: Final = (CrawlState.SEEDING, CrawlState.RUNNING)
-_spec: Final = msgspec.json.Decoder(_Pooled)
+_needs: Final = msgspec.json.Decoder(_Needs)
 
 
 class CrawlInput(Wanted):
@@ -126,6 +134,9 @@ class Crawl(Model):
     started_at: datetime | None
     finished_at: datetime | None
     active_s: float = Field(description="For how long it was worked on.")
+    warnings: list[str] = Field(
+        [], description="What the spec asks for and does not get now: networks that no worker opens."
+    )
 
 
 class Revision(Model):
@@ -159,6 +170,7 @@ class Plan(Model):
     revision: int = Field(description="The revision there would be.")
     state: CrawlState = Field(description="The state there would be.")
     changes: list[Change]
+    warnings: list[str] = Field([], description="What the spec asks for and would not get now.")
 
 
 class Command(Model):
@@ -178,30 +190,66 @@ class CrawlTurn(Model):
     command: str | None = Field(None, description="Id of the command: see /v1/commands/{id}.")
 
 
-def pool_of(crawl: DeclaredCrawl) -> str:
-    """The pool whose workers fetch for it."""
-    return _spec.decode(crawl.spec).pool
+class Surroundings(Protocol):
+    """What this master sees of the members, and the time that it is."""
+
+    @property
+    def roster(self) -> Roster: ...
+
+    @property
+    def plane(self) -> ControlPlane: ...
+
+    @property
+    def clock(self) -> Clock: ...
 
 
-def held_of(state: CrawlState, pool: str, roster: Roster, now: float) -> str | None:
-    """Why a crawl in that state stands still, as `roster` knows of its pool at `now`; None where nothing holds it."""
-    return roster.held(pool, now) if state in _AT_WORK else None
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a crawl needs of workers: the pool that fetches for it, and the networks that its spec opens."""
+
+    pool: str
+    allow: tuple[str, ...]
+
+    def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
+        """Return what a crawl in `state` has of that now."""
+        held = around.roster.held(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
+        return Seen(held, self.warnings(around) if self.allow else ())
+
+    def warnings(self, around: Surroundings) -> tuple[str, ...]:
+        """Return a sentence for each network that the live workers of the pool do not open."""
+        workers = around.plane.members().workers
+        allowed = {name: each.allow_net for name, each in workers.items() if each.pool == self.pool}
+        return tuple(closed_networks(self.allow, allowed)) if allowed else ()
 
 
-def crawl_body(crawl: DeclaredCrawl, roster: Roster, now: float) -> Crawl:
-    """The crawl as it is shown; whether it is held is what `roster` knows at `now`."""
-    return crawl_held(crawl, held_of(crawl.state, pool_of(crawl), roster, now))
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Why a crawl stands still, None where nothing holds it; and what of its spec has no effect now."""
+
+    held: str | None
+    warnings: tuple[str, ...]
 
 
-def crawl_held(crawl: DeclaredCrawl, held: str | None) -> Crawl:
-    """The crawl as it is shown while it is held for that reason."""
+def needs_of(spec: str) -> Needs:
+    """Return what a stored spec needs of workers."""
+    read = _needs.decode(spec)
+    return Needs(read.pool, read.egress.allow)
+
+
+def crawl_body(crawl: DeclaredCrawl, around: Surroundings) -> Crawl:
+    """Return the crawl as it is shown now."""
+    return crawl_seen(crawl, needs_of(crawl.spec).seen(crawl.state, around))
+
+
+def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
+    """Return the crawl as it is shown while its surroundings are so."""
     return Crawl(
         name=crawl.name,
         id=crawl.crawl_id,
         revision=crawl.revision,
         state=crawl.state,
         finished_reason=crawl.finished_reason,
-        held=held,
+        held=seen.held,
         legal=[verb.value for verb in legal(crawl.state)],
         labels=dict(crawl.labels),
         spec=spec_body(crawl.spec),
@@ -209,6 +257,7 @@ def crawl_held(crawl: DeclaredCrawl, held: str | None) -> Crawl:
         started_at=when(crawl.started_at_ms),
         finished_at=when(crawl.finished_at_ms),
         active_s=crawl.active_ms / 1000,
+        warnings=list(seen.warnings),
     )
 
 

@@ -51,7 +51,8 @@ _MEANINGS: Final = {
     FailureKind.EGRESS_DENIED: Meaning(
         "egress denied",
         "the host's address is private, loopback or link-local, and such addresses are closed",
-        "open the network on purpose: egress.allow in the spec, or --allow-net CIDR, such as --allow-net 127.0.0.0/8",
+        "open the network on purpose: --allow-net CIDR, such as --allow-net 127.0.0.0/8; in a cluster the workers have "
+        "this flag, and egress.allow of the spec names the network, too",
     ),
     FailureKind.PROXY: Meaning("proxy", "the proxy refused or could not be reached", "check fetch.proxy"),
     FailureKind.OTHER: Meaning("other", "the fetch failed for a reason without a name of its own"),

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from shared.domain.crawl import CrawlSpec, Egress, Extract, Fetch, Politeness, Retry, Scope, Seed
+from shared.domain.egress import network_problem
 from shared.domain.item_rules import ItemField, ItemRule
 from shared.domain.patterns import pattern_problem
 from shared.domain.selectors import selector_problem
@@ -173,17 +173,8 @@ def _item_field(field: ItemField) -> Iterator[Problem]:
 
 def _egress(egress: Egress) -> Iterator[Problem]:
     for index, network in enumerate(egress.allow):
-        try:
-            ip_network(network)
-        except ValueError as error:
-            yield Problem(f"allow[{index}]", str(error), _network_meant(network))
-
-
-def _network_meant(network: str) -> str:
-    try:
-        return f"did you mean {ip_network(network, strict=False)}?"
-    except ValueError:
-        return "write a network as 10.0.0.0/8 or fd00::/8"
+        if (problem := network_problem(network)) is not None:
+            yield Problem(f"allow[{index}]", *problem)
 
 
 def _whole(spec: CrawlSpec) -> Iterator[Problem]:

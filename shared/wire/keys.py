@@ -118,7 +118,12 @@ class LeaderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A master or worker that lives. `pool` and `capacity` (visits at once) are a worker's, `address` is a master's."""
+    """A master or worker that lives.
+
+    `pool`, `capacity` (visits at once) and `allow_net` (networks that it opens to crawls that name them) are a
+    worker's, `address` is a master's. `endpoints`: `host:port` of its own servers and of engines that it uses, which no
+    crawl reaches.
+    """
 
     id: str
     version: str
@@ -127,6 +132,8 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     pool: str = ""
     capacity: int = 0
     draining: bool = False
+    allow_net: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from sqlalchemy import Connection
 
-from api.control.roster import Roster
 from api.shown import ShownCrawls
 from shared.adapters.sql import declared
 from shared.adapters.sql.catalog import SqlCatalog
@@ -19,6 +18,7 @@ from shared.domain.declared import Actor, CrawlFilter, Declaration, DeclaredCraw
 from shared.domain.frontier import CrawlState
 from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
 from tests.support.stopped import stopped, waiting_for_a_lock
+from tests.support.surroundings import Around
 from tests.support.tables import NOW_MS, Tables
 
 OPERATOR = Actor("0" * 16, "operator", "r")
@@ -204,10 +204,10 @@ def test_whatever_changes_of_a_crawl_its_stamp_does_and_the_answer_kept_is_never
 
             async def looked_at() -> DeclaredCrawl:
                 crawl = await crawls.crawl("news")
-                kept = await shown.answer("news", crawls, Roster(), 1.0)
-                fresh = await ShownCrawls().answer("news", crawls, Roster(), 1.0)
+                kept = await shown.answer("news", crawls, Around())
+                fresh = await ShownCrawls().answer("news", crawls, Around())
                 assert (kept.body, kept.headers["etag"]) == (fresh.body, fresh.headers["etag"])
-                assert await shown.answer("news", crawls, Roster(), 2.0) is kept
+                assert await shown.answer("news", crawls, Around()) is kept
                 assert await crawls.stamp("news") == crawl.stamp
                 assert crawl.stamp not in seen
                 seen.add(crawl.stamp)
@@ -231,6 +231,6 @@ def test_whatever_changes_of_a_crawl_its_stamp_does_and_the_answer_kept_is_never
             await looked_at()
             await crawls.turn("news", Verb.DELETE, expected=None, actor=OPERATOR, now_ms=NOW_MS)
             with pytest.raises(Missing):
-                await shown.answer("news", crawls, Roster(), 1.0)
+                await shown.answer("news", crawls, Around())
 
     asyncio.run(story())

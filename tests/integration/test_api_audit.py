@@ -68,3 +68,22 @@ def test_the_audit_log_is_for_admins_and_its_conditions_are_judged(tmp_path: Pat
                 assert wrong == {"path": f"query.{name}", "message": "is empty"}
 
     asyncio.run(story())
+
+
+def test_networks_that_a_spec_opens_stand_in_the_audit_log(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            inside = {**SPEC, "egress": {"allow": ["10.0.0.0/8"]}}
+            async with served.as_role(Role.OPERATOR) as operator:
+                assert (await operator.post("/v1/crawls", json={"name": "docs", "spec": inside})).status_code == 201
+                wider = {"spec": {"egress": {"allow": ["0.0.0.0/0"]}}}
+                assert (await operator.patch("/v1/crawls/docs", json=wider)).status_code == 200
+                assert (await operator.put("/v1/crawls/docs", json={"spec": SPEC})).status_code == 200
+            shown = await listed(admin, action="crawl.")
+            opened = [
+                [(act[side] or {}).get("egress_allow") for side in ("before", "after")] for act in reversed(shown)
+            ]
+            assert opened == [[None, ["10.0.0.0/8"]], [["10.0.0.0/8"], ["0.0.0.0/0"]], [["0.0.0.0/0"], None]]
+            assert all(act["actor"].startswith("operator (") for act in shown)
+
+    asyncio.run(story())

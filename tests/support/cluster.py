@@ -35,6 +35,9 @@ from tests.support.postgres import PostgresLook
 TTL_S: Final = 3.0
 """So that a machine that stands still for a second, and an engine for another, cost nobody the lead."""
 PARTITIONS: Final = 8
+OPEN: Final = {"ORB_ALLOW_NET": "127.0.0.0/8"}
+"""Sites of tests are on loopback, which workers open on purpose only."""
+
 KEYS: Final = Keys("test")
 LOOK_S: Final = 0.05
 
@@ -99,7 +102,7 @@ class Cluster:
         """Start one; `settings` as for a master."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
-        return self._start("worker", name, {"ORB_DIR": str(home), "ORB_REPORT_S": "0.2", **settings})
+        return self._start("worker", name, {**OPEN, "ORB_DIR": str(home), "ORB_REPORT_S": "0.2", **settings})
 
     def _start(self, role: str, name: str, settings: Mapping[str, str]) -> Member:
         log = self.folder / f"{name}.log"

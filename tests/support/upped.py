@@ -112,6 +112,8 @@ def upped(
     folder: Path, *arguments: str, key: str | None = None, ready: bool = True, settings: Mapping[str, str] | None = None
 ) -> Iterator[Up]:
     """`orb up --json` for the block; a block's end leaves nothing of it behind."""
+    if "--allow-net" not in arguments:  # sites of tests are on loopback
+        arguments = (*arguments, "--allow-net", "127.0.0.0/8")
     if "--http" not in arguments:
         arguments = (*arguments, "--http", f"{own_address()}:0")
     with (folder.parent / f"{folder.name}.err").open("w") as errors:

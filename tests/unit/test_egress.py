@@ -87,7 +87,7 @@ def test_allowing_an_ipv4_network_opens_its_mapped_form() -> None:
 
 
 def test_the_explanation_names_the_address_and_the_option() -> None:
-    line = RULES.explain(ip_address("169.254.169.254"))
+    line = RULES.explain(ip_address("169.254.169.254"), 80)
     assert line is not None
     assert "169.254.169.254" in line
     assert "cloud metadata" in line
@@ -103,3 +103,68 @@ def test_addresses_are_read_with_brackets_and_zones(text: str, address: str) -> 
 
 def test_a_name_is_not_an_address() -> None:
     assert parse_address("example.org") is None
+
+
+class _Closed:
+    """Closes one endpoint."""
+
+    def covers(self, address: IPv4Address | IPv6Address, port: int) -> bool:
+        return (str(address), port) == ("127.0.0.1", 4222)
+
+    def names(self, host: str, port: int) -> bool:
+        return (host, port) == ("nats-1", 4222)
+
+
+def bounded(allow: str, bound: str) -> EgressRules:
+    return EgressRules(
+        allow=(ip_network(allow),), bound=tuple(ip_network(each) for each in bound.split()), closed=_Closed()
+    )
+
+
+@pytest.mark.parametrize(
+    ("allow", "bound", "address", "opened"),
+    [
+        ("0.0.0.0/0", "", "127.0.0.1", False),
+        ("0.0.0.0/0", "127.0.0.0/8", "127.0.0.1", True),
+        ("127.0.0.0/8", "0.0.0.0/0", "127.0.0.1", True),
+        ("10.0.0.0/8", "127.0.0.0/8", "127.0.0.1", False),
+        ("0.0.0.0/0", "127.0.0.0/8", "10.0.0.1", False),
+        ("0.0.0.0/0", "127.0.0.0/8", "::ffff:127.0.0.1", True),
+        ("::/0", "127.0.0.0/8", "::ffff:127.0.0.1", False),
+        ("::/0", "127.0.0.0/8", "::1", False),
+        ("0.0.0.0/0", "0.0.0.0/0", "0.0.0.0", False),
+        ("::/0", "::/0", "::", False),
+        ("::/0", "::/0", "::ffff:0.0.0.0", False),
+        ("0.0.0.0/0", "", "8.8.8.8", True),
+    ],
+)
+def test_spec_opens_only_what_the_worker_allows(allow: str, bound: str, address: str, opened: bool) -> None:
+    assert (bounded(allow, bound).verdict(ip_address(address)) is None) == opened
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"])
+def test_closed_endpoint_stays_closed_in_every_form(address: str) -> None:
+    rules = EgressRules(
+        allow=(ip_network("0.0.0.0/0"), ip_network("::/0")),
+        bound=(ip_network("0.0.0.0/0"), ip_network("::/0")),
+        closed=_Closed(),
+    )
+    line = rules.explain(ip_address(address), 4222)
+    assert line is not None
+    assert "the cluster itself" in line
+    assert rules.explain(ip_address(address), 4223) is None
+
+
+def test_denied_address_names_the_side_that_closes_it() -> None:
+    by_worker = bounded("0.0.0.0/0", "10.0.0.0/8").explain(ip_address("127.0.0.1"), 80)
+    by_spec = bounded("10.0.0.0/8", "0.0.0.0/0").explain(ip_address("127.0.0.1"), 80)
+    assert by_worker is not None
+    assert by_spec is not None
+    assert "--allow-net of this worker does not" in by_worker
+    assert "egress.allow in the spec opens it" in by_spec
+
+
+def test_name_of_a_closed_endpoint_is_refused_behind_a_proxy() -> None:
+    rules = bounded("0.0.0.0/0", "0.0.0.0/0")
+    assert rules.explain_name("nats-1", 4222) is not None
+    assert rules.explain_name("nats-1", 80) is None

@@ -7,11 +7,13 @@ from typing import cast
 
 from api.control.roster import Roster
 from api.shown import KEPT, LARGEST, ShownCrawls
-from shared.domain.crawl import CrawlSpec, Seed, encode_spec
+from shared.domain.crawl import CrawlSpec, Egress, Seed, encode_spec
 from shared.domain.declared import DeclaredCrawl, Stamp
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.catalog import Catalog
+from shared.wire.keys import MemberRecord
+from tests.support.surroundings import Around
 
 
 class Shelf:
@@ -40,7 +42,7 @@ class Holding(Roster):
 
 
 def shown(answers: ShownCrawls, shelf: Shelf, roster: Roster, name: str = "docs") -> tuple[dict[str, object], str]:
-    answer = asyncio.run(answers.answer(name, cast(Catalog, shelf), roster, 1.0))
+    answer = asyncio.run(answers.answer(name, cast(Catalog, shelf), Around(roster)))
     return json.loads(bytes(answer.body)), answer.headers["etag"]
 
 
@@ -80,3 +82,23 @@ def test_a_large_answer_is_made_anew_each_time() -> None:
         shown(answers, shelf, Roster())
     assert shelf.read == 2
     assert repr(answers) == "<ShownCrawls kept=0>"
+
+
+def test_crawl_warns_of_networks_until_the_workers_open_them() -> None:
+    answers, shelf, around = ShownCrawls(), Shelf(), Around()
+    spec = CrawlSpec(name="docs", seeds=(Seed(url="https://example.org/"),), egress=Egress(allow=("10.0.0.0/8",)))
+    shelf.kept = replace(shelf.kept, spec=encode_spec(spec).decode())
+
+    def warnings(*allowed: tuple[str, ...]) -> tuple[int, str]:
+        around.seen.workers = {
+            f"w{number}": MemberRecord(f"w{number}", "1", 1, pool="default", allow_net=networks)
+            for number, networks in enumerate(allowed)
+        }
+        answer = asyncio.run(answers.answer("docs", cast(Catalog, shelf), around))
+        return len(json.loads(bytes(answer.body))["warnings"]), answer.headers["etag"]
+
+    nobody, closed, some, opened = (
+        warnings(), warnings(()), warnings((), ("10.1.0.0/16",)), warnings(("0.0.0.0/0",)),
+    )  # fmt: skip
+    assert [count for count, _ in (nobody, closed, some, opened)] == [0, 1, 1, 0]
+    assert len({tag for _, tag in (closed, some, opened)}) == 3

@@ -23,6 +23,7 @@ _PROXY: Final = re.compile(r"(https?|socks4a?|socks5h?)://[^/?#\s]+/?", re.IGNOR
 _BAD_PROXY: Final = "the proxy is not an http, https, socks4(a) or socks5(h) URL"
 _NAMES_BY_PROXY: Final = {"socks4": "socks4a", "socks5": "socks5h"}
 _LOOPBACK: Final = parse_address("127.0.0.1")
+_PORTS: Final = {"http": 80, "https": 443}
 _SYSTEM_BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -147,11 +148,13 @@ def _proxy_url(proxy: str) -> str | None:
 def _denied_behind_proxy(target: Target, rules: EgressRules) -> str | None:
     """Why the proxy may not be asked for `target`, as far as its host tells without resolving it."""
     try:
-        host = ada_url.URL(replace(target, path="/").url).hostname
+        url = ada_url.URL(replace(target, path="/").url)
     except ValueError:
         return None
+    host = url.hostname
+    port = int(url.port) if url.port else _PORTS[target.scheme]
     address = _LOOPBACK if host == "localhost" or host.endswith(".localhost") else parse_address(host)
-    return None if address is None else rules.explain(address)
+    return rules.explain_name(host, port) if address is None else rules.explain(address, port)
 
 
 def _default_ca_bundle() -> str:

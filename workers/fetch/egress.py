@@ -6,9 +6,9 @@ the address they carry. An operator opens networks with `allow`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Final, Protocol
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -60,20 +60,41 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
+class Closed(Protocol):
+    """Endpoints that stay closed, whatever is allowed."""
+
+    def covers(self, address: Address, port: int) -> bool:
+        """Return True if a connection to `address` and `port` may reach one of them."""
+        ...
+
+    def names(self, host: str, port: int) -> bool:
+        """Return True if one of them is known as `host` and `port`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EgressRules:
-    """`allow` opens what `deny` closes; what neither names is open if it is ordinary unicast space."""
+    """`allow` opens what `deny` closes; what neither names is open if it is ordinary unicast space.
+
+    `bound`: `allow` opens only what is in these networks, too; None: there is no bound. `closed`: endpoints that stay
+    closed in any case. Both are the process's own: rules that differ in nothing else are the same.
+    """
 
     allow: tuple[Network, ...] = ()
     deny: tuple[tuple[Network, str], ...] = DEFAULT_DENY
+    bound: tuple[Network, ...] | None = field(default=None, compare=False, repr=False)
+    closed: Closed | None = field(default=None, compare=False, repr=False)
 
     def verdict(self, address: Address) -> str | None:
         """Why `address` may not be connected to ("loopback", "private", ...), or None where it may.
 
         An IPv6 address that carries IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP) is denied if any
-        of them is; `allow` may name the outer address or the one carried.
+        of them is; `allow` may name the outer address or the one carried. Under a bound the unspecified addresses are
+        always denied: the kernel connects them to loopback.
         """
-        if any(address in network for network in self.allow):
+        if self.bound is not None and any(each.is_unspecified for each in (address, *embedded(address))):
+            return "unspecified"
+        if _within(address, self.allow) and (self.bound is None or _within(address, self.bound)):
             return None
         carried = tuple(embedded(address))
         for inner in carried:
@@ -88,11 +109,29 @@ class EgressRules:
             return "reserved"
         return None
 
-    def explain(self, address: Address) -> str | None:
-        """The verdict as a line for the operator, naming the option that opens the address; None where allowed."""
-        if reason := self.verdict(address):
-            return f"{address} is not reachable by the egress rules ({reason}); --allow-net {address} opens it"
+    def explain(self, address: Address, port: int) -> str | None:
+        """The verdict on a connection as a line for the operator, naming what opens the address; None where allowed."""
+        if self.closed is not None and any(self.closed.covers(each, port) for each in (address, *embedded(address))):
+            return f"{address} port {port} belongs to the cluster itself (an engine or a member): no crawl reaches it"
+        reason = self.verdict(address)
+        if reason is None:
+            return None
+        denied = f"{address} is not reachable by the egress rules ({reason})"
+        if self.bound is None:
+            return f"{denied}; --allow-net {address} opens it"
+        if any(_within(each, self.allow) for each in (address, *embedded(address))):
+            return f"{denied}: egress.allow of the spec names it, and --allow-net of this worker does not"
+        return f"{denied}; egress.allow in the spec opens it where --allow-net of the worker allows it"
+
+    def explain_name(self, host: str, port: int) -> str | None:
+        """Why a proxy may not be asked for the name `host`, as far as the name alone tells; None where it may."""
+        if self.closed is not None and self.closed.names(host, port):
+            return f"{host}:{port} belongs to the cluster itself (an engine or a member): no crawl reaches it"
         return None
+
+
+def _within(address: Address, networks: tuple[Network, ...]) -> bool:
+    return any(address in network for network in networks)
 
 
 def embedded(address: Address) -> Iterator[IPv4Address]:

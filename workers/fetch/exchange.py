@@ -195,7 +195,7 @@ class Exchange:
         """libcurl asks for a socket to `address`, the very one it will connect to."""
         if address.family in (socket.AF_INET, socket.AF_INET6):
             parsed = parse_address(address.addr[0])
-            denial = "not an address" if parsed is None else self._options.rules.explain(parsed)
+            denial = "not an address" if parsed is None else self._options.rules.explain(parsed, address.addr[1])
         else:
             denial = "only IPv4 and IPv6 are spoken"
         if denial is not None:

@@ -286,6 +286,27 @@ def _crawl(row: Any) -> DeclaredCrawl:
 
 
 def _shown(crawl: DeclaredCrawl) -> str:
-    """A crawl as the audit log keeps it: its specs stand under their revisions."""
-    kept = {"crawl": crawl.crawl_id, "revision": crawl.revision, "state": crawl.state, "labels": dict(crawl.labels)}
+    """Return a crawl as the audit log keeps it: the specs stand under their revisions. Networks that a spec opens are
+    repeated here, so that the log itself says which key opened them."""
+    kept: dict[str, Any] = {
+        "crawl": crawl.crawl_id,
+        "revision": crawl.revision,
+        "state": crawl.state,
+        "labels": dict(crawl.labels),
+    }
+    if allow := _opening.decode(crawl.spec).egress.allow:
+        kept["egress_allow"] = allow
     return msgspec.json.encode(kept).decode()
+
+
+class _Allowing(msgspec.Struct, frozen=True):
+    allow: tuple[str, ...] = ()
+
+
+class _Opening(msgspec.Struct, frozen=True):
+    """The networks that a stored spec opens."""
+
+    egress: _Allowing = _Allowing()
+
+
+_opening: Final = msgspec.json.Decoder(_Opening)

@@ -1,0 +1,58 @@
+"""The network addresses of this machine, by which others reach a server that listens on all of them."""
+
+import array
+import fcntl
+import socket
+import struct
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from shared.domain.egress import split_endpoint
+
+log = structlog.get_logger(__name__)
+
+_SIOCGIFCONF: Final = 0x8912
+_RECORD_BYTES: Final = 40
+_MAX_RECORDS: Final = 1024
+_IPV6: Final = Path("/proc/net/if_inet6")
+
+
+def listening_endpoints(bound: str) -> tuple[str, ...]:
+    """Return every `host:port` of a server that is bound to `bound`, as other machines may name it.
+
+    A server on an unspecified address (`0.0.0.0:8081`) has one for each address of this machine.
+    """
+    host, port = split_endpoint(bound)
+    if port is None or host not in ("0.0.0.0", "::", ""):
+        return (bound,)
+    return (f"0.0.0.0:{port}", *(f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in _addresses()))
+
+
+def _addresses() -> list[str]:
+    """Return this machine's addresses, without loopback."""
+    try:
+        found = [*_ipv4(), *_ipv6()]
+    except OSError as error:
+        log.warning("egress.own_addresses_unknown", reason=str(error))
+        return []
+    return [each for each in found if not ip_address(each).is_loopback]
+
+
+def _ipv4() -> list[str]:
+    """Ask the kernel as netdevice(7) says: an array of ifreq structures, with the address behind 20 bytes."""
+    room = array.array("B", bytes(_RECORD_BYTES * _MAX_RECORDS))
+    address, length = room.buffer_info()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        answer = fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iL", length, address))
+    used = struct.unpack("iL", answer)[0]
+    records = room.tobytes()[:used]
+    return [socket.inet_ntoa(records[at + 20 : at + 24]) for at in range(0, used, _RECORD_BYTES)]
+
+
+def _ipv6() -> list[str]:
+    if not _IPV6.exists():  # a kernel without IPv6
+        return []
+    return [str(ip_address(bytes.fromhex(line.split()[0]))) for line in _IPV6.read_text().splitlines()]

@@ -1,0 +1,32 @@
+"""What a master sees of the members while it shows a crawl, as a test says."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from api.control.plane import Alone, ControlPlane, Members
+from api.control.roster import Roster
+from shared.adapters.local.clock import SystemClock
+from shared.domain.ids import Term
+from shared.ports.clock import Clock
+from shared.wire.keys import MemberRecord
+
+
+class Workers(Alone):
+    """A control plane that sees these workers, whatever they are changed to."""
+
+    def __init__(self, workers: Mapping[str, MemberRecord] | None = None) -> None:
+        super().__init__(MemberRecord("m1", "1", 1), Term(1), 1)
+        self.workers = dict(workers or {})
+
+    def members(self) -> Members:
+        return Members({}, self.workers)
+
+
+class Around:
+    """`api.schemas.crawls.Surroundings`."""
+
+    def __init__(self, roster: Roster | None = None, workers: Mapping[str, MemberRecord] | None = None) -> None:
+        self.roster = roster or Roster()
+        self.seen = Workers(workers)
+        self.plane: ControlPlane = self.seen
+        self.clock: Clock = cast(Clock, SystemClock())
