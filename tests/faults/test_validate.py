@@ -173,6 +173,13 @@ def test_a_broken_promise_is_found_and_no_other_is(history: History, promise: Pr
     assert broken(history) == {promise}
 
 
+def test_letter_of_a_store_that_was_put_back_may_be_buried_again() -> None:
+    put_back = (replace(GOOD.rounds[0], fault=replace(FAULT, kind=Kind.PUT_BACK, who=Who.BROKER)),)
+    assert validate(replace(GOOD, buried=(*GOOD.buried, b"noise"), rounds=put_back)) == ()
+    for wrong in (GOOD.buried[1:], (*GOOD.buried, b"ours")):
+        assert broken(replace(GOOD, buried=wrong, rounds=put_back)) == {Promise.BURIED}
+
+
 def test_a_seed_whose_acknowledgement_was_lost_may_be_stored_and_need_not_be() -> None:
     assert validate(crawl(expected=frozenset(URLS[:3]), seeds=frozenset({URLS[0]}))) == ()
     unheard = frozenset({SEED, "http://a:1/never-arrived"})

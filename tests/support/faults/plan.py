@@ -36,6 +36,10 @@ class Kind(StrEnum):
     """Connections stay and carry nothing; what was sent meanwhile arrives afterwards."""
     DELAY = "delay"
     """Everything arrives late, both ways."""
+    PUT_BACK = "put back"
+    """The broker is killed and comes back with its store of some messages before."""
+    FREEZE = "freeze"
+    """SIGSTOP inside a transaction, until others have taken over and for longer than a SQLite file's busy timeout."""
     FILL = "fill"
     """A worker's disk, that of PostgreSQL's tables, a SQLite file, the broker's store or etcd's without room."""
 
@@ -90,7 +94,8 @@ def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
     faults += [(Kind.SLOW, who, None) for who in (Who.WORKER, *ENGINES)]
     faults += [(Kind.STEP, who, None) for who in MEMBERS]
     faults += [(kind, Who.ETCD, None) for kind in (Kind.QUORUM, Kind.EMPTY)]
-    faults += [(kind, Who.BROKER, None) for kind in (Kind.CORRUPT, Kind.REPEAT)]
+    faults += [(kind, Who.BROKER, None) for kind in (Kind.CORRUPT, Kind.REPEAT, Kind.PUT_BACK)]
+    faults += [(Kind.FREEZE, Who.LEADER, None)]
     return [*faults, *((Kind.FILL, who, None) for who in (Who.WORKER, *ENGINES))]
 
 

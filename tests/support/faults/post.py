@@ -44,6 +44,8 @@ class Post:
         """Reports that were published although nobody can read them."""
         self.noise: list[bytes] = []
         """The same of shards."""
+        self.heard = 0
+        """Letters that came by, of whatever kind."""
         self.repeated = 0
         """Letters that were published again."""
         self._endpoint = endpoint
@@ -113,6 +115,7 @@ class Post:
         return client
 
     async def _heard(self, message: Msg) -> None:
+        self.heard += 1
         self._seen.append((message.subject, message.data))
 
     async def _corrupt(self, drawn: random.Random) -> None:

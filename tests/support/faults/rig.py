@@ -2,6 +2,7 @@
 of its health."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -72,6 +73,8 @@ class Rig:
     no_disk: str | None
     """Why there is no disk to fill."""
     went_on_ns: list[int] = field(default_factory=list)
+    quiet: threading.Lock = field(default_factory=threading.Lock)
+    """While it is held, clients write nothing."""
     starts: int = 0
     dials: dict[str, Dials] = field(default_factory=dict)
 

@@ -4,9 +4,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Final, assert_never
 
-from tests.support.faults import engines, quota
+from tests.support.faults import engines, freeze, put_back, quota
 from tests.support.faults.disks import filled
 from tests.support.faults.history import Round
 from tests.support.faults.plan import ENGINES, MEMBERS, Fault, Kind, Who
@@ -26,6 +27,9 @@ def struck(rig: Rig, number: int, fault: Fault, *, then_at_once: bool) -> Round:
     victim = _victim(rig, fault)
     begun_ns = over_ns = time.monotonic_ns()
     whole_ns = None
+    if fault.kind is Kind.FREEZE:
+        stopped_ns, whole_ns = freeze.frozen(rig, victim, partial(_whole, rig, fault=fault, dead=victim))
+        return Round(number, fault, victim, begun_ns, stopped_ns, whole_ns)
     if skipped is None and fault.kind in (Kind.KILL, Kind.RESTART) and fault.who in MEMBERS:
         whole_ns = _bereaved(rig, fault, victim, then_at_once=then_at_once)
     elif skipped is None:
@@ -108,6 +112,8 @@ def _done(rig: Rig, fault: Fault, victim: str) -> int:
             _on_link(rig, fault, victim, fault.engine)
         case Kind.CORRUPT | Kind.REPEAT:
             _on_letters(rig, fault)
+        case Kind.PUT_BACK:
+            put_back.put_back(rig, fault)
         case Kind.FILL if fault.who is Who.BROKER:
             with rig.post.full():
                 time.sleep(fault.hold_s)
@@ -121,6 +127,8 @@ def _done(rig: Rig, fault: Fault, victim: str) -> int:
         case Kind.FILL:
             with filled(rig.cluster.folder / SMALL_DISK):
                 time.sleep(fault.hold_s)
+        case Kind.FREEZE:
+            raise AssertionError("a round of its own")
         case _:
             assert_never(fault.kind)
     return time.monotonic_ns()

@@ -77,6 +77,11 @@ class Traffic:
             case _:
                 self._seeded(crawl, number)
 
+    def step_unless_quiet(self) -> None:
+        """A step, once a fault lets clients write."""
+        with self._rig.quiet:
+            self.step()
+
     def read(self) -> None:
         """One list of crawls."""
         self._ask("reader", "GET", "/v1/crawls")
@@ -198,7 +203,7 @@ def traffic(rig: Rig, web: Web) -> Iterator[Traffic]:
     """Crawls, seeds, verbs and reads for the block; at its end nothing is left paused."""
     made = Traffic(rig, web)
     try:
-        with Background(made.step, STEP_S), Background(made.read, READ_S):
+        with Background(made.step_unless_quiet, STEP_S), Background(made.read, READ_S):
             try:
                 yield made
             finally:
