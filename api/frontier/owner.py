@@ -131,6 +131,9 @@ class Owner:
         if own.settings is not self._settings:  # tuned while it was loaded
             own.tune(self._settings)
         self.ownership = own
+        # No await since the line above: a crawl that was loaded before it did not find this owner.
+        for crawl in own.crawls:
+            own.front.mark_incomplete(crawl.crawl_id)
         self._room.watch(own.leases)
         try:
             async with self._broker.answer(self.partition, granting.answer), Tasks() as loops:
