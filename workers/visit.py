@@ -11,7 +11,7 @@ and what is left is handed back. Deleted, what is in flight is cancelled too, an
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
@@ -209,12 +209,12 @@ class Visit:
         for key, entry in list(self._left.items()):
             await self._with.reporter.room()
             page = Location(entry.url, self._shard.host, key)
-            crawl = await self._judged(key, entry)
-            if crawl is None:
+            asked = await self._asked(key, entry)
+            if asked is None:
                 if key in self._left:
                     return
                 continue
-            answer = await self._fetched(crawl, _request(crawl, entry))
+            crawl, answer = asked
             if self._crawl is None:
                 return
             at_ms = self._asked_at_ms
@@ -229,6 +229,21 @@ class Visit:
                 end = policy_for(answer.status)
             if end.host_base_s is not None:
                 return
+
+    async def _asked(self, key: Fingerprint, entry: ShardUrl) -> tuple[ActiveCrawl, Answer | FetchFailed] | None:
+        """Ask for the URL in its turn. Return None if it was settled without a request, or if the visit is to end.
+
+        A kept connection that the server had closed says nothing about the URL and uses up no attempt: the request is
+        sent once more, on a fresh connection, after the host's delay.
+        """
+        for fresh in (False, True):
+            crawl = await self._judged(key, entry)
+            if crawl is None:
+                return None
+            answer = await self._fetched(crawl, _request(crawl, entry, fresh=fresh))
+            if not (isinstance(answer, FetchFailed) and answer.stale):
+                break
+        return crawl, answer
 
     async def _judged(self, key: Fingerprint, entry: ShardUrl) -> ActiveCrawl | None:
         """The crawl under which the URL may be asked for now; None when it is denied, which settles it, or when the
@@ -291,7 +306,11 @@ class Visit:
     async def _send(self, request: FetchRequest) -> Answer | FetchFailed | None:
         """A request in its turn; None when the visit is to end instead."""
         crawl = await self._turn()
-        return None if crawl is None else await self._fetched(crawl, request)
+        answer = None if crawl is None else await self._fetched(crawl, request)
+        if isinstance(answer, FetchFailed) and answer.stale:
+            crawl = await self._turn()
+            answer = None if crawl is None else await self._fetched(crawl, replace(request, fresh=True))
+        return answer
 
     async def _turn(self) -> ActiveCrawl | None:
         """Wait for the host's rest; the crawl for which a request may then be sent, at once. None when none may."""
@@ -383,7 +402,7 @@ class Visit:
         return f"<Visit {self._shard.host} lease={self._shard.lease} left={len(self._left)}>"
 
 
-def _request(crawl: ActiveCrawl, entry: ShardUrl) -> FetchRequest:
+def _request(crawl: ActiveCrawl, entry: ShardUrl, *, fresh: bool) -> FetchRequest:
     """The request for a URL, conditional where its validators are known."""
     headers = crawl.headers
     if entry.etag is not None:
@@ -391,4 +410,4 @@ def _request(crawl: ActiveCrawl, entry: ShardUrl) -> FetchRequest:
     elif entry.last_modified is not None:
         headers += (("If-Modified-Since", entry.last_modified),)
     fetch = crawl.spec.fetch
-    return FetchRequest(entry.url, headers, limits=crawl.limits, proxy=fetch.proxy, http2=fetch.http2)
+    return FetchRequest(entry.url, headers, limits=crawl.limits, proxy=fetch.proxy, http2=fetch.http2, fresh=fresh)

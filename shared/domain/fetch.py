@@ -43,7 +43,7 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """One HTTP request. Redirects are never followed by the fetcher."""
+    """One HTTP request. Redirects are never followed by the fetcher. `fresh`: no kept connection is used."""
 
     url: str
     headers: tuple[tuple[str, str], ...] = ()
@@ -52,6 +52,7 @@ class FetchRequest:
     limits: FetchLimits = field(default_factory=FetchLimits)
     proxy: str | None = None
     http2: bool = True
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class FetchFailed:
-    """No usable answer. `detail` is one line for people; `sent` tells whether a request may have reached the server."""
+    """No usable answer. `detail` is one line for people; `sent` tells whether a request may have reached the server.
+
+    `stale`: the server had closed the kept connection that was used, so no byte came back. That says nothing about the
+    URL: the request may be sent once more on a fresh connection, after the host's delay.
+    """
 
     url: str
     kind: FailureKind
@@ -112,3 +117,4 @@ class FetchFailed:
     timings: Timings
     ip: str | None = None
     sent: bool = True
+    stale: bool = False

@@ -172,8 +172,29 @@ def test_a_kept_connection_that_the_server_closes_on_reuse_is_a_failure_and_noth
                     assert isinstance(answer, Answer), answer
                 else:
                     assert isinstance(answer, FetchFailed), answer
-                    assert (answer.kind, answer.sent) == (FailureKind.RESET, True)
+                    assert (answer.kind, answer.sent, answer.stale) == (FailureKind.RESET, True, True)
                     assert "kept connection" in answer.detail
+
+    run(main())
+
+
+def test_a_fresh_request_uses_no_kept_connection_and_its_reset_is_the_servers() -> None:
+    connections: list[int] = []
+
+    async def first_only(connection: Connection) -> None:
+        connections.append(len(connections))
+        await connection.request()
+        if len(connections) < 3:
+            await connection.send(page(b"one"))
+            await connection.request()
+
+    async def main() -> None:
+        async with raw_server(first_only) as server, fetcher() as client:
+            for _ in range(2):
+                assert isinstance(await client.fetch(FetchRequest(server.url(), limits=LIMITS, fresh=True)), Answer)
+            answer = await client.fetch(FetchRequest(server.url(), limits=LIMITS, fresh=True))
+            assert isinstance(answer, FetchFailed)
+            assert (answer.kind, answer.stale, len(connections)) == (FailureKind.RESET, False, 3)
 
     run(main())
 

@@ -1,6 +1,7 @@
 """A worker against a real broker and a real web, its owner scripted: what is fetched, and what is said of it."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -296,5 +297,37 @@ def test_a_large_page_is_read_outside_the_loop(
             await owner.ended(await owner.send(site.url("/large"), site.url("/a")))
             assert set(owner.links()) == {site.url("/found"), site.url("/small")}
             assert read_on_loop == [(len(large), False), (len(b"<a href=/small>"), True)]
+
+    run(main())
+
+
+def test_a_kept_connection_that_was_closed_costs_no_page_and_keeps_the_delay(
+    server: BrokerServer, tmp_path: Path
+) -> None:
+    """A healthy server whose idle limit is near the delay: 66 of 160 fetches were reset, 7 of 101 pages failed."""
+    begun: list[float] = []
+    ended: list[float] = []
+
+    async def one_a_connection(connection: Connection) -> None:
+        for answers in (True, False):
+            await connection.request()
+            begun.append(time.monotonic())
+            if answers:
+                await connection.send(page(b"<p>", b"Content-Type: text/html"))
+                ended.append(time.monotonic())
+
+    async def main() -> None:
+        spec = spec_for("http://127.0.0.1/", politeness={"obey_robots": False, "delay_s": 0.1})
+        async with (
+            raw_server(one_a_connection) as site,
+            owner_of(server, tmp_path, spec) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(*(site.url(f"/{n}") for n in range(4)), delay_ms=100)
+            await owner.ended(lease)
+            results = owner.results(lease)
+            assert [result.end for result in results] == [End.ANSWERED] * 4
+            for at in begun[1:]:
+                assert at - max(end for end in ended if end < at) >= 0.1
 
     run(main())

@@ -17,6 +17,7 @@ from workers.fetch.deadlines import Deadlines
 from workers.fetch.egress import EgressRules, parse_address
 from workers.fetch.exchange import Exchange, HandleOptions
 from workers.fetch.head import Target, locate, request_head
+from workers.fetch.kept import KeptConnections
 from workers.fetch.transfers import Transfers
 
 _PROXY: Final = re.compile(r"(https?|socks4a?|socks5h?)://[^/?#\s]+/?", re.IGNORECASE)
@@ -37,7 +38,8 @@ class CurlFetcher:
 
     - At most one request is sent per call. One that goes out on a kept connection which the server is just closing is a
       RESET, and not sent once more at once, as libcurl would (RFC 9110 §9.2.2): the server may have seen it, and the
-      host's delay is the caller's to keep. Methods that are not idempotent always get a fresh connection.
+      host's delay is the caller's to keep (`FetchFailed.stale`). Methods that are not idempotent always get a fresh
+      connection, and so does a request behind a pause as long as that server kept an earlier connection.
     - Connections are kept alive for reuse, at most `max_connections` in all, which is also the number of fetches under
       way at a time; further calls wait, and their limits count from when they start.
     - Limits: `first_byte_s` counts from the start of the fetch and includes connecting. Where `header_bytes` is above
@@ -72,6 +74,7 @@ class CurlFetcher:
         self._transfers = Transfers(max_connections)
         self._deadlines = Deadlines(asyncio.get_running_loop().time)
         self._idle: list[Exchange] = []
+        self._kept = KeptConnections()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -96,11 +99,18 @@ class CurlFetcher:
             if self._closed:
                 raise RuntimeError("fetch on a closed CurlFetcher")
             exchange = self._idle.pop() if plain and self._idle else Exchange(self._options)
+            begun = asyncio.get_running_loop().time()
+            if not request.fresh and self._kept.wants_fresh(target.server, begun):
+                request = replace(request, fresh=True)
             try:
                 exchange.begin(request, target, head)
                 if not plain:
                     exchange.specialise(proxy)
-                return await self._perform(exchange)
+                result = await self._perform(exchange)
+                stale = isinstance(result, FetchFailed) and result.stale
+                ended = asyncio.get_running_loop().time()
+                self._kept.used(target.server, begun, ended, reused=exchange.reused, stale=stale)
+                return result
             finally:
                 exchange.reset()
                 if plain and not self._closed:

@@ -72,6 +72,7 @@ class Exchange:
         "curl",
         "cut",
         "set_connect_s",
+        "set_fresh",
         "set_http2",
         "tried",
     )
@@ -82,6 +83,7 @@ class Exchange:
         self._lines: list[bytes] = []
         self._pieces: list[bytes] = []
         self.set_connect_s = -1.0
+        self.set_fresh = False
         self.set_http2: bool | None = None
         self._resolving = False
         self.curl: Any = pycurl.Curl()
@@ -140,6 +142,9 @@ class Exchange:
         if limits.connect_s != self.set_connect_s:
             curl.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, round(limits.connect_s * 1000)))
             self.set_connect_s = limits.connect_s
+        if request.fresh is not self.set_fresh:
+            curl.setopt(pycurl.FRESH_CONNECT, int(request.fresh))
+            self.set_fresh = request.fresh
         if request.http2 is not self.set_http2:
             version = pycurl.CURL_HTTP_VERSION_2TLS if request.http2 else pycurl.CURL_HTTP_VERSION_1_1
             curl.setopt(pycurl.HTTP_VERSION, version)
@@ -290,7 +295,13 @@ class Exchange:
         curl = self.curl
         sent = kind is not FailureKind.PROXY and bool(curl.getinfo(pycurl.REQUEST_SIZE))
         ip = curl.getinfo(pycurl.PRIMARY_IP) or None
-        return FetchFailed(self._request.url, kind, " ".join(detail.split()), self._timings(), ip, sent)
+        stale = kind is FailureKind.RESET and not self._lines and self.reused
+        return FetchFailed(self._request.url, kind, " ".join(detail.split()), self._timings(), ip, sent, stale)
+
+    @property
+    def reused(self) -> bool:
+        """True if the transfer, now over, began on a kept connection."""
+        return self.cut is Cut.RESENDING or not self.curl.getinfo(pycurl.NUM_CONNECTS)
 
     def _answer(self, head: ResponseHead, truncated: Truncation | None) -> Answer:
         body = b"".join(self._pieces)

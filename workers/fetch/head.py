@@ -43,6 +43,11 @@ class Target:
         return self.authority if has_port else self.authority + _DEFAULT_PORTS[self.scheme]
 
     @property
+    def server(self) -> str:
+        """`scheme://host:port`: what connections are kept to."""
+        return f"{self.scheme}://{self.host_port}"
+
+    @property
     def host(self) -> str:
         return re.sub(r":\d*$", "", self.authority)
 
