@@ -32,6 +32,7 @@ from shared.domain.egress import ETCD_PORT, NATS_PORT, POSTGRES_PORT, engine_end
 from shared.domain.errors import Permanent, Transient, Unusable, single
 from shared.domain.placement import StoreKind
 from shared.domain.software import VERSION
+from shared.domain.spec_rules import refused_pattern
 from shared.domain.tally import CrawlCounts
 from shared.domain.url import public_suffix_snapshot
 from shared.domain.watermarks import Place
@@ -360,11 +361,14 @@ def _sqlite_file(settings: ClusterMasterSettings) -> Path:
 
 def _read_spec(path: Path) -> CrawlSpec:
     try:
-        return decode_spec(path.read_bytes())
+        spec = decode_spec(path.read_bytes())
     except FileNotFoundError:
         raise Unusable(f"{path} is missing: start the crawl with `orb crawl`") from None
     except msgspec.MsgspecError as error:
         raise Unusable(f"{path} is no crawl spec ({error}): start the crawl with `orb crawl`") from error
+    if (refused := refused_pattern(spec.scope, spec.extract)) is not None:
+        raise Unusable(f"{path}: {refused}")
+    return spec
 
 
 def main() -> int:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Final
 
+import structlog
+
 from shared.domain.archive import ArchivedCrawl
 from shared.domain.crawl import CrawlSpec, user_agent
 from shared.domain.fetch import FetchLimits
@@ -19,6 +21,8 @@ from workers.extract.applying import PageRules
 from workers.fetch.egress import EgressRules
 from workers.fetch.ruled import Fetchers
 from workers.outlinks import KnownLinks, OutlinkResolver
+
+log = structlog.get_logger(__name__)
 
 _ACCEPT: Final = ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
 _KEPT: Final = 256
@@ -74,7 +78,8 @@ class Crawls:
         published = self._specs.latest(crawl.crawl_id)
         if published is None or (published.revision < crawl.revision and not published.gone):
             return crawl
-        if (published.revision, published.gone, published.paused) == (crawl.revision, False, crawl.paused):
+        paused = published.paused or crawl.scope.problem is not None
+        if (published.revision, published.gone, paused) == (crawl.revision, False, crawl.paused):
             return crawl
         return self._as_published(published)
 
@@ -92,8 +97,8 @@ class Crawls:
             known = self._active[crawl_id] = self._compiled(published)
             while len(self._active) > _KEPT:
                 self._active.popitem(last=False)
-        elif known.paused != published.paused:
-            known = self._active[crawl_id] = replace(known, paused=published.paused)
+        elif known.paused != (paused := published.paused or known.scope.problem is not None):
+            known = self._active[crawl_id] = replace(known, paused=paused)
         self._active.move_to_end(crawl_id)
         return known
 
@@ -110,6 +115,8 @@ class Crawls:
         agent = user_agent(spec, VERSION)
         token = product_token(agent)
         scope = CompiledScope(spec)
+        if scope.problem is not None:
+            log.error("crawl.pattern_refused", crawl=crawl_id, revision=revision, reason=scope.problem)
         return ActiveCrawl(
             crawl_id=crawl_id,
             revision=revision,
@@ -117,7 +124,7 @@ class Crawls:
             spec=spec,
             scope=scope,
             outlinks=OutlinkResolver(crawl_id, revision, scope, spec.extract, self._known),
-            rules=PageRules(spec.extract.items, spec.extract.item_limits()),
+            rules=PageRules(() if scope.problem else spec.extract.items, spec.extract.item_limits()),
             token=token,
             product=token.lower(),
             headers=_headers(spec, agent),
@@ -130,7 +137,8 @@ class Crawls:
                 user_agent=agent,
                 segment_bytes=spec.output.warc_segment_bytes,
             ),
-            paused=published.paused,
+            # Its URLs cannot be judged, so none is fetched: what a visit has of it goes back to the queue.
+            paused=published.paused or scope.problem is not None,
         )
 
     def __repr__(self) -> str:

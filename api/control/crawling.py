@@ -21,6 +21,7 @@ from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import CrawlRow
+from shared.domain.spec_rules import refused_pattern
 from shared.ports.store import Store
 
 log = structlog.get_logger("orb.control")
@@ -104,6 +105,7 @@ class Crawling:
             state=row.state,
             allowance=Allowance(budget.max_pages, budget.max_bytes, {}),
             dispatching=False,
+            refused=_refused(row, spec),
         )
         self._crawls.put(crawl)
         for partition, part in (await self._store.counters_by_partition(row.crawl_id)).items():
@@ -132,7 +134,17 @@ class Crawling:
                 owner.ownership.front.mark_incomplete(crawl_id)
 
     def _may_dispatch(self, crawl: ActiveCrawl, row: CrawlRow) -> bool:
-        return row.state is not CrawlState.PAUSED and not time_is_up(crawl.spec.budget, row.active_ms)
+        if crawl.refused is not None or row.state is CrawlState.PAUSED:
+            return False
+        return not time_is_up(crawl.spec.budget, row.active_ms)
+
+
+def _refused(row: CrawlRow, spec: CrawlSpec) -> str | None:
+    """Return why nothing of the crawl can be sent out by its spec, and log it; None if it can."""
+    reason = refused_pattern(spec.scope, spec.extract)
+    if reason is not None:
+        log.error("crawl.pattern_refused", crawl=row.crawl_id, name=row.name, revision=row.revision, reason=reason)
+    return reason
 
 
 def time_is_up(budget: Budget, active_ms: int) -> bool:
@@ -146,5 +158,5 @@ def running(rows: Sequence[CrawlRow]) -> list[CrawlRow]:
 
 
 def _renew(crawl: ActiveCrawl, row: CrawlRow, spec: CrawlSpec) -> None:
-    crawl.name, crawl.revision, crawl.spec = row.name, row.revision, spec
+    crawl.name, crawl.revision, crawl.spec, crawl.refused = row.name, row.revision, spec, _refused(row, spec)
     crawl.allowance.max_pages, crawl.allowance.max_bytes = spec.budget.max_pages, spec.budget.max_bytes

@@ -19,7 +19,8 @@ log = structlog.get_logger("orb.frontier")
 
 @dataclass(slots=True)
 class ActiveCrawl:
-    """A crawl that may be worked on. `dispatching` is false while it is paused, ends or has spent its time."""
+    """A crawl that may be worked on. `dispatching` is false while it is paused, ends or has spent its time, and while
+    its spec is `refused`: why workers cannot judge its URLs, None if they can."""
 
     crawl_id: CrawlId
     name: str
@@ -28,6 +29,7 @@ class ActiveCrawl:
     state: CrawlState
     allowance: Allowance
     dispatching: bool = True
+    refused: str | None = None
 
     def delay_s(self, facts: HostFacts) -> float:
         """A host's delay for this crawl: the longest of what the spec, robots.txt, latency and the operator ask."""

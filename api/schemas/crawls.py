@@ -10,13 +10,14 @@ from pydantic import ConfigDict, Field, PlainValidator, StringConstraints, WithJ
 from api.control.plane import ControlPlane
 from api.control.roster import Roster
 from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
-from shared.domain.crawl import LABEL, LABEL_WORDS, CrawlSpec
+from shared.domain.crawl import LABEL, LABEL_WORDS, CrawlSpec, Extract, Scope
 from shared.domain.crawl_state import legal
 from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision
 from shared.domain.egress import closed_networks
 from shared.domain.frontier import CrawlState
 from shared.domain.spec_diff import Difference
 from shared.domain.spec_parse import parse_spec
+from shared.domain.spec_rules import refused_pattern
 from shared.ports.clock import Clock
 
 NAME: Final = LABEL
@@ -75,9 +76,11 @@ class _Allowing(msgspec.Struct, frozen=True):
 
 
 class _Needs(msgspec.Struct, frozen=True):
-    """The part of a stored spec that concerns workers: their pool, and networks that they must open."""
+    """The part of a stored spec that concerns workers: their pool, networks that they must open, and patterns."""
 
     pool: str = "default"
+    scope: Scope = Scope()
+    extract: Extract = Extract()
     egress: _Allowing = _Allowing()
 
 
@@ -124,8 +127,8 @@ class Crawl(Model):
     state: CrawlState
     finished_reason: str | None = Field(description="`complete`, the budget that ended it, or `cancelled`.")
     held: str | None = Field(
-        description="Why nothing of it is sent out now although it runs: a disk or memory that is nearly full. It goes "
-        "on by itself when there is room."
+        description="Why nothing of it is sent out now although it runs. If a disk or memory is nearly full, it goes "
+        "on by itself when there is room. If this version refuses a pattern of its spec, it needs a new spec."
     )
     legal: list[str] = Field(description="The verbs that are legal now.")
     labels: dict[str, str]
@@ -205,14 +208,18 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a crawl needs of workers: the pool that fetches for it, and the networks that its spec opens."""
+    """What a crawl needs of workers: the pool that fetches for it, and the networks that its spec opens. `refused`:
+    why they cannot use a pattern of it, None if they can."""
 
     pool: str
     allow: tuple[str, ...]
+    refused: str | None
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
         """Return what a crawl in `state` has of that now."""
-        held = around.roster.held(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
+        held = None
+        if state in _AT_WORK:
+            held = self.refused or around.roster.held(self.pool, around.clock.elapsed())
         return Seen(held, self.warnings(around) if self.allow else ())
 
     def warnings(self, around: Surroundings) -> tuple[str, ...]:
@@ -233,7 +240,7 @@ class Seen:
 def needs_of(spec: str) -> Needs:
     """Return what a stored spec needs of workers."""
     read = _needs.decode(spec)
-    return Needs(read.pool, read.egress.allow)
+    return Needs(read.pool, read.egress.allow, refused_pattern(read.scope, read.extract))
 
 
 def crawl_body(crawl: DeclaredCrawl, around: Surroundings) -> Crawl:

@@ -66,7 +66,7 @@ class Traps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be fetched. `include` and `exclude` are Python regular expressions searched in the canonical URL.
+    """What may be fetched. `include` and `exclude` are regular expressions (RE2 syntax) searched in the canonical URL.
 
     With `include` set, an outlink must match one of them; `exclude` wins over everything and holds for seeds too.
     """

@@ -30,8 +30,8 @@ class ItemField(msgspec.Struct, frozen=True, kw_only=True):
     `css` is searched within the item's element, and in the whole page where the rule has no `each`. `meta` is the
     content of a `meta` element with that name or property. `path` leads into the JSON-LD object of the rule, keys
     separated by dots. `take` says what of the element: its text (white space collapsed), its HTML, its link (href or
-    src, made absolute), or `attr:NAME`. `match` is a Python regular expression: its first group, or all of it, is the
-    value. `all`: a list of every value instead of the first. `required`: without a value there is no item.
+    src, made absolute), or `attr:NAME`. `match` is a regular expression (RE2 syntax): its first group, or all of it, is
+    the value. `all`: a list of every value instead of the first. `required`: without a value there is no item.
     """
 
     css: Selector | None = None
@@ -46,7 +46,7 @@ class ItemField(msgspec.Struct, frozen=True, kw_only=True):
 class ItemRule(msgspec.Struct, frozen=True, kw_only=True):
     """What one kind of item is made of.
 
-    `when` is a Python regular expression searched in the page's canonical URL; None: every page. An item is each
+    `when` is a regular expression (RE2 syntax) searched in the page's canonical URL; None: every page. An item is each
     element that `each` selects, or each JSON-LD object whose `@type` is `json_ld`, or with neither the page itself.
     `key` names the field whose value tells the items of a page apart; None: their order does.
     """

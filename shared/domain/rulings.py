@@ -17,6 +17,7 @@ from shared.domain.politeness import host_delay
 from shared.domain.robots import TOO_COSTLY, AllowAll, RobotsRecord, Rules, Unreachable, policy_of, product_token
 from shared.domain.scope import CompiledScope
 from shared.domain.software import VERSION
+from shared.domain.spec_rules import refused_pattern
 from shared.domain.url import Location, host_of
 from shared.domain.views import HostView, UrlView
 
@@ -56,7 +57,7 @@ def rulings(
         found.append(_state(view, now_ms))
     found += [
         _robots(location.url, spec, around.robots, now_ms),
-        _crawl(around.standing),
+        _crawl(spec, around.standing),
         _budget(spec, around),
         _pool(spec.pool, around.workers),
         _room(around.held),
@@ -145,8 +146,10 @@ def _robots(url: str, spec: CrawlSpec, record: RobotsRecord | None, now_ms: int)
             assert_never(never)
 
 
-def _crawl(standing: Standing) -> Ruling:
+def _crawl(spec: CrawlSpec, standing: Standing) -> Ruling:
     held = HELD.get(standing.state)
+    if held is None and (refused := refused_pattern(spec.scope, spec.extract)) is not None:
+        return Ruling("crawl", False, f"nothing is sent out before the crawl has another spec: {refused}")
     if held is None:
         return Ruling("crawl", True, f"the crawl is {standing.state}")
     ended = f" ({standing.reason})" if standing.reason else ""

@@ -7,7 +7,6 @@ registrable domain (example.org -> www.example.org) is in scope (in mode prefix,
 `include` nor the traps are asked. Mode prefix knows the seeds of the spec only.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +14,8 @@ from functools import lru_cache
 from typing import Final, assert_never
 
 from shared.domain.crawl import CrawlSpec, ScopeMode
+from shared.domain.patterns import PatternRefused, Patterns
+from shared.domain.spec_rules import refused_pattern
 from shared.domain.traps import trap
 from shared.domain.url import host_of, registrable_domain, scheme_of
 
@@ -59,11 +60,16 @@ class Verdict:
 
 
 class CompiledScope:
-    """A spec's scope, ready to judge. Pure: the same question has the same answer for the life of the spec."""
+    """A spec's scope, ready to judge. Pure: the same question has the same answer for the life of the spec.
+
+    `problem` says why a pattern of a stored spec cannot be used, None for every spec that `parse_spec` made. With a
+    problem, `judge` raises PatternRefused, and `explain` tells the problem.
+    """
 
     def __init__(self, spec: CrawlSpec) -> None:
         self._scope = scope = spec.scope
         self.max_url_length: Final = scope.max_url_length
+        self.problem: Final = refused_pattern(scope, spec.extract)
         self._place_rule: Final = {
             ScopeMode.HOST: ExclusionReason.HOST,
             ScopeMode.DOMAIN: ExclusionReason.DOMAIN,
@@ -73,8 +79,8 @@ class CompiledScope:
         self._max_depth: Final = 1 << 62 if scope.max_depth is None else scope.max_depth
         self._by_host: Final = scope.mode is ScopeMode.HOST or scope.mode is ScopeMode.DOMAIN
         self._any: Final = scope.mode is ScopeMode.ANY
-        self._include: Final = tuple(re.compile(pattern) for pattern in scope.include)
-        self._exclude: Final = tuple(re.compile(pattern) for pattern in scope.exclude)
+        self._include: Final = Patterns(scope.include if self.problem is None else ())
+        self._exclude: Final = Patterns(scope.exclude if self.problem is None else ())
         self._prefixes: Final = _prefixes(spec) if scope.mode is ScopeMode.PREFIX else {}
         self._all_prefixes: Final = tuple({prefix for paths in self._prefixes.values() for prefix in paths})
         self._alone: Final = lru_cache(_CACHE)(self._judge_alone)
@@ -164,6 +170,8 @@ class CompiledScope:
         return Rule(ExclusionReason.PREFIX, f"not below {' or '.join(paths[:3])}")
 
     def _judge_alone(self, url: str, seed_like: bool) -> Rule | None:
+        if self.problem is not None:
+            raise PatternRefused(self.problem)
         for name, why in self._alone_rules(url, seed_like):
             if why is not None:
                 return Rule(name, why)
@@ -176,10 +184,10 @@ class CompiledScope:
         yield ExclusionReason.SCHEME, None if scheme in scope.schemes else f"scheme {scheme} is not crawled"
         over = len(url) > scope.max_url_length
         yield ExclusionReason.LENGTH, f"{len(url)} characters, limit {scope.max_url_length}" if over else None
-        hit = next((pattern.pattern for pattern in self._exclude if pattern.search(url)), None)
-        yield ExclusionReason.EXCLUDE, None if hit is None else f"matches {hit!r}"
+        hit = self._exclude.first(url)
+        yield ExclusionReason.EXCLUDE, self.problem if hit is None else f"matches {hit!r}"
         if not seed_like:
-            missing = bool(self._include) and not any(pattern.search(url) for pattern in self._include)
+            missing = bool(self._include) and self._include.first(url) is None
             yield ExclusionReason.INCLUDE, "matches none of the include patterns" if missing else None
             yield ExclusionReason.TRAP, trap(url, scope.traps)
 

@@ -11,9 +11,11 @@ import msgspec
 from shared.domain.crawl import CrawlSpec, Egress, Extract, Fetch, Politeness, Retry, Scope, Seed
 from shared.domain.egress import network_problem
 from shared.domain.item_rules import ItemField, ItemRule
-from shared.domain.patterns import pattern_problem
+from shared.domain.patterns import pattern_problem, size_problem
 from shared.domain.selectors import selector_problem
 from shared.domain.url import canonicalize, scheme_of, with_scheme
+
+_SYNTAX: Final = "patterns have the syntax of RE2, see docs/crawls.md"
 
 PROXY_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
 
@@ -79,11 +81,54 @@ def _seed(seed: Seed) -> Iterator[Problem]:
         yield Problem("url", f"{seed.url!r} is not an http or https URL that can be fetched")
 
 
+def refused_pattern(scope: Scope, extract: Extract) -> str | None:
+    """Return why a pattern of a spec's sections cannot be used, with its place, or None.
+
+    `parse_spec` refuses such a spec. A stored one may be of an earlier version, which had another syntax of patterns.
+    """
+    for problem in _scope(scope):
+        return f"scope.{problem}"
+    for problem in _when_sizes(extract):
+        return f"extract.{problem}"
+    for index, rule in enumerate(extract.items):
+        for problem in _rule_patterns(rule):
+            return f"extract.items[{index}].{problem}"
+    return None
+
+
 def _scope(scope: Scope) -> Iterator[Problem]:
     for name in ("include", "exclude"):
-        for index, pattern in enumerate(getattr(scope, name)):
-            if problem := pattern_problem(pattern):
-                yield Problem(f"{name}[{index}]", f"{pattern!r} {problem}", "patterns are Python regular expressions")
+        patterns: tuple[str, ...] = getattr(scope, name)
+        refused = [_pattern(f"{name}[{index}]", pattern) for index, pattern in enumerate(patterns)]
+        problems = [problem for problem in refused if problem is not None]
+        yield from problems
+        if not problems and (problem := size_problem(patterns)):
+            yield Problem(name, f"its patterns {problem}", "shorten their repetitions, or drop some")
+
+
+def _pattern(path: str, pattern: str, *, unicode: bool = False) -> Problem | None:
+    problem = pattern_problem(pattern, unicode=unicode)
+    return None if problem is None else Problem(path, f"{pattern!r} {problem}", _SYNTAX)
+
+
+def _when_sizes(extract: Extract) -> Iterator[Problem]:
+    patterns = [rule.when for rule in extract.items if rule.when is not None and pattern_problem(rule.when) is None]
+    if problem := size_problem(patterns):
+        yield Problem("items", f"the patterns of when {problem}", "shorten their repetitions, or drop some")
+
+
+def _rule_patterns(rule: ItemRule) -> Iterator[Problem]:
+    """Yield the problems of a rule's patterns."""
+    if rule.when is not None and (problem := _pattern("when", rule.when)):
+        yield problem
+    for name, field in rule.fields.items():
+        for problem in _match(field):
+            yield Problem(f"fields.{name}.{problem.path}", problem.message, problem.hint)
+
+
+def _match(field: ItemField) -> Iterator[Problem]:
+    if field.match is not None and (problem := _pattern("match", field.match, unicode=True)):
+        yield problem
 
 
 def _politeness(politeness: Politeness) -> Iterator[Problem]:
@@ -125,9 +170,6 @@ def _is_proxy(url: str) -> bool:
         return False
 
 
-_EXPRESSIONS: Final = "it is a Python regular expression"
-
-
 def _extract(extract: Extract) -> Iterator[Problem]:
     seen: set[str] = set()
     for index, rule in enumerate(extract.items):
@@ -136,11 +178,12 @@ def _extract(extract: Extract) -> Iterator[Problem]:
         seen.add(rule.name)
     if extract.max_item_bytes > extract.max_page_bytes:
         yield Problem("max_item_bytes", f"is more than max_page_bytes, which is {extract.max_page_bytes}")
+    yield from _when_sizes(extract)
 
 
 def _item_rule(rule: ItemRule) -> Iterator[Problem]:
-    if rule.when is not None and (problem := pattern_problem(rule.when)):
-        yield Problem("when", f"{rule.when!r} {problem}", _EXPRESSIONS)
+    if rule.when is not None and (refused := _pattern("when", rule.when)):
+        yield refused
     if rule.each is not None and (problem := selector_problem(rule.each)):
         yield Problem("each", problem)
     if rule.each is not None and rule.json_ld is not None:
@@ -167,8 +210,7 @@ def _item_field(field: ItemField) -> Iterator[Problem]:
         yield Problem("take", "says what to take of an element, which only css finds")
     if field.path is not None and not all(field.path.split(".")):
         yield Problem("path", f"{field.path!r} has an empty key", "write keys as offers.price")
-    if field.match is not None and (problem := pattern_problem(field.match)):
-        yield Problem("match", f"{field.match!r} {problem}", _EXPRESSIONS)
+    yield from _match(field)
 
 
 def _egress(egress: Egress) -> Iterator[Problem]:

@@ -64,6 +64,7 @@ HOMES = {
     "asyncpg": ("shared/adapters/sql/",),
     "psycopg": ("shared/adapters/sql/",),
     "pycurl": ("workers/fetch/",),
+    "re2": ("shared/domain/patterns.py",),
     "httpx": ("api/", "cli/"),
     "fastapi": ("api/",),
     "starlette": ("api/",),

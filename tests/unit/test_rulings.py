@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shared.domain.crawl import CrawlSpec, Scope, Seed
 from shared.domain.crawl_state import CANCELLED, Standing
 from shared.domain.explain import why
 from shared.domain.failure import HOST_UNREACHABLE
@@ -152,3 +153,13 @@ def test_one_that_was_kept_out_is_judged_again_and_one_in_another_spelling_is_na
     assert "the same URL as http://b.test/x" in unseen["canonical"].detail
     assert held_by(unseen) == ["other_host"]
     assert "delay" not in unseen, "nothing is known of the host"
+
+
+def test_pattern_that_this_version_refuses_is_what_holds_a_url_up() -> None:
+    """An earlier version stored the spec: explaining it must neither fail nor judge by half of its rules."""
+    spec = CrawlSpec(seeds=(Seed(url="http://a.test/"),), scope=Scope(include=("(?!b)",)))
+    for known in (view(UrlState.QUEUED), view(UrlState.EXCLUDED, reason="depth"), None):
+        found = rulings("http://a.test/x", at("http://a.test/x"), known, spec, AROUND, NOW_MS)
+        refused = [ruling for ruling in found if not ruling.allowed]
+        assert refused
+        assert "scope.include[0]: '(?!b)'" in " ".join(ruling.detail for ruling in refused)

@@ -7,7 +7,7 @@ from typing import cast
 
 from api.control.roster import Roster
 from api.shown import KEPT, LARGEST, ShownCrawls
-from shared.domain.crawl import CrawlSpec, Egress, Seed, encode_spec
+from shared.domain.crawl import CrawlSpec, Egress, Scope, Seed, encode_spec
 from shared.domain.declared import DeclaredCrawl, Stamp
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
@@ -102,3 +102,13 @@ def test_crawl_warns_of_networks_until_the_workers_open_them() -> None:
     )  # fmt: skip
     assert [count for count, _ in (nobody, closed, some, opened)] == [0, 1, 1, 0]
     assert len({tag for _, tag in (closed, some, opened)}) == 3
+
+
+def test_crawl_with_a_refused_pattern_is_held_with_the_reason() -> None:
+    """An earlier version stored it; the roster knows of no want of room."""
+    answers, shelf = ShownCrawls(), Shelf()
+    spec = CrawlSpec(name="docs", seeds=(Seed(url="https://example.org/"),), scope=Scope(exclude=("(?!a)",)))
+    shelf.kept = replace(shelf.kept, spec=encode_spec(spec).decode())
+    assert "scope.exclude[0]: '(?!a)' is not a regular expression" in str(shown(answers, shelf, Roster())[0]["held"])
+    shelf.kept = replace(shelf.kept, state=CrawlState.PAUSED)
+    assert shown(answers, shelf, Roster())[0]["held"] is None

@@ -1,12 +1,12 @@
 """Which rules of a crawl a page comes under, worked out once per revision; and what is taken from an answer by them."""
 
-import re
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urljoin
 
 from shared.domain.ids import CrawlId, Fingerprint
 from shared.domain.item_rules import ItemLimits, ItemRule
+from shared.domain.patterns import Patterns
 from workers.extract.extractor import Extractor
 from workers.extract.rules import Extraction, Page
 
@@ -14,10 +14,12 @@ from workers.extract.rules import Extraction, Page
 class PageRules:
     """The rules of one crawl, at one revision of its spec."""
 
-    __slots__ = ("_limits", "_rules")
+    __slots__ = ("_limits", "_rules", "_when")
 
     def __init__(self, rules: Sequence[ItemRule], limits: ItemLimits) -> None:
-        self._rules: Final = [(None if rule.when is None else re.compile(rule.when), rule) for rule in rules]
+        self._rules: Final = tuple(rules)
+        # Every page comes under a rule without `when`: the empty pattern matches everything.
+        self._when: Final = Patterns([rule.when or "" for rule in rules])
         self._limits: Final = limits
 
     def __repr__(self) -> str:
@@ -25,9 +27,7 @@ class PageRules:
 
     def of(self, url: str) -> tuple[ItemRule, ...]:
         """Those that the page of a canonical URL comes under."""
-        if not self._rules:
-            return ()
-        return tuple([rule for when, rule in self._rules if when is None or when.search(url)])
+        return tuple([self._rules[at] for at in self._when.matching(url)])
 
     async def taken(
         self, extractor: Extractor, crawl_id: CrawlId, url: str, fingerprint: Fingerprint, html: "Html"

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urljoin
 
@@ -13,6 +12,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from shared.domain.ids import CrawlId, Fingerprint
 from shared.domain.item_rules import ATTRIBUTE, ItemField, ItemLimits, ItemRule, Refusal, item_id
+from shared.domain.patterns import value_in
 
 Value = str | int | float | bool | None
 
@@ -171,17 +171,9 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-@lru_cache(256)
-def _compiled(expression: str) -> "re.Pattern[str]":
-    return re.compile(expression)
-
-
 def _matched(expression: str, value: Value) -> Value:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    found = _compiled(expression).search(text)
-    if found is None:
-        return None
-    return found[1] if found.re.groups else found[0]
+    return value_in(expression, text)
 
 
 # --- JSON-LD ----------------------------------------------------------------------------------------------------------
