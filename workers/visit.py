@@ -236,14 +236,15 @@ class Visit:
         A kept connection that the server had closed says nothing about the URL and uses up no attempt: the request is
         sent once more, on a fresh connection, after the host's delay.
         """
-        for fresh in (False, True):
+        fresh = False
+        while True:
             crawl = await self._judged(key, entry)
             if crawl is None:
                 return None
             answer = await self._fetched(crawl, _request(crawl, entry, fresh=fresh))
-            if not (isinstance(answer, FetchFailed) and answer.stale):
-                break
-        return crawl, answer
+            if fresh or not (isinstance(answer, FetchFailed) and answer.stale):
+                return crawl, answer
+            fresh = True
 
     async def _judged(self, key: Fingerprint, entry: ShardUrl) -> ActiveCrawl | None:
         """The crawl under which the URL may be asked for now; None when it is denied, which settles it, or when the
