@@ -4,13 +4,16 @@ One writes it, the leader: items are of no partition, a single reader needs no m
 without a leader loses nothing, for the stream keeps them. The position is moved in the transaction that writes the
 rows, which begins with a fence of its own (`ItemFence`), so a deposed leader writes nothing.
 
+An item counts with the accepted outcome of its page, which comes shortly after it: a batch that is not full waits for
+that. Items whose outcome is not applied by then wait in the table (`ItemTable.settle`).
+
 What the stream gave up before it was read (`items_age_s`, `items_bytes`) is missing in the table; that is told and
 counted. A message that can never be applied becomes a dead letter and stalls nothing. What a full disk refuses is tried
 again where it stands; the fence is in every try.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -33,6 +36,9 @@ MOST: Final = 200
 """Messages that one transaction applies; they are bounded in bytes, too (StreamSettings.read_bytes)."""
 
 _READ_S: Final = 1.0
+_OUTCOME_S: Final = 0.25
+"""How long after its items the outcome of a page is usually applied."""
+
 _AGAIN_S: Final = 0.5
 _EVIDENCE_CHARS: Final = 2_000
 _EVERY: Final = Partition(0)
@@ -84,6 +90,7 @@ class ItemWriter:
             reached = (
                 awaited.sequence == 0 or (await self._broker.items_state()).created_ns != awaited.stream_created_ns
             )
+        reached = reached and not await self._table.waiting(crawl_id)
         if reached:
             self._awaited.pop(crawl_id, None)  # somebody else who asked meanwhile may have been told first
         return reached
@@ -98,10 +105,13 @@ class ItemWriter:
             while term() == serving:
                 messages = await reader.read(MOST, _READ_S)
                 if messages:
+                    if len(messages) < MOST:
+                        await asyncio.sleep(_OUTCOME_S)
                     self._look_for_gap(messages[0].sequence)
                     await self._apply(messages)
                 else:
                     await self._pass_what_is_gone()
+                await until_there_is_room(self._settle)
         finally:
             await reader.close()
 
@@ -168,8 +178,32 @@ class ItemWriter:
     ) -> None:
         assert self._fence is not None, "nothing is written before the table is claimed"
         stored = await self._table.apply(self._fence, position, messages, letters)
-        self._fence = ItemFence(self._fence.term, self._fence.version + 1)
         self._position = position
+        self._stored(stored)
+
+    async def _settle(self) -> None:
+        """Store the items whose outcome came behind them, and drop those whose outcome cannot come any more."""
+        assert self._fence is not None, "nothing is written before the table is claimed"
+        most, evidence = MOST, None
+        while True:
+            try:
+                stored = await self._table.settle(self._fence, self._position, most, evidence)
+            except Permanent as error:
+                if evidence is not None:
+                    raise
+                most, evidence = 1, None if most > 1 else str(error)[:_EVIDENCE_CHARS]
+                continue
+            if stored is None:
+                return
+            if evidence is not None:
+                log.error("items.buried", error=evidence)
+                self._tally.dead_letters["items"] += 1
+            self._stored(stored)
+            most, evidence = MOST, None
+
+    def _stored(self, stored: Mapping[CrawlId, int]) -> None:
+        assert self._fence is not None
+        self._fence = ItemFence(self._fence.term, self._fence.version + 1)
         self._tally.items_stored += sum(stored.values())
 
 

@@ -24,7 +24,22 @@ class ItemTable(Protocol):
     ) -> Mapping[CrawlId, int]:
         """Put the messages' items in place of what the table has of their pages, where they are of a later fetch or
         the same, keep the letters and move the position. Items stored, by crawl; those of crawls that are not there, or
-        deleted, are not."""
+        deleted, are not.
+
+        Only items of a fetch whose outcome was accepted are stored. Those whose outcome may still come wait for
+        `settle`; all others are dropped."""
+        ...
+
+    async def settle(
+        self, fence: ItemFence, position: ItemPosition, most: int, evidence: str | None = None
+    ) -> Mapping[CrawlId, int] | None:
+        """Store or drop up to `most` pages that wait and whose outcome came, or cannot come any more. Items stored, by
+        crawl; None where no page is decided, and nothing was written. With `evidence` these pages can never be stored:
+        they become dead letters instead."""
+        ...
+
+    async def waiting(self, crawl_id: CrawlId) -> bool:
+        """Return True while items of the crawl wait for the outcome of their page."""
         ...
 
     async def position(self) -> ItemPosition: ...

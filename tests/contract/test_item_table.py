@@ -23,6 +23,7 @@ from shared.domain.items import (
     StoredItem,
     TakenItem,
 )
+from tests.support.stored_fetches import ended, fetched, leased
 from tests.support.tables import NOW_MS, Tables
 
 NewTables = Callable[[], AbstractAsyncContextManager[Tables]]
@@ -42,7 +43,8 @@ class Written:
     def __init__(self, tables: Tables) -> None:
         assert isinstance(tables.store, SqlStore)
         self.tables = tables
-        self.table = SqlItems(tables.store.executor)
+        self.run = tables.store.executor
+        self.table = SqlItems(self.run)
         self.catalog = SqlCatalog(tables.store.executor)
         self.fence = ItemFence(Term(0), 0)
         self.sequence = 0
@@ -52,12 +54,28 @@ class Written:
         self.sequence = position.sequence
         return position
 
-    async def put(self, *pages: PageItems, crawl_id: CrawlId | None = None, letters: int = 0) -> int:
-        """Apply them as the next message; items stored."""
+    async def put(
+        self, *pages: PageItems, crawl_id: CrawlId | None = None, letters: int = 0, accepted: bool = True
+    ) -> int:
+        """Apply them as the next message; items stored. `accepted`: their outcomes are applied before."""
+        for each in sorted(pages, key=lambda page: page.version) if accepted else ():
+            await self.accept(each, crawl_id)
         self.sequence += 1
         kept = [ItemLetter(NOW_MS, "cannot be read", b"\xc1")] * letters
         message = CrawlItems(crawl_id or self.tables.crawl_id, pages)
         stored = await self.table.apply(self.fence, ItemPosition(77, self.sequence), [message], kept)
+        self.fence = ItemFence(self.fence.term, self.fence.version + 1)
+        return sum(stored.values())
+
+    async def accept(self, page: PageItems, crawl_id: CrawlId | None = None, *, brings_page: bool = True) -> None:
+        """Apply the outcome of a fetch, as its owner does; its lease goes on."""
+        await fetched(self.run, crawl_id or self.tables.crawl_id, page, brings_page=brings_page)
+
+    async def settle(self) -> int | None:
+        """Settle what waits; items stored, None where nothing was decided."""
+        stored = await self.table.settle(self.fence, ItemPosition(77, self.sequence), 100)
+        if stored is None:
+            return None
         self.fence = ItemFence(self.fence.term, self.fence.version + 1)
         return sum(stored.values())
 
@@ -114,6 +132,68 @@ def test_of_several_fetches_in_one_transaction_the_latest_holds(on_items: OnItem
     async def story(w: Written) -> None:
         await w.put(page(1, "old", lease=3), page(1, "new", lease=5), page(1, "older", lease=2))
         assert await w.names() == ['{"name":"new","l":5}']
+
+    on_items(story)
+
+
+def test_items_wait_for_the_outcome_of_their_page(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.put(page(1, "old", lease=3))
+        await leased(w.run, w.tables.crawl_id, 5)
+        assert await w.put(page(1, "new", lease=5), page(2, "other", lease=5), accepted=False) == 0
+        assert await w.settle() is None
+        assert await w.table.waiting(w.tables.crawl_id)
+        assert await w.names() == ['{"name":"old","l":3}'], "what counts stays until the later fetch does"
+        await w.accept(page(1, lease=5))
+        assert await w.settle() == 1
+        assert await w.names() == ['{"name":"new","l":5}']
+        await w.accept(page(2, lease=5))
+        await ended(w.run, 5)
+        assert await w.settle() == 1
+        assert await w.settle() is None
+        assert not await w.table.waiting(w.tables.crawl_id)
+        assert await w.names() == ['{"name":"new","l":5}', '{"name":"other","l":5}']
+
+    on_items(story)
+
+
+def test_items_of_a_fetch_that_was_never_accepted_are_dropped(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.put(page(1, "old", lease=3))
+        assert await w.put(page(1, "gone", lease=4), accepted=False) == 0, "its lease is over already"
+        assert not await w.table.waiting(w.tables.crawl_id)
+        await leased(w.run, w.tables.crawl_id, 5)
+        await w.put(page(1, "cancelled", lease=5), page(2, "cancelled", lease=5), accepted=False)
+        await ended(w.run, 5)
+        assert await w.settle() == 0
+        assert not await w.table.waiting(w.tables.crawl_id)
+        assert await w.names() == ['{"name":"old","l":3}']
+        assert w.tables.value("SELECT count(*) FROM dead_letters") == 0
+
+    on_items(story)
+
+
+def test_items_of_a_page_count_when_a_later_fetch_brought_none(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.accept(page(1, lease=3))
+        await w.accept(page(1, lease=4), brings_page=False)
+        assert await w.put(page(1, "a", lease=3), accepted=False) == 1
+        assert await w.put(page(1, "error", lease=4), accepted=False) == 0
+        assert await w.names() == ['{"name":"a","l":3}']
+
+    on_items(story)
+
+
+def test_waiting_items_that_cannot_be_stored_become_a_letter(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await leased(w.run, w.tables.crawl_id, 5)
+        await w.put(page(1, "a", lease=5), page(2, "b", lease=5), accepted=False)
+        await ended(w.run, 5)
+        for left in (1, 0):
+            assert await w.table.settle(w.fence, ItemPosition(77, w.sequence), 1, "cannot be stored") == {}
+            w.fence = ItemFence(w.fence.term, w.fence.version + 1)
+            assert w.tables.value("SELECT count(*) FROM item_drafts") == left
+        assert w.tables.rows("SELECT evidence FROM dead_letters") == [("cannot be stored",)] * 2
 
     on_items(story)
 

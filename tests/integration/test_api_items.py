@@ -20,6 +20,7 @@ from shared.domain.ids import CrawlId, HostId, LeaseId, Term
 from shared.domain.items import CrawlItems, ItemFence, ItemPosition, PageItems, TakenItem
 from shared.domain.url import locate
 from tests.support.api import SOMEONE, Api, api, problem
+from tests.support.stored_fetches import fetched
 from tests.support.walked import walked
 
 ITEMS = "/v1/crawls/docs/items"
@@ -57,6 +58,8 @@ class Filled:
         if not self._sequence:
             self._fence, _ = await self._table.claim(Term(1))
         self._sequence += 1
+        for each in sorted(pages, key=lambda page: page.version):
+            await fetched(self.us.threads, self.crawl_id, each)
         await self._table.apply(self._fence, ItemPosition(1, self._sequence), [CrawlItems(self.crawl_id, pages)], [])
         self._fence = ItemFence(Term(1), self._fence.version + 1)
 

@@ -42,6 +42,7 @@ from shared.wire.items import encode_items
 from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
+from tests.support.stored_fetches import fetched
 
 PARTITION = Partition(0)
 SPEC = parse_spec({"seeds": ["http://a.test/"]})
@@ -314,16 +315,19 @@ def test_a_folder_that_a_restore_failed_to_fill_is_empty_and_taken_again(
 def test_items_that_are_not_in_the_table_yet_are_in_the_backup_and_in_the_restored_one(
     tmp_path: Path, server: BrokerServer, other: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def message(n: int) -> bytes:
+    def page(n: int) -> PageItems:
         item = TakenItem(n.to_bytes(16), "r", b'{"n":1}')
-        page = PageItems(HostId(4099), Fingerprint(n.to_bytes(16)), f"http://a.test/{n}", LeaseId(1), 1, 1, (item,))
-        return next(encode_items(CrawlId(1), "c", [page]))
+        return PageItems(HostId(4099), Fingerprint(n.to_bytes(16)), f"http://a.test/{n}", LeaseId(1), 1, 1, (item,))
+
+    def message(n: int) -> bytes:
+        return next(encode_items(CrawlId(1), "c", [page(n)]))
 
     async def story() -> None:
         async with at_work(tmp_path, server) as us:
             table = SqlItems(us.store.executor)
 
             async def sent(n: int) -> None:
+                await fetched(us.store.executor, CrawlId(1), page(n))
                 sequence = await us.broker.publish_items(CrawlId(1), message(n), f"i{n}")
                 while (await table.position()).sequence < sequence:  # noqa: ASYNC110  the table tells nobody
                     await asyncio.sleep(0.01)

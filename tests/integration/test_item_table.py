@@ -1,7 +1,7 @@
 """The writer of the table of items, on a real stream and a real database: nothing twice, nothing missing, no stall."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from api.frontier.tally import FrontierTally
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import NatsBroker
 from shared.adapters.nats.jetstream import demand
+from shared.adapters.sql import items as item_rows
 from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.store import SqlStore
 from shared.domain.errors import NoRoom, Permanent, Transient
@@ -21,6 +22,7 @@ from shared.supervise import Tasks
 from shared.wire.items import ITEMS, encode_items
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
+from tests.support.stored_fetches import ended, fetched, leased
 from tests.support.tables import Tables, sqlite_tables
 
 
@@ -31,11 +33,20 @@ def page(number: int, *names: str, lease: int = 1) -> PageItems:
 
 
 class Poisoned(SqlItems):
-    """A table that never takes the page /13; whose answers are lost `lost` times; and that has no room `full` times."""
+    """A table that never takes the page /13, nor /later behind its outcome; whose answers are lost `lost` times; and
+    that has no room `full` times."""
 
     lost = 0
     full = 0
     claims = 0
+
+    async def settle(
+        self, fence: ItemFence, position: ItemPosition, most: int, evidence: str | None = None
+    ) -> Mapping[CrawlId, int] | None:
+        decided = await self._run.read(lambda c: c.execute(item_rows._DECIDED, {"most": most}).all())
+        if evidence is None and any(row.url.endswith("/later") for row in decided):
+            raise Permanent("this can never be written")
+        return await super().settle(fence, position, most, evidence)
 
     async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
         self.claims += 1
@@ -63,12 +74,15 @@ class Stage:
         assert isinstance(tables.store, SqlStore)
         self.tables = tables
         self.broker = broker
-        self.table = Poisoned(tables.store.executor)
+        self.run = tables.store.executor
+        self.table = Poisoned(self.run)
         self.tally = FrontierTally()
         self.alarms: list[str] = []
         self.sent = 0
 
-    async def send(self, *pages: PageItems, raw: bytes | None = None) -> None:
+    async def send(self, *pages: PageItems, raw: bytes | None = None, accepted: bool = True) -> None:
+        for each in sorted(pages, key=lambda page: page.version) if accepted else ():
+            await fetched(self.run, self.tables.crawl_id, each)
         messages = [raw] if raw is not None else list(encode_items(self.tables.crawl_id, "docs", pages))
         for data in messages:
             self.sent += 1
@@ -252,5 +266,28 @@ def test_a_broker_and_writer_that_die_lose_nothing(tmp_path: Path, server: Broke
             async with asyncio.timeout(30):
                 while not await writer.has(CrawlId(1)):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
+
+    asyncio.run(story())
+
+
+def test_items_whose_outcome_comes_late_are_in_the_table_before_the_end(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, server) as s:
+            await leased(s.run, s.tables.crawl_id, 5)
+            pages = [page(1, "a", lease=5), page(14, "b", lease=5), page(2, "c", lease=5)]
+            pages[1] = pages[1]._replace(url="https://a.test/later")
+            await s.send(*pages, accepted=False)
+            async with s.writing(1) as writer:
+                await s.until(lambda: s.tables.value("SELECT count(*) FROM item_drafts") == 3)
+                assert not await writer.has(s.tables.crawl_id)
+                assert s.items() == 0
+                await fetched(s.run, s.tables.crawl_id, page(1, lease=5))
+                await fetched(s.run, s.tables.crawl_id, page(14, lease=5))
+                await ended(s.run, 5)
+                while not await writer.has(s.tables.crawl_id):  # noqa: ASYNC110  the database has no event for it
+                    await asyncio.sleep(0.02)
+            assert s.items() == 1
+            assert s.tables.value("SELECT count(*) FROM dead_letters") == 1, "what cannot be stored stalls nothing"
+            assert s.tally.dead_letters["items"] == 1
 
     asyncio.run(story())

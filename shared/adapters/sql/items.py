@@ -2,13 +2,18 @@
 
 A page's items are replaced as a whole, and only by those of a later fetch or the same. So a message that comes twice
 changes nothing, and an earlier one that comes late is passed over.
+
+Only fetches whose outcome was accepted count. The row of `fetches` says which fetch brought the page that is stored.
+Its time names that fetch, since no two workers may fetch a URL at once. While the lease of a fetch lives, its outcome
+may come, and its items wait in `item_drafts`. Without either they are dropped.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
 from sqlalchemy import Connection, Row, TextClause, bindparam, select, text
 
 from shared.adapters.sql import schema
@@ -16,8 +21,17 @@ from shared.adapters.sql.apply import bury, storable
 from shared.adapters.sql.bulk import Bulk
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier import CrawlState
-from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition, Term
-from shared.domain.items import CrawlItems, ItemFence, ItemFilter, ItemLetter, ItemPosition, PageItems, StoredItem
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Term
+from shared.domain.items import (
+    CrawlItems,
+    ItemFence,
+    ItemFilter,
+    ItemLetter,
+    ItemPosition,
+    PageItems,
+    StoredItem,
+    TakenItem,
+)
 from shared.domain.ledger import DeadLetter
 
 T = TypeVar("T")
@@ -34,6 +48,7 @@ _LETTERS_OF: Final = Partition(0)
 """Whose owner replays and discards the letters: items are of no partition."""
 
 _Place = tuple[CrawlId, HostId, Fingerprint]
+_Fetched = tuple[CrawlId, PageItems]
 
 _CLAIM: Final = text(
     f"INSERT INTO item_writer (id, term, version) VALUES ({_ONLY}, :term, 1) ON CONFLICT (id)"
@@ -43,6 +58,35 @@ _PASS: Final = text(
     "UPDATE item_writer SET version = version + 1, stream_created_ns = :stream_created_ns, sequence = :sequence"
     f" WHERE id = {_ONLY} AND term = :term AND version = :version"
 )
+_LIVING: Final = text("SELECT lease_id FROM leases WHERE lease_id IN :leases").bindparams(
+    bindparam("leases", expanding=True)
+)
+_ACCEPTED: Final = text(
+    "SELECT fingerprint, at_ms FROM fetches"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND page AND fingerprint IN :fingerprints"
+).bindparams(bindparam("fingerprints", expanding=True))
+_PUT_DRAFT: Final = Bulk(
+    "INSERT INTO item_drafts (crawl_id, host_id, fingerprint, lease_id, grants, url, at_ms, items)"
+    " VALUES (:crawl_id, :host_id, :fingerprint, :lease_id, :grants, :url, :at_ms, :items)"
+    " ON CONFLICT (crawl_id, host_id, fingerprint, lease_id, grants) DO UPDATE SET url = excluded.url,"
+    " at_ms = excluded.at_ms, items = excluded.items",
+    ("crawl_id", "host_id", "fingerprint", "lease_id", "grants", "url", "at_ms", "items"),
+)
+_DROP_DRAFT: Final = Bulk(
+    "DELETE FROM item_drafts WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+    " AND lease_id = :lease_id AND grants = :grants",
+    ("crawl_id", "host_id", "fingerprint", "lease_id", "grants"),
+)
+_DECIDED: Final = text(
+    "SELECT d.*, f.at_ms IS NOT NULL AS accepted FROM item_drafts d"
+    " LEFT JOIN leases l ON l.lease_id = d.lease_id"
+    " LEFT JOIN fetches f ON f.crawl_id = d.crawl_id AND f.host_id = d.host_id AND f.fingerprint = d.fingerprint"
+    " AND f.page AND f.at_ms = d.at_ms"
+    " WHERE l.lease_id IS NULL OR f.at_ms IS NOT NULL"
+    " ORDER BY d.crawl_id, d.host_id, d.fingerprint, d.lease_id, d.grants LIMIT :most"
+)
+_DRAFT: Final = text("SELECT 1 FROM item_drafts WHERE crawl_id = :crawl_id LIMIT 1")
+_taken: Final = msgspec.msgpack.Decoder(tuple[TakenItem, ...])
 _KNOWN: Final = text(
     "SELECT fingerprint, lease_id, grants FROM item_pages"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint IN :fingerprints"
@@ -70,7 +114,11 @@ _REMOVE: Final = tuple(
         f"DELETE FROM {table} WHERE crawl_id = :crawl_id AND {keys} IN"
         f" (SELECT {keys.strip('()')} FROM {table} WHERE crawl_id = :crawl_id LIMIT :most)"
     )
-    for table, keys in (("items", "item_id"), ("item_pages", "(host_id, fingerprint)"))
+    for table, keys in (
+        ("items", "item_id"),
+        ("item_pages", "(host_id, fingerprint)"),
+        ("item_drafts", "(host_id, fingerprint, lease_id, grants)"),
+    )
 )
 _COLUMNS: Final = "i.item_id, i.rule, i.host_id, i.fingerprint, i.data, p.url, p.at_ms"
 _OF_PAGE: Final = (
@@ -104,6 +152,16 @@ class SqlItems:
     ) -> Mapping[CrawlId, int]:
         return await self._run.write(lambda c: apply(c, fence, position, messages, letters))
 
+    async def settle(
+        self, fence: ItemFence, position: ItemPosition, most: int, evidence: str | None = None
+    ) -> Mapping[CrawlId, int] | None:
+        if await self._run.read(lambda c: c.execute(_DECIDED, {"most": 1}).first()) is None:
+            return None
+        return await self._run.write(lambda c: settle(c, fence, position, most, evidence))
+
+    async def waiting(self, crawl_id: CrawlId) -> bool:
+        return await self._run.read(lambda c: c.execute(_DRAFT, {"crawl_id": crawl_id}).first() is not None)
+
     async def position(self) -> ItemPosition:
         return await self._run.read(position)
 
@@ -136,13 +194,73 @@ def apply(
     letters: Sequence[ItemLetter],
 ) -> Mapping[CrawlId, int]:
     """See ItemTable.apply."""
-    passed = {"stream_created_ns": place.stream_created_ns, "sequence": place.sequence}
-    if connection.execute(_PASS, {**passed, "term": fence.term, "version": fence.version}).rowcount != 1:
-        raise OwnershipLost(f"items are no longer written under term {fence.term}")
+    _pass(connection, fence, place)
     for letter in letters:
         kept = DeadLetter(letter.crawl_id, LETTER, letter.at_ms, letter.evidence, payload=letter.payload)
         bury(connection, _LETTERS_OF, kept)
-    newest = _newest(messages, _living(connection, {message.crawl_id for message in messages}))
+    living = _living(connection, {message.crawl_id for message in messages})
+    accepted, undecided = _judged(connection, [message for message in messages if message.crawl_id in living])
+    _PUT_DRAFT.run(
+        connection,
+        sorted(
+            (*_draft(crawl_id, page), storable(page.url), page.at_ms, msgspec.msgpack.encode(page.items))
+            for crawl_id, page in undecided
+        ),
+    )
+    return _put(connection, accepted)
+
+
+def settle(
+    connection: Connection, fence: ItemFence, place: ItemPosition, most: int, evidence: str | None
+) -> Mapping[CrawlId, int]:
+    """See ItemTable.settle."""
+    _pass(connection, fence, place)
+    rows = connection.execute(_DECIDED, {"most": most}).all()
+    living = _living(connection, {CrawlId(row.crawl_id) for row in rows})
+    pages = [(CrawlId(row.crawl_id), _page(row), bool(row.accepted)) for row in rows]
+    _DROP_DRAFT.run(connection, sorted(_draft(crawl_id, page) for crawl_id, page, _ in pages))
+    if evidence is not None:
+        for row, (crawl_id, page, _) in zip(rows, pages, strict=True):
+            letter = DeadLetter(crawl_id, LETTER, page.at_ms, evidence, payload=bytes(row.items))
+            bury(connection, _LETTERS_OF, letter)
+        return {}
+    return _put(connection, [(crawl_id, page) for crawl_id, page, ours in pages if ours and crawl_id in living])
+
+
+def _pass(connection: Connection, fence: ItemFence, place: ItemPosition) -> None:
+    passed = {"stream_created_ns": place.stream_created_ns, "sequence": place.sequence}
+    if connection.execute(_PASS, {**passed, "term": fence.term, "version": fence.version}).rowcount != 1:
+        raise OwnershipLost(f"items are no longer written under term {fence.term}")
+
+
+def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[list[_Fetched], list[_Fetched]]:
+    """Return the fetches whose outcome was accepted, and those whose outcome may still be.
+
+    Leases are read first: an owner accepts an outcome and ends its lease in one transaction, so that of a lease that is
+    gone the accepted fetch is seen.
+    """
+    pages = [(crawl_id, page) for crawl_id, some in messages for page in some]
+    leases = sorted({page.lease for _, page in pages})
+    living: set[int] = set()
+    for start in range(0, len(leases), _AT_ONCE):
+        living.update(connection.execute(_LIVING, {"leases": leases[start : start + _AT_ONCE]}).scalars())
+    stored = {
+        (*place, Fingerprint(bytes(row.fingerprint))): int(row.at_ms)
+        for place, row in _rows_of(connection, _ACCEPTED, {_place_of(*each) for each in pages})
+    }
+    accepted: list[_Fetched] = []
+    undecided: list[_Fetched] = []
+    for crawl_id, page in pages:
+        if stored.get(_place_of(crawl_id, page)) == page.at_ms:
+            accepted.append((crawl_id, page))
+        elif page.lease in living:
+            undecided.append((crawl_id, page))
+    return accepted, undecided
+
+
+def _put(connection: Connection, fetched: Iterable[_Fetched]) -> Mapping[CrawlId, int]:
+    """Store the items of accepted fetches; how many, by crawl."""
+    newest = _newest(fetched)
     earlier = _outdated(connection, newest)
     pages = {at: page for at, page in newest.items() if page is not None}
     _CLEAR.run(connection, sorted(at for at in pages if at in earlier))
@@ -166,36 +284,58 @@ def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
     return set(connection.execute(query.with_for_update(read=True)).scalars())
 
 
-def _newest(messages: Iterable[CrawlItems], living: set[int]) -> dict[_Place, PageItems | None]:
+def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
     """Of each page what its latest fetch gave; of two messages on one fetch the later."""
     newest: dict[_Place, PageItems | None] = {}
-    for crawl_id, pages in messages:
-        for page in pages if crawl_id in living else ():
-            at = crawl_id, page.host_id, page.fingerprint
-            known = newest.get(at)
-            if known is None or known.version <= page.version:
-                newest[at] = page
+    for crawl_id, page in fetched:
+        at = _place_of(crawl_id, page)
+        known = newest.get(at)
+        if known is None or known.version <= page.version:
+            newest[at] = page
     return newest
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
     """The pages that the table knows by the same or an earlier fetch. Those it knows by a later one become None."""
-    by_host: defaultdict[tuple[CrawlId, HostId], list[Fingerprint]] = defaultdict(list)
-    for crawl_id, host_id, fingerprint in newest:
-        by_host[crawl_id, host_id].append(fingerprint)
     found = set()
+    for place, row in _rows_of(connection, _KNOWN, list(newest)):
+        at = *place, Fingerprint(bytes(row.fingerprint))
+        page = newest[at]
+        if page is not None and page.version < (row.lease_id, row.grants):
+            newest[at] = None
+        else:
+            found.add(at)
+    return found
+
+
+def _rows_of(
+    connection: Connection, query: TextClause, places: Iterable[_Place]
+) -> Iterator[tuple[tuple[CrawlId, HostId], Row[Any]]]:
+    """The rows of a query for one crawl, one host and a number of `fingerprints`, for all of the places."""
+    by_host: defaultdict[tuple[CrawlId, HostId], list[Fingerprint]] = defaultdict(list)
+    for crawl_id, host_id, fingerprint in places:
+        by_host[crawl_id, host_id].append(fingerprint)
     for (crawl_id, host_id), fingerprints in by_host.items():
         for start in range(0, len(fingerprints), _AT_ONCE):
-            some = fingerprints[start : start + _AT_ONCE]
-            keys = {"crawl_id": crawl_id, "host_id": host_id, "fingerprints": some}
-            for row in connection.execute(_KNOWN, keys):
-                at = crawl_id, host_id, Fingerprint(bytes(row.fingerprint))
-                page = newest[at]
-                if page is not None and page.version < (row.lease_id, row.grants):
-                    newest[at] = None
-                else:
-                    found.add(at)
-    return found
+            keys = {"crawl_id": crawl_id, "host_id": host_id, "fingerprints": fingerprints[start : start + _AT_ONCE]}
+            for row in connection.execute(query, keys):
+                yield (crawl_id, host_id), row
+
+
+def _place_of(crawl_id: CrawlId, page: PageItems) -> _Place:
+    return crawl_id, page.host_id, page.fingerprint
+
+
+def _draft(crawl_id: CrawlId, page: PageItems) -> tuple[CrawlId, HostId, Fingerprint, LeaseId, int]:
+    """The key of a draft."""
+    return *_place_of(crawl_id, page), page.lease, page.grant
+
+
+def _page(row: Row[Any]) -> PageItems:
+    """A draft as it came."""
+    mark = Fingerprint(bytes(row.fingerprint))
+    items = _taken.decode(row.items)
+    return PageItems(HostId(row.host_id), mark, row.url, LeaseId(row.lease_id), row.grants, row.at_ms, items)
 
 
 def remove(connection: Connection, crawl_id: CrawlId, most: int) -> bool:

@@ -369,6 +369,21 @@ item_pages = Table(
 )
 """Of which fetch the items of a page are, also where that gave none."""
 
+item_drafts = Table(
+    "item_drafts",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("lease_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("grants", Integer, primary_key=True, autoincrement=False),
+    Column("url", Text, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("items", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Items of fetches whose outcome is not applied yet; `items` is MessagePack."""
+
 item_writer = Table(
     "item_writer",
     metadata,

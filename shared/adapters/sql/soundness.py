@@ -68,7 +68,7 @@ _UNKNOWN_PAGE: Final = text(
     "SELECT i.crawl_id, i.host_id, i.item_id FROM items i WHERE NOT EXISTS (SELECT 1 FROM item_pages p WHERE"
     " p.crawl_id = i.crawl_id AND p.host_id = i.host_id AND p.fingerprint = i.fingerprint) LIMIT :most"
 )
-_PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters", "items", "item_pages")
+_PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters", "items", "item_pages", "item_drafts")
 """Tables of which every row belongs to a crawl that is there."""
 
 
@@ -274,7 +274,7 @@ def _leftovers(connection: Connection, found: Findings, crawls: dict[int, bool |
         while crawl_id is not None:
             if crawl_id not in crawls:
                 found.add(Damage.ORPHAN, table, f"rows of crawl {crawl_id}, which never was")
-            elif crawls[crawl_id] and table in ("urls", "fetches", "queues", "items", "item_pages"):
+            elif crawls[crawl_id] and table not in ("leases", "crawl_counters"):
                 found.add(Damage.LEFTOVER, table, f"rows of crawl {crawl_id}, whose rows were removed")
             beyond = text(f"SELECT min(crawl_id) FROM {table} WHERE crawl_id > :crawl_id")
             crawl_id = connection.execute(beyond, {"crawl_id": crawl_id}).scalar()
