@@ -65,6 +65,15 @@ def sorted_out(pages: Iterable[Found]) -> dict[Stream, list[Batch]]:
     return {stream: list(filling.batches()) for stream, filling in streams.items()}
 
 
+def streams_of(page: Found) -> set[Stream]:
+    """Return the streams that the page's links go to (see `sorted_out`)."""
+    crawl, own = page.crawl, partition_of_id(page.host_id)
+    hosts = {host for _, host, _ in page.links}
+    return {
+        Stream(crawl.crawl_id, own if host == page.host else partition_of(host, crawl.partitions)) for host in hosts
+    }
+
+
 class _Filling:
     """Batches of one stream being filled."""
 

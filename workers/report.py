@@ -1,26 +1,28 @@
 """What was learned is reported: archive durable -> discoveries -> items -> outcomes acknowledged, in this order.
 
-One flush runs at a time and takes everything that came until it began, of all visits; the next takes what came
-meanwhile. Each step of a flush is over for all its pages before the next begins, so whoever sees an outcome may rely on
-its links and items being in their streams and its record on the disk. A flush begins when a visit ends, and `report_s`
-after the oldest page came.
+A flush takes everything that came until it began, of all visits. The next one takes what came meanwhile, and begins
+when the flush is through or is stalled. A flush begins when a visit ends, and `report_s` after the oldest page came.
 
-Nothing is given up: a step that fails for a reason that passes is repeated until it succeeds, under the same message id
-while `room` holds the visits once there is enough in hand.
+Each step of a visit's part of a flush is over before the next begins, so whoever sees an outcome may rely on its links
+and items being in their streams and its record on the disk. The messages of a discovery stream, and the parts of a
+visit, go one after another.
+
+Nothing is given up: a step that fails for a reason that passes is repeated until it succeeds, under the same message
+id. It stalls only what needs it. The part of a flush with a link for a full subject is held, with its visit, and
+everything else goes on.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
-import structlog
 
 from shared.domain.archive import ArchivedCrawl
-from shared.domain.errors import Transient
-from shared.domain.ids import CrawlId, Fingerprint, LeaseId, partition_of_id
+from shared.domain.ids import CrawlId, LeaseId, partition_of_id
 from shared.domain.item_rules import Refusal
 from shared.domain.items import PageItems
 from shared.domain.tally import Key
@@ -28,130 +30,15 @@ from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.supervise import Failpoint, no_failpoint
 from shared.wire.items import encode_items
-from shared.wire.messages import HostNote, Outcome, UrlOutcome, encode
+from shared.wire.messages import Outcome, encode
 from workers.archive import WarcArchive
 from workers.crawls import ActiveCrawl
-from workers.discoveries import MOST_BYTES, Batch, Found, Numbering, Stream, sorted_out
-from workers.outlinks import Outlinks
+from workers.discoveries import MOST_BYTES, Batch, Numbering, Stream, sorted_out
+from workers.retrying import persisted
 from workers.tally import Tally
+from workers.visit_report import InHand, SettledUrl, Taken, VisitReport
 
-log = structlog.get_logger(__name__)
 T = TypeVar("T")
-
-ROOM_PAGES: Final = 5_000
-ROOM_LINKS: Final = 200_000
-ROOM_ITEM_BYTES: Final = 32 << 20
-"""Pages, links and bytes of items in hand above which no visit takes a further URL."""
-
-_LONGEST_WAIT_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class SettledUrl:
-    """A URL with its outcome, the links it led to and the items it gave. `outlinks`: to be acknowledged when the links
-    are."""
-
-    outcome: UrlOutcome
-    found: Found | None = None
-    outlinks: Outlinks | None = None
-    items: PageItems | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a visit ends; `final` frees the lease, what was `not_attempted` goes back to the queue.
-
-    `failed`: by an error of ours. The grant ends, and the lease stays for the next one.
-    """
-
-    final: bool
-    not_attempted: tuple[Fingerprint, ...] = ()
-    note: HostNote | None = None
-    failed: bool = False
-
-
-class VisitReport:
-    """What one visit has to report. `quiet_since`: when its last response ended (Clock.elapsed), None without one."""
-
-    __slots__ = (
-        "_done",
-        "_ending",
-        "_pages",
-        "_reporter",
-        "crawl",
-        "crawl_id",
-        "grant",
-        "host_id",
-        "lease",
-        "quiet_since",
-    )
-
-    def __init__(
-        self, reporter: "Reporter", crawl: ActiveCrawl | None, crawl_id: int, lease: LeaseId, grant: int, host_id: int
-    ) -> None:
-        self._reporter = reporter
-        self._pages: list[SettledUrl] = []
-        self._ending: Ending | None = None
-        self._done: asyncio.Future[None] | None = None
-        self.crawl = crawl
-        self.crawl_id = crawl_id
-        self.lease = lease
-        self.grant = grant
-        self.host_id = host_id
-        self.quiet_since: float | None = None
-
-    def add(self, page: SettledUrl) -> None:
-        """A URL is settled, its record placed in the archive."""
-        self._pages.append(page)
-        self._reporter.added(self, page)
-
-    async def finish(self, ending: Ending) -> None:
-        """Returns when everything of this visit is reported and the outcome is acknowledged."""
-        self._ending = ending
-        self._done = asyncio.get_running_loop().create_future()
-        self._reporter.ended(self)
-        await self._done
-
-    def take(self) -> "Taken":
-        """What is to be reported now; it is then the flush's."""
-        pages, self._pages = self._pages, []
-        return Taken(self, pages, self._ending)
-
-    def finished(self) -> None:
-        """The flush that took the ending is through."""
-        if self._done is not None and not self._done.done():
-            self._done.set_result(None)
-
-    def __repr__(self) -> str:
-        return f"<VisitReport lease={self.lease} pages={len(self._pages)}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A visit's part of a flush."""
-
-    visit: VisitReport
-    pages: list[SettledUrl]
-    ending: Ending | None
-
-
-@dataclass(slots=True)
-class _InHand:
-    """What is not reported yet."""
-
-    pages: int = 0
-    links: int = 0
-    item_bytes: int = 0
-    room: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def change(self, pages: int, links: int, item_bytes: int) -> None:
-        self.pages += pages
-        self.links += links
-        self.item_bytes += item_bytes
-        if self.pages < ROOM_PAGES and self.links < ROOM_LINKS and self.item_bytes < ROOM_ITEM_BYTES:
-            self.room.set()
-        else:
-            self.room.clear()
 
 
 class Reporter:
@@ -181,11 +68,14 @@ class Reporter:
         self._news: dict[VisitReport, None] = {}
         self._wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._in_hand = _InHand()
-        self._in_hand.change(0, 0, 0)
+        self._on_its_way = InHand()
+        self._held = InHand()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._sending: dict[Stream, asyncio.Task[None]] = {}
+        self._flushes: dict[_Flush, float] = {}
         self._outcomes = 0
         self._items = 0
-        self._flushing_since: float | None = None
 
     def visit(self, crawl: ActiveCrawl | None, crawl_id: int, lease: LeaseId, grant: int, host_id: int) -> VisitReport:
         """The report of a visit that begins; without `crawl`, which was deleted, no page will come."""
@@ -193,7 +83,7 @@ class Reporter:
 
     async def room(self) -> None:
         """Wait until there is room for one more page."""
-        await self._in_hand.room.wait()
+        await self._room.wait()
 
     def pace(self, report_s: float) -> None:
         """Let a finished page wait for so long from now on; those that wait count anew."""
@@ -204,31 +94,42 @@ class Reporter:
 
     async def run(self) -> None:
         """Flush whenever it is time, for ever."""
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            news, self._news = self._news, {}
-            if news:
-                begun = self._flushing_since = self._clock.elapsed()
-                await self._flush([visit.take() for visit in news])
-                self._flushing_since = None
-                self._tally.flushes.observe(self._clock.elapsed() - begun)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+                news, self._news = self._news, {}
+                if not news:
+                    continue
+                flush = _Flush([visit.take() for visit in news])
+                self._flushes[flush] = self._clock.elapsed()
+                flushing = group.create_task(self._flush(flush), name="report.flush")
+                flushing.add_done_callback(flush.over)
+                await flush.turn
+                for part in flush.parts:
+                    if not part.done.done():
+                        self._hold(part)
 
     def unreported(self) -> tuple[int, int]:
         """Pages, and links of them, that no acknowledged report has told of."""
-        return self._in_hand.pages, self._in_hand.links
+        return self._on_its_way.pages + self._held.pages, self._on_its_way.links + self._held.links
 
     def flushing_s(self) -> float:
-        """For how long the flush that runs has been running; 0 while none does."""
-        return 0.0 if self._flushing_since is None else self._clock.elapsed() - self._flushing_since
+        """For how long the oldest flush that is not through has been running; 0 without one."""
+        return self._clock.elapsed() - next(iter(self._flushes.values())) if self._flushes else 0.0
+
+    def held(self) -> int:
+        """Pages that are held by what others do not wait for."""
+        return self._held.pages
 
     def added(self, visit: VisitReport, page: SettledUrl) -> None:
         """A page came."""
         self._news[visit] = None
-        self._in_hand.change(1, _links(page), _item_bytes(page))
+        self._on_its_way.add((page,))
+        self._count_room()
         self._tally.settled(self._counts_of(visit.crawl), page.outcome)
         if self._timer is None and not self._wanted.is_set():
             self._timer = asyncio.get_running_loop().call_later(self._report_s, self._wanted.set)
@@ -248,44 +149,100 @@ class Reporter:
         self._news[visit] = None
         self._wanted.set()
 
+    def _count_room(self) -> None:
+        if self._on_its_way.full() or self._held.full():
+            self._room.clear()
+        else:
+            self._room.set()
+
+    def _hold(self, part: Taken) -> None:
+        """A part stays behind the rest of its flush."""
+        part.held = True
+        part.visit.hold(part)
+        self._on_its_way.add(part.pages, -1)
+        self._held.add(part.pages)
+        self._count_room()
+
+    def _reported(self, part: Taken) -> None:
+        (self._held if part.held else self._on_its_way).add(part.pages, -1)
+        self._count_room()
+        part.done.set_result(None)
+        if part.ending is not None:
+            part.visit.finished()
+
     # --- the steps ----------------------------------------------------------------------------------------------------
 
-    async def _flush(self, taken: list[Taken]) -> None:
+    async def _flush(self, flush: "_Flush") -> None:
+        taken = flush.parts
         crawls = {part.visit.crawl_id: part.visit.crawl for part in taken if part.pages}
         await _each(self._sync, [crawl.archived for crawl in crawls.values() if crawl is not None])
         self._failpoint("synced")
-        pages = [page for part in taken for page in part.pages]
-        streams = sorted_out(page.found for page in pages if page.found is not None)
-        await _each(self._discover, list(streams.items()))
-        self._failpoint("discoveries_acked")
-        for part in taken:
-            for page in part.pages:
-                if page.outlinks is not None and page.found is not None:
-                    page.found.crawl.outlinks.acknowledged(page.outlinks)
-        await _each(self._publish_items, _items_by_crawl(taken))
-        self._failpoint("items_acked")
-        await _each(self._outcome, taken)
-        self._failpoint("outcome_acked")
-        self._in_hand.change(-len(pages), -sum(map(_links, pages)), -sum(map(_item_bytes, pages)))
+        streams = sorted_out(page.found for part in taken for page in part.pages if page.found is not None)
+        async with asyncio.TaskGroup() as group:
+            sending = {stream: self._send(group, flush, stream, batches) for stream, batches in streams.items()}
+            if sending:
+                await flush.sent(sending.values())
+            ready = []
+            for part in taken:
+                if needed := part.waits_for(sending):
+                    flush.stall()
+                    group.create_task(self._conclude_behind(needed, part, flush), name="report.held")
+                else:
+                    ready.append(part)
+            await self._conclude(ready, flush)
+        self._tally.flushes.observe(self._clock.elapsed() - self._flushes.pop(flush))
 
     async def _sync(self, crawl: ArchivedCrawl) -> None:
         await persisted("report.archive", self._archive.writer(crawl).sync, crawl=crawl.crawl_id)
 
-    async def _discover(self, found: tuple[Stream, list[Batch]]) -> None:
+    def _send(
+        self, group: asyncio.TaskGroup, flush: "_Flush", stream: Stream, batches: list[Batch]
+    ) -> "asyncio.Task[None]":
+        """Send a stream's messages, behind those of earlier flushes."""
+        before = self._sending.get(stream)
+        sending = group.create_task(self._discover(before, flush, stream, batches), name="report.discover")
+        self._sending[stream] = sending
+        return sending
+
+    async def _discover(
+        self, before: "asyncio.Task[None] | None", flush: "_Flush", stream: Stream, batches: list[Batch]
+    ) -> None:
         """A stream's messages one after another: a number is used once its predecessor is acknowledged."""
-        stream, batches = found
+        if before is not None and not before.done():
+            flush.stall()
+            await asyncio.wait({before})
         for batch in batches:
             data, message_id = self._numbering.message(stream, batch, self._clock.unix_ms())
 
             async def publish(data: bytes = data, message_id: str = message_id) -> int:
                 return await self._broker.publish_report(stream.partition, "discovery", data, message_id)
 
-            await persisted("report.discoveries", publish, crawl=stream.crawl_id, partition=stream.partition)
+            await persisted(
+                "report.discoveries", publish, flush.stall, crawl=stream.crawl_id, partition=stream.partition
+            )
             self._numbering.acknowledged(stream, batch)
             self._tally.reports["discovery"] += 1
             self._tally.links += batch.links
+        if self._sending.get(stream) is asyncio.current_task():
+            del self._sending[stream]
 
-    async def _publish_items(self, pages: tuple[ActiveCrawl, list[PageItems]]) -> None:
+    async def _conclude_behind(self, needed: set[asyncio.Future[None]], part: Taken, flush: "_Flush") -> None:
+        await asyncio.wait(needed)
+        await self._conclude([part], flush)
+
+    async def _conclude(self, parts: Sequence[Taken], flush: "_Flush") -> None:
+        """Publish the items and the outcomes of parts whose links are acknowledged."""
+        self._failpoint("discoveries_acked")
+        for part in parts:
+            for page in part.pages:
+                if page.outlinks is not None and page.found is not None:
+                    page.found.crawl.outlinks.acknowledged(page.outlinks)
+        await _each(partial(self._publish_items, flush), _items_by_crawl(parts))
+        self._failpoint("items_acked")
+        await _each(partial(self._outcome, flush), parts)
+        self._failpoint("outcome_acked")
+
+    async def _publish_items(self, flush: "_Flush", pages: tuple[ActiveCrawl, list[PageItems]]) -> None:
         crawl, found = pages
         for data in encode_items(crawl.crawl_id, crawl.spec.name, found):
             self._items += 1
@@ -294,11 +251,11 @@ class Reporter:
             async def publish(data: bytes = data, message_id: str = message_id) -> int:
                 return await self._broker.publish_items(crawl.crawl_id, data, message_id)
 
-            await persisted("report.items", publish, crawl=crawl.crawl_id)
+            await persisted("report.items", publish, flush.stall, crawl=crawl.crawl_id)
             self._tally.reports["items"] += 1
         self._counts_of(crawl)["items", ""] += sum(len(page.items) for page in found)
 
-    async def _outcome(self, part: Taken) -> None:
+    async def _outcome(self, flush: "_Flush", part: Taken) -> None:
         partition = partition_of_id(part.visit.lease)
         for data in _within_bounds(self._message(part)):
             self._outcomes += 1
@@ -307,10 +264,9 @@ class Reporter:
             async def publish(data: bytes = data, message_id: str = message_id) -> int:
                 return await self._broker.publish_report(partition, "outcome", data, message_id)
 
-            await persisted("report.outcome", publish, lease=part.visit.lease)
+            await persisted("report.outcome", publish, flush.stall, lease=part.visit.lease)
             self._tally.reports["outcome"] += 1
-        if part.ending is not None:
-            part.visit.finished()
+        self._reported(part)
 
     def _message(self, part: Taken) -> Outcome:
         visit, ending = part.visit, part.ending
@@ -329,25 +285,39 @@ class Reporter:
         )
 
     def __repr__(self) -> str:
-        return f"<Reporter {self._numbering.producer} pages={self._in_hand.pages} links={self._in_hand.links}>"
+        return f"<Reporter {self._numbering.producer} pages={self.unreported()[0]} held={self.held()}>"
 
 
-async def persisted(what: str, attempt: Callable[[], Awaitable[T]], **fields: object) -> T:
-    """Try until it is not Transient any more, with growing waits of at most 5 s; the log says that it takes long."""
-    wait_s, tries = 0.1, 0
-    while True:
-        try:
-            result = await attempt()
-        except Transient as error:
-            tries += 1
-            if tries in (1, 10) or tries % 100 == 0:
-                log.warning(f"{what}.retried", reason=str(error), tries=tries, **fields)
-            await asyncio.sleep(min(max(error.retry_in, wait_s), _LONGEST_WAIT_S))
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
-        else:
-            if tries >= 10:
-                log.info(f"{what}.went_through", tries=tries, **fields)
-            return result
+@dataclass(eq=False, slots=True)
+class _Flush:
+    """Parts that are reported together. `turn` is done when the next flush may begin: this one is over, or stalled."""
+
+    parts: Sequence[Taken]
+    turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    _sent: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    _sending: int = 0
+
+    def stall(self) -> None:
+        """Something that fails holds some of the parts: nothing else waits for it."""
+        for future in (self.turn, self._sent):
+            if not future.done():
+                future.set_result(None)
+
+    def over(self, flushing: "asyncio.Task[None]") -> None:
+        """The flush has ended."""
+        self.stall()
+
+    async def sent(self, sending: Collection["asyncio.Task[None]"]) -> None:
+        """Wait until all messages are sent, or some are stalled."""
+        self._sending = len(sending)
+        for task in sending:
+            task.add_done_callback(self._one_sent)
+        await self._sent
+
+    def _one_sent(self, task: "asyncio.Task[None]") -> None:
+        self._sending -= 1
+        if not self._sending and not self._sent.done():
+            self._sent.set_result(None)
 
 
 async def _each(work: Callable[[T], Coroutine[Any, Any, None]], items: Sequence[T]) -> None:
@@ -357,15 +327,7 @@ async def _each(work: Callable[[T], Coroutine[Any, Any, None]], items: Sequence[
         return
     async with asyncio.TaskGroup() as group:
         for item in items:
-            group.create_task(work(item), name=f"report.{work.__name__}")
-
-
-def _links(page: SettledUrl) -> int:
-    return len(page.found.links) if page.found is not None else 0
-
-
-def _item_bytes(page: SettledUrl) -> int:
-    return 0 if page.items is None else sum(len(item.data) for item in page.items.items)
+            group.create_task(work(item), name="report.step")
 
 
 def _items_by_crawl(taken: Iterable[Taken]) -> list[tuple[ActiveCrawl, list[PageItems]]]:

@@ -39,9 +39,11 @@ from workers.extract.extractor import Extractor
 from workers.grant import Grant
 from workers.owners import Owners
 from workers.pages import READ_ON_LOOP, read
-from workers.report import Ending, Reporter, SettledUrl, persisted
+from workers.report import Reporter
+from workers.retrying import persisted
 from workers.robots import Robots, RobotsCache, retry_after_ms
 from workers.tally import Tally
+from workers.visit_report import Ending, SettledUrl
 
 log = structlog.get_logger(__name__)
 
@@ -207,7 +209,7 @@ class Visit:
     async def _work(self) -> None:
         """URL by URL, until the shard or the visit is over."""
         for key, entry in list(self._left.items()):
-            await self._with.reporter.room()
+            await self._report.room()
             page = Location(entry.url, self._shard.host, key)
             asked = await self._asked(key, entry)
             if asked is None:

@@ -191,12 +191,37 @@ def test_a_full_discovery_subject_holds_the_visit_until_there_is_room(
             await owner.broker.publish_report(PARTITION, "discovery", UNREADABLE, "in the way")
             async with worker(server, tmp_path):
                 lease = await owner.send(*urls)
-                await asyncio.to_thread(served.wait_served, len(urls))
+                await asyncio.to_thread(served.wait_served, 1)
                 assert owner.outcomes == []
                 async with Tasks() as tasks:  # the pages may come in several messages, each of which takes all the room
                     tasks.start("making room", making_room(owner))
                     await owner.ended(lease)
                 assert set(owner.links()) >= links_of(served, 1)
+
+    run(main())
+
+
+def test_a_full_discovery_subject_delays_no_report_without_a_link(
+    server: BrokerServer, web: Serve, tmp_path: Path
+) -> None:
+    """Six visits, five of them without a link: all six were unreported for as long as the subject was full."""
+    served = web(SITE)
+    linked, *others = [served.origins[0] + path for path in (SITE.path(1), *(f"/nothing/{n}" for n in range(5)))]
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(linked), reports_per_subject=8) as owner:
+            for number in range(8):
+                await owner.broker.publish_report(PARTITION, "discovery", UNREADABLE, f"in the way {number}")
+            async with worker(server, tmp_path):
+                held = await owner.send(linked)
+                await asyncio.to_thread(served.wait_served, 1)
+                leases = [await owner.send(url, slot=slot) for slot, url in enumerate(others, start=1)]
+                await owner.until(lambda: {each.lease for each in owner.outcomes if each.final} >= set(leases))
+                assert {outcome.lease for outcome in owner.outcomes} == set(leases)
+                await owner.caught_up()
+                await owner.purge_read("discovery")
+                await owner.ended(held)
+                assert set(owner.links()) == links_of(served, 1)
 
     run(main())
 

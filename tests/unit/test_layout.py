@@ -44,7 +44,8 @@ MODULES = {
     },
     "workers": {
         "main", "runtime", "visit", "owners", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive",
-        "report", "discoveries", "outcome", "member", "tuning", "rationing", "tally", "metrics", "exposition",
+        "report", "visit_report", "retrying",
+        "discoveries", "outcome", "member", "tuning", "rationing", "tally", "metrics", "exposition",
         "draining",
     },
     "shared": {"settings", "telemetry", "supervise", "tls", "connections", "stalls"},

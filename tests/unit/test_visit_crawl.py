@@ -15,8 +15,8 @@ from shared.wire.messages import Shard, ShardUrl
 from workers.crawls import Crawls
 from workers.grant import Grant
 from workers.outlinks import KnownLinks
-from workers.report import Ending, SettledUrl
 from workers.visit import Equipment, Visit
+from workers.visit_report import Ending, SettledUrl
 
 CLOCK = SystemClock()
 CRAWL = CrawlId(7)

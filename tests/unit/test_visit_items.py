@@ -15,7 +15,8 @@ from shared.wire.items import decode_items
 from shared.wire.messages import UrlOutcome
 from workers.archive import WarcArchive
 from workers.crawls import ActiveCrawl
-from workers.report import ROOM_ITEM_BYTES, Ending, Reporter, SettledUrl, VisitReport
+from workers.report import Reporter
+from workers.visit_report import ROOM_ITEM_BYTES, Ending, SettledUrl, VisitReport
 
 ARCHIVED = ArchivedCrawl(CrawlId(7), "docs", "obey", "orb", 1 << 20)
 CRAWL = cast(ActiveCrawl, SimpleNamespace(crawl_id=CrawlId(7), spec=SimpleNamespace(name="docs"), archived=ARCHIVED))

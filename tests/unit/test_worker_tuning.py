@@ -18,11 +18,12 @@ from shared.wire.messages import UrlOutcome, WorkerStatus, decode_status
 from shared.wire.wanted import config_record, drains_record
 from tests.support.published import Published
 from workers.archive import WarcArchive
-from workers.report import Reporter, SettledUrl
+from workers.report import Reporter
 from workers.runtime import Identity, Runtime
 from workers.tally import Tally
 from workers.tuning import Tuning
 from workers.visit import Equipment
+from workers.visit_report import SettledUrl
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = Keys("test")
