@@ -10,6 +10,7 @@ import structlog
 
 from shared.domain.archive import ArchivedCrawl
 from shared.domain.crawl import CrawlSpec, user_agent
+from shared.domain.credentials import without_credentials
 from shared.domain.fetch import FetchLimits
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.robots import product_token
@@ -111,7 +112,9 @@ class Crawls:
         await self._fetchers.close()
 
     def _compiled(self, published: PublishedSpec) -> ActiveCrawl:
-        spec, crawl_id, revision = published.spec, published.crawl_id, published.revision
+        spec, crawl_id, revision = without_credentials(published.spec), published.crawl_id, published.revision
+        if spec is not published.spec:
+            log.warning("spec.credentials_not_sent", crawl=crawl_id, revision=revision)
         agent = user_agent(spec, VERSION)
         token = product_token(agent)
         scope = CompiledScope(spec)

@@ -12,6 +12,7 @@ from api.control.roster import Roster
 from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
 from shared.domain.crawl import LABEL, LABEL_WORDS, CrawlSpec, Extract, Scope
 from shared.domain.crawl_state import legal
+from shared.domain.credentials import masked_spec
 from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision
 from shared.domain.egress import closed_networks
 from shared.domain.frontier import CrawlState
@@ -269,8 +270,8 @@ def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
 
 
 def spec_body(spec: str) -> dict[str, Any]:
-    """A stored spec as it is shown: the name stands beside it."""
-    shown: dict[str, Any] = msgspec.json.decode(spec)
+    """Return a stored spec as it is shown: without its name, which stands beside it, and with credentials masked."""
+    shown = masked_spec(msgspec.json.decode(spec))
     shown.pop("name", None)
     return shown
 

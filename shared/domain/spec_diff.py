@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from shared.domain.credentials import masked_spec
+
 _ABSENT: Final = object()
 
 
@@ -19,8 +21,10 @@ class Difference:
 
 
 def spec_difference(before: str, after: str) -> list[Difference]:
-    """The fields that differ between two specs in JSON, in the order of their paths. Lists are compared as wholes."""
-    return sorted(_differing("", msgspec.json.decode(before), msgspec.json.decode(after)), key=lambda found: found.path)
+    """Return the fields that differ between two specs in JSON, in the order of their paths. Lists are compared as
+    wholes; credentials in stored specs are masked."""
+    old, new = (masked_spec(msgspec.json.decode(spec)) for spec in (before, after))
+    return sorted(_differing("", old, new), key=lambda found: found.path)
 
 
 def _differing(path: str, before: Any, after: Any) -> Iterator[Difference]:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from shared.domain.crawl import CrawlSpec, Egress, Extract, Fetch, Politeness, Retry, Scope, Seed
+from shared.domain.credentials import HEADERS, has_userinfo
 from shared.domain.egress import network_problem
 from shared.domain.item_rules import ItemField, ItemRule
 from shared.domain.patterns import pattern_problem, size_problem
@@ -17,6 +18,11 @@ from shared.domain.url import canonicalize, scheme_of, with_scheme
 
 _SYNTAX: Final = "patterns have the syntax of RE2, see docs/crawls.md"
 
+_NO_CREDENTIALS: Final = (
+    "is a credential: the crawl would send it to every host, store it in the archive and show it to every viewer",
+    "leave it out; a spec cannot hold credentials, and sites that need them cannot be crawled yet",
+)
+_PROXY_ADVICE: Final = "every viewer of the crawl would see it; use a proxy that knows the workers by their addresses"
 PROXY_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
@@ -150,11 +156,15 @@ def _fetch(fetch: Fetch) -> Iterator[Problem]:
     for name, value in fetch.headers.items():
         if not _HEADER_NAME(name):
             yield Problem("headers", f"{name!r} is not a header name")
+        elif name.lower() in HEADERS:
+            yield Problem(f"headers.{name}", *_NO_CREDENTIALS)
         elif (why := _OURS.get(name.lower())) is not None:
             yield Problem(f"headers.{name}", "cannot be set", why)
         elif not all(char == "\t" or " " <= char <= "~" or "\x80" <= char <= "\xff" for char in value):
             yield Problem(f"headers.{name}", "has characters that a header cannot carry")
-    if fetch.proxy is not None and not _is_proxy(fetch.proxy):
+    if fetch.proxy is not None and has_userinfo(fetch.proxy):
+        yield Problem("proxy", "must not hold a user name or password", _PROXY_ADVICE)
+    elif fetch.proxy is not None and not _is_proxy(fetch.proxy):
         yield Problem(
             "proxy",
             f"is not a proxy's URL of the form {PROXY_SCHEMES[0]}://host:port",

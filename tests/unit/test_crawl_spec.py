@@ -103,6 +103,11 @@ def test_every_problem_is_reported_at_its_place_in_one_go() -> None:
         ({"fetch": {"headers": {"user-agent": "x"}}}, "fetch.headers.user-agent", "fetch.user_agent"),
         ({"fetch": {"headers": {"X": 1}}}, "fetch.headers", "expected text"),
         ({"fetch": {"proxy": "ftp://a:1"}}, "fetch.proxy", "socks5"),
+        ({"fetch": {"headers": {"authorization": "x"}}}, "fetch.headers.authorization", "every host"),
+        ({"fetch": {"headers": {"Cookie": "x"}}}, "fetch.headers.Cookie", "leave it out"),
+        ({"fetch": {"headers": {"Proxy-Authorization": "x"}}}, "fetch.headers.Proxy-Authorization", "credential"),
+        ({"fetch": {"proxy": "http://me:secret@proxy:3128"}}, "fetch.proxy", "must not hold a user name or password"),
+        ({"fetch": {"proxy": "http://me@proxy:3128"}}, "fetch.proxy", "must not hold a user name or password"),
     ],
 )
 def test_bad_values_are_refused_with_a_reason(fields: dict[str, Any], path: str, says: str) -> None:
@@ -113,6 +118,13 @@ def test_bad_values_are_refused_with_a_reason(fields: dict[str, Any], path: str,
 
 def test_no_secret_of_a_seed_is_repeated_in_an_error() -> None:
     assert "secret" not in problems_of(seeds=["http://me:secret@example.org/"])["seeds[0].url"]
+
+
+def test_no_credential_of_a_spec_is_repeated_in_an_error() -> None:
+    fetch = {"proxy": "http://me:secret@proxy:1", "headers": {"Cookie": "secret", "Authorization": "secret"}}
+    found = problems_of(fetch=fetch)
+    assert len(found) == 3
+    assert not any("secret" in said for said in found.values())
 
 
 def problem_paths(data: dict[str, Any]) -> list[str]:
