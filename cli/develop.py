@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "test":
             return _python("-m", "pytest", *_ALL_CORES, "-m", "not slow", *rest)
+        case "faults" if any(word.partition("=")[0] == "--soak" for word in rest):
+            return _python("-m", "tests.support.faults.soak", *rest)
         case "faults" if any(word.partition("=")[0] in _EXPLORING for word in rest):
             return _python("-m", "tests.support.faults.explore", *rest)
         case "faults":

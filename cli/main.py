@@ -45,7 +45,7 @@ COMMANDS: Final = {
     "version": ("cli.version", "print the versions of orb and of what it runs on"),
     "test": ("cli.develop", "run the tests; arguments go to pytest (in a clone)"),
     "lint": ("cli.develop", "check style, types and the direction of imports (in a clone)"),
-    "faults": ("cli.develop", "run every fault test, or explore: --seed N --rounds R (in a clone)"),
+    "faults": ("cli.develop", "run every fault test, or explore: --seed N --rounds R, --soak MINUTES (in a clone)"),
     "bench": ("cli.develop", "run a benchmark by name; without one, list them (in a clone)"),
     "lock": ("cli.develop", "renew the lock files from pyproject.toml (in a clone)"),
 }
