@@ -86,7 +86,7 @@ class ClusterFolder:
     def make(self) -> None:
         """Make it, or find it ours. Usage when somebody else's files are in it, Environment when it cannot be."""
         self._made = absent(self.path)
-        entries = made(self.path, _FLAG)
+        entries = made(self.path, _FLAG, private=True)
         foreign = sorted(entries - {self.lock_file.name, "cluster.json.new"})
         if self.mark.name not in entries and foreign:
             named = ", ".join(foreign[:3]) + (" ..." if foreign[3:] else "")

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from cli.exits import Environment
+from cli.watch import say
+from shared.adapters.local.private import closing, make_private
 
 ROOM_BYTES: Final = 16 << 20
 """Free space below which nothing is begun and a run stops, while it still can in good order."""
@@ -23,9 +25,16 @@ _POLL_S: Final = 0.05
 _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "ceph", "glusterfs", "afs"})
 
 
-def made(path: Path, flag: str) -> set[str]:
-    """Make the folder, or find it: the names in it. Environment when it cannot be; `flag` is what chooses another."""
+def made(path: Path, flag: str, *, private: bool = False) -> set[str]:
+    """Make the folder, or find it: the names in it. Environment when it cannot be; `flag` is what chooses another.
+
+    A `private` one is made for this user alone; one that others may read is told of. Else the umask decides.
+    """
     try:
+        if private:
+            make_private(path)
+            if (command := closing(path)) is not None:
+                say(f"other users of this machine may read {path}, where keys' digests and logs lie; run `{command}`.")
         path.mkdir(parents=True, exist_ok=True)
         return {entry.name for entry in path.iterdir()}
     except OSError as error:

@@ -13,12 +13,14 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvloop
 
 from shared.adapters.local.clock import SystemClock
+from shared.adapters.local.private import closing, make_private
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats import NatsBroker, StreamSettings
@@ -233,10 +235,25 @@ async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
         await broker.close()
 
 
+def _make_private(folder: Path) -> None:
+    """Make the archive's folder now; where that is not possible yet, its first segment tries again."""
+    try:
+        make_private(folder)
+        command = closing(folder)
+    except OSError as error:
+        log.warning("archive.not_made", folder=str(folder), error=error.strerror)
+        return
+    if command is not None:
+        log.warning("archive.open_to_others", folder=str(folder), close_it=command)
+
+
 @asynccontextmanager
 async def _archive(settings: WorkerSettings, clock: SystemClock) -> AsyncIterator[WarcArchive]:
+    private = isinstance(settings, ClusterWorkerSettings)  # the folder of a local crawl follows the umask
+    if private:
+        _make_private(settings.dir / "archive")
     archive = WarcArchive(
-        LocalSegments(settings.dir / "archive"),
+        LocalSegments(settings.dir / "archive", private=private),
         worker_id=settings.id,
         software=f"{NAME}/{VERSION}",
         wall_ms=clock.unix_ms,

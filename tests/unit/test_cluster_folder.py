@@ -1,12 +1,16 @@
 """The folder of a cluster: nobody else's files are touched, and one database belongs to it for good."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli.cluster_folder import ClusterFolder, Remembered, database_of, shown
 from cli.exits import Environment, Usage
+from cli.folder import CrawlFolder
+from shared.adapters.local.private import closing
+from shared.adapters.objects.local import LocalSegments
 
 URL = "postgresql://orb:secret@db.example:5432/orb?sslmode=require&password=secret"
 SHOWN = "postgresql://orb@db.example:5432/orb?sslmode=require"
@@ -33,6 +37,47 @@ def test_a_folder_with_other_files_is_refused_untouched(tmp_path: Path) -> None:
     with pytest.raises(Usage, match=r"files that are no cluster's \(letters\)"):
         ClusterFolder(tmp_path).make()
     assert [entry.name for entry in tmp_path.iterdir()] == ["letters"]
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_to_all")
+def test_a_new_cluster_folder_is_closed_to_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ClusterFolder(tmp_path / "a" / "orb.cluster")
+    folder.make()
+    assert [path.stat().st_mode & 0o777 for path in (folder.path, folder.path.parent)] == [0o700, 0o700]
+    folder.make()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("open_to_all")
+def test_a_cluster_folder_that_others_may_read_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a cluster"
+    path.mkdir()
+    ClusterFolder(path).make()
+    assert f"other users of this machine may read {path}" in capsys.readouterr().err
+    path.chmod(0o700)
+    ClusterFolder(path).make()
+    assert capsys.readouterr().err == ""
+    assert closing(tmp_path / "a cluster") is None
+    path.chmod(0o750)
+    assert closing(path) == f"chmod 700 '{path}'"
+
+
+@pytest.mark.usefixtures("open_to_all")
+def test_the_folder_of_a_local_crawl_follows_the_umask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    CrawlFolder(tmp_path / "out").make()
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
+    LocalSegments(tmp_path / "out" / "archive").create("a.warc.gz")
+    assert (tmp_path / "out" / "archive").stat().st_mode & 0o777 == 0o755
+    LocalSegments(tmp_path / "private", private=True).create("a.warc.gz")
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
+    assert capsys.readouterr().err == ""
 
 
 def refused_late(folder: ClusterFolder) -> None:

@@ -21,10 +21,11 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LocalSegments:
-    """A `SegmentStore` in one folder, which is made when the first segment is."""
+    """A `SegmentStore` in one folder, which is made when the first segment is; a `private` one for this user alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, private: bool = False) -> None:
         self._folder = folder
+        self._mode = 0o700 if private else 0o777
 
     def __repr__(self) -> str:
         return f"<LocalSegments {self._folder}>"
@@ -33,7 +34,7 @@ class LocalSegments:
         with _named_errors(name):
             path = self._path(name)
             if not self._folder.is_dir():
-                self._folder.mkdir(parents=True, exist_ok=True)
+                self._folder.mkdir(mode=self._mode, parents=True, exist_ok=True)
                 sync_folder(self._folder.parent)
             if path.exists():
                 raise FileExistsError(errno.EEXIST, "segment name already used", str(path))
