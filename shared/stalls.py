@@ -1,6 +1,12 @@
-"""A watch on the event loop from outside of it: a thread that asks the loop for a sign of life."""
+"""A watch on the event loop from outside of it: a thread that asks the loop for a sign of life.
+
+The thread needs the interpreter's lock. A C call that holds the lock and never returns stops the thread as well, so the
+thread itself is watched by timers of the kernel (`Watchdog`).
+"""
 
 import asyncio
+import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -22,6 +28,10 @@ DEAD_S: Final = 60.0
 """A member whose loop stands still for so long says where; and for so much longer, ends as if by kill -9. What it had
 is others' by then, and it would neither work again nor hear that it is told to stop."""
 
+_LAST: Final = 16
+"""Seconds between the watchdog's two timers, and the signal of the first one: SIGSTKFLT, which nothing else uses. They
+are one number because the handler of a signal gets its number, and the handler here is alarm(seconds)."""
+
 _EVERY_S: Final = 0.25
 _FRAMES: Final = 8
 _LOOKS: Final = 60
@@ -42,6 +52,96 @@ def _aside(say: Callable[[], None]) -> None:
         saying.join(_SAYING_S)
 
 
+class _Event(ctypes.Structure):
+    """struct sigevent of Linux, for a timer that signals one thread."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("thread", ctypes.c_int),
+        ("rest", ctypes.c_char * 44),
+    )
+
+
+class _Times(ctypes.Structure):
+    """struct itimerspec."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("again_s", "again_ns", "first_s", "first_ns"))
+
+
+_MONOTONIC: Final = 1
+_THREAD_ID: Final = 4
+
+
+class Watchdog:
+    """Ends the process if the thread that armed it stops re-arming it, whatever holds the interpreter's lock.
+
+    Nothing of Python runs for that. After `first_s` without `rearm` a timer of the kernel signals the thread, and the
+    handler is alarm() of the C library. `_LAST` seconds later SIGALRM comes, and its handler is _exit(): the process
+    ends with status 14, also as the first process of a container, which ignores signals without a handler. Before that
+    faulthandler writes where each thread stands to stderr.
+
+    The first timer also fires when the process continues after a stop (SIGSTOP, a frozen container) of any length. The
+    thread has `_LAST` seconds from then on to re-arm both, so a process that was only stopped lives on.
+    """
+
+    def __init__(self, first_s: float) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._timer = ctypes.c_void_p()
+        self._first = _Times(0, 0, int(first_s), int(first_s % 1 * 1e9))
+
+    @contextmanager
+    def armed(self) -> Iterator[Callable[[], None]]:
+        """Arm it for the block, in the thread that runs the block; yield `rearm`."""
+        libc = self._libc
+        event = _Event(None, _LAST, _THREAD_ID, threading.get_native_id())
+        if libc.timer_create(_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)):
+            error = ctypes.get_errno()
+            log.warning("watchdog.not_armed", error=os.strerror(error))
+            yield lambda: None
+            return
+        libc.signal.restype = ctypes.c_void_p
+        before = {
+            number: libc.signal(number, ctypes.cast(handler, ctypes.c_void_p))
+            for number, handler in ((_LAST, libc.alarm), (signal.SIGALRM, libc._exit))
+        }
+        try:
+            with _dumping_at(signal.SIGALRM):
+                self._rearm()
+                yield self._rearm
+        finally:
+            libc.timer_delete(self._timer)
+            libc.alarm(0)
+            for number, handler in before.items():
+                libc.signal(number, ctypes.c_void_p(handler))
+
+    def _rearm(self) -> None:
+        # The first timer first: it might otherwise start the second one after that was stopped.
+        self._libc.timer_settime(self._timer, 0, ctypes.byref(self._first), None)
+        self._libc.alarm(0)
+
+
+@contextmanager
+def _dumping_at(number: int) -> Iterator[None]:
+    """Have the stacks of all threads written to stderr at that signal, before its handler runs.
+
+    The file is opened anew, so that a full pipe is not waited for. Where that is impossible (a socket), nothing is
+    written.
+    """
+    try:
+        file = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        faulthandler.register(number, file=file, all_threads=True, chain=True)
+        yield
+    finally:
+        faulthandler.unregister(number)
+        os.close(file)
+
+
 class StallWatch:
     """Says in the log what a loop that stands still is doing, while it does; and to `told`, on the loop, for how long
     it stood. Less than `least_s` is no stall. A process that was stopped as a whole stood still, too."""
@@ -56,11 +156,13 @@ class StallWatch:
         stuck: Callable[[str], None] | None = None,
         dead_s: float | None = None,
         dead: Callable[[], None] = _kill,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """`stuck` hears, on the thread and during the stall, where the loop is; by default the log does.
 
         After `dead_s` more seconds in which the process ran and its loop did not, `dead` is called on the thread; by
-        default it kills the process: nobody in it will ever do anything again. None: never.
+        default it kills the process: nobody in it will ever do anything again. None: never. `watchdog` watches the
+        thread.
         """
         self._clock = clock
         self._told = told
@@ -69,6 +171,7 @@ class StallWatch:
         self._stuck = stuck or _say
         self._dead_s = dead_s
         self._dead = dead
+        self._watchdog = watchdog
         self._over = threading.Event()
         self._sign = threading.Event()
 
@@ -87,35 +190,46 @@ class StallWatch:
             thread.join()
 
     def _watch(self, loop: asyncio.AbstractEventLoop, owner: int) -> None:
+        if self._watchdog is None:
+            return self._look(loop, owner, lambda: None)
+        with self._watchdog.armed() as rearm:
+            self._look(loop, owner, rearm)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, owner: int, rearm: Callable[[], None]) -> None:
         alive_at = self._clock.elapsed()
         while not self._over.wait(self._every_s):
+            rearm()
             sign = self._sign = threading.Event()
             if self._over.is_set():  # whoever ends the watch sets the sign it finds after this
                 return
             loop.call_soon_threadsafe(sign.set)
             if not sign.wait(self._least_s):
                 _aside(partial(self._stuck, _where(owner)))
-                self._await(sign)
+                self._await(sign, rearm)
             now = self._clock.elapsed()
             stood_s = now - alive_at - self._every_s
             alive_at = now
             if stood_s >= self._least_s:
                 loop.call_soon_threadsafe(self._told, stood_s)
 
-    def _await(self, sign: threading.Event) -> None:
+    def _await(self, sign: threading.Event, rearm: Callable[[], None]) -> None:
         """Wait for the sign. Looks are counted, not seconds: a process that is stopped is not dead."""
         if self._dead_s is not None:
             for _ in range(_LOOKS):
+                rearm()
                 if sign.wait(self._dead_s / _LOOKS):
                     return
             self._dead()
-        sign.wait()
+        while not sign.wait(self._least_s):
+            rearm()
 
 
 @contextmanager
 def ending_where_it_stands(clock: Clock) -> Iterator[None]:
-    """For the block, the process of this loop ends where the loop does nothing any more (`STALLED_S`, `DEAD_S`)."""
-    with StallWatch(clock, _stood, least_s=STALLED_S, dead_s=DEAD_S).watching():
+    """For the block, the process of this loop ends where the loop does nothing any more (`STALLED_S`, `DEAD_S`), and
+    as soon if the interpreter's lock is held all that time."""
+    watchdog = Watchdog(max(STALLED_S + DEAD_S - _LAST, 2 * STALLED_S))
+    with StallWatch(clock, _stood, least_s=STALLED_S, dead_s=DEAD_S, watchdog=watchdog).watching():
         yield
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -150,20 +150,104 @@ def test_the_first_process_of_a_container_ends_as_well() -> None:
     assert "alive" not in ended.stdout
 
 
+HELD = """
+import asyncio, ctypes, sys, threading
+from shared import stalls
+from shared.adapters.local.clock import SystemClock
+
+stalls.STALLED_S, stalls.DEAD_S, stalls._LAST = 0.3, 0.3, {last}
+
+def circles():
+    ctypes.PyDLL(None).pause()  # a C call that holds the interpreter's lock, and never returns
+
+async def main():
+    with stalls.ending_where_it_stands(SystemClock()):
+        await asyncio.sleep(0.1)
+        circles()
+"""
+
+
+@pytest.mark.skipif(not _own_processes(), reason="this machine makes no name spaces of processes for this user")
+def test_first_process_of_a_container_ends_while_the_lock_is_held() -> None:
+    """The kernel keeps such a process from signals without a handler."""
+    code = HELD.format(last=1) + "asyncio.run(main())"
+    command = ["unshare", "-Urpf", sys.executable, "-c", code]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert (ended.returncode, "in circles" in ended.stderr) == (signal.SIGALRM, True)
+
+
+def test_process_ends_while_the_lock_is_held_and_no_log_is_read() -> None:
+    """The stacks go to a pipe that is full, which must not be waited for."""
+    unread, written = os.pipe()
+    with closing(os.fdopen(unread, "rb")):
+        os.set_blocking(written, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(written, b"x" * 4096)
+        os.set_blocking(written, True)
+        code = HELD.format(last=1) + "asyncio.run(main())"
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=written, stdout=subprocess.DEVNULL)
+        os.close(written)
+        try:
+            assert process.wait(50) == signal.SIGALRM
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_process_that_was_stopped_for_longer_than_the_watchdog_waits_lives_on() -> None:
+    """The first timer fires at once when it continues; the second one leaves it time to show a sign of life."""
+    code = (
+        HELD.format(last=4)
+        + """
+async def story():
+    with stalls.ending_where_it_stands(SystemClock()):
+        print("begun", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    with stalls.ending_where_it_stands(SystemClock()):
+        await asyncio.sleep(0.1)
+    print("alive", [thread.name for thread in threading.enumerate() if thread.name == "stall-watch"])
+
+asyncio.run(story())
+"""
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGSTOP)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1.5)  # longer than the first timer
+        process.send_signal(signal.SIGCONT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(4.5)  # longer than the second one
+        said, _ = process.communicate("\n", timeout=50)
+        assert (process.returncode, said.splitlines()[-1]) == (0, "alive []")
+    finally:
+        process.kill()
+        process.wait()
+
+
 MASTER = """
+import asyncio
 import uvloop
 import api.main
 
 async def work(stop, up):
+    await asyncio.sleep(0.1)
     circles()
 
 uvloop.run(api.main._until_signalled(work))
 """
 WORKER = """
+import asyncio
 import workers.main
 from shared.settings import WorkerSettings
 
 async def run(settings, stop):
+    await asyncio.sleep(0.1)
     circles()
 
 workers.main.run = run
@@ -187,3 +271,13 @@ def circles():
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert "in circles" in ended.stdout + ended.stderr, "it says where"
+
+
+@pytest.mark.parametrize("member", [MASTER, WORKER], ids=["master", "worker"])
+def test_member_ends_while_a_c_call_holds_the_lock(member: str) -> None:
+    """No thread of Python can run then, and so no watch that is one."""
+    ended = subprocess.run(
+        [sys.executable, "-c", HELD.format(last=1) + member], cwd=ROOT, capture_output=True, text=True, timeout=50
+    )
+    assert ended.returncode == signal.SIGALRM, ended.stderr
+    assert "in circles" in ended.stderr, "it says where"
