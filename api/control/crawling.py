@@ -85,6 +85,7 @@ class Crawling:
                 crawl = await self._taken_up(row, spec)
             else:
                 _renew(crawl, row, spec)
+                self._crawls.put(crawl)
                 # The hosts in hand have delays of the revision before.
                 self._forget_queues(row.crawl_id)
                 self._have_queues_read(row.crawl_id)

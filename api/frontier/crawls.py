@@ -8,13 +8,23 @@ import structlog
 
 from api.frontier.hosts import HostFacts
 from api.frontier.room import Allowance
-from shared.domain.crawl import CrawlSpec, Seed, decode_spec, host_slots
+from shared.domain.crawl import CrawlSpec, Politeness, Seed, decode_spec, host_slots
 from shared.domain.frontier import WORKED_ON, CrawlState
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.ledger import CrawlRow
 from shared.domain.politeness import host_delay
 
 log = structlog.get_logger("orb.frontier")
+
+
+def delay_of(politeness: Politeness, facts: HostFacts) -> float:
+    """Seconds that a crawl of this politeness leaves the host alone between requests."""
+    return host_delay(
+        politeness,
+        crawl_delay_s=facts.crawl_delay_ms / 1000,
+        last_fetch_s=facts.latency_ms / 1000 if facts.latency_ms else None,
+        operator_delay_s=facts.operator_delay_ms / 1000,
+    )
 
 
 @dataclass(slots=True)
@@ -33,12 +43,7 @@ class ActiveCrawl:
 
     def delay_s(self, facts: HostFacts) -> float:
         """A host's delay for this crawl: the longest of what the spec, robots.txt, latency and the operator ask."""
-        return host_delay(
-            self.spec.politeness,
-            crawl_delay_s=facts.crawl_delay_ms / 1000,
-            last_fetch_s=facts.latency_ms / 1000 if facts.latency_ms else None,
-            operator_delay_s=facts.operator_delay_ms / 1000,
-        )
+        return delay_of(self.spec.politeness, facts)
 
     def slots(self, facts: HostFacts) -> int:
         """Shards of the host that may be out at once: one until its robots.txt could say what delay it asks for."""
@@ -60,6 +65,7 @@ class Crawls:
     def __init__(self) -> None:
         self._crawls: dict[CrawlId, ActiveCrawl] = {}
         self._looked_up: dict[CrawlId, ActiveCrawl] = {}
+        self._strictest: Politeness | None = None
 
     def __iter__(self) -> Iterator[ActiveCrawl]:
         return iter(list(self._crawls.values()))
@@ -85,6 +91,7 @@ class Crawls:
         """A crawl appeared or has a new revision."""
         self._crawls[crawl.crawl_id] = crawl
         self._looked_up.pop(crawl.crawl_id, None)
+        self._strictest = None
 
     def looked_up(self, rows: Iterable[CrawlRow]) -> None:
         """Keep crawls that this master has not loaded, as SQL has them."""
@@ -100,6 +107,22 @@ class Crawls:
         """A crawl was deleted, or has ended."""
         self._crawls.pop(crawl_id, None)
         self._looked_up.pop(crawl_id, None)
+        self._strictest = None
+
+    def longest_delay_s(self, facts: HostFacts) -> float:
+        """The longest delay that a crawl keeps to a host. The crawls are gone over only after a change of them."""
+        if not self._crawls:
+            return 0.0
+        if self._strictest is None:
+            asked = [crawl.spec.politeness for crawl in self._crawls.values()]
+            adaptive = [politeness.max_delay_s for politeness in asked if politeness.adaptive]
+            self._strictest = Politeness(
+                delay_s=max(politeness.delay_s for politeness in asked),
+                adaptive=bool(adaptive),
+                max_delay_s=max(adaptive, default=0.0),
+                obey_robots=any(politeness.obey_robots for politeness in asked),
+            )
+        return delay_of(self._strictest, facts)
 
     def max_depths(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, int | None]:
         """Return the depth limits of those of the crawls that are loaded or looked up."""

@@ -9,14 +9,15 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
-from api.frontier.crawls import ActiveCrawl
-from api.frontier.hosts import Host, Queue
+from api.frontier.hosts import Host
 from api.frontier.leases import Held
 from api.frontier.ownership import Ownership
 from api.frontier.tally import Work
+from api.frontier.turns import Queue
 from shared.domain.crawl import Budget
 from shared.domain.errors import NoRoom, Transient
 from shared.domain.frontier import UrlState
@@ -80,19 +81,22 @@ class Dispatch:
             return False
         shards: list[Held] = []
         requests: list[_Request] = []
+        more = False
         async with own.writing(Work.DISPATCH):
             try:
-                await self._request(requests)
+                more = await self._request(requests)
                 if requests:
                     shards = await self._lease(requests)
             except NoRoom as error:
                 self._put_back(requests)
                 self._rests_until = own.clock.elapsed() + error.retry_in
+            finally:
+                own.front.lines.settle()
         if shards:
             own.tally.shards += len(shards)
             own.tally.urls += sum(len(held.row.order) for held in shards)
             await asyncio.gather(*(self.publish(held) for held in shards))
-        return bool(shards)
+        return more
 
     async def _lease(self, requests: Sequence[_Request]) -> list[Held]:
         """Lease what was asked for, by one transaction (within `writing`)."""
@@ -115,7 +119,7 @@ class Dispatch:
                     # Other masters spend the budget, too, and what they did is read before long.
                     crawl.allowance.rest(now + _RETRY_S)
                 queue.queued = 0
-                own.front.let_go(host, request.slot)
+                own.front.let_go(host, request.slot, queue)
                 own.front.mark_incomplete(request.crawl_id)
                 continue
             own.front.leased(host, queue, request.slot, taken)
@@ -126,11 +130,11 @@ class Dispatch:
     def _put_back(self, requests: Iterable[_Request]) -> None:
         """Nothing was leased: as if it had not been asked for."""
         own = self._own
-        for request, host, _ in requests:
+        for request, host, queue in requests:
             crawl = own.crawls.get(request.crawl_id)
             if crawl is not None:
                 crawl.allowance.settled(own.partition, request.most)
-            own.front.let_go(host, request.slot)
+            own.front.let_go(host, request.slot, queue)
 
     def _budgets(self, crawls: Iterable[CrawlId]) -> dict[CrawlId, Budget]:
         """The budgets of those of the crawls that have one."""
@@ -192,23 +196,22 @@ class Dispatch:
             elif refused.at <= now:
                 await self.publish(refused.held)
 
-    async def _request(self, requests: list[_Request]) -> None:
-        """Add what to lease now. The queues taken are out of the front until leased, deferred or put back."""
+    async def _request(self, requests: list[_Request]) -> bool:
+        """Add what to lease now, and return True if there may be more. The queues taken are out of the front until
+        leased, deferred or put back."""
         own = self._own
         now = own.clock.elapsed()
-        rooms = {pool: own.room.for_pool(pool, now) for pool in {crawl.spec.pool for crawl in own.crawls}}
-        while len(requests) < own.settings.shards_at_once:
-            # A pool without room, or a crawl that may not go on, holds nobody else up.
-            closed = {
-                crawl.crawl_id for crawl in own.crawls if not (rooms.get(crawl.spec.pool) and _may_go_on(crawl, now))
-            }
-            taken = own.front.take(now, closed)
-            if taken is None:
-                break
+        own.front.lines.begin(now)
+        own.front.wake(now)
+        own.room.allot(now, partial(self._may_go_on, now))
+        more = False
+        while len(requests) < own.settings.shards_at_once and (taken := own.front.take(now)) is not None:
+            more = True
             host, queue = taken
             crawl = own.crawls.get(queue.crawl_id)
             if crawl is None:
                 continue
+            queue.delay_s, queue.slots = crawl.delay_s(host.facts), crawl.slots(host.facts)
             if queue.waiting and queue.next_due <= now:
                 await self._promote(host, queue)
             most = crawl.allowance.room(min(self._most(host, queue), queue.queued))
@@ -225,8 +228,6 @@ class Dispatch:
             if most <= 0:
                 own.front.defer(host, queue, now + _RETRY_S)
                 continue
-            pool = crawl.spec.pool
-            rooms[pool] = rooms.get(pool, 0) - 1
             own.front.hold(host, slot, queue.slots)
             crawl.allowance.take(own.partition, most)
             request = LeaseRequest(
@@ -236,11 +237,19 @@ class Dispatch:
                 host_id=host.host_id,
                 host=host.name,
                 slot=slot,
-                pool=pool,
+                pool=crawl.spec.pool,
                 delay_ms=int(queue.delay_s * 1000 + 0.999),
                 most=most,
             )
             requests.append((request, host, queue))
+        return more
+
+    def _may_go_on(self, now: float, crawl_id: CrawlId) -> bool:
+        """Return True unless the crawl is paused, or has nothing left of its budget."""
+        crawl = self._own.crawls.get(crawl_id)
+        return (
+            crawl is not None and crawl.dispatching and not crawl.allowance.rests(now) and crawl.allowance.room(1) > 0
+        )
 
     def _most(self, host: Host, queue: Queue) -> int:
         """URLs of the next shard: about 10 s of polite work, a fair part where several slots share the queue.
@@ -288,7 +297,3 @@ class Dispatch:
             return
         queue.queued = queue.waiting = 0
         own.front.rearm(host, queue)
-
-
-def _may_go_on(crawl: ActiveCrawl, now: float) -> bool:
-    return crawl.dispatching and not crawl.allowance.rests(now) and crawl.allowance.room(1) > 0

@@ -5,7 +5,7 @@ given only after grant n has expired, measured here from the answer and at the w
 ends first. A new owner takes every lease that was ever granted as granted at its claim.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,12 +91,17 @@ class MayGrant:
 Standing = LeaseGone | HeldByAnother | OldDelivery | SameHolder | MayGrant
 
 
+Watch = Callable[[LeaseRow, int, bool], None]
+"""Counts leases: how many more there are (-1: one fewer, 0: a grant of it begins), and whether it had no grant yet."""
+
+
 class Leases:
     """The leases of one partition. `grant_s` may change: it is for what is granted and extended from then on."""
 
     def __init__(self, *, grant_s: float, longest_s: float = 0.0) -> None:
         """`longest_s`: for how long an earlier owner may have granted, where that is longer."""
         self.grant_s = grant_s
+        self.watched_by: Watch | None = None
         self._longest_s = longest_s
         self._held: dict[LeaseId, Held] = {}
 
@@ -113,13 +118,10 @@ class Leases:
         """The lease, if it is live."""
         return self._held.get(lease_id)
 
-    def unbegun(self, pool: str) -> int:
-        """Shards of a pool that are out and were never granted: what its workers have yet to pull."""
-        return sum(1 for held in self._held.values() if held.grant is None and held.row.pool == pool)
-
     def add(self, row: LeaseRow, now: float) -> Held:
         """A lease just committed and about to be published."""
         held = self._held[row.lease_id] = Held(row, None, now)
+        self._count(held, 1)
         return held
 
     def take_over(self, row: LeaseRow, now: float, *, ended: bool) -> Held:
@@ -133,6 +135,7 @@ class Leases:
             longest_s = max(self.grant_s, self._longest_s)
             grant = Grant(row.grants, 0, None, now if ended else now + longest_s)
         held = self._held[row.lease_id] = Held(row, grant, now, orphan=ended and grant is not None)
+        self._count(held, 1)
         return held
 
     def begin(self, lease_id: LeaseId, delivery: int, holder: str, now: float) -> Standing:
@@ -162,6 +165,8 @@ class Leases:
 
     def granted(self, held: Held, delivery: int, holder: str, now: float, *, asked: float | None = None) -> Grant:
         """A further grant, durable by now, begins; its holder, who asked for it at `asked`, has counted since then."""
+        if held.row.lease_id in self._held:
+            self._count(held, 0)
         held.row.grants += 1
         held.orphan = False
         late = asked is not None and now - asked >= min(ANSWER_S, self.grant_s) / 2
@@ -195,7 +200,9 @@ class Leases:
     def settle(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool) -> None:
         """What is left of a lease after committed outcomes; `freed`: nothing, it is over."""
         if freed:
-            self._held.pop(lease_id, None)
+            gone = self._held.pop(lease_id, None)
+            if gone is not None:
+                self._count(gone, -1)
         elif (held := self._held.get(lease_id)) is not None:
             held.row.urls = urls
 
@@ -205,6 +212,10 @@ class Leases:
         url = held.row.urls.get(fingerprint) if held else None
         if url is not None:
             url.least = min(url.least, depth)
+
+    def _count(self, held: Held, out: int) -> None:
+        if self.watched_by is not None:
+            self.watched_by(held.row, out, held.grant is None)
 
 
 def place_of(row: LeaseRow) -> QueuedVisit:

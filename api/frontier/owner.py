@@ -146,6 +146,7 @@ class Owner:
                 await loops.ended()
         finally:
             self._room.unwatch(own.leases)
+            own.front.lines.close()
 
     async def _check_stream(self, own: Ownership) -> None:
         """Start at 0 of a stream that is not the one our position is of; adopt the stream's identity."""
@@ -197,7 +198,7 @@ class Owner:
         await own.look_up(row.crawl_id for row in claimed.leases)
         await own.offer_queues([(row.crawl_id, row.host_id) for row in claimed.leases], pinned=True)
         for row in claimed.leases:
-            own.front.pin(row.host_id, row.host, row.slot, row.delay_ms / 1000)
+            own.front.pin(row.host_id, row.host, row.slot, row.delay_ms / 1000, row.crawl_id)
         read: set[CrawlId] = set()
         while unread := [crawl for crawl in own.crawls if crawl.crawl_id not in read]:
             for crawl in unread:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from api.frontier.crawls import Crawls
 from api.frontier.front import Front
-from api.frontier.hosts import HostFacts, facts_of
+from api.frontier.hosts import facts_of
 from api.frontier.leases import Leases
 from api.frontier.room import PoolRoom
-from api.frontier.shares import Shares
 from api.frontier.tally import FrontierTally, Work
 from shared.domain.errors import NoRoom, OwnershipLost, Permanent, Transient, Unusable
 from shared.domain.frontier import Fence, Position
@@ -85,10 +84,9 @@ class Ownership:
         self.position: Position = claimed.position
         self.next_host = claimed.next_host
         self.next_lease = claimed.next_lease
-        self.shares = Shares()
         self.leases = Leases(grant_s=settings.grant_s, longest_s=settings.longest_grant_s)
-        self.front = Front(self.shares, most_hosts=settings.most_hosts, rested_from=clock.elapsed())
         self.work = asyncio.Event()
+        self.front = Front(room.shares, most_hosts=settings.most_hosts, rested_from=clock.elapsed(), wake=self.work.set)
         self.tuned = asyncio.Event()
         self.strays_suspected = False
         self.in_hand: dict[ReportKind, int] = {}
@@ -171,10 +169,6 @@ class Ownership:
         if unknown:
             self.crawls.looked_up(await self.store.crawl_rows(unknown))
 
-    def longest_delay_s(self, facts: HostFacts) -> float:
-        """The longest delay that a crawl keeps to a host."""
-        return max((crawl.delay_s(facts) for crawl in self.crawls), default=0.0)
-
     def offer(self, row: QueueRow, *, pinned: bool = False) -> bool:
         """Take a queue into the front under its crawl's present delay.
 
@@ -186,7 +180,6 @@ class Ownership:
             # It may become known later: then its queues are to be read.
             self.front.mark_incomplete(row.crawl_id)
             return False
-        self.shares.set_weight(crawl.crawl_id, crawl.spec.weight)
         facts = facts_of(row)
         return self.front.offer(
             row,
@@ -196,6 +189,8 @@ class Ownership:
             now=self.clock.elapsed(),
             now_ms=self.clock.unix_ms(),
             pinned=pinned,
+            weight=crawl.spec.weight,
+            pool=crawl.spec.pool,
         )
 
     async def offer_queues(self, keys: list[tuple[CrawlId, HostId]], *, pinned: bool = False) -> None:

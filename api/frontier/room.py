@@ -1,10 +1,13 @@
 """How much may be dispatched to a pool, and what a crawl may still spend. Pure; times are monotonic seconds."""
 
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from api.frontier.leases import Leases
-from shared.domain.ids import Partition
+from api.frontier.shares import Shares
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ledger import LeaseRow
 from shared.wire.messages import WorkerStatus
 
 STALE_AFTER_S = 5.0
@@ -23,44 +26,67 @@ class _Worker:
 
 
 class PoolRoom:
-    """The live workers' free visits, as they report them. `ahead`: shards kept out per free visit; it may change.
-    `held`: why nothing may be sent out now, None while it may."""
+    """The live workers' free visits, as they report them, and what each crawl has of a pool (`shares`). `ahead`: shards
+    kept out per free visit; it may change. `held`: why nothing may be sent out now, None while it may."""
 
     def __init__(self) -> None:
         self.held: str | None = None
         self.ahead: float = AHEAD
-        self._workers: dict[str, _Worker] = {}
-        self._leases: list[Leases] = []
+        self.shares = Shares()
+        self._workers: OrderedDict[str, _Worker] = OrderedDict()
+        self._free: Counter[str] = Counter()
+        self._unbegun: Counter[str] = Counter()
 
     def watch(self, leases: Leases) -> None:
-        """Count the shards of these leases that are on their way."""
-        self._leases.append(leases)
+        """Count the shards of these leases from now on: those that are out, and those on their way."""
+        leases.watched_by = self._count
+        for held in leases:
+            self._count(held.row, 1, held.grant is None)
 
     def unwatch(self, leases: Leases) -> None:
         """Their owner is gone."""
-        self._leases = [other for other in self._leases if other is not leases]
+        if leases.watched_by is not None:
+            leases.watched_by = None
+            for held in leases:
+                self._count(held.row, -1, held.grant is None)
 
     def heard(self, status: WorkerStatus, now: float) -> None:
         """A worker reported its load."""
         free = max(0, status.visits - status.busy) if status.pulling else 0
+        self._gone(status.worker)
         self._workers[status.worker] = _Worker(status.pool, free, now, status)
+        self._free[status.pool] += free
 
     def live(self, now: float) -> list[WorkerStatus]:
         """The workers heard of lately."""
         return [worker.status for worker in self._workers.values() if now - worker.heard_at <= STALE_AFTER_S]
 
     def for_pool(self, pool: str, now: float) -> int:
-        """Shards that may still be dispatched: `ahead` times the free visits, less those on their way; 0 without
-        workers, and while it is `held`."""
+        """Shards that may still be dispatched: `ahead` times the free visits, less those on their way or allotted; 0
+        without workers, and while it is `held`."""
         if self.held is not None:
             return 0
-        free = 0
-        for name, worker in list(self._workers.items()):
-            if now - worker.heard_at > STALE_AFTER_S:
-                del self._workers[name]
-            elif worker.pool == pool:
-                free += worker.free
-        return max(0, int(self.ahead * free) - sum(leases.unbegun(pool) for leases in self._leases))
+        while self._workers and now - next(iter(self._workers.values())).heard_at > STALE_AFTER_S:
+            self._gone(next(iter(self._workers)))
+        return max(0, int(self.ahead * self._free[pool]) - self._unbegun[pool] - self.shares.promised(pool))
+
+    def allot(self, now: float, may_go: Callable[[CrawlId], bool]) -> None:
+        """Share what may be dispatched among the crawls that want it, in all partitions of this master."""
+        for pool in self.shares.pools():
+            room = self.for_pool(pool, now)
+            if room:
+                self.shares.allot(pool, room, now, may_go)
+
+    def _count(self, row: LeaseRow, out: int, unbegun: bool) -> None:
+        """`out` shards more or fewer are out, and as many, if `unbegun`, on their way; 0: one of them began."""
+        if out:
+            self.shares.add(row.pool, row.crawl_id, out)
+        self._unbegun[row.pool] += (out or -1) if unbegun else 0
+
+    def _gone(self, worker: str) -> None:
+        known = self._workers.pop(worker, None)
+        if known is not None:
+            self._free[known.pool] -= known.free
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from api.frontier.front import Front
 from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Held, Leases
 from api.frontier.ownership import FrontierSettings
+from api.frontier.turns import Queue
 from shared.domain.failure import HOST_UNREACHABLE, Decision, decide
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import COUNTED_AS_PAGE, End, Merge, UrlState, merge_link
@@ -177,12 +178,11 @@ class Draft:
         for host_id, facts in self._facts.items():
             host = self.front.host(host_id)
             if host is not None:
-                host.facts = facts
-                for other in host.queues.values():
-                    crawl = self.crawls.find(other.crawl_id)
-                    if crawl is not None:
-                        other.delay_s = crawl.delay_s(facts)
-                        other.slots = crawl.slots(facts)
+                before, host.facts = host.facts, facts
+                # A latency changes adaptive delays only, and those of the other crawls when they dispatch.
+                if (before.crawl_delay_ms, before.visited) != (facts.crawl_delay_ms, facts.visited):
+                    for other in host.queues.values():
+                        self._learn(other, facts)
                 blocked_ms = facts.health.blocked_until_ms - self.now_ms
                 if blocked_ms > 0:
                     self.front.block(host, max(host.blocked_until, self.now + blocked_ms / 1000))
@@ -192,6 +192,8 @@ class Draft:
             if host is None or queue is None:
                 self.front.mark_incomplete(crawl_id)
                 continue
+            if host_id in self._facts:
+                self._learn(queue, host.facts)
             queue.queued += delta.queued
             queue.waiting += delta.waiting
             queue.leased += delta.leased
@@ -215,6 +217,11 @@ class Draft:
             crawl = self.crawls.get(crawl_id)
             if crawl is not None:
                 crawl.allowance.settled(partition, settled.urls, settled.pages, settled.size)
+
+    def _learn(self, queue: Queue, facts: HostFacts) -> None:
+        crawl = self.crawls.find(queue.crawl_id)
+        if crawl is not None:
+            queue.delay_s, queue.slots = crawl.delay_s(facts), crawl.slots(facts)
 
     # --- one URL ------------------------------------------------------------------------------------------------------
 

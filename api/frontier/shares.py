@@ -1,42 +1,222 @@
-"""How crawls share what a partition can dispatch: deficit round robin by weight (Shreedhar and Varghese, 1995)."""
+"""How crawls share the capacity of a pool: max-min fair by weight, counted in URL shards that are out.
 
-from collections.abc import Collection
+Free capacity goes, shard by shard, to the crawl with the least shards out per weight among those with a due host in
+some partition of this master. A crawl without a due host leaves its share to the others, and a crawl that comes later
+is given what becomes free until it has its share. No step looks at all crawls: they stand in a heap.
+Pure; times are monotonic seconds.
+"""
 
-from shared.domain.ids import CrawlId
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
 
-_QUANTUM_URLS = 50
+from shared.domain.ids import CrawlId, HostId
+
+UNUSED_S: Final = 1.0
+"""After this a partition that does not use what is allotted to it loses it to the others, until it dispatches again."""
+
+AGAIN_S: Final = 0.5
+"""After this a crawl that might not go on is looked at again."""
+
+_SPARE: Final = 64
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """Due hosts of one crawl in one partition. `allotted`: how many of them may be sent now, given by `given`.
+
+    `overdue`: the allotment was not used in time, which `late` was called with.
+    """
+
+    pool: str
+    crawl_id: CrawlId
+    weight: int
+    given: Callable[["Line"], None]
+    late: Callable[["Line"], None]
+    hosts: OrderedDict[HostId, None] = field(default_factory=OrderedDict)
+    allotted: int = 0
+    listed: bool = False
+    overdue: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Crawl:
+    """A crawl in a pool. `out`: its shards that are out, with what is allotted to it. `lines`: those that want more.
+    `entry`: the number of its entry in the heap, 0 for none. `shut`: it may not go on."""
+
+    weight: int = 1
+    out: int = 0
+    lines: OrderedDict[Line, None] = field(default_factory=OrderedDict)
+    entry: int = 0
+    shut: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Pool:
+    """A pool. `order`: its crawls by shards out per weight, longest waiting first; entries that were replaced stay until
+    they surface, or until there are twice as many as crawls. `promised`: allotted and not out yet. `since`: the lines
+    with an allotment, by when they got it."""
+
+    crawls: dict[CrawlId, _Crawl] = field(default_factory=dict)
+    order: list[tuple[float, int, CrawlId]] = field(default_factory=list)
+    reopening: list[tuple[float, CrawlId]] = field(default_factory=list)
+    since: OrderedDict[Line, float] = field(default_factory=OrderedDict)
+    promised: int = 0
+    number: int = 0
 
 
 class Shares:
-    """Each crawl in turn may lease `weight * 50` URLs; what a shard takes beyond its credit is paid in later rounds."""
+    """The pools of one master, and what each crawl has of them."""
 
     def __init__(self) -> None:
-        self._weights: dict[CrawlId, int] = {}
-        self._credit: dict[CrawlId, float] = {}
+        self._pools: dict[str, _Pool] = {}
 
-    def set_weight(self, crawl_id: CrawlId, weight: int) -> None:
-        """Let the crawl take part, or change its weight (>= 1)."""
-        self._weights[crawl_id] = weight
+    def __len__(self) -> int:
+        """Crawls that are known here, over all pools: those with a shard out or a due host."""
+        return sum(len(pool.crawls) for pool in self._pools.values())
 
-    def remove(self, crawl_id: CrawlId) -> None:
-        """The crawl takes no further part."""
-        self._weights.pop(crawl_id, None)
-        self._credit.pop(crawl_id, None)
+    def pools(self) -> Iterable[str]:
+        """The pools with a crawl."""
+        return list(self._pools)
 
-    def next(self, ready: Collection[CrawlId]) -> CrawlId | None:
-        """The crawl whose turn it is among those with something ready; None when none takes part."""
-        taking_part = [crawl_id for crawl_id in ready if crawl_id in self._weights]
-        if not taking_part:
-            return None
-        best = max(taking_part, key=lambda crawl_id: self._credit.get(crawl_id, 0.0))
-        owed = -self._credit.get(best, 0.0)
-        if owed >= 0:
-            rounds = owed // (self._weights[best] * _QUANTUM_URLS) + 1
-            for crawl_id in taking_part:
-                earned = rounds * self._weights[crawl_id] * _QUANTUM_URLS
-                self._credit[crawl_id] = self._credit.get(crawl_id, 0.0) + earned
-        return best
+    def out(self, pool: str, crawl_id: CrawlId) -> int:
+        """Shards of the crawl that are out or allotted."""
+        crawl = self._crawl(pool, crawl_id)
+        return crawl.out if crawl else 0
 
-    def charge(self, crawl_id: CrawlId, urls: int) -> None:
-        """The crawl leased `urls`."""
-        self._credit[crawl_id] = self._credit.get(crawl_id, 0.0) - urls
+    def promised(self, pool: str) -> int:
+        """Shards that are allotted and not leased yet."""
+        known = self._pools.get(pool)
+        return known.promised if known else 0
+
+    def shut(self, pool: str, crawl_id: CrawlId) -> bool:
+        """Return True if the crawl was found not to go on, whatever capacity is free."""
+        crawl = self._crawl(pool, crawl_id)
+        return crawl is not None and crawl.shut
+
+    def add(self, pool: str, crawl_id: CrawlId, n: int) -> None:
+        """Count `n` shards more (or, below 0, fewer) that are out."""
+        known = self._pools.setdefault(pool, _Pool())
+        crawl = known.crawls.setdefault(crawl_id, _Crawl())
+        crawl.out += n
+        self._push(known, crawl_id, crawl)
+        self._forget(pool, known, crawl_id, crawl)
+
+    def update(self, line: Line) -> None:
+        """Heed how many hosts a line has, and how many of them have an allotment."""
+        known = self._pools.setdefault(line.pool, _Pool())
+        crawl = known.crawls.get(line.crawl_id)
+        if crawl is None:
+            crawl = known.crawls[line.crawl_id] = _Crawl()
+        crawl.weight = line.weight
+        spare = line.allotted - len(line.hosts)
+        if spare > 0:
+            self._take_back(known, line, spare)
+        if len(line.hosts) > line.allotted and not line.overdue:
+            if line not in crawl.lines:
+                crawl.lines[line] = None
+                if not crawl.entry:
+                    self._push(known, line.crawl_id, crawl)
+        elif line in crawl.lines:
+            del crawl.lines[line]
+        if not line.allotted:
+            known.since.pop(line, None)
+        self._forget(line.pool, known, line.crawl_id, crawl)
+
+    def use(self, line: Line, now: float) -> None:
+        """A host of the line is sent on its allotment, which stays promised until `settle`."""
+        line.allotted -= 1
+        since = self._pools[line.pool].since
+        if line in since:
+            since[line] = now
+            since.move_to_end(line)
+
+    def settle(self, line: Line) -> None:
+        """End the promise of one shard: it is a lease that counts by now, or came to nothing."""
+        self._pools[line.pool].promised -= 1
+        self.add(line.pool, line.crawl_id, -1)
+
+    def allot(self, pool: str, room: int, now: float, may_go: Callable[[CrawlId], bool]) -> None:
+        """Give `room` shards to the crawls of the pool, each to the one that has least and `may_go`."""
+        known = self._pools.get(pool)
+        if known is None:
+            return
+        self._reclaim(known, now)
+        while known.reopening and known.reopening[0][0] <= now:
+            _, crawl_id = heapq.heappop(known.reopening)
+            crawl = known.crawls.get(crawl_id)
+            if crawl is not None and crawl.shut:
+                crawl.shut = False
+                self._push(known, crawl_id, crawl)
+                self._forget(pool, known, crawl_id, crawl)
+        while room > 0 and known.order:
+            _, number, crawl_id = known.order[0]
+            crawl = known.crawls.get(crawl_id)
+            if crawl is None or crawl.entry != number:
+                heapq.heappop(known.order)
+            elif not crawl.lines:
+                heapq.heappop(known.order)
+                crawl.entry = 0
+            elif not may_go(crawl_id):
+                heapq.heappop(known.order)
+                crawl.entry, crawl.shut = 0, True
+                heapq.heappush(known.reopening, (now + AGAIN_S, crawl_id))
+            else:
+                self._give(known, crawl_id, crawl, now)
+                room -= 1
+
+    def _give(self, known: _Pool, crawl_id: CrawlId, crawl: _Crawl, now: float) -> None:
+        line, _ = crawl.lines.popitem(last=False)
+        line.allotted += 1
+        known.promised += 1
+        crawl.out += 1
+        known.since.setdefault(line, now)
+        if len(line.hosts) > line.allotted:
+            crawl.lines[line] = None
+        self._push(known, crawl_id, crawl)
+        line.given(line)
+
+    def _reclaim(self, known: _Pool, now: float) -> None:
+        while known.since:
+            line, since = next(iter(known.since.items()))
+            if since > now - UNUSED_S:
+                return
+            del known.since[line]
+            line.overdue = True
+            self._take_back(known, line, line.allotted)
+            self.update(line)
+            line.late(line)
+
+    def _take_back(self, known: _Pool, line: Line, n: int) -> None:
+        line.allotted -= n
+        known.promised -= n
+        crawl = known.crawls[line.crawl_id]
+        crawl.out -= n
+        self._push(known, line.crawl_id, crawl)
+
+    def _push(self, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
+        """Place a crawl that wants more anew, behind those that have as much."""
+        if not crawl.lines or crawl.shut:
+            crawl.entry = 0
+            return
+        known.number += 1
+        crawl.entry = known.number
+        heapq.heappush(known.order, (crawl.out / crawl.weight, known.number, crawl_id))
+        if len(known.order) > 2 * len(known.crawls) + _SPARE:
+            known.order = [
+                (crawl.out / crawl.weight, crawl.entry, each) for each, crawl in known.crawls.items() if crawl.entry
+            ]
+            heapq.heapify(known.order)
+
+    def _forget(self, pool: str, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
+        """Forget a crawl with nothing out and nothing due, and a pool without crawls."""
+        if not crawl.out and not crawl.lines and not crawl.shut:
+            del known.crawls[crawl_id]
+            if not known.crawls and not known.promised:
+                del self._pools[pool]
+
+    def _crawl(self, pool: str, crawl_id: CrawlId) -> _Crawl | None:
+        known = self._pools.get(pool)
+        return known.crawls.get(crawl_id) if known else None

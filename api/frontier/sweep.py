@@ -51,7 +51,7 @@ class Sweep:
         await self._refill()
         await _if_there_is_room(self._reclaim)
         await self._republish()
-        own.front.forget_rested(own.clock.elapsed(), own.longest_delay_s)
+        own.front.forget_rested(own.clock.elapsed(), own.crawls.longest_delay_s)
         await self._purge()
         await _if_there_is_room(self._strays.once)
         own.work.set()
@@ -59,18 +59,18 @@ class Sweep:
     async def _refill(self) -> None:
         """Read queues from SQL that had no place in the front."""
         own = self._own
-        for crawl in own.crawls:
-            if own.front.complete(crawl.crawl_id) or not self._room():
+        for crawl_id in own.front.incomplete():
+            if own.crawls.get(crawl_id) is None or not self._room():
                 continue
             async with own.writing():
                 most = own.settings.most_hosts
                 soon_ms = own.clock.unix_ms() + int(_SOON_S * 1000)
-                rows = await own.store.ready_queues(own.partition, crawl.crawl_id, most, soon_ms=soon_ms)
-                own.front.mark_complete(crawl.crawl_id)
+                rows = await own.store.ready_queues(own.partition, crawl_id, most, soon_ms=soon_ms)
+                own.front.mark_complete(crawl_id)
                 for row in rows:
                     own.offer(row)
                 if len(rows) == most:
-                    own.front.mark_incomplete(crawl.crawl_id)
+                    own.front.mark_incomplete(crawl_id)
 
     def _room(self) -> bool:
         """Whether the front takes in hosts. Now and then, those that can do nothing soon make room in a full one, of
@@ -79,7 +79,7 @@ class Sweep:
         part = min(1.0, LOOKED_AT / max(1, len(own.front)))
         if own.front.full() and now - self._made_room_at >= _MAKE_ROOM_S * part:
             self._made_room_at = now
-            own.front.make_room(now, now + _SOON_S, own.longest_delay_s)
+            own.front.make_room(now, now + _SOON_S, own.crawls.longest_delay_s)
         return not own.front.full()
 
     async def _republish(self) -> None:

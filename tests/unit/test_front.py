@@ -1,5 +1,6 @@
 """The front's invariants, held against a judge that only sees what is leased and released, and when."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from api.frontier.front import Front
-from api.frontier.hosts import Host, HostFacts, Queue, facts_of
+from api.frontier.hosts import Host, HostFacts, facts_of
 from api.frontier.shares import Shares
+from api.frontier.turns import Queue
 from shared.domain.ids import CrawlId, HostId
 from shared.domain.ledger import QueueRow
 from shared.domain.politeness import HostHealth
@@ -23,6 +25,13 @@ TINY = 1e-6
 
 def longest(_facts: HostFacts) -> float:
     return max(DELAYS.values())
+
+
+def offer(front: Front, shares: Shares, now: float, room: int, without: Collection[CrawlId] = ()) -> None:
+    """Begin a pass of dispatch in which the pool has `room`, and the crawls in `without` may not go on."""
+    front.lines.begin(now)
+    front.wake(now)
+    shares.allot("default", room, now, lambda crawl_id: crawl_id not in without)
 
 
 @dataclass
@@ -71,8 +80,6 @@ class FrontMachine(RuleBasedStateMachine):
     def begin(self, most_hosts: int) -> None:
         self.now = 0.0
         self.shares = Shares()
-        for crawl_id in DELAYS:
-            self.shares.set_weight(crawl_id, 1)
         self.most_hosts = most_hosts
         self.front = Front(self.shares, most_hosts=most_hosts, rested_from=0.0)
         self.sql: dict[tuple[HostId, CrawlId], Sql] = {}
@@ -141,7 +148,8 @@ class FrontMachine(RuleBasedStateMachine):
     def dispatch(self, most: int, without: set[CrawlId]) -> None:
         """A batch: slots are held as queues are taken, and leases known only after the transaction."""
         asked: list[tuple[Host, Queue, int]] = []
-        while len(asked) < most and (taken := self.front.take(self.now, without)) is not None:
+        offer(self.front, self.shares, self.now, most, without)
+        while (taken := self.front.take(self.now)) is not None:
             host, queue = taken
             assert queue.crawl_id not in without
             self.promote(host, queue)
@@ -161,6 +169,8 @@ class FrontMachine(RuleBasedStateMachine):
             out = next(o for o in self.out if o.host == host.host_id and o.slot == slot)
             out.n = n
             self.front.leased(host, queue, slot, n)
+            self.shares.add("default", queue.crawl_id, 1)
+        self.front.lines.settle()
 
     def promote(self, host: Host, queue: Queue) -> None:
         if not (queue.waiting and queue.next_due <= self.now):
@@ -207,6 +217,7 @@ class FrontMachine(RuleBasedStateMachine):
             self.front.rearm(host, queue)
         elif back:
             self.front.mark_incomplete(out.crawl)
+        self.shares.add("default", out.crawl, -1)
         ended = self.now - quiet
         self.rests[out.host].append((ended, DELAYS[out.crawl]))
         self.front.released(host, out.slot, ended, DELAYS[out.crawl])
@@ -256,6 +267,7 @@ class FrontMachine(RuleBasedStateMachine):
         queue = host.queues.get(out.crawl)
         if queue is not None:
             queue.leased -= out.n
+        self.shares.add("default", out.crawl, -1)
         self.rests[out.host].append((self.now, DELAYS[out.crawl]))
         self.front.released(host, out.slot, self.now, DELAYS[out.crawl])
 
@@ -277,19 +289,19 @@ class FrontMachine(RuleBasedStateMachine):
 
 def test_hosts_that_are_blocked_for_long_hold_nobody_else_up() -> None:
     front = Front(shares := Shares(), most_hosts=2, rested_from=-100.0)
-    shares.set_weight(CrawlId(2), 1)
 
-    def offer(host: int, blocked_s: int) -> bool:
+    def offered(host: int, blocked_s: int) -> bool:
         until_ms = EPOCH_MS + blocked_s * 1000 if blocked_s else 0
         row = row_of(HostId(host), CrawlId(2), Sql(queued=5), blocked_until_ms=until_ms)
         return front.offer(row, facts=facts_of(row), delay_s=1.0, slots=1, now=0.0, now_ms=EPOCH_MS)
 
-    assert offer(1, 3600)
-    assert offer(2, 30)
-    assert not offer(3, 0)
+    assert offered(1, 3600)
+    assert offered(2, 30)
+    assert not offered(3, 0)
     assert not front.complete(CrawlId(2))
     assert front.make_room(0.0, 60.0, longest) == 1
-    assert offer(3, 0)
+    assert offered(3, 0)
+    offer(front, shares, 0.0, 1)
     taken = front.take(0.0)
     assert taken is not None
     assert taken[0].host_id == 3
@@ -300,19 +312,18 @@ def test_a_large_front_is_gone_over_in_pieces_and_every_host_of_it_has_its_turn(
 ) -> None:
     """The owner does nothing else meanwhile."""
     monkeypatch.setattr("api.frontier.front.LOOKED_AT", 3)
-    front = Front(shares := Shares(), most_hosts=10, rested_from=-100.0)
-    shares.set_weight(CrawlId(2), 1)
+    front = Front(Shares(), most_hosts=10, rested_from=-100.0)
     for host in range(10):
         row = row_of(HostId(host), CrawlId(2), Sql(queued=5), blocked_until_ms=EPOCH_MS + 3_600_000 * (host >= 8))
         assert front.offer(row, facts=facts_of(row), delay_s=1.0, slots=1, now=0.0, now_ms=EPOCH_MS)
     looked: list[int] = []
-    due = front._due
+    due = Host.due
 
     def noted(host: Host, queue: Queue) -> float:
         looked.append(host.host_id)
         return due(host, queue)
 
-    monkeypatch.setattr(front, "_due", noted)
+    monkeypatch.setattr(Host, "due", noted)
     assert [front.make_room(0.0, 60.0, longest) for _ in range(4)] == [0, 0, 1, 1]
     assert looked == [*range(10), 0, 1]
     assert not front.full()

@@ -87,7 +87,6 @@ def test_a_lease_never_granted_is_free_for_the_new_owner_and_proven_dead_workers
     ended = leases.take_over(row(2, grants=1), 100.0, ended=True)
     assert leases.begin(LeaseId(1), 1, "w", 100.0) == MayGrant(fresh, expired=False)
     assert leases.begin(LeaseId(2), 1, "w", 100.0) == MayGrant(ended, expired=True)
-    assert leases.unbegun("default") == 1
     assert leases.expired(100.0) == [ended]
 
 

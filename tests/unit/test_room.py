@@ -104,3 +104,20 @@ def test_without_budgets_everything_may_go() -> None:
     allowance.take(Partition(0), 10**6)
     assert allowance.room(500) == 500
     assert allowance.exhausted() is None
+
+
+def test_shards_of_leases_are_counted_once_and_only_while_their_owner_lives() -> None:
+    room, leases = PoolRoom(), Leases(grant_s=30.0)
+    leases.take_over(lease(1), 0.0, ended=False)
+    room.watch(leases)
+    held = leases.add(lease(2), 0.0)
+    room.heard(status("a", visits=3), 0.0)
+    assert (room.shares.out("default", CrawlId(1)), room.for_pool("default", 0.0)) == (2, AHEAD * 3 - 2)
+    leases.granted(held, 1, "w", 0.0)
+    leases.granted(held, 2, "w", 40.0)
+    assert (room.shares.out("default", CrawlId(1)), room.for_pool("default", 0.0)) == (2, AHEAD * 3 - 1)
+    leases.settle(LeaseId(2), {}, freed=True)
+    assert (room.shares.out("default", CrawlId(1)), room.for_pool("default", 0.0)) == (1, AHEAD * 3 - 1)
+    room.unwatch(leases)
+    leases.settle(LeaseId(1), {}, freed=True)
+    assert (len(room.shares), room.for_pool("default", 0.0)) == (0, AHEAD * 3)

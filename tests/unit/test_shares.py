@@ -1,79 +1,191 @@
-"""Crawls share a partition by weight, however large their shards are."""
+"""Crawls share a pool by weight: max-min fair, work-conserving, over all partitions, at a cost that stays flat."""
 
-from collections import defaultdict
+from collections import Counter
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.frontier.shares import Shares
-from shared.domain.ids import CrawlId
+from api.frontier.lines import Lines
+from api.frontier.shares import AGAIN_S, UNUSED_S, Shares
+from api.frontier.turns import Queue
+from shared.domain.ids import CrawlId, HostId
 
-QUANTUM = 50
-LARGEST = 500
+POOL = "default"
+A, B, C = CrawlId(1), CrawlId(2), CrawlId(3)
 
 weights = st.dictionaries(st.integers(1, 6).map(CrawlId), st.integers(1, 10), min_size=1, max_size=5)
 
 
-def served(shares: Shares, ready: list[CrawlId], sizes: list[int]) -> dict[CrawlId, int]:
-    """URLs leased by each crawl when every shard has the next size."""
-    total: dict[CrawlId, int] = defaultdict(int)
-    for size in sizes:
-        crawl_id = shares.next(ready)
-        assert crawl_id in ready
-        shares.charge(crawl_id, size)
-        total[crawl_id] += size
-    return total
+def fill(lines: Lines, crawl_id: CrawlId, hosts: int, weight: int = 1, pool: str = POOL) -> None:
+    """Put so many due hosts in the crawl's line."""
+    queue = Queue(crawl_id, 0.0, 1, pool, weight)
+    for host in range(hosts):
+        lines.append(queue, HostId(host))
 
 
-@given(weights, st.lists(st.integers(1, LARGEST), min_size=1, max_size=400))
-def test_crawls_with_work_get_shares_by_their_weight(crawls: dict[CrawlId, int], sizes: list[int]) -> None:
-    """At any moment no crawl is further from another, per weight, than a round and a shard account for."""
-    shares = Shares()
-    for crawl_id, weight in crawls.items():
-        shares.set_weight(crawl_id, weight)
-    total = served(shares, list(crawls), sizes)
-    per_weight = [total[crawl_id] / weight for crawl_id, weight in crawls.items()]
-    assert max(per_weight) - min(per_weight) <= 2 * (QUANTUM + LARGEST)
+def dispatch(shares: Shares, lines: Lines) -> Counter[CrawlId]:
+    """Send what is allotted to one partition; how many shards of each crawl."""
+    sent: Counter[CrawlId] = Counter()
+    while (place := lines.pop()) is not None:
+        lines.use()
+        sent[place[0]] += 1
+    for crawl_id, n in sent.items():
+        shares.add(POOL, crawl_id, n)
+    lines.settle()
+    return sent
 
 
-@given(weights, st.integers(0, 300), st.integers(1, LARGEST))
-def test_whoever_was_away_is_served_soon_and_takes_no_more_than_the_others_for_it(
-    crawls: dict[CrawlId, int], before: int, size: int
+def anything(_: CrawlId) -> bool:
+    return True
+
+
+@given(weights, st.integers(1, 200), st.data())
+def test_crawls_with_demand_have_shards_out_by_weight(
+    crawls: dict[CrawlId, int], room: int, data: st.DataObject
 ) -> None:
-    """Idle time earns nothing: a crawl that comes back shares from then on, and is not starved either."""
-    away, *others = crawls
-    if not others:
-        return
+    """Whatever was out before: each piece of capacity goes to the crawl that has least of it per weight."""
     shares = Shares()
+    lines = Lines(shares)
     for crawl_id, weight in crawls.items():
-        shares.set_weight(crawl_id, weight)
-    served(shares, others, [size] * before)
-    rounds = 400 + 2 * QUANTUM * sum(crawls.values()) // size
-    after = served(shares, list(crawls), [size] * rounds)
-    assert after[away] > 0
-    per_weight = {crawl_id: after[crawl_id] / weight for crawl_id, weight in crawls.items()}
-    assert per_weight[away] <= min(per_weight.values()) + 2 * (QUANTUM + LARGEST)
+        shares.add(POOL, crawl_id, data.draw(st.integers(0, 20)))
+        fill(lines, crawl_id, 1000, weight)
+    before = {crawl_id: shares.out(POOL, crawl_id) for crawl_id in crawls}
+    shares.allot(POOL, room, 0.0, anything)
+    sent = dispatch(shares, lines)
+    assert sent.total() == room
+    for crawl_id, weight in crawls.items():
+        assert shares.out(POOL, crawl_id) == before[crawl_id] + sent[crawl_id]
+        for other, its in crawls.items():
+            if sent[crawl_id]:
+                assert shares.out(POOL, crawl_id) / weight <= shares.out(POOL, other) / its + 1 / weight + 1e-9
 
 
-def test_only_crawls_that_take_part_are_chosen() -> None:
+def test_crawl_without_demand_leaves_its_share_to_the_others() -> None:
     shares = Shares()
-    assert shares.next([CrawlId(1)]) is None
-    shares.set_weight(CrawlId(1), 1)
-    assert shares.next([]) is None
-    assert shares.next([CrawlId(2), CrawlId(1)]) == 1
-    shares.remove(CrawlId(1))
-    assert shares.next([CrawlId(1)]) is None
+    lines = Lines(shares)
+    fill(lines, A, 3)
+    fill(lines, B, 1000)
+    shares.allot(POOL, 100, 0.0, anything)
+    assert dispatch(shares, lines) == {A: 3, B: 97}
 
 
-def test_a_large_shard_is_paid_for_in_later_rounds() -> None:
+def test_freed_capacity_goes_to_the_crawl_below_its_share() -> None:
+    """A crawl that had the pool to itself gives way as its shards end."""
     shares = Shares()
-    for crawl_id in (CrawlId(1), CrawlId(2)):
-        shares.set_weight(crawl_id, 1)
-    both = [CrawlId(1), CrawlId(2)]
-    first = shares.next(both)
-    assert first is not None
-    shares.charge(first, 500)
-    (other,) = set(both) - {first}
-    for _ in range(9):
-        assert shares.next(both) == other
-        shares.charge(other, 50)
+    lines = Lines(shares)
+    fill(lines, A, 1000)
+    shares.allot(POOL, 64, 0.0, anything)
+    assert dispatch(shares, lines) == {A: 64}
+    fill(lines, B, 1000)
+    for _ in range(32):
+        shares.add(POOL, A, -1)
+        shares.allot(POOL, 1, 0.0, anything)
+        assert dispatch(shares, lines) == {B: 1}
+    assert (shares.out(POOL, A), shares.out(POOL, B)) == (32, 32)
+
+
+def test_share_holds_over_all_partitions_of_a_master() -> None:
+    """The partition that dispatches first takes nothing that a crawl of another one is to have."""
+    shares = Shares()
+    woken: list[int] = []
+    many = [Lines(shares, partial(woken.append, n)) for n in range(64)]
+    for lines in many:
+        fill(lines, A, 100)
+    fill(many[63], B, 100)
+    many[0].begin(0.0)
+    shares.allot(POOL, 64, 0.0, anything)
+    assert 63 in woken
+    assert 0 not in woken, "the partition that dispatches now is not woken for it"
+    sent: Counter[CrawlId] = Counter()
+    for lines in many:
+        sent += dispatch(shares, lines)
+    assert sent == {A: 32, B: 32}
+
+
+def test_allotment_unused_for_long_goes_to_another_partition() -> None:
+    """A partition whose owner waits for the database holds no other up, and takes part again when it goes on."""
+    shares = Shares()
+    stuck, other = Lines(shares), Lines(shares)
+    fill(stuck, A, 10)
+    shares.allot(POOL, 10, 0.0, anything)
+    assert shares.promised(POOL) == 10
+    fill(other, B, 10)
+    shares.allot(POOL, 0, UNUSED_S, anything)
+    assert shares.promised(POOL) == 0
+    shares.allot(POOL, 20, UNUSED_S, anything)
+    assert dispatch(shares, other) == {B: 10}
+    assert not dispatch(shares, stuck)
+    stuck.begin(UNUSED_S)
+    shares.allot(POOL, 10, UNUSED_S, anything)
+    assert dispatch(shares, stuck) == {A: 10}
+
+
+def test_crawl_that_may_not_go_on_is_asked_again_later() -> None:
+    shares = Shares()
+    lines = Lines(shares)
+    fill(lines, A, 5)
+    fill(lines, B, 5)
+    shares.allot(POOL, 5, 0.0, lambda crawl_id: crawl_id == B)
+    assert dispatch(shares, lines) == {B: 5}
+    assert shares.shut(POOL, A)
+    shares.allot(POOL, 5, AGAIN_S / 2, anything)
+    assert not dispatch(shares, lines)
+    shares.allot(POOL, 5, AGAIN_S, anything)
+    assert dispatch(shares, lines) == {A: 5}
+
+
+def test_nothing_is_remembered_of_a_crawl_that_left() -> None:
+    shares = Shares()
+    lines = Lines(shares)
+    for number in range(100):
+        fill(lines, CrawlId(number), 3, pool=f"pool{number % 3}")
+    for pool in shares.pools():
+        shares.allot(pool, 20, 0.0, lambda crawl_id: crawl_id % 2 == 0)
+    assert len(shares) == 100
+    for number in range(100):
+        lines.drop(CrawlId(number))
+    assert len(lines) == 0
+    for pool in shares.pools():
+        shares.allot(pool, 20, AGAIN_S, anything)
+    assert (len(shares), shares.pools()) == (0, [])
+
+
+def test_partition_that_ends_gives_everything_back() -> None:
+    shares = Shares()
+    lines = Lines(shares)
+    fill(lines, A, 5)
+    shares.allot(POOL, 5, 0.0, anything)
+    assert lines.pop() is not None
+    lines.use()
+    lines.close()
+    assert (len(shares), shares.pools()) == (0, [])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["fill", "allot", "send", "end", "drop", "late"]), st.integers(0, 5))))
+def test_counts_of_a_pool_stay_right_whatever_happens(steps: list[tuple[str, int]]) -> None:
+    shares, now = Shares(), 0.0
+    many = [Lines(shares), Lines(shares)]
+    out: Counter[CrawlId] = Counter()
+    for what, n in steps:
+        lines, crawl_id = many[n % 2], CrawlId(n % 3)
+        match what:
+            case "fill":
+                fill(lines, crawl_id, n)
+            case "allot":
+                shares.allot(POOL, n, now, lambda crawl_id, n=n: crawl_id != n)  # type: ignore[misc]
+            case "send":
+                lines.begin(now)
+                out += dispatch(shares, lines)
+            case "end" if out[crawl_id]:
+                out[crawl_id] -= 1
+                shares.add(POOL, crawl_id, -1)
+            case "drop":
+                lines.drop(crawl_id)
+            case "late":
+                now += 0.7
+    for lines in many:
+        lines.close()
+    assert shares.promised(POOL) == 0
+    for crawl_id in (CrawlId(0), CrawlId(1), CrawlId(2)):
+        assert shares.out(POOL, crawl_id) == out[crawl_id]

@@ -1,0 +1,118 @@
+"""The due hosts of a partition, in one line for each crawl, longest due first. Pure.
+
+A line states its crawl's demand to `Shares`, which allots capacity to it; what is allotted is taken from its head.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+from api.frontier.shares import Line, Shares
+from api.frontier.turns import Queue
+from shared.domain.ids import CrawlId, HostId
+
+
+def unheard() -> None:
+    """Ignore an allotment: the caller looks by itself."""
+
+
+class Lines:
+    """The lines of one partition. `wake` is called when another partition's dispatch allots capacity to one of them."""
+
+    def __init__(self, shares: Shares, wake: Callable[[], None] = unheard) -> None:
+        self._shares = shares
+        self._wake = wake
+        self._lines: dict[CrawlId, Line] = {}
+        self._allotted: deque[Line] = deque()
+        self._used: list[Line] = []
+        self._overdue: list[Line] = []
+        self._passing, self._now = False, 0.0
+        self._due = 0
+
+    def __len__(self) -> int:
+        return self._due
+
+    def append(self, queue: Queue, host_id: HostId) -> None:
+        """Put a host at the end of its crawl's line."""
+        line = self._lines.get(queue.crawl_id)
+        if line is None:
+            line = Line(queue.pool, queue.crawl_id, queue.weight, self._given, self._overdue.append)
+            self._lines[queue.crawl_id] = line
+        self._due += host_id not in line.hosts
+        line.hosts[host_id] = None
+        self._shares.update(line)
+
+    def discard(self, crawl_id: CrawlId, host_id: HostId) -> None:
+        """Take a host out of the crawl's line."""
+        line = self._lines.get(crawl_id)
+        if line is not None and host_id in line.hosts:
+            del line.hosts[host_id]
+            self._due -= 1
+            self._changed(line)
+
+    def drop(self, crawl_id: CrawlId) -> None:
+        """Forget the crawl's line."""
+        line = self._lines.get(crawl_id)
+        if line is not None:
+            self._due -= len(line.hosts)
+            line.hosts.clear()
+            self._changed(line)
+
+    def begin(self, now: float) -> None:
+        """Begin a pass of dispatch. A line that left its allotment unused for long takes part again."""
+        self._passing, self._now = True, now
+        for line in self._overdue:
+            line.overdue = False
+            self._changed(line)
+        self._overdue.clear()
+
+    def pop(self) -> tuple[CrawlId, HostId] | None:
+        """Take the next host for which capacity is allotted; None when there is none.
+
+        The caller counts it with `use` if it can be sent; if not, the allotment is for the line's next host.
+        """
+        while self._allotted:
+            line = self._allotted[0]
+            if line.allotted and line.hosts:
+                host_id, _ = line.hosts.popitem(last=False)
+                self._due -= 1
+                return line.crawl_id, host_id
+            self._allotted.popleft()
+            line.listed = False
+            self._changed(line)
+        return None
+
+    def use(self) -> None:
+        """Count the host that was popped last as sent, until `settle`."""
+        line = self._allotted[0]
+        self._shares.use(line, self._now)
+        self._used.append(line)
+        self._changed(line)
+
+    def settle(self) -> None:
+        """End a pass of dispatch: a shard that was sent counts as a lease by now, and other capacity is free again."""
+        for line in self._used:
+            self._shares.settle(line)
+        self._used.clear()
+        self._passing = False
+
+    def shut(self, queue: Queue) -> bool:
+        """Return True if the crawl may not go on at present, whatever capacity is free."""
+        return self._shares.shut(queue.pool, queue.crawl_id)
+
+    def close(self) -> None:
+        """Forget all lines and give back what is allotted: the partition is not owned any more."""
+        self.settle()
+        for crawl_id in list(self._lines):
+            self.drop(crawl_id)
+
+    def _given(self, line: Line) -> None:
+        if not line.listed:
+            line.listed = True
+            self._allotted.append(line)
+        if not self._passing:
+            self._wake()
+
+    def _changed(self, line: Line) -> None:
+        self._shares.update(line)
+        if not line.hosts and self._lines.get(line.crawl_id) is line:
+            del self._lines[line.crawl_id]

@@ -1,0 +1,126 @@
+"""Whose turn it is on a host that several crawls share: start-time fair queueing (Goyal, Vin and Cheng, 1996).
+
+Each queue has a virtual time: the host time that its crawl used there, divided by the crawl's weight. The next shard is
+of the queue with the least virtual time that has something to fetch. A queue that had nothing begins again at the
+virtual time of the shard that started last, so idle time earns nothing and no other crawl starves.
+Pure; times are the owner's monotonic seconds.
+"""
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.ids import CrawlId
+
+NEVER: Final = float("inf")
+
+CREDIT_S: Final = 60.0
+"""Host time, at most, that a queue catches up with after its crawl could not go when its turn came."""
+
+_SPARE: Final = 8
+
+
+@dataclass(slots=True)
+class Queue:
+    """A host's queue of one crawl. `delay_s` is the host's delay for this crawl, `slots` how many shards may be out.
+
+    `not_before`: when a queue that was deferred is looked at again. `virtual`: its virtual time on the host. `in_line`:
+    it stands in its crawl's line of due hosts. `idle`: it had nothing when it was placed last. `place`: the number of its entry in the host's `Turns`, 0 for none.
+    """
+
+    crawl_id: CrawlId
+    delay_s: float
+    slots: int
+    pool: str = "default"
+    weight: int = 1
+    queued: int = 0
+    waiting: int = 0
+    next_due: float = NEVER
+    pages: int = 0
+    leased: int = 0
+    cap: int = 0
+    not_before: float = 0.0
+    virtual: float = 0.0
+    in_line: bool = False
+    idle: bool = True
+    place: int = 0
+    key: float = 0.0
+
+    @property
+    def empty(self) -> bool:
+        return self.queued == 0 and self.waiting == 0
+
+    def content_at(self) -> float:
+        """When the queue has something to fetch; 0 while it has."""
+        return max(0.0 if self.queued > 0 else self.next_due, self.not_before)
+
+
+class Turns:
+    """The queues of one host: those with something to fetch by virtual time, the others by when they will have it.
+
+    Entries that were replaced stay until they surface, or until there are twice as many as queues.
+    """
+
+    __slots__ = ("_later", "_number", "_ready")
+
+    def __init__(self) -> None:
+        self._ready: list[tuple[float, int, CrawlId]] = []
+        self._later: list[tuple[float, int, CrawlId]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._later)
+
+    def put(self, queue: Queue) -> None:
+        """Place a queue by what it has now; one that is empty or in a line has no place."""
+        if queue.empty or queue.in_line:
+            queue.place = 0
+            return
+        at = queue.content_at()
+        key = at if at > 0 else queue.virtual
+        if queue.place and queue.key == key:
+            return
+        self._push(self._later if at > 0 else self._ready, key, queue)
+
+    def next(self, queues: Mapping[CrawlId, Queue], now: float, virtual: float) -> Queue | None:
+        """The queue with the least virtual time among those that have something at `now`."""
+        while self._later and self._later[0][0] <= now:
+            queue = _current(queues, heapq.heappop(self._later))
+            if queue is not None:
+                queue.virtual = max(queue.virtual, virtual)
+                self._push(self._ready, queue.virtual, queue)
+        return self.first(queues)
+
+    def first(self, queues: Mapping[CrawlId, Queue]) -> Queue | None:
+        """The queue with the least virtual time among those that were seen to have something."""
+        while self._ready:
+            queue = _current(queues, self._ready[0])
+            if queue is not None:
+                return queue
+            heapq.heappop(self._ready)
+        return None
+
+    def later(self, queues: Mapping[CrawlId, Queue]) -> float:
+        """When the next of the other queues has something."""
+        while self._later and _current(queues, self._later[0]) is None:
+            heapq.heappop(self._later)
+        if len(self) > 2 * len(queues) + _SPARE:
+            self._compact(queues)
+        return self._later[0][0] if self._later else NEVER
+
+    def _push(self, heap: list[tuple[float, int, CrawlId]], key: float, queue: Queue) -> None:
+        self._number += 1
+        queue.place, queue.key = self._number, key
+        heapq.heappush(heap, (key, self._number, queue.crawl_id))
+
+    def _compact(self, queues: Mapping[CrawlId, Queue]) -> None:
+        for heap in (self._ready, self._later):
+            heap[:] = [entry for entry in heap if _current(queues, entry) is not None]
+            heapq.heapify(heap)
+
+
+def _current(queues: Mapping[CrawlId, Queue], entry: tuple[float, int, CrawlId]) -> Queue | None:
+    """The queue that the entry stands for, if the entry was not replaced."""
+    queue = queues.get(entry[2])
+    return queue if queue is not None and queue.place == entry[1] else None
