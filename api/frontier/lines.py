@@ -3,7 +3,7 @@
 A line states its crawl's demand to `Shares`, which allots capacity to it; what is allotted is taken from its head.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 
 from api.frontier.shares import Line, Shares

@@ -55,9 +55,9 @@ class _Crawl:
 
 @dataclass(eq=False, slots=True)
 class _Pool:
-    """A pool. `order`: its crawls by shards out per weight, longest waiting first; entries that were replaced stay until
-    they surface, or until there are twice as many as crawls. `promised`: allotted and not out yet. `since`: the lines
-    with an allotment, by when they got it."""
+    """A pool. `order`: its crawls by shards out per weight, longest waiting first; entries that were replaced stay
+    until they surface or outnumber the crawls. `promised`: allotted and not out yet. `since`: the lines with an
+    allotment, by when they got it."""
 
     crawls: dict[CrawlId, _Crawl] = field(default_factory=dict)
     order: list[tuple[float, int, CrawlId]] = field(default_factory=list)

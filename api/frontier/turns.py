@@ -26,7 +26,8 @@ class Queue:
     """A host's queue of one crawl. `delay_s` is the host's delay for this crawl, `slots` how many shards may be out.
 
     `not_before`: when a queue that was deferred is looked at again. `virtual`: its virtual time on the host. `in_line`:
-    it stands in its crawl's line of due hosts. `idle`: it had nothing when it was placed last. `place`: the number of its entry in the host's `Turns`, 0 for none.
+    it stands in its crawl's line of due hosts. `idle`: it had nothing when it was placed last. `place`: the number of
+    its entry in the host's `Turns`, 0 for none; `key`: that entry's key.
     """
 
     crawl_id: CrawlId
