@@ -71,6 +71,7 @@ DISPATCHED = Metric("shards_dispatched_total", "counter", "URL shards leased.")
 DISPATCHED_URLS = Metric("urls_dispatched_total", "counter", "URLs in them.")
 REFUSED = Metric("dispatch_refusals_total", "counter", "Shards not taken, as their slot's last was not gone yet.")
 UNPUBLISHED = Metric("dispatch_failures_total", "counter", "Shards not sent, as the broker was away.")
+CALLED_BACK = Metric("shards_called_back_total", "counter", "Shards queued again, as their host must wait.")
 REPLACED = Metric("shards_replaced_total", "counter", "Shards sent anew, as nobody came for them.")
 GRANTS = Metric("grant_answers_total", "counter", "What workers were told who asked to begin or go on.", ("answer",))
 EXPIRED = Metric("grants_expired_total", "counter", "Grants that ran out without a last word.")
@@ -89,7 +90,7 @@ METRICS: Final = (
     MASTER, LEADER, TERM, LEASE, LOST, VIEW, MEMBERS, PARTITIONS, OWNED, CRAWLS, POOL_WORKERS, POOL_FREE,
     URLS, PAGES, BYTES, DRIFT, READ_AGE, QUEUES, HOSTS, SHARDS, SHARD_AGE, REPORTS, FULLNESS, REPORT_AGE, REPORT_LAG,
     WORK, OUTCOMES, ENDS, HOST_FAILURES, STALE, DISCARDED, LINKS, DISPATCHED, DISPATCHED_URLS, REFUSED, UNPUBLISHED,
-    REPLACED, GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, ITEMS, ITEM_LAG, ITEMS_MISSED, USED, LIMIT,
+    CALLED_BACK, REPLACED, GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, ITEMS, ITEM_LAG, ITEMS_MISSED, USED, LIMIT,
     SHORT, CONNECTIONS, CROWDED,
 )  # fmt: skip
 
@@ -218,6 +219,7 @@ class MasterMetrics:
             (DISPATCHED_URLS, tally.urls),
             (REFUSED, tally.refused),
             (UNPUBLISHED, tally.unpublished),
+            (CALLED_BACK, tally.called_back),
             (REPLACED, tally.replaced),
             (EXPIRED, tally.expired),
             (GAPS, tally.gaps),

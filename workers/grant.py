@@ -15,16 +15,28 @@ class Grant:
     """Permission to fetch what is left of a lease. Instants are `Clock.elapsed` seconds of this process.
 
     It counts from before the question was sent, so it ends here before it does at the owner, however long the answer
-    took. It never becomes shorter by an answer that comes late.
+    took. It never becomes shorter by an answer that comes late. `delay_s`: the host's delay as the owner last said.
+    `stop`: the owner said that no further request may start.
     """
 
-    __slots__ = ("_expires", "_margin", "_sent", "not_before", "number", "remaining")
+    __slots__ = ("_expires", "_margin", "_sent", "delay_s", "not_before", "number", "remaining", "stop")
 
     def __init__(
-        self, number: int, remaining: tuple[int, ...], *, sent: float, arrived: float, expires_s: float, rest_s: float
+        self,
+        number: int,
+        remaining: tuple[int, ...],
+        *,
+        sent: float,
+        arrived: float,
+        expires_s: float,
+        rest_s: float,
+        delay_s: float = 0.0,
+        stop: bool = False,
     ) -> None:
         self.number = number
         self.remaining = remaining
+        self.delay_s = delay_s
+        self.stop = stop
         self.not_before = arrived + rest_s
         self._sent = self._expires = sent
         self._margin = 0.0

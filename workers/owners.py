@@ -48,18 +48,22 @@ class Owners:
             arrived=self._clock.elapsed(),
             expires_s=answer.expires_ms / 1000,
             rest_s=answer.not_before_ms / 1000,
+            delay_s=answer.delay_ms / 1000,
+            stop=answer.stop,
         )
 
     async def extend(self, lease: LeaseId, grant: Grant, holder: str) -> bool:
-        """Ask for more time, and add it to the grant; False when the grant is over.
+        """Ask for more time, and add it to the grant, with what the owner says of the host; False when it is over.
 
         An answer is waited for so long that there is time to ask again.
         """
         sent = self._clock.elapsed()
         wait_s = min(ANSWER_S, max(grant.cut_at - sent, 0.0) / 2)
         match await self._ask(lease, Extend(lease, grant.number, holder), wait_s):
-            case Go(expires_ms=expires_ms):
+            case Go(expires_ms=expires_ms, delay_ms=delay_ms, stop=stop):
                 grant.extend(sent, expires_ms / 1000)
+                grant.delay_s = max(grant.delay_s, delay_ms / 1000)
+                grant.stop = grant.stop or stop
                 return True
             case Gone() | Superseded():
                 return False

@@ -95,7 +95,7 @@ class Visit:
         self._arrived = self._clock.elapsed()
         self._earliest = grant.not_before
         self._until = max(self._arrived, grant.not_before) + VISIT_S
-        self._delay_s = shard.delay_ms / 1000
+        self._delay_s = max(shard.delay_ms / 1000, grant.delay_s)
         self._robots: dict[str, Robots] = {}
         self._asked_at_ms = 0
         self._crawl_delay_ms = -1
@@ -105,6 +105,8 @@ class Visit:
         self._lost = False
         self._stopping = False
         self._ending = asyncio.Event()
+        if grant.stop:
+            self._ending.set()
 
     @property
     def crawl_id(self) -> CrawlId:
@@ -191,9 +193,19 @@ class Visit:
         if not granted:
             self._lose("the owner says so")
             self._cut()
-        elif self._scope is not None and not self._scope.expired() and not self._stopping:
+            return
+        self._heed()
+        if self._scope is not None and not self._scope.expired() and not self._stopping:
             left = self._grant.cut_at - self._clock.elapsed()
             self._scope.reschedule(asyncio.get_running_loop().time() + left)
+
+    def _heed(self) -> None:
+        """Follow what the owner now says of the host: its delay, and that no further request may start."""
+        slower = self._grant.delay_s > self._delay_s
+        too_late = slower and (not self._slow_down(self._grant.delay_s) or self._rested_at() > self._until)
+        if (self._grant.stop or too_late) and not self._ending.is_set():
+            log.info("visit.stopped", lease=self._shard.lease, host=self._shard.host, delay_s=self._delay_s)
+            self._ending.set()
 
     def _lose(self, reason: str) -> None:
         if not self._lost:

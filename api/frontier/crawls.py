@@ -83,6 +83,12 @@ class Crawls:
         crawl = self.find(crawl_id)
         return crawl is not None and crawl.state in WORKED_ON
 
+    def resting(self, crawl_id: CrawlId) -> bool:
+        """Return True if no request may start for the crawl. One that was looked up is judged by its state alone."""
+        crawl = self.find(crawl_id)
+        loaded = crawl_id in self._crawls
+        return crawl is None or crawl.state is CrawlState.PAUSED or (loaded and not crawl.dispatching)
+
     def unknown(self, crawl_ids: Iterable[CrawlId]) -> set[CrawlId]:
         """Return those of the crawls that are neither loaded nor looked up."""
         return {crawl_id for crawl_id in crawl_ids if self.find(crawl_id) is None}

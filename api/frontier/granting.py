@@ -3,14 +3,19 @@
 An answer that lets a worker fetch is given only after the term was proved by a transaction or read that began after the
 question arrived: a deposed owner, woken after its takeover, therefore grants nothing. A further grant of a lease waits
 until the outcomes published up to the question are applied, so that what is left is what is really left.
+
+Each answer is decided by what is known of the host and the crawl now, not when the lease was made. Where no request may
+start for long, a lease that asks to begin goes back to the queue, and a visit under way is told to stop.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import structlog
 
+from api.frontier.crawls import ActiveCrawl
+from api.frontier.hosts import Host
 from api.frontier.leases import (
     Held,
     HeldByAnother,
@@ -40,6 +45,36 @@ from shared.wire.messages import (
 log = structlog.get_logger("orb.frontier")
 
 _NOT_YET_MS = 100
+_ENDS_SOON_MS = 2_000
+"""The sweep ends the leases of a crawl that is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for a leased host now.
+
+    `delay_s`: the rest after each response. `rest_s`: what is left of it. `blocked_s`: how long the host is blocked.
+    `stop`: no request may start under this lease.
+    """
+
+    delay_s: float
+    rest_s: float
+    blocked_s: float
+    stop: bool
+
+
+def terms_of(held: Held, crawl: ActiveCrawl | None, host: Host | None, now: float) -> Terms:
+    """Return what holds for the host of a lease at `now`.
+
+    A shard made without a delay cannot take one up: others of its host may be out beside it.
+    """
+    leased_s = held.row.delay_ms / 1000
+    delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.facts))
+    stop = leased_s == 0 and delay_s > 0
+    if host is None:
+        return Terms(delay_s, 0.0, 0.0, stop)
+    rested_at = host.rested_from + max(delay_s, host.last_delay_s)
+    return Terms(delay_s, max(0.0, rested_at - now), max(0.0, host.blocked_until - now), stop)
 
 
 @dataclass(slots=True)
@@ -127,6 +162,8 @@ class Granting:
                     else:
                         ask.reply = await self._again(held) if expired else None
                         if ask.reply is None:
+                            ask.reply = await self._not_now(held)
+                        if ask.reply is None:
                             granting.append((ask, held))
                 case _:
                     assert_never(standing)
@@ -154,6 +191,35 @@ class Granting:
         except NoRoom as error:
             return _when_there_is_room(error)
 
+    async def _not_now(self, held: Held) -> Answer | None:
+        """Return what to answer while no request may start; None when one may soon (within `writing`).
+
+        A shard that would wait for long goes back to the queue, so that it keeps neither a visit nor its slot.
+        """
+        own = self._own
+        await own.look_up([held.row.crawl_id])
+        if not own.crawls.going_on(held.row.crawl_id):
+            return Wait(_ENDS_SOON_MS)
+        terms = self._terms(held)
+        if not terms.stop and max(terms.rest_s, terms.blocked_s) <= own.settings.republish_s:
+            return Wait(max(_NOT_YET_MS, int(terms.blocked_s * 1000) + 1)) if terms.blocked_s else None
+        draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5)
+        draft.end(held)
+        try:
+            await own.store.apply(own.fence, own.position, draft.changes)
+        except NoRoom as error:
+            return _when_there_is_room(error)
+        draft.commit()
+        await own.committed()
+        own.tally.called_back += 1
+        log.info("lease.called_back", partition=own.partition, lease=held.row.lease_id, host=held.row.host)
+        return Gone()
+
+    def _terms(self, held: Held) -> Terms:
+        own, crawl_id = self._own, held.row.crawl_id
+        terms = terms_of(held, own.crawls.find(crawl_id), own.front.host(held.row.host_id), own.clock.elapsed())
+        return replace(terms, stop=True) if own.crawls.resting(crawl_id) else terms
+
     async def _grant(self, granting: Sequence[tuple[_Ask, Held]]) -> None:
         """Give them all, by one transaction (within `writing`). Where there is no room for it, nobody begins, and what
         others hold goes on."""
@@ -180,20 +246,24 @@ class Granting:
         if held is None or not own.crawls.going_on(held.row.crawl_id):
             return Gone()
         own.leases.extended(held, own.clock.elapsed())
-        return Go(grant=question.grant, expires_ms=int(own.settings.grant_s * 1000))
+        terms = self._terms(held)
+        return Go(
+            grant=question.grant,
+            expires_ms=int(own.settings.grant_s * 1000),
+            delay_ms=_ms(terms.delay_s),
+            stop=terms.stop or terms.blocked_s > 0,
+        )
 
     def _go(self, held: Held) -> Go:
         """Leave to fetch; a host that was granted before rests from that grant's end."""
-        own, row = self._own, held.row
-        host = own.front.host(row.host_id)
-        rested_at = own.clock.elapsed()
-        if host is not None:
-            rested_at = host.rested_from + max(row.delay_ms / 1000, host.last_delay_s)
+        own, row, terms = self._own, held.row, self._terms(held)
         return Go(
             grant=held.grant.number if held.grant is not None else row.grants,
             expires_ms=int(own.settings.grant_s * 1000),
-            not_before_ms=max(0, int((rested_at - own.clock.elapsed()) * 1000) + 1),
+            not_before_ms=int(terms.rest_s * 1000) + 1,
             remaining=held.remaining(),
+            delay_ms=_ms(terms.delay_s),
+            stop=terms.stop or terms.blocked_s > 0,
         )
 
     async def _count_expiry(self, held: Held) -> bool:
@@ -229,3 +299,7 @@ class Granting:
 
 def _when_there_is_room(error: NoRoom) -> Wait:
     return Wait(max(_NOT_YET_MS, int(error.retry_in * 1000)))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000 + 0.999)

@@ -145,9 +145,14 @@ class Draft:
         self.end(held)
 
     def end(self, held: Held) -> None:
-        """An expired lease is over; what is left goes back to the queue."""
+        """End a lease that nobody holds; what is left goes back to the queue.
+
+        A host whose shard nobody has begun goes on to rest from its last response.
+        """
         left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
-        rested = self._ended.get(held.row.lease_id, held.grant.until if held.grant is not None else self.now)
+        host = self.front.host(held.row.host_id)
+        unbegun = host.rested_from if host is not None else self.now
+        rested = self._ended.get(held.row.lease_id, held.grant.until if held.grant is not None else unbegun)
         self._free(held, left, rested)
 
     def bury(self, held: Held, reason: str) -> None:

@@ -54,6 +54,7 @@ class FrontierTally:
     refused: int = 0
     unpublished: int = 0
     replaced: int = 0
+    called_back: int = 0
     expired: int = 0
     stale: int = 0
     discarded: Counter[str] = field(default_factory=Counter)

@@ -64,7 +64,7 @@ class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_d
 
 
 class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit_defaults=True):
-    """May I go on? Answered `Go` with nothing in `remaining`, or `Gone`."""
+    """May I go on? Answered `Go` with nothing in `remaining` and no `not_before_ms`, or `Gone`."""
 
     lease: int
     grant: int
@@ -75,13 +75,16 @@ class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_default
     """Yes: fetch the URLs at these positions of the shard.
 
     The first request may start `not_before_ms` after this answer arrived; none may start later than `expires_ms` after
-    the *question was sent* (the asker's clock that counts suspended time).
+    the *question was sent* (the asker's clock that counts suspended time). `delay_ms` is the host's delay as it is now;
+    the longer one of it and the shard's holds. `stop`: start no further request, and hand back what is left.
     """
 
     grant: int
     expires_ms: int
     not_before_ms: int = 0
     remaining: list[int] = []
+    delay_ms: int = 0
+    stop: bool = False
 
 
 class Wait(msgspec.Struct, frozen=True, tag_field="type", tag="wait/1", omit_defaults=True):

@@ -9,8 +9,10 @@ from hypothesis import Phase
 from hypothesis.stateful import run_state_machine_as_test
 
 from api.control.finishing import Subjects
+from api.frontier import granting
 from api.frontier.front import Front
-from api.frontier.leases import Leases
+from api.frontier.granting import Terms, terms_of
+from api.frontier.leases import Held, Leases
 from api.frontier.settle import Draft
 from api.frontier.strays import Strays
 from shared.adapters.sql import apply, commands, fence, found, leasing
@@ -79,6 +81,16 @@ def _outcomes_before_items(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimWorker, "_give_items", later)
 
 
+def _blocks_and_delays_of_the_lease(patch: pytest.MonkeyPatch) -> None:
+    """Grants by what was known when the lease was made."""
+
+    def then(held: Held, crawl: Any, host: Any, now: float) -> Terms:
+        now_known = terms_of(held, crawl, host, now)
+        return Terms(held.row.delay_ms / 1000, now_known.rest_s, 0.0, False)
+
+    patch.setattr(granting, "terms_of", then)
+
+
 def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
     async def once(self: Strays) -> int:
         return 0
@@ -109,6 +121,8 @@ def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
         pytest.param(_finished_at_first_sight, marks=pytest.mark.slow),
         _outcomes_before_discoveries,
         _outcomes_before_items,
+        # A minute of walks, too: test_present_state brings about each case in any run.
+        pytest.param(_blocks_and_delays_of_the_lease, marks=pytest.mark.slow),
         _no_search_for_strays,
         _unreadable_shards_freed_at_once,
     ],

@@ -161,6 +161,7 @@ class Protocol(RuleBasedStateMachine):
         """The wall clock of an owner is wrong from now on, or right again."""
         living = [sim for sim in self.at.owners if not sim.process.dead]
         living[choice % len(living)].clock.off_s = seconds
+        self.at.database.rules.trusted = False
 
     # --- engines ------------------------------------------------------------------------------------------------------
 
@@ -247,7 +248,11 @@ class Protocol(RuleBasedStateMachine):
     def add_seed(self, choice: int) -> None:
         self.at.add_seed(choice)
 
-    @rule(host=st.integers(0, 2), seconds=st.sampled_from([0, 20]))
+    @rule(host=st.integers(0, 2), delay_ms=st.sampled_from([0, 2_500, 20_000]))
+    def delay_host(self, host: int, delay_ms: int) -> None:
+        self.at.command(CommandKind.HOST_DELAY, host=f"h{host}.test", delay_ms=delay_ms)
+
+    @rule(host=st.integers(0, 2), seconds=st.sampled_from([0, 5, 20, 300]))
     def block_host(self, host: int, seconds: int) -> None:
         until_ms = EPOCH_MS + round((self.at.world.now + seconds) * 1000) if seconds else 0
         self.at.command(CommandKind.BLOCK_HOST, host=f"h{host}.test", until_ms=until_ms)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -162,6 +163,58 @@ def test_no_request_starts_before_the_rest_that_the_owner_asks_for(server: Broke
             owner.on_begin = note
             await owner.ended(await owner.send(site.url("/quick")))
             assert loop.time() - begun[0] >= 0.4
+
+    run(main())
+
+
+def test_visit_told_to_stop_sends_nothing_more_and_hands_back_the_rest(server: BrokerServer, tmp_path: Path) -> None:
+    """Its host was blocked: the lease ends at once, no grant expires, and nothing in flight is broken off."""
+
+    async def main() -> None:
+        slow = Slow()
+        async with (
+            raw_server(slow) as site,
+            owner_of(server, tmp_path, NO_ROBOTS) as owner,
+            worker(server, tmp_path),
+        ):
+            owner.grant_ms = 6_000
+            owner.on_extend = lambda question: Go(question.grant, owner.grant_ms, stop=True)
+            lease = await owner.send(site.url("/quick"), site.url("/late"), delay_ms=20_000)
+            ended = await owner.ended(lease)
+            assert ended.not_attempted == [fingerprint(site.url("/late"))]
+            assert paths(owner.results(lease), [site.url("/quick")]) == [site.url("/quick")]
+            assert len(site.requests) == 1
+            assert sum(isinstance(asked, Extend) for asked in owner.questions) == 1
+            await owner.slot_free()
+
+    run(main())
+
+
+@pytest.mark.parametrize("when", ["begin", "extend"])
+def test_visit_keeps_the_delay_that_its_owner_knows_now(server: BrokerServer, tmp_path: Path, when: str) -> None:
+    """A delay of a minute: the next request would start later than a visit may, so the rest is handed back."""
+
+    async def main() -> None:
+        slow = Slow()
+        async with (
+            raw_server(slow) as site,
+            owner_of(server, tmp_path, NO_ROBOTS) as owner,
+            worker(server, tmp_path),
+        ):
+            owner.grant_ms = 6_000
+            delays = {when: 60_000}
+
+            def begin(question: Begin) -> Answer:
+                answer = owner.go(question)
+                assert isinstance(answer, Go)
+                return msgspec.structs.replace(answer, delay_ms=delays.get("begin", 0))
+
+            owner.on_begin = begin
+            owner.on_extend = lambda question: Go(question.grant, owner.grant_ms, delay_ms=delays.get("extend", 0))
+            lease = await owner.send(site.url("/quick"), site.url("/late"), delay_ms=20_000)
+            ended = await owner.ended(lease)
+            assert ended.not_attempted == [fingerprint(site.url("/late"))]
+            assert len(site.requests) == 1
 
     run(main())
 

@@ -66,7 +66,7 @@ class Cluster:
         self.site = site
         self.world = World()
         self.broker = SimBroker(self.world)
-        self.web = SimWeb(self.world, site.nodes, dict(site.delays))
+        self.web = SimWeb(self.world, site.nodes, dict(site.delays), database.rules)
         self.watch = Watch(self.world)
         self.judge = Judge(self.world, database, self.web, self.broker.items)
         self.owners: list[SimOwner] = []

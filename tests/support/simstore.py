@@ -12,6 +12,7 @@ from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import NoRoom
 from shared.domain.ids import Term
 from tests.support.simclock import EPOCH_MS, Fault, Process, World
+from tests.support.simrules import HostRules
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ PARTITIONS: Final = 1
 
 class Database:
     """One database in memory, used again after `reset`. `full`: it refuses what owners write, for want of room;
-    `refused`: how often it did."""
+    `refused`: how often it did. `rules`: the blocks and delays of its hosts over time."""
 
     def __init__(self) -> None:
         self.engine: Engine = create_engine(
@@ -44,6 +45,7 @@ class Database:
         """An empty cluster of one partition, on a disk with room."""
         self.full = False
         self.refused = 0
+        self.rules = HostRules()
         with self.engine.begin() as connection:
             for table in schema.metadata.tables.values():
                 connection.execute(table.delete())
@@ -96,6 +98,8 @@ class SimThreads:
         before = _changes(database)
         result = _transact(database.engine, transaction)
         database.version += 1
+        if self._term is not None:
+            database.rules.written(database.rows, self._world.now, self._term)
         if self._term is not None and self._term < owner and _changes(database) != before:
             self._world.blame(f"{self._process.name} changed rows under term {self._term}, deposed by {owner}")
         return result

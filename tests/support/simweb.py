@@ -9,6 +9,7 @@ from typing import Final
 
 from shared.domain.frontier import UrlState
 from tests.support.simclock import World
+from tests.support.simrules import HostRules
 
 LATENCY_S: Final = 0.4
 _EPSILON: Final = 1e-6
@@ -58,6 +59,7 @@ class SimWeb:
     world: World
     nodes: Sequence[Node]
     delays: dict[int, float] = field(default_factory=dict)
+    rules: HostRules = field(default_factory=HostRules)
     seen: dict[str, list[Request]] = field(default_factory=dict)
     served: dict[tuple[int, str], int] = field(default_factory=dict)
 
@@ -73,10 +75,17 @@ class SimWeb:
     def crawl_delay_s(self, host: str) -> float:
         return self.delays.get(int(host[1 : host.index(".")]), 0.0)
 
-    def begin(self, url: str, host: str, crawl: int, who: str, delay_s: float) -> "asyncio.Future[Answer]":
-        """A request leaves now; its answer comes `LATENCY_S` later. `delay_s`: what the crawl's spec asks."""
+    def begin(
+        self, url: str, host: str, crawl: int, who: str, delay_s: float, asked: float
+    ) -> "asyncio.Future[Answer]":
+        """A request leaves now; its answer comes `LATENCY_S` later.
+
+        `delay_s`: what the crawl's spec asks. `asked`: when the visit sent the question that was last answered.
+        """
         now = self.world.now
-        rest_s = max(delay_s, self.crawl_delay_s(host))
+        rest_s = max(delay_s, self.crawl_delay_s(host), self.rules.delay_s(host, asked))
+        if (why := self.rules.breach(host, now, asked)) is not None:
+            self.world.blame(f"impolite: {who} asks {url}, though {why}")
         request = Request(url, crawl, who, rest_s, now, now + LATENCY_S)
         for other in self.seen.setdefault(host, []):
             rest = max(rest_s, other.rest_s)

@@ -60,12 +60,14 @@ class CrawlView:
 
 @dataclass(eq=False)
 class SimVisit:
-    """A granted visit. It may hold the lease until `expires` (its clock), unless it is `over`."""
+    """A granted visit. It may hold the lease until `expires` (its clock), unless it is `over`. `asked`: when its last
+    question with an answer was sent."""
 
     lease: int
     grant: Grant
     who: str
     expires: float
+    asked: float = 0.0
     over: bool = False
     lost: bool = False
 
@@ -166,8 +168,10 @@ class SimWorker:
                     arrived=self.world.now,
                     expires_s=expires_s,
                     rest_s=go.not_before_ms / 1000,
+                    delay_s=go.delay_ms / 1000,
+                    stop=go.stop,
                 )
-                visit = SimVisit(shard.lease, grant, who, sent + expires_s)
+                visit = SimVisit(shard.lease, grant, who, sent + expires_s, sent)
                 self.watch.holds(visit)
                 try:
                     ended = await self._visit(message, shard, visit)
@@ -224,16 +228,24 @@ class SimWorker:
                     denied = UrlOutcome(key, End.DENIED, self._ms(), reason="robots")
                     results.append((denied, url, Answer(0, (), None)))
                 else:
-                    at = earliest if rested is None else max(earliest, rested + delay_s)
-                    await asyncio.sleep(max(0.0, at - self.world.now))
+                    while True:
+                        delay_s = max(delay_s, visit.grant.delay_s)
+                        if rested is None and visit.grant.delay_s > shard.delay_ms / 1000:
+                            earliest = max(earliest, arrived + visit.grant.delay_s)
+                        at = earliest if rested is None else max(earliest, rested + delay_s)
+                        if self.world.now >= at or visit.lost or visit.grant.stop:
+                            break
+                        await asyncio.sleep(at - self.world.now)
                     # Between this look at the clock and the sending lies no step.
                     if not self.heedless:
-                        if visit.lost or self.world.now > arrived + _VISIT_S:
+                        if visit.lost or visit.grant.stop or self.world.now > arrived + _VISIT_S:
                             break
                         if not visit.grant.may_send(self.world.now):
                             visit.lost = True
                             break
-                    answer = await self.web.begin(url.url, shard.host, shard.crawl, visit.who, crawl.delay_s)
+                    answer = await self.web.begin(
+                        url.url, shard.host, shard.crawl, visit.who, crawl.delay_s, visit.asked
+                    )
                     rested = self.world.now
                     await self.world.gate(self.process, "response")
                     if self.errors:
@@ -269,6 +281,9 @@ class SimWorker:
             if isinstance(answer, Go):
                 visit.grant.extend(sent, answer.expires_ms / 1000)
                 visit.expires = max(visit.expires, sent + answer.expires_ms / 1000)
+                visit.asked = sent
+                visit.grant.delay_s = max(visit.grant.delay_s, answer.delay_ms / 1000)
+                visit.grant.stop = visit.grant.stop or answer.stop
                 self.watch.holds(visit)
             else:
                 visit.lost = True
