@@ -8,7 +8,6 @@ the dispatching transaction counts for itself.
 """
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 
 import structlog
@@ -151,11 +150,6 @@ def _refused(row: CrawlRow, spec: CrawlSpec) -> str | None:
 def time_is_up(budget: Budget, active_ms: int) -> bool:
     """Whether the crawl was worked on for as long as it may be."""
     return budget.max_seconds is not None and active_ms >= budget.max_seconds * 1000
-
-
-def running(rows: Sequence[CrawlRow]) -> list[CrawlRow]:
-    """Of the crawls that are worked on, those that are not paused."""
-    return [row for row in rows if row.state is not CrawlState.PAUSED]
 
 
 def _renew(crawl: ActiveCrawl, row: CrawlRow, spec: CrawlSpec) -> None:

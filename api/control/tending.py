@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import structlog
 
 from api.control.collecting import Collecting
-from api.control.crawling import running, time_is_up
+from api.control.crawling import time_is_up
 from api.control.finishing import all_finished, spent_of
 from api.control.item_table import ItemWriter
 from api.control.retaining import Retaining
@@ -38,6 +38,8 @@ log = structlog.get_logger("orb.control")
 
 _TICK_S = 0.5
 _ACTIVE_TIME_S = 2.0
+_LONGEST_S = 60.0
+"""Time that one look adds to crawls at most: over a longer one, the machine slept or the database was away."""
 _LOOK_BACK_S = 2.0
 
 
@@ -82,6 +84,7 @@ class Tending:
         self._look_back_at = float("-inf")
         self._looked_at = CrawlId(0)
         self._counted_at = clock.elapsed()
+        self._rows: Sequence[CrawlRow] = ()
         self._poked = asyncio.Event()
 
     def wake(self) -> None:
@@ -91,9 +94,9 @@ class Tending:
 
     async def run(self, acting: Callable[[], bool], term: Callable[[], Term | None]) -> None:
         """Until cancelled. Nothing is decided while not `acting`; items are written under `term`."""
-        self._counted_at = self._clock.elapsed()
         self._seeding.clear()
         async with Tasks() as tasks:
+            tasks.start("active-time", self._count_times(acting))
             tasks.start("items", self._writer.run(lambda: term() if acting() else None))
             while True:
                 self._poked.clear()
@@ -113,22 +116,37 @@ class Tending:
         rows = await self._store.worked_on()
         self._said = {key: said for row in rows if (said := self._said.get(key := (row.crawl_id, row.revision)))}
         self._seed(rows, tasks)
-        steps = partial(self._count_time, rows), partial(self._finish, rows, acting), partial(self._look_back, acting)
+        self._rows = rows
+        steps = partial(self._finish, rows, acting), partial(self._look_back, acting)
         try:
             await _each(steps)
         except NoRoom as error:
             log.debug("tending.no_room", error=str(error))
 
-    async def _count_time(self, rows: Sequence[CrawlRow]) -> None:
+    async def _count_times(self, acting: Callable[[], bool]) -> None:
+        """Add the time that has passed to the crawls, until cancelled. It is a task of its own: with many crawls one
+        pass over them takes longer than the time between two looks."""
+        self._counted_at = self._clock.elapsed()
+        while True:
+            await asyncio.sleep(_ACTIVE_TIME_S)
+            if not acting():
+                self._counted_at = self._clock.elapsed()
+                continue
+            try:
+                await self.count_time()
+            except Transient as error:
+                log.debug("active_time.waits", error=str(error))
+            except Permanent as error:
+                log.error("tending.refused", error=str(error))
+
+    async def count_time(self) -> None:
+        """Add the time since the last look to all crawls that are worked on, but for those that are held."""
         now = self._clock.elapsed()
-        worked_s = now - self._counted_at
-        if worked_s < _ACTIVE_TIME_S:
-            return
+        worked_ms = int(min(now - self._counted_at, _LONGEST_S) * 1000)
+        still = cache(self._still)
+        held = [row.crawl_id for row in self._rows if (said := self._said_by(row)) and still(said.pool)]
+        await self._store.add_active_time_to_all(worked_ms, held=held)
         self._counted_at = now
-        for row in running(rows):
-            said = self._said_by(row)
-            if said is None or not self._still(said.pool):
-                await self._store.add_active_time(row.crawl_id, int(min(worked_s, 2 * _ACTIVE_TIME_S) * 1000))
 
     def _said_by(self, row: CrawlRow) -> "_Said | None":
         """None where this version cannot read the spec."""

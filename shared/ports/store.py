@@ -68,6 +68,9 @@ class Store(Protocol):
 
     async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None: ...
 
+    async def add_active_time_to_all(self, ms: int, *, held: Collection[CrawlId]) -> None:
+        """Add to the time of every crawl that is worked on and not paused, but for those `held`, in one statement."""
+
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
 
     async def counters_by_partition(self, crawl_id: CrawlId) -> dict[Partition, Counters]:

@@ -1,12 +1,12 @@
 """What those see who watch over the whole, on every engine: numbers that are right, at a cost that is bounded."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, TextClause, bindparam, text
+from sqlalchemy import Connection, Engine, TextClause, bindparam, event, text
 
 from shared.adapters.sql import overview as module
 from shared.adapters.sql import reading
@@ -92,6 +92,40 @@ def test_lag_looks_at_a_bounded_number_of_queues_and_says_so(
         assert due == Waiting(5, 7.0, more=True), "those are looked at that have waited longest"
 
     on_store(story)
+
+
+def test_lag_of_many_crawls_takes_a_few_statements(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each part of each crawl took seconds, where a statement is a round trip."""
+    monkeypatch.setattr(module, "_PARTS_AT_ONCE", 4)
+
+    async def story(t: Tables) -> None:
+        for n in range(10):
+            crawl, _ = await t.store.put_crawl(f"c{n}", "{}", NOW_MS)
+            urls = [link(f"http://h{m}.test/", crawl_id=crawl.crawl_id) for m in range(3)]
+            await t.found(*urls, producer=f"p{n}", crawl_id=crawl.crawl_id, now_ms=NOW_MS - 1_000 * n)
+        before = await seen(t).lag(None, NOW_MS)
+        with statements() as taken:
+            lag = await seen(t).lag(None, NOW_MS)
+        assert (lag, lag.due) == (before, Waiting(30, 9.0))
+        assert sum("queues" in each for each in taken) == 3, "ten parts, four at once"
+        assert len([each for each in taken if each.startswith(("SELECT", "WITH"))]) <= 7
+
+    on_store(story)
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """The statements that are executed in the block."""
+    taken: list[str] = []
+
+    def listen(*arguments: Any) -> None:
+        taken.append(arguments[2].lstrip())
+
+    event.listen(Engine, "before_cursor_execute", listen)
+    try:
+        yield taken
+    finally:
+        event.remove(Engine, "before_cursor_execute", listen)
 
 
 def test_nothing_that_a_request_reads_is_searched_for_row_by_row(new_tables: NewTables) -> None:

@@ -2,7 +2,7 @@
 done, and is done when there is room."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -39,6 +39,9 @@ class Small:
     async def worked_on(self) -> Sequence[CrawlRow]:
         self.begun.set()
         return []
+
+    async def add_active_time_to_all(self, ms: int, *, held: Collection[CrawlId]) -> None:
+        """No crawl is worked on."""
 
     async def positions(self) -> dict[Partition, Position]:
         return {}

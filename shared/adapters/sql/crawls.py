@@ -120,6 +120,15 @@ def add_active_time(connection: Connection, crawl_id: CrawlId, ms: int) -> None:
     connection.execute(update(table).where(table.c.crawl_id == crawl_id).values(active_ms=table.c.active_ms + ms))
 
 
+def add_active_time_to_all(connection: Connection, ms: int, held: Collection[CrawlId]) -> None:
+    """See Store.add_active_time_to_all."""
+    table = schema.crawls
+    query = update(table).where(text(f"crawls.{schema.WORKED_ON}"), table.c.state != CrawlState.PAUSED)
+    if held:
+        query = query.where(table.c.crawl_id.not_in(held))
+    connection.execute(query.values(active_ms=table.c.active_ms + ms))
+
+
 def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
     """The crawl's counters, summed; all zero for a crawl nothing is known of."""
     names = (*schema.COUNTERS, "version")

@@ -1,9 +1,11 @@
 """Reads of those who watch over the whole: standings, counters, lag, new dead letters, the audit log."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, func, select, text
+from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, text
 
 from shared.adapters.sql import control, schema
 from shared.adapters.sql.access_schema import audit_log
@@ -31,6 +33,11 @@ OLDEST_QUEUES = text(
     " WHERE crawl_id = :crawl_id AND partition = :partition AND queued + waiting > 0 ORDER BY active_at_ms LIMIT :most"
 )
 """Those that were not served for the longest time, first: by the index queues_ready."""
+
+_PARTS_AT_ONCE: Final = 200
+"""Parts of crawls that one statement looks at. SQLite joins at most 500 selections."""
+
+_VALUE: Final = re.compile(r":(\w+)")
 
 LEASES = text(
     "SELECT CASE WHEN grants = 0 THEN 0 ELSE 1 END AS begun, count(*) AS n, min(issued_at_ms) AS oldest_ms"
@@ -126,18 +133,31 @@ def _worked_on(connection: Connection) -> list[CrawlId]:
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
-    """The queues of every part of the crawls, each part's oldest first, as many as may be looked at."""
+    """Look at the queues of every part of the crawls, each part's oldest first, as many as may be looked at. One
+    statement looks at many parts: it is the round trips that take time."""
     parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
-    most = max(1, QUEUES // max(1, len(parts)))
+    max_queues = max(1, QUEUES // max(1, len(parts)))
     count, oldest_ms, more = 0, None, len(parts) > QUEUES
-    for part in parts[:QUEUES]:
-        queues = connection.execute(OLDEST_QUEUES, {**part._mapping, "most": most + 1}).all()
-        more |= len(queues) > most
-        for queue in queues[:most]:
-            if queue.queued:
-                count += queue.queued
-                oldest_ms = queue.active_at_ms if oldest_ms is None else min(oldest_ms, queue.active_at_ms)
+    for at in range(0, min(len(parts), QUEUES), _PARTS_AT_ONCE):
+        seen: Counter[int] = Counter()
+        for part, queued, active_at_ms in connection.execute(_queues_of(parts[at : at + _PARTS_AT_ONCE], max_queues)):
+            seen[part] += 1
+            if seen[part] > max_queues:
+                more = True
+            elif queued:
+                count += queued
+                oldest_ms = active_at_ms if oldest_ms is None else min(oldest_ms, active_at_ms)
     return Waiting(count, None if oldest_ms is None else _age_s(oldest_ms, now_ms), more)
+
+
+def _queues_of(parts: Sequence[Row[Any]], max_queues: int) -> TextClause:
+    """Select (place of the part, queued, active_at_ms) of each part's oldest queues, one more than wanted of each."""
+    selections = []
+    for place, part in enumerate(parts):
+        values = {"crawl_id": part.crawl_id, "partition": part.partition, "most": max_queues + 1}
+        one = _VALUE.sub(lambda name, values=values: str(int(values[name[1]])), OLDEST_QUEUES.text)  # type: ignore[misc]  # bound now
+        selections.append(f"SELECT {place} AS part, queued, active_at_ms FROM ({one}) AS part_{place}")
+    return text(" UNION ALL ".join(selections) + " ORDER BY part, active_at_ms")
 
 
 def _shards(row: Row[Any] | None, now_ms: int) -> Waiting:

@@ -102,6 +102,9 @@ class SqlStore:
     async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None:
         await self._executor.write(lambda c: crawls.add_active_time(c, crawl_id, ms))
 
+    async def add_active_time_to_all(self, ms: int, *, held: Collection[CrawlId]) -> None:
+        await self._executor.write(lambda c: crawls.add_active_time_to_all(c, ms, held))
+
     async def counters(self, crawl_id: CrawlId) -> Counters:
         return await self._executor.read(lambda c: crawls.counters(c, crawl_id))
 
