@@ -8,7 +8,7 @@ import structlog
 
 from api.frontier.dispatch import Dispatch
 from api.frontier.front import LOOKED_AT
-from api.frontier.leases import Held
+from api.frontier.leases import Held, place_of
 from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft, worn_out
 from api.frontier.strays import Strays
@@ -86,14 +86,16 @@ class Sweep:
         """Publish again what nobody began, or nobody came back for: the broker may have lost it.
 
         What still stands in its place goes first: a broker that was killed may remember that a shard was acknowledged
-        and not that it was removed, and then neither delivers it nor lets another in. A shard that merely waited long
-        for a worker loses nothing but its place in the line.
+        and not that it was removed, and then neither delivers it nor lets another in. A shard that was never delivered
+        keeps its place in the line: replaced, it would go behind all others again and again.
         """
         own = self._own
         for held in own.leases:
-            if self._late(held) and not await self._dispatch.publish(held) and await self._drop(held):
+            if not self._late(held) or await self._dispatch.publish(held):
+                continue
+            if not await own.broker.visit_waits(own.partition, place_of(held.row)) and await self._drop(held):
                 own.tally.replaced += 1
-                log.warning("lease.replaced", partition=own.partition, lease=held.row.lease_id, host=held.row.host)
+                log.debug("lease.replaced", partition=own.partition, lease=held.row.lease_id, host=held.row.host)
                 await self._dispatch.publish(held)
 
     def _late(self, held: Held) -> bool:

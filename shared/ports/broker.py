@@ -167,6 +167,10 @@ class Broker(Protocol):
         """The shard that stands there now."""
         ...
 
+    async def visit_waits(self, partition: Partition, place: QueuedVisit) -> bool:
+        """Return True if a shard stands there that was never delivered: its turn in the pool's line has yet to come."""
+        ...
+
     async def drop_visit(
         self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
     ) -> None:

@@ -142,6 +142,21 @@ def test_what_stands_in_the_queues_is_listed_over_all_pools_and_dropped_only_up_
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+def test_a_shard_waits_until_it_is_first_delivered(server: BrokerServer) -> None:
+    async def run() -> None:
+        first, second = QueuedVisit(POOL, HostId(1), 0), QueuedVisit(POOL, HostId(2), 0)
+        async with server.broker() as broker:
+            assert not await broker.visit_waits(P, first), "nothing stands there"
+            await queue(broker, 1, 3)
+            assert await broker.visit_waits(P, first)
+            visit = await one(broker)
+            assert [await broker.visit_waits(P, place) for place in (first, second)] == [False, True]
+            await visit.nak(0.0)
+            assert not await broker.visit_waits(P, first), "it was delivered once"
+
+    asyncio.run(run())
+
+
 def test_acknowledging_twice_or_late_or_what_was_dropped_is_harmless(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker() as broker:

@@ -328,6 +328,15 @@ class _Client:
 
         return await self.io("visit.look", look)
 
+    async def visit_waits(self, partition: Partition, place: QueuedVisit) -> bool:
+        subject = subjects.visit(place.pool, partition, place.host_id, place.slot)
+
+        def look() -> bool:
+            visit = self.server.visits.get(subject)
+            return visit is not None and visit.delivery == 0
+
+        return await self.io("visit.waits", look)
+
     async def drop_visit(
         self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
     ) -> None:

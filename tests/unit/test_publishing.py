@@ -38,6 +38,9 @@ class Queue:
         self.dropped.append(host_id)
         self.taken.discard(host_id)
 
+    async def visit_waits(self, partition: Partition, place: QueuedVisit) -> bool:
+        return False
+
     async def queued_visits(self, partition: Partition) -> list[QueuedVisit]:
         return []
 

@@ -14,7 +14,7 @@ from shared.adapters.nats.events import NatsEvents
 from shared.adapters.nats.jetstream import API, NO_MESSAGE, ApiError, call, demand, failure, store, unix_ns
 from shared.adapters.nats.reader import StreamReader, stream_state
 from shared.adapters.nats.settings import StreamSettings
-from shared.adapters.nats.standing import listed_visits, stored_visit
+from shared.adapters.nats.standing import listed_visits, stored_visit, waits
 from shared.adapters.nats.storing import Storing
 from shared.adapters.nats.visits import NatsVisit, VisitQueue
 from shared.domain.errors import Transient
@@ -101,6 +101,9 @@ class NatsBroker:
 
     async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
         return await stored_visit(self._connection, partition, place, self._settings.answer_s)
+
+    async def visit_waits(self, partition: Partition, place: QueuedVisit) -> bool:
+        return await waits(self._connection, partition, place, self._settings.answer_s)
 
     async def drop_visit(
         self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from shared.adapters.nats.connection import Connection
 from shared.adapters.nats.jetstream import NO_MESSAGE, STREAM_NOT_FOUND, ApiError, call, demand, failure
+from shared.adapters.nats.streams import VISITS_CONSUMER
 from shared.domain.ids import Partition
 from shared.ports.broker import QueuedVisit, StoredVisit
 from shared.wire import subjects
@@ -42,6 +43,16 @@ async def stored_visit(
         raise failure(answer, verb)
     message: dict[str, Any] = answer["message"]
     return StoredVisit(int(message["seq"]), base64.b64decode(message.get("data") or ""))
+
+
+async def waits(connection: Connection, partition: Partition, place: QueuedVisit, wait_s: float) -> bool:
+    """See Broker.visit_waits. A consumer delivers each message first in the order of the stream."""
+    standing = await stored_visit(connection, partition, place, wait_s)
+    if standing is None:
+        return False
+    verb = f"CONSUMER.INFO.{subjects.visits_stream(place.pool)}.{VISITS_CONSUMER}"
+    info = await demand(connection, verb, None, wait_s)
+    return standing.sequence > int(info["delivered"]["stream_seq"])
 
 
 async def _streams(connection: Connection, subject: str, wait_s: float) -> list[str]:
