@@ -115,6 +115,7 @@ class ClusterMaster:
         self._alarm = alarm
         self._crawls = Crawls()
         self._room = PoolRoom()
+        self._turn = asyncio.Lock()
         self.roster = Roster()
         self._membership = Membership(member, coordinator, keys, ttl_s=chosen.ttl_s)
         self._heartbeat = Heartbeat(broker, self._status)
@@ -307,4 +308,5 @@ class ClusterMaster:
             tally=self._tally,
             again=again,
             alarm=self._alarm,
+            turn=self._turn,
         )

@@ -1,7 +1,8 @@
 """The finished check: two looks at the counters with everything published in between applied.
 
 All counters zero (noting their version), then every subject's last sequence S, then every partition applied through S,
-then the counters still zero at that version. Otherwise something moved: again, later.
+then no command of the crawl in progress, then the counters still zero at that version. Otherwise something moved:
+again, later.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -85,8 +86,12 @@ async def all_finished(
     resting = [crawl_id for crawl_id, counters in before.items() if at_rest(crawl_id, counters) is not None]
     if not resting or not await _all_applied(partitions, applied, broker):
         return {}
+    # A command that was published before is a row by now, or is applied and has changed the counters.
+    busy = await store.crawls_with_commands(resting)
     found = {}
     for crawl_id in resting:
+        if crawl_id in busy:
+            continue
         after = await store.counters(crawl_id)
         reason = at_rest(crawl_id, after)
         if reason is not None and after.version == before[crawl_id].version:

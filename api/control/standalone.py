@@ -71,6 +71,7 @@ class Standalone:
         self._alone = alone
         self._crawls = Crawls()
         self._room = PoolRoom()
+        self._turn = asyncio.Lock()
         watcher = MasterRoom("master", self._room, lambda: self._rationing, unheard_of_room, lambda: None)
         self._rationing = Rationing(gauges, Watermarks, watcher)
         self._owners: list[Owner] = []
@@ -131,6 +132,7 @@ class Standalone:
             room=self._room,
             settings=self._settings,
             alone=self._alone,
+            turn=self._turn,
         )
 
     async def _owned(self, owner: Owner) -> None:

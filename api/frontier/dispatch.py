@@ -22,7 +22,7 @@ from shared.domain.crawl import Budget
 from shared.domain.errors import NoRoom, Transient
 from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, LeaseId
-from shared.domain.ledger import Changes, LeaseRequest
+from shared.domain.ledger import LeaseRequest
 from shared.domain.politeness import shard_size
 from shared.wire.messages import Shard, ShardUrl, encode
 
@@ -287,7 +287,7 @@ class Dispatch:
     async def _close(self, host: Host, queue: Queue) -> None:
         """The host's page budget is spent: the rest of its queue is excluded, a large one in several turns."""
         own = self._own
-        changes = Changes()
+        changes = own.changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, "max_pages_per_host"))
         with self._armed_again(host, queue):
             unfinished = await own.store.apply(own.fence, own.position, changes)

@@ -270,7 +270,9 @@ class Granting:
         """One more grant ran out (within `writing`); whether the lease lives on to be granted again."""
         own = self._own
         await own.look_up([held.row.crawl_id])
-        draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5)
+        draft = Draft(
+            own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5, own.changes()
+        )
         late = held.grant is not None and held.grant.late
         strikes = held.row.expired + (not late)
         host = own.front.host(held.row.host_id)

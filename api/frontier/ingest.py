@@ -8,16 +8,18 @@ nobody would extend them.
 
 import asyncio
 import random
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import assert_never
 
 import structlog
 
 from api.frontier.burying import letter_of, refused
+from api.frontier.command_runner import forget_deleted
 from api.frontier.discoveries import gather
 from api.frontier.ownership import Ownership
-from api.frontier.replaying import publish_letters
 from api.frontier.settle import Draft
 from api.frontier.tally import Work
 from shared.domain.command import CommandKind, check_command
@@ -95,6 +97,17 @@ class Ingest:
             raise Transient("the reports stream was replaced", retry_in=0.0)
 
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
+        """Apply discoveries, in parts where a command in progress was accepted between them."""
+        begun = 0
+        for sequence in self._own.commands.sequences():
+            place = bisect_left(reports, sequence, begun, key=attrgetter("sequence"))
+            if place > begun:
+                await self._discoveries(reports[begun:place])
+                begun = place
+        if reports[begun:]:
+            await self._discoveries(reports[begun:])
+
+    async def _discoveries(self, reports: Sequence[Delivered]) -> None:
         """Apply discoveries, in halves where they cannot be written together."""
         own = self._own
         batch = gather(reports, own.partition, own.settings.partitions)
@@ -124,6 +137,7 @@ class Ingest:
                 next_host=own.next_host,
                 max_depth=own.crawls.max_depths(crawl_ids),
                 now_ms=own.clock.unix_ms(),
+                marks=own.commands.marks(last.sequence),
             )
             own.next_host = found.next_host
             for lease_id, fingerprint, depth in found.lowered:
@@ -174,7 +188,8 @@ class Ingest:
         own = self._own
         async with own.writing(Work.OUTCOMES) as fence:
             await own.look_up(CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome))
-            draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random)
+            now, now_ms = own.clock.elapsed(), own.clock.unix_ms()
+            draft = Draft(own.leases, own.front, own.crawls, now, now_ms, random.random, own.changes())
             for report, message in run:
                 match message:
                     case Malformed():
@@ -201,88 +216,56 @@ class Ingest:
     async def _end_some(self, ends: Sequence[QueueEnd]) -> Sequence[QueueEnd]:
         """One transaction; what is left."""
         own = self._own
+        changes = own.changes()
+        changes.give_up.extend(ends)
         async with own.writing(Work.OUTCOMES) as fence:
-            left = await own.store.apply(fence, own.position, Changes(give_up=list(ends)))
+            left = await own.store.apply(fence, own.position, changes)
             await own.committed()
         return left
 
     async def _command(self, report: Delivered, command: Command) -> None:
+        """Accept a command; its chunks follow beside the outcomes (CommandRunner)."""
         own = self._own
-        wanted = CommandRun(command.id, CrawlId(command.crawl), command.kind, dict(command.args), own.partition)
-        after: int | None = 0
+        run = CommandRun(
+            command.id,
+            CrawlId(command.crawl),
+            command.kind,
+            dict(command.args),
+            own.partition,
+            sequence=report.sequence,
+        )
         try:
-            match check_command(wanted.kind, wanted.args):
-                case CommandKind.DELETE_SEEDS | CommandKind.DELETE_SEEDS_BETWEEN:
-                    # Seeds that were accepted before their deletion was asked for are there to be deleted.
-                    await own.discoveries_applied()
-                case CommandKind.REPLAY:
-                    await publish_letters(own, wanted)
-            while after is not None:
-                after = await until_there_is_room(partial(self._run_some, report, wanted, after))
+            check_command(run.kind, run.args)
+            await until_there_is_room(partial(self._accept, report, run))
         except (Permanent, ValueError) as error:
             await self._bury("outcome", report, error)
-            return
-        log.info("command.applied", partition=own.partition, id=command.id, kind=command.kind, crawl=command.crawl)
 
-    async def _run_some(self, report: Delivered, command: CommandRun, after: int) -> int | None:
-        """One transaction; where the next one begins, None after the last."""
+    async def _accept(self, report: Delivered, run: CommandRun) -> None:
+        """One transaction."""
         own = self._own
-        async with own.writing(Work.COMMAND):
-            if command.kind in (CommandKind.DELETE_SEEDS, CommandKind.DELETE_SEEDS_BETWEEN):
-                await self._call_back(command.crawl_id)
-            # Between chunks, and while we waited, discoveries have moved the position.
+        async with own.writing(Work.COMMAND) as fence:
             position = _after(own.position, "outcome", report)
-            further = await own.store.run_command(own.fence, position, command, after, own.clock.unix_ms())
-            await own.committed(position if further is None else None)
-            await self._forget(command)
-        return further
-
-    async def _call_back(self, crawl_id: CrawlId) -> None:
-        """Queue again what is out in leases of the crawl that nobody has begun (within `writing`)."""
-        own = self._own
-        unbegun = [held for held in own.leases.of_crawl(crawl_id) if held.grant is None]
-        if unbegun:
-            draft = Draft(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), random.random)
-            for held in unbegun:
-                draft.end(held)
-            await own.store.apply(own.fence, own.position, draft.changes)
-            draft.commit()
-            await own.committed()
-            own.strays_suspected = True
-
-    async def _forget(self, command: CommandRun) -> None:
-        """What was remembered of rows a command changed is read anew (within `writing`).
-
-        A deleted crawl's lease keeps its host's slot while its grant may last; the sweep ends it then.
-        """
-        own = self._own
-        if command.kind == CommandKind.DELETE:
-            own.strays_suspected = True
-            for held in own.leases.of_crawl(command.crawl_id):
-                unbegun = held.grant is None
-                own.leases.settle(held.row.lease_id, {}, freed=unbegun)
-                host = own.front.host(held.row.host_id)
-                if host is not None and unbegun:
-                    own.front.released(host, held.row.slot, own.clock.elapsed(), held.row.delay_ms / 1000)
-            own.front.drop_crawl(command.crawl_id)
-        if command.kind in (CommandKind.BLOCK_HOST, CommandKind.HOST_DELAY):
-            # Also where all of the host's URLs are out: its next outcome would write back what was known before.
-            host = own.front.named(str(command.args["host"]))
-            if host is not None:
-                keys = [(crawl.crawl_id, host.host_id) for crawl in own.crawls]
-                await own.offer_queues(keys, pinned=True)
-            return
-        for crawl in own.crawls:
-            if crawl.crawl_id == command.crawl_id:
-                own.front.mark_stale(crawl.crawl_id)
+            accepted = await own.store.accept_command(fence, position, run, own.clock.unix_ms())
+            if accepted is not None:
+                own.commands.add(accepted)
+            await own.committed(position)
+            if run.kind == CommandKind.DELETE:
+                forget_deleted(own, run.crawl_id)
+            if run.kind in (CommandKind.BLOCK_HOST, CommandKind.HOST_DELAY):
+                # Also where all of the host's URLs are out: its next outcome would write back what was known before.
+                host = own.front.named(str(run.args["host"]))
+                if host is not None:
+                    keys = [(crawl.crawl_id, host.host_id) for crawl in own.crawls]
+                    await own.offer_queues(keys, pinned=True)
+        log.info("command.accepted", partition=own.partition, id=run.id, kind=run.kind, crawl=run.crawl_id)
 
     async def _halve(self, kind: ReportKind, reports: Sequence[Delivered], error: Permanent) -> None:
         if len(reports) == 1:
             await self._bury(kind, reports[0], error)
             return
         middle = len(reports) // 2
-        await self.discoveries(reports[:middle])
-        await self.discoveries(reports[middle:])
+        await self._discoveries(reports[:middle])
+        await self._discoveries(reports[middle:])
 
     async def _bury(self, kind: ReportKind, report: Delivered, error: Exception) -> None:
         """Move past one report that can never be applied."""

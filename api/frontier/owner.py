@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import structlog
 
+from api.frontier.command_runner import CommandRunner, forget_deleted
 from api.frontier.crawls import Crawls
 from api.frontier.dispatch import Dispatch
 from api.frontier.granting import Granting
@@ -14,6 +15,7 @@ from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.room import PoolRoom, Spent
 from api.frontier.sweep import Sweep
 from api.frontier.tally import FrontierTally
+from shared.domain.command import CommandKind
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import CrawlId, Partition, Term
@@ -52,8 +54,10 @@ class Owner:
         alone: bool = False,
         again: bool = False,
         alarm: Alarm = unheard,
+        turn: asyncio.Lock | None = None,
     ) -> None:
-        """`again`: an owner of this process, which has ended, may have claimed the partition under this very term."""
+        """`again`: an owner of this process, which has ended, may have claimed the partition under this very term.
+        `turn`: owners of one process share it, and run one chunk of a command at a time."""
         self.partition = partition
         self.term = term
         self.ownership: Ownership | None = None
@@ -68,6 +72,7 @@ class Owner:
         self._alone = alone
         self._again = again
         self._alarm = alarm
+        self._turn = turn or asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<Owner p={self.partition} term={self.term} {self.ownership!r}>"
@@ -141,6 +146,7 @@ class Owner:
                 loops.start(f"{name}.ended", own.ended())
                 loops.start(f"{name}.ingest.outcome", ingest.run("outcome"))
                 loops.start(f"{name}.ingest.discovery", ingest.run("discovery"))
+                loops.start(f"{name}.commands", CommandRunner(own, self._turn).run())
                 loops.start(f"{name}.dispatch", dispatch.run())
                 loops.start(f"{name}.sweep", sweep.run())
                 await loops.ended()
@@ -207,6 +213,9 @@ class Owner:
                 parts = await own.store.counters_by_partition(crawl.crawl_id)
                 here = parts.get(own.partition, Counters())
                 crawl.allowance.restore(own.partition, Spent(here.pages, here.bytes, here.leased))
+        for run in own.commands.heads():
+            if run.kind == CommandKind.DELETE:
+                forget_deleted(own, run.crawl_id)
         for crawl in own.crawls:
             if revisions.get(crawl.crawl_id, crawl.revision) != crawl.revision:
                 own.front.mark_stale(crawl.crawl_id)

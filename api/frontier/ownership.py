@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from api.frontier.commands import Commands
 from api.frontier.crawls import Crawls
 from api.frontier.front import Front
 from api.frontier.hosts import facts_of
@@ -18,7 +19,7 @@ from api.frontier.tally import FrontierTally, Work
 from shared.domain.errors import NoRoom, OwnershipLost, Permanent, Transient, Unusable
 from shared.domain.frontier import Fence, Position
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
-from shared.domain.ledger import Claimed, QueueRow
+from shared.domain.ledger import Changes, Claimed, QueueRow
 from shared.ports.broker import Broker, ReportKind
 from shared.ports.clock import Clock
 from shared.ports.store import Store
@@ -85,6 +86,7 @@ class Ownership:
         self.next_host = claimed.next_host
         self.next_lease = claimed.next_lease
         self.leases = Leases(grant_s=settings.grant_s, longest_s=settings.longest_grant_s)
+        self.commands = Commands(claimed.commands)
         self.work = asyncio.Event()
         self.front = Front(room.shares, most_hosts=settings.most_hosts, rested_from=clock.elapsed(), wake=self.work.set)
         self.tuned = asyncio.Event()
@@ -138,6 +140,7 @@ class Ownership:
         self.fence = self.fence.next()
         if position is not None:
             self.position = position
+            self.commands.wake()
             async with self._moved:
                 self._moved.notify_all()
         self.work.set()
@@ -151,11 +154,9 @@ class Ownership:
             return False
         return True
 
-    async def discoveries_applied(self) -> None:
-        """Wait until what stands on the discovery subject now is applied."""
-        through = await self.broker.last_report(self.partition, "discovery")
-        async with self._moved:
-            await self._moved.wait_for(lambda: self.position.discovery_seq >= through)
+    def changes(self) -> Changes:
+        """Return changes to be gathered, which no command in progress touches once they are written."""
+        return Changes(marks=self.commands.marks())
 
     def allot_lease(self) -> LeaseId:
         """The next lease number; durable with the dispatch that uses it."""
@@ -179,6 +180,8 @@ class Ownership:
         if crawl is None:
             # It may become known later: then its queues are to be read.
             self.front.mark_incomplete(row.crawl_id)
+            return False
+        if self.commands.deletes(row.crawl_id):
             return False
         facts = facts_of(row)
         return self.front.offer(

@@ -7,7 +7,6 @@ anew, and were counted as refused when they were given up.
 """
 
 import asyncio
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -15,9 +14,8 @@ import structlog
 
 from api.frontier.ownership import Ownership
 from shared.domain.errors import Permanent, Refused, Transient
-from shared.domain.ledger import Changes, CommandRun, MessageLetter
+from shared.domain.ledger import CommandRun, MessageLetter
 from shared.ports.broker import ReportKind
-from shared.ports.retrying import until_there_is_room
 from shared.wire.items import crawl_of
 from shared.wire.messages import Malformed, decode_discoveries, encode
 
@@ -26,26 +24,15 @@ log = structlog.get_logger("orb.frontier")
 _AT_ONCE: Final = 50
 
 
-async def publish_letters(own: Ownership, command: CommandRun) -> None:
-    """Publish the messages that a REPLAY means. One that the broker refuses stays a letter.
+async def publish_letters(own: Ownership, command: CommandRun) -> tuple[list[int], int]:
+    """Publish the next messages that a REPLAY means: which letters were sent, and up to which letter that is all.
 
-    What is given up once more meanwhile is another letter, which this command does not mean.
+    One that the broker refuses stays a letter. What is given up once more meanwhile is another letter, which this
+    command does not mean.
     """
-    through = await own.store.newest_letter(own.partition)
-    after = 0
-    while letters := [
-        letter for letter in await own.store.message_letters(command, after, _AT_ONCE) if letter.id <= through
-    ]:
-        sent = [letter.id for letter in letters if await _published(own, letter)]
-        if sent:
-            await until_there_is_room(partial(_forget, own, sent))
-        after = letters[-1].id
-
-
-async def _forget(own: Ownership, sent: list[int]) -> None:
-    async with own.writing() as fence:
-        await own.store.apply(fence, own.position, Changes(letters_sent=sent))
-        await own.committed()
+    letters = await own.store.message_letters(command, _AT_ONCE)
+    sent = [letter.id for letter in letters if await _published(own, letter)]
+    return sent, letters[-1].id if len(letters) == _AT_ONCE else command.through
 
 
 def anew(letter: MessageLetter) -> tuple[ReportKind, bytes]:

@@ -150,7 +150,7 @@ class Sweep:
             await self._drop(held)
         async with own.writing() as fence:
             now = own.clock.elapsed()
-            draft = Draft(own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5)
+            draft = Draft(own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5, own.changes())
             ending = [held for held in ending if own.leases.get(held.row.lease_id) is held and not held.live(now)]
             for held in ending:
                 if worn_out(len(held.row.urls), held.row.expired, own.settings):

@@ -4,6 +4,7 @@ Times are Unix ms unless a name says else.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shared.domain.frontier import CrawlState, Fence, Position, UrlState
@@ -94,6 +95,7 @@ class Claimed:
     next_host: int
     next_lease: int
     leases: tuple[LeaseRow, ...]
+    commands: "tuple[CommandRun, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,8 @@ class Changes:
     """Everything one owner transaction writes, besides the fence. Deltas add up; rows replace.
 
     Of the queues in `give_up` as many URLs end as one transaction may hold; `Store.apply` says which have more.
-    `letters_sent` are dead letters whose messages were published again.
+    `letters_sent` are dead letters whose messages were published again. `commands_given_up` are ids of commands in
+    progress that can never be applied. `marks`: per crawl the newest command in progress, which touches none of `urls`.
     """
 
     urls: list[UrlChange] = field(default_factory=list)
@@ -224,6 +227,8 @@ class Changes:
     tallies: dict[tuple[CrawlId, str, str], int] = field(default_factory=lambda: defaultdict(int))
     dead_letters: list[DeadLetter] = field(default_factory=list)
     letters_sent: list[int] = field(default_factory=list)
+    commands_given_up: list[str] = field(default_factory=list)
+    marks: Mapping[CrawlId, int] = field(default_factory=dict)
 
     def queue(self, crawl_id: CrawlId, host_id: HostId) -> QueueDelta:
         """The delta of this queue, made on first use."""
@@ -243,6 +248,7 @@ class Changes:
             or self.tallies
             or self.dead_letters
             or self.letters_sent
+            or self.commands_given_up
         )
 
 
@@ -325,10 +331,19 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """A command to apply to one partition."""
+    """A command to apply to one partition.
+
+    `number` orders the commands of a partition and is never given twice. `sequence` is the place of its message in the
+    reports stream: what has a smaller one was accepted before it. `through` is the newest dead letter that it means.
+    `after` is where its next chunk begins, 0 for the first.
+    """
 
     id: str
     crawl_id: CrawlId
     kind: str
     args: dict[str, object]
     partition: Partition
+    number: int = 0
+    sequence: int = 0
+    through: int = 0
+    after: int = 0

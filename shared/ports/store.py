@@ -28,6 +28,7 @@ from shared.domain.ledger import (
 )
 
 NO_BUDGETS: Final[Mapping[CrawlId, Budget]] = MappingProxyType({})
+NO_MARKS: Final[Mapping[CrawlId, int]] = MappingProxyType({})
 
 
 class Store(Protocol):
@@ -163,27 +164,45 @@ class Store(Protocol):
         next_host: int,
         max_depth: dict[CrawlId, int | None],
         now_ms: int,
+        marks: Mapping[CrawlId, int] = NO_MARKS,
     ) -> Found:
-        """Insert what is new of the batch, merge what is known (`max_depth`: each crawl's limit), move the position."""
-        ...
+        """Insert what is new of the batch, merge what is known (`max_depth`: each crawl's limit), move the position.
 
-    async def run_command(
-        self, fence: Fence, position: Position, command: CommandRun, after: int, now_ms: int
-    ) -> int | None:
-        """Apply one bounded chunk of a command: what lies beyond `after`, 0 for the first.
-
-        Returns where the next chunk begins, or None when the command is done, in the transaction that moves the
-        position. Every chunk may be applied again after a crash. Of a REPLAY it queues URLs; messages are their
-        owner's to publish (`message_letters`, then `Changes.letters_sent`).
+        `marks`: per crawl the newest command in progress that was accepted before the batch, and so touches nothing of
+        it.
         """
         ...
 
-    async def newest_letter(self, partition: Partition) -> int:
-        """The greatest number of a dead letter of the partition."""
+    async def accept_command(
+        self, fence: Fence, position: Position, command: CommandRun, now_ms: int
+    ) -> CommandRun | None:
+        """Move the position past a command's message and keep the command, to be applied by `run_command`.
+
+        Returns it with its number. Returns None if nothing is left to do: the command acts on one host and is applied
+        by this transaction, or was accepted before, or its crawl is being deleted. A DELETE ends the other commands of
+        its crawl: they count as applied.
+        """
         ...
 
-    async def message_letters(self, command: CommandRun, after: int, most: int) -> Sequence[MessageLetter]:
-        """Up to `most` of the messages that a REPLAY means, in the order of their numbers, beyond `after`."""
+    async def run_command(
+        self, fence: Fence, command: CommandRun, now_ms: int, *, sent: Sequence[int] = (), upto: int | None = None
+    ) -> int | None:
+        """Apply one bounded chunk of a command in progress: what lies beyond `command.after`.
+
+        Returns where the next chunk begins, which is kept by the same transaction, or None when the command is applied.
+        It touches no row that was written behind the command (`Changes.marks`). Of a REPLAY it queues the URLs of
+        letters up to `upto` and forgets the letters in `sent`; messages are their owner's to publish
+        (`message_letters`).
+        """
+        ...
+
+    async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        """Return those of the crawls that have a command in progress, by a read that began after this call."""
+        ...
+
+    async def message_letters(self, command: CommandRun, most: int) -> Sequence[MessageLetter]:
+        """Return up to `most` of the messages that a REPLAY means, in the order of their numbers, beyond
+        `command.after`."""
         ...
 
     async def dispatch(

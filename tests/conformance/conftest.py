@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import structlog
 
+from shared.adapters.sql import chunks
 from tests.support.simcluster import Cluster, Site
 from tests.support.simhand import Hand, Start
 from tests.support.simstore import Database
@@ -19,6 +20,14 @@ def quiet() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     yield
     structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands take several chunks of the few URLs there are, the same ones in every run of a test."""
+    monkeypatch.setattr(chunks, "ROWS_A_CHUNK", 2)
+    monkeypatch.setattr(chunks, "HOSTS_A_CHUNK", 2)
+    monkeypatch.setattr(chunks, "CHUNK_S", 3600.0)
 
 
 @pytest.fixture(scope="session")

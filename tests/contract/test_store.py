@@ -137,14 +137,18 @@ def _refused(t: Tables, fence: Fence) -> dict[str, Callable[[], Awaitable[object
     return {
         "apply": lambda: t.store.apply(fence, moved, letters),
         "apply_found": lambda: t.store.apply_found(fence, moved, found, next_host=77, max_depth={}, now_ms=NOW_MS),
-        "run_command": lambda: t.store.run_command(fence, moved, run, 0, NOW_MS),
+        "accept_command": lambda: t.store.accept_command(fence, moved, run, NOW_MS),
+        "run_command": lambda: t.store.run_command(fence, run, NOW_MS),
         "dispatch": lambda: t.store.dispatch(fence, 77, [request], NOW_MS),
         "grant": lambda: t.store.grant(fence, [LeaseId(4099)]),
         "promote": lambda: t.store.promote(fence, t.crawl_id, host, NOW_MS + 10_000),
     }
 
 
-TABLES = ("partitions", "urls", "queues", "hosts", "leases", "dead_letters", "commands", "crawl_counters", "producers")
+TABLES = (
+    "partitions", "urls", "queues", "hosts", "leases", "dead_letters", "commands", "commands_in_progress",
+    "crawl_counters", "producers",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", ["older term", "newer term", "passed version", "coming version", "another partition"])

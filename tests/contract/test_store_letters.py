@@ -1,6 +1,7 @@
 """The store's promises about dead letters: replayed or discarded once, each count following, whatever else happened."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -76,10 +77,11 @@ def test_all_letters_of_a_crawl_are_replayed_in_chunks_and_no_other_crawls(
         await t.bury(DeadLetter(other.crawl_id, "url", NOW_MS, "x", url=f"http://{HOST}/0"))
         await t.bury(DeadLetter(t.crawl_id, "discovery", NOW_MS, "a whole message", payload=b"m"))
         run = CommandRun("c1", t.crawl_id, "replay", {"letter": 0}, PARTITION)
-        rest = await t.command_chunk(run, 0)
-        assert rest == _ids(t)[0] - 1, "the first three are gone"
-        await t.claim(2)
-        assert await t.command("replay", letter=0) == 2, "begun anew after a crash, with what is left"
+        rest = await t.chunk(await t.accepted(run))
+        assert rest is not None
+        assert rest.after == _ids(t)[0] - 1, "the first three are gone"
+        assert (await t.claim(2)).commands == (rest,)
+        assert await t.run(rest) == 2, "another owner goes on with what is left"
         assert (await t.queue(HOST)).queued == 8
         kinds = t.rows("SELECT crawl_id, kind FROM dead_letters ORDER BY id")
         assert kinds == [(other.crawl_id, "url"), (t.crawl_id, "discovery")]
@@ -115,11 +117,11 @@ def test_a_letter_of_another_partition_is_not_touched(on_store: OnStore) -> None
         other = Tables(t.store, t.at, t.crawl_id, (await t.store.claim(OTHER, Term(1))).fence)
         for kind in ("replay", "discard"):
             run = CommandRun(kind, CrawlId(0), kind, {"letter": letter}, OTHER)
-            assert await other.command_chunk(run, 0) is None
-            assert await t.store.message_letters(run, 0, 10) == []
+            accepted = await other.accepted(run)
+            assert accepted.through == letter
+            assert await t.store.message_letters(replace(accepted, through=letter), 10) == []
+            assert await other.chunk(replace(accepted, through=letter)) is None
         assert _ids(t) == [letter]
-        assert await t.store.newest_letter(OTHER) == 0
-        assert await t.store.newest_letter(PARTITION) == letter
 
     on_store(story)
 
@@ -131,16 +133,20 @@ def test_messages_are_given_to_their_owner_in_order_and_forgotten_once_sent(on_s
         for payload in (b"one", b"two", b"three"):
             await t.bury(DeadLetter(t.crawl_id, "discovery", NOW_MS, "x", payload=payload))
         _, *messages = _ids(t)
-        every = CommandRun("c", t.crawl_id, "replay", {"letter": 0}, PARTITION)
-        found = await t.store.message_letters(every, 0, 2)
+        every = CommandRun("c", t.crawl_id, "replay", {"letter": 0}, PARTITION, through=messages[2])
+        found = await t.store.message_letters(every, 2)
         assert found == [
             MessageLetter(messages[0], "discovery", b"one"),
             MessageLetter(messages[1], "discovery", b"two"),
         ]
-        assert [letter.payload for letter in await t.store.message_letters(every, messages[1], 9)] == [b"three"]
-        single = CommandRun("c", t.crawl_id, "replay", {"letter": messages[2]}, PARTITION)
-        assert [letter.id for letter in await t.store.message_letters(single, 0, 9)] == [messages[2]]
-        await t.apply(Changes(letters_sent=messages[:2]))
-        assert [letter.payload for letter in await t.store.message_letters(every, 0, 9)] == [b"three"]
+        later = await t.store.message_letters(replace(every, after=messages[1]), 9)
+        assert [letter.payload for letter in later] == [b"three"]
+        single = replace(every, args={"letter": messages[2]})
+        assert [letter.id for letter in await t.store.message_letters(single, 9)] == [messages[2]]
+        run = await t.accepted(every)
+        rest = await t.store.run_command(t.fence, run, NOW_MS, sent=messages[:2], upto=messages[1])
+        t.fence = t.fence.next()
+        assert rest == messages[1]
+        assert [letter.payload for letter in await t.store.message_letters(every, 9)] == [b"three"]
 
     on_store(story)

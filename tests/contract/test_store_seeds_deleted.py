@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from api.routes import seed_deletion
-from shared.adapters.sql import seeds_deleted
+from shared.adapters.sql import chunks, seeds_deleted
 from shared.domain.command import SEED_DELETED
 from shared.domain.frontier import COUNTED_AS_PAGE, UrlState
 from shared.domain.ledger import Changes, CommandRun, FoundLink, UrlChange
@@ -19,8 +19,8 @@ OTHER_HOST = "b.example.com"
 VIA = (4096, b"v" * 16)
 
 
-def _places(*seeds: FoundLink) -> list[tuple[str, bytes]]:
-    return [(seed.host, seed.fingerprint) for seed in seeds]
+def _places(*seeds: FoundLink) -> list[list[str | bytes]]:
+    return [[seed.host, seed.fingerprint] for seed in seeds]
 
 
 async def _ended(t: Tables, seed: FoundLink, state: UrlState) -> None:
@@ -98,7 +98,7 @@ def test_what_a_page_led_to_is_no_seed_and_what_nobody_knows_is_no_error(on_stor
 def test_all_but_the_specs_seeds_are_deleted_in_chunks_that_may_start_over(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seeds_deleted, "_HOSTS_A_CHUNK", 2)
+    monkeypatch.setattr(chunks, "HOSTS_A_CHUNK", 2)
 
     async def story(t: Tables) -> None:
         kept = [link(f"http://{HOST}/1"), link(f"http://{HOST}/2")]
@@ -106,9 +106,9 @@ def test_all_but_the_specs_seeds_are_deleted_in_chunks_that_may_start_over(
         for host in hosts:
             await t.found(*links(host, range(4)))
         run = CommandRun("c1", t.crawl_id, "delete_seeds", {"all": True, "places": _places(*kept)}, PARTITION)
-        assert await t.command_chunk(run, 0) is not None
-        await t.claim(2)
-        assert await t.command("delete_seeds", all=True, places=_places(*kept)) == 3
+        rest = await t.chunk(await t.accepted(run))
+        assert (await t.claim(2)).commands == (rest,)
+        assert await t.run(rest) >= 2
         left = t.rows("SELECT fingerprint FROM urls WHERE state = 0 ORDER BY 1")
         assert [bytes(key) for (key,) in left] == sorted(seed.fingerprint for seed in kept)
         assert (await t.store.counters(t.crawl_id)).excluded == 18
@@ -119,17 +119,18 @@ def test_all_but_the_specs_seeds_are_deleted_in_chunks_that_may_start_over(
 def test_the_seeds_of_one_host_are_deleted_in_chunks_of_bounded_size(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seeds_deleted, "_ROWS_A_CHUNK", 6)
+    monkeypatch.setattr(chunks, "ROWS_A_CHUNK", 6)
+    monkeypatch.setattr(chunks, "CHUNK_S", 60.0)
 
     async def story(t: Tables) -> None:
         kept = link(f"http://{OTHER_HOST}/3")
         for host in (HOST, OTHER_HOST):
             await t.found(*links(host, range(10)))
         run = CommandRun("c1", t.crawl_id, "delete_seeds", {"all": True, "places": _places(kept)}, PARTITION)
-        assert await t.command_chunk(run, 0) is not None
+        rest = await t.chunk(await t.accepted(run))
         assert (await t.store.counters(t.crawl_id)).excluded == 6
-        await t.claim(2)
-        assert await t.command("delete_seeds", all=True, places=_places(kept)) == 3, "6, 6 and 1"
+        assert (await t.claim(2)).commands == (rest,)
+        assert await t.run(rest) == 3, "of 14 seeds that are left"
         assert t.rows(f"SELECT url FROM {URLS} u WHERE state = 0") == [(kept.url,)]
         assert (await t.store.counters(t.crawl_id)).excluded == 19
 
@@ -139,7 +140,7 @@ def test_the_seeds_of_one_host_are_deleted_in_chunks_of_bounded_size(
 def test_commands_between_fingerprints_do_together_what_one_for_all_does(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seeds_deleted, "_ROWS_A_CHUNK", 3)
+    monkeypatch.setattr(chunks, "ROWS_A_CHUNK", 3)
     monkeypatch.setattr(seed_deletion, "MESSAGE_BYTES", 90)
 
     async def story(t: Tables) -> None:
@@ -208,6 +209,6 @@ def test_a_deletion_of_what_is_no_place_is_no_command(on_store: OnStore, places:
     async def story(t: Tables) -> None:
         run = CommandRun("c1", t.crawl_id, "delete_seeds", {"all": False, "places": places}, PARTITION)
         with pytest.raises(ValueError, match="places"):
-            await t.command_chunk(run, 0)
+            await t.accept(run)
 
     on_store(story)

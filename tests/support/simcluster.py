@@ -169,10 +169,10 @@ class Cluster:
             pool=self.pool,
         )
 
-    def create_crawl(self) -> CrawlId:
+    def create_crawl(self, name: str = "crawl") -> CrawlId:
         """Declare the crawl, tell everybody, publish its seeds."""
         spec = self.spec()
-        row, _ = self.world.do(self.operator, self.store.put_crawl("crawl", encode_spec(spec).decode(), EPOCH_MS))
+        row, _ = self.world.do(self.operator, self.store.put_crawl(name, encode_spec(spec).decode(), EPOCH_MS))
         self.crawl_id = row.crawl_id
         self.views[row.crawl_id] = CrawlView(self.site.max_depth, self.site.delay_s)
         for sim in self.owners:

@@ -118,16 +118,20 @@ class Hand:
 
     def discover(self, crawl: int, links: dict[str, int], *, via: str | None = None, host_id: int = 0) -> bytes:
         """Links by depth; returns the message."""
+        data = self.discoveries(crawl, links, via=via, host_id=host_id)
+        self.publish("discovery", data)
+        self.world.run_for(0.1)
+        return data
+
+    def discoveries(self, crawl: int, links: dict[str, int], *, via: str | None = None, host_id: int = 0) -> bytes:
+        """Return the next message of links by depth, not yet published."""
         n, total = self.totals.get(crawl, (0, 0))
         self.totals[crawl] = n + 1, total + len(links)
         origin = Fingerprint(b"") if via is None else fingerprint(via)
         found = [Link(url, depth) for url, depth in links.items()]
-        data = encode(
+        return encode(
             Discoveries(crawl, 1, self.process.name, n + 1, total + len(links), [Origin(host_id, origin, found)])
         )
-        self.publish("discovery", data)
-        self.world.run_for(0.1)
-        return data
 
     def publish(self, kind: str, data: bytes, name: str | None = None) -> int:
         self.n += 1

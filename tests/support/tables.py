@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from shared.domain.ledger import (
     UrlChange,
 )
 from shared.domain.url import locate
-from shared.ports.store import NO_BUDGETS, Store
+from shared.ports.store import NO_BUDGETS, NO_MARKS, Store
 
 PARTITION = Partition(3)
 OTHER = Partition(5)
@@ -63,6 +63,7 @@ class Tables:
         max_depth: int | None = None,
         now_ms: int = NOW_MS,
         crawl_id: CrawlId | None = None,
+        marks: Mapping[CrawlId, int] = NO_MARKS,
     ) -> Found:
         """Apply one message of discoveries as its producer's next one."""
         crawl_id = crawl_id or self.crawl_id
@@ -71,15 +72,21 @@ class Tables:
         total += (len(links) + refused) if n > last else 0
         self.sent[producer] = (max(n, last), total)
         batch = FoundBatch(((ProducerMark(crawl_id, producer, n, total), links, refused),))
-        return await self.found_batch(batch, max_depth=max_depth, now_ms=now_ms)
+        return await self.found_batch(batch, max_depth=max_depth, now_ms=now_ms, marks=marks)
 
     async def found_batch(
-        self, batch: FoundBatch, *, max_depth: int | None = None, now_ms: int = NOW_MS, at: int | None = None
+        self,
+        batch: FoundBatch,
+        *,
+        max_depth: int | None = None,
+        now_ms: int = NOW_MS,
+        at: int | None = None,
+        marks: Mapping[CrawlId, int] = NO_MARKS,
     ) -> Found:
         position = self.position.moved("discovery", at or self.position.discovery_seq + 1, now_ms * 1_000_000)
         depths = {mark.crawl_id: max_depth for mark, _, _ in batch.messages}
         found = await self.store.apply_found(
-            self.fence, position, batch, next_host=self.next_host, max_depth=depths, now_ms=now_ms
+            self.fence, position, batch, next_host=self.next_host, max_depth=depths, now_ms=now_ms, marks=marks
         )
         self.next_host, self.position = found.next_host, position
         self.fence = self.fence.next()
@@ -153,26 +160,38 @@ class Tables:
         return n
 
     async def command(self, kind: str, *, id: str = "c1", now_ms: int = NOW_MS, **args: object) -> int:
-        """Run a command to its end; the number of its chunks."""
-        run = CommandRun(id, self.crawl_id, kind, args, self.fence.partition)
-        chunks, after = 0, 0
-        while True:
-            rest = await self.command_chunk(run, after, now_ms=now_ms)
-            chunks += 1
-            if rest is None:
-                return chunks
-            # What is deleted is gone, so its next chunk begins at the beginning of the same host.
-            assert rest > after or kind == CommandKind.DELETE
-            assert chunks < 1000, "it goes on for ever"
-            after = rest
+        """Accept a command and run it to its end; the number of its chunks."""
+        run = await self.accept(CommandRun(id, self.crawl_id, kind, args, self.fence.partition), now_ms=now_ms)
+        return await self.run(run, now_ms=now_ms)
 
-    async def command_chunk(self, run: CommandRun, after: int, *, now_ms: int = NOW_MS) -> int | None:
+    async def run(self, run: CommandRun | None, *, now_ms: int = NOW_MS) -> int:
+        """Run a command that was accepted to its end; the number of its chunks."""
+        chunks = 0
+        while run is not None:
+            run = await self.chunk(run, now_ms=now_ms)
+            chunks += 1
+            assert chunks < 1000, "it goes on for ever"
+        return chunks
+
+    async def accept(self, run: CommandRun, *, now_ms: int = NOW_MS) -> CommandRun | None:
+        """Accept a command, as the next message of the outcome subject; what is in progress then."""
         position = self.position.moved("outcome", self.position.outcome_seq + 1, NOW_MS * 1_000_000)
-        rest = await self.store.run_command(self.fence, position, run, after, now_ms)
+        accepted = await self.store.accept_command(self.fence, position, run, now_ms)
+        self.fence, self.position = self.fence.next(), position
+        return accepted
+
+    async def accepted(self, run: CommandRun) -> CommandRun:
+        """Accept a command that must then be in progress."""
+        accepted = await self.accept(run)
+        assert accepted is not None
+        return accepted
+
+    async def chunk(self, run: CommandRun, *, now_ms: int = NOW_MS) -> CommandRun | None:
+        """Apply one chunk; the command as it goes on, None when it is applied."""
+        rest = await self.store.run_command(self.fence, run, now_ms)
         self.fence = self.fence.next()
-        if rest is None:
-            self.position = position
-        return rest
+        assert rest is None or rest > run.after or run.kind == CommandKind.DELETE
+        return None if rest is None else replace(run, after=rest)
 
     async def claim(self, term: int) -> Claimed:
         claimed = await self.store.claim(self.fence.partition, Term(term))

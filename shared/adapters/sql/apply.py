@@ -76,6 +76,15 @@ _DEAD_LETTER = text(
     "INSERT INTO dead_letters (partition, crawl_id, kind, at_ms, url, evidence, payload)"
     " VALUES (:partition, :crawl_id, :kind, :at_ms, :url, :evidence, :payload)"
 )
+MARK: Final = updating(
+    schema.urls,
+    ("crawl_id", "host_id", "fingerprint"),
+    ("after_command",),
+    "after_command = {v}after_command",
+)
+"""Keeps the commands in progress from rows that were written behind them. Usually there is none, and it is not sent."""
+
+_COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
 _LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
 _GIVEN_UP_AT_ONCE = 5_000
 """So that a host of any size holds up the one writer of SQLite, or a row lock, for no longer than a moment."""
@@ -88,7 +97,10 @@ _BEST = (
 )
 _GIVE_UP = {
     dialect: [
-        text(f"UPDATE urls SET state = :state, reason = :reason WHERE {_OF_HOST} AND {among.format(best)}")
+        text(
+            "UPDATE urls SET state = :state, reason = :reason, after_command = CAST(:mark AS BIGINT)"
+            f" WHERE {_OF_HOST} AND {among.format(best)}"
+        )
         for best in _BEST
     ]
     for dialect, among in AMONG.items()
@@ -125,13 +137,16 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
             for c in sorted(changes.urls, key=_place)
         ],
     )
+    if changes.marks:
+        marked = [(changes.marks[c.crawl_id], *_place(c)) for c in changes.urls if c.crawl_id in changes.marks]
+        MARK.run(connection, marked)
     FETCH.run(connection, [tuple(map(storable, _fetch_values(row))) for row in sorted(changes.fetches, key=_place)])
     QUEUE.run(connection, [(*_queue_values(delta), *key) for key, delta in sorted(changes.queues.items(), key=_key)])
     counters = {crawl_id: dict(deltas) for crawl_id, deltas in changes.counters.items()}
     tallies = dict(changes.tallies)
     most, unfinished = _GIVEN_UP_AT_ONCE, []
     for end in changes.give_up:
-        n = _give_up(connection, end, most)
+        n = _give_up(connection, end, most, changes.marks.get(end[0]))
         most -= n
         if most == 0:
             unfinished.append(end)
@@ -153,6 +168,8 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
         bury(connection, partition, letter)
     if changes.letters_sent:
         connection.execute(_LETTERS_SENT, [{"id": letter} for letter in changes.letters_sent])
+    if changes.commands_given_up:
+        connection.execute(_COMMAND_GIVEN_UP, [{"id": i, "partition": partition} for i in changes.commands_given_up])
     return unfinished
 
 
@@ -201,13 +218,13 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetter) -> No
     )
 
 
-def _give_up(connection: Connection, end: QueueEnd, most: int) -> int:
+def _give_up(connection: Connection, end: QueueEnd, most: int, mark: int | None) -> int:
     """End up to `most` URLs of a queue; how many."""
     crawl_id, host_id, state, reason = end
     keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}
     ended: list[int] = []
     for statement in _GIVE_UP[connection.dialect.name]:
-        some = keys | {"reason": reason, "state": int(state), "most": most - sum(ended)}
+        some = keys | {"reason": reason, "state": int(state), "most": most - sum(ended), "mark": mark}
         ended.append(connection.execute(statement, some).rowcount)
     queued, waiting = ended
     if queued or waiting:

@@ -1,80 +1,92 @@
-"""The transaction that applies one bounded chunk of an operator's command.
+"""The transactions that accept an operator's command and apply one bounded chunk of it.
 
-A chunk covers a bounded number of hosts and of rows, or of letters, or of seeds; it may be applied again (a crash
-before the last chunk starts the command over), so every statement names the state it changes. A host with more rows
-than a chunk takes is gone on with by the next.
+A command that is accepted is a row of `commands_in_progress` until its last chunk, which records it in `commands`. A
+chunk takes a bounded number of rows, hosts and seconds, and moves the row's `after` in its own transaction: a crash
+repeats no chunk. No statement looks at more rows than `chunks.STEP`, whatever their number on a host. Commands on one
+host are small: they are applied in the transaction that accepts them.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, Final, assert_never
 
+import msgspec
 from sqlalchemy import Connection, TextClause, bindparam, text
 
-from shared.adapters.sql import letters
+from shared.adapters.sql import chunks, letters
 from shared.adapters.sql.apply import add_counters, add_tallies
 from shared.adapters.sql.bulk import AMONG
-from shared.adapters.sql.chunks import BEHIND, behind, behind_host, last_of, place_of
-from shared.adapters.sql.fence import move_position, pass_fence
+from shared.adapters.sql.chunks import BEHIND, HOSTS, UNMARKED, Chunk, behind, behind_host, last_of, place_of
+from shared.adapters.sql.fence import pass_fence
 from shared.adapters.sql.seeds_deleted import delete_seeds
-from shared.domain.command import CommandKind, check_command
+from shared.domain.command import GREATEST, CommandKind, check_command
 from shared.domain.frontier import LEVEL_MS, Fence, Position
+from shared.domain.ids import CrawlId, Partition
 from shared.domain.ledger import CommandRun
 
-_HOSTS_A_CHUNK = 200
-_ROWS_A_CHUNK = 5_000
-"""So that no transaction holds the one writer of SQLite, or the locks of PostgreSQL, for longer than a moment."""
-
-_HOSTS = text(
-    "SELECT host_id FROM queues WHERE crawl_id = :crawl_id AND partition = :partition AND host_id >= :first"
-    " ORDER BY host_id LIMIT :most"
-)
-_APPLIED = text("SELECT 1 FROM commands WHERE id = :id AND partition = :partition")
+_ID = "id = :id AND partition = :partition"
+_KNOWN = text(f"SELECT 1 FROM commands WHERE {_ID} UNION ALL SELECT 1 FROM commands_in_progress WHERE {_ID}")
 _RECORD = text(
     "INSERT INTO commands (id, partition, crawl_id, kind, applied_at_ms)"
     " VALUES (:id, :partition, :crawl_id, :kind, :now_ms) ON CONFLICT (id, partition) DO NOTHING"
 )
+_BEGIN = text(
+    "INSERT INTO commands_in_progress"
+    " (id, partition, number, crawl_id, kind, args, sequence, through, after, accepted_at_ms)"
+    " VALUES (:id, :partition, :number, :crawl_id, :kind, :args, :sequence, :through, '0', :now_ms)"
+)
+_GO_ON = text(f"UPDATE commands_in_progress SET after = :after WHERE {_ID}")
+_END = text(f"DELETE FROM commands_in_progress WHERE {_ID}")
+_OF_CRAWL = "crawl_id = :crawl_id AND partition = :partition"
+_OTHERS = text(f"SELECT id, kind FROM commands_in_progress WHERE {_OF_CRAWL}")
+_IN_PROGRESS = text(
+    "SELECT id, crawl_id, kind, args, number, sequence, through, after FROM commands_in_progress"
+    " WHERE partition = :partition ORDER BY number"
+)
+_CRAWLS_WITH: Final = text(
+    "SELECT DISTINCT crawl_id FROM commands_in_progress WHERE crawl_id IN :crawl_ids"
+).bindparams(bindparam("crawl_ids", expanding=True))
+
 _OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
-_FAILED = f"{_OF_HOST} AND state = 4"
+_FAILED = f"state = 4 AND {UNMARKED}"
 _UNANSWERED = f"{_FAILED} AND coalesce(reason, '') NOT LIKE 'http!_%' ESCAPE '!'"
 _RETRIED = {CommandKind.RETRY_FAILED: _FAILED, CommandKind.RETRY_UNANSWERED: _UNANSWERED}
-_SOME = "SELECT fingerprint FROM {} WHERE {} ORDER BY fingerprint LIMIT :most"
+_SOME = f"SELECT fingerprint FROM {{}} WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
 
 
-def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause, TextClause]:
-    """What counts some of a host's URLs for which `which` holds, by their reasons, what finds the last of them if they
-    are as many as they may be, and what queues the same ones."""
-    some = f"{_OF_HOST} AND {AMONG[dialect].format(_SOME.format('urls', f'{which} AND {BEHIND}'))}"
-    return (
-        text(f"SELECT coalesce(reason, '') AS reason, count(*) AS n FROM urls WHERE {some} GROUP BY reason"),
-        last_of(which),
-        text(
-            "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
-            f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS} WHERE {some}"
-        ),
+def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]:
+    """Return what counts the next URLs of a host by the reason for which they failed (None: `which` does not hold), and
+    what queues those for which it holds."""
+    return text(
+        f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n FROM (SELECT state, reason,"
+        f" after_command FROM urls WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step) w GROUP BY 1"
+    ), text(
+        "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
+        f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS}"
+        f" WHERE {_OF_HOST} AND {which} AND {AMONG[dialect].format(_SOME.format('urls'))}"
     )
 
 
 _RETRY = {(kind, dialect): _retry_statements(which, dialect) for kind, which in _RETRIED.items() for dialect in AMONG}
+_LAST = last_of(_OF_HOST)
 _RETRY_QUEUE = text("UPDATE queues SET queued = queued + :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
 # A dead host gets its chances anew. Its block stays: it is what the host, or an operator, asked for.
 _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0 WHERE host_id IN :ids").bindparams(
     bindparam("ids", expanding=True)
 )
-_DELETE_SOME = {
-    dialect: tuple(
-        text(f"DELETE FROM {table} WHERE {_OF_HOST} AND {within.format(_SOME.format(table, _OF_HOST))}")
-        for table in ("fetches", "urls")
-    )
-    for dialect, within in AMONG.items()
+_DELETE_URLS = {
+    dialect: text(f"DELETE FROM urls WHERE {_OF_HOST} AND {among.format(_SOME.format('urls'))} RETURNING fingerprint")
+    for dialect, among in AMONG.items()
 }
+_DELETE_FETCHES = text(f"DELETE FROM fetches WHERE {_OF_HOST} AND {BEHIND} AND fingerprint <= :upto")
 _DELETE_QUEUE = text(f"DELETE FROM queues WHERE {_OF_HOST}")
 # A lease that was ever granted stays until its grant has run out: a new owner must know that its host is being visited.
-_DELETE_LEASES = text("DELETE FROM leases WHERE crawl_id = :crawl_id AND partition = :partition AND grants = 0")
-_OF_CRAWL = "crawl_id = :crawl_id AND partition = :partition"
+_DELETE_LEASES = text(f"DELETE FROM leases WHERE {_OF_CRAWL} AND grants = 0")
 _DELETE_SOME_REST = tuple(
     text(
         f"DELETE FROM {table} WHERE {_OF_CRAWL} AND {key} IN"
-        f" (SELECT {key} FROM {table} WHERE {_OF_CRAWL} ORDER BY {key} LIMIT :most)"
+        f" (SELECT {key} FROM {table} WHERE {_OF_CRAWL} ORDER BY {key} LIMIT :step)"
     )
     for table, key in (("dead_letters", "id"), ("producers", "producer"))
 )
@@ -83,82 +95,141 @@ _BLOCK = text("UPDATE hosts SET blocked_until_ms = :until_ms WHERE host = :host 
 _DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host AND partition = :partition")
 
 
-def run_chunk(
-    connection: Connection, fence: Fence, position: Position, command: CommandRun, after: int, now_ms: int
-) -> int | None:
-    """One chunk; where the next begins, or None when the command is done and the position moved."""
-    keys = {"crawl_id": command.crawl_id, "partition": fence.partition}
-    pass_fence(connection, fence)
+def accept(
+    connection: Connection, fence: Fence, position: Position, command: CommandRun, now_ms: int
+) -> CommandRun | None:
+    """See Store.accept_command."""
     kind = check_command(command.kind, command.args)
-    repeated = connection.execute(_APPLIED, {"id": command.id, "partition": fence.partition}).first() is not None
-    rest: int | None = None
-    if not repeated:
-        match kind:
-            case CommandKind.RETRY_FAILED | CommandKind.RETRY_UNANSWERED | CommandKind.DELETE:
-                first, mark = place_of(after)
-                hosts = list(connection.execute(_HOSTS, keys | {"first": first, "most": _HOSTS_A_CHUNK}).scalars())
-                if kind is CommandKind.DELETE:
-                    rest = _delete(connection, keys, hosts)
-                else:
-                    rest = _retry(connection, kind, command, hosts, {first: mark}, now_ms)
-                if rest is None and len(hosts) == _HOSTS_A_CHUNK:
-                    rest = behind_host(hosts[-1])
-                if rest is None and kind is CommandKind.DELETE and not _delete_rest(connection, keys):
-                    rest = behind_host(hosts[-1]) if hosts else after
-            case CommandKind.BLOCK_HOST:
-                connection.execute(_BLOCK, keys | _only(command, "host", "until_ms"))
-            case CommandKind.HOST_DELAY:
-                connection.execute(_DELAY, keys | _only(command, "host", "delay_ms"))
-            case CommandKind.DELETE_SEEDS | CommandKind.DELETE_SEEDS_BETWEEN:
-                rest = delete_seeds(connection, command, after)
-            case CommandKind.REPLAY:
-                rest = letters.replay(connection, command, after, now_ms)
-            case CommandKind.DISCARD:
-                rest = letters.discard(connection, command, after)
-    if rest is None:
-        move_position(connection, fence.partition, position)
-        connection.execute(_RECORD, keys | {"id": command.id, "kind": command.kind, "now_ms": now_ms})
-    return rest
+    pass_fence(connection, fence, position)
+    keys: dict[str, Any] = {"id": command.id, "partition": fence.partition, "crawl_id": command.crawl_id}
+    if connection.execute(_KNOWN, keys).first() is not None:
+        return None
+    record = keys | {"kind": command.kind, "now_ms": now_ms}
+    others = connection.execute(_OTHERS, keys).all()
+    match kind:
+        case CommandKind.BLOCK_HOST:
+            connection.execute(_BLOCK, keys | _only(command, "host", "until_ms"))
+            connection.execute(_RECORD, record)
+            return None
+        case CommandKind.HOST_DELAY:
+            connection.execute(_DELAY, keys | _only(command, "host", "delay_ms"))
+            connection.execute(_RECORD, record)
+            return None
+        case CommandKind.DELETE:
+            for other in others:
+                connection.execute(_END, keys | {"id": other.id})
+                connection.execute(_RECORD, record | {"id": other.id, "kind": other.kind})
+        case _ if any(other.kind == CommandKind.DELETE for other in others):
+            connection.execute(_RECORD, record)
+            return None
+    # The fence's version is never that of another transaction, nor less than an earlier one's.
+    through = letters.newest_letter(connection) if kind in (CommandKind.REPLAY, CommandKind.DISCARD) else 0
+    run = replace(command, number=fence.version, through=through, after=0)
+    args = msgspec.msgpack.encode(command.args)
+    numbers = {"number": run.number, "sequence": run.sequence, "through": through, "args": args}
+    connection.execute(_BEGIN, record | numbers)
+    return run
+
+
+def in_progress(connection: Connection, partition: Partition) -> tuple[CommandRun, ...]:
+    """Return a partition's commands in progress, in the order in which they were accepted."""
+    rows = connection.execute(_IN_PROGRESS, {"partition": partition})
+    return tuple(
+        CommandRun(
+            row.id,
+            CrawlId(row.crawl_id),
+            row.kind,
+            msgspec.msgpack.decode(bytes(row.args)),
+            partition,
+            row.number,
+            row.sequence,
+            row.through,
+            int(row.after),
+        )
+        for row in rows
+    )
+
+
+def crawls_with_commands(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+    """See Store.crawls_with_commands."""
+    return {CrawlId(n) for n in connection.execute(_CRAWLS_WITH, {"crawl_ids": list(crawl_ids)}).scalars()}
+
+
+def run_chunk(
+    connection: Connection, fence: Fence, command: CommandRun, now_ms: int, sent: Sequence[int], upto: int | None
+) -> int | None:
+    """See Store.run_command."""
+    kind = check_command(command.kind, command.args)
+    pass_fence(connection, fence)
+    match kind:
+        case CommandKind.RETRY_FAILED | CommandKind.RETRY_UNANSWERED:
+            rest = _retry(connection, kind, command, now_ms)
+        case CommandKind.DELETE:
+            rest = _delete(connection, command)
+        case CommandKind.DELETE_SEEDS | CommandKind.DELETE_SEEDS_BETWEEN:
+            rest = delete_seeds(connection, command)
+        case CommandKind.REPLAY:
+            rest = letters.replay(connection, command, sent, command.through if upto is None else upto, now_ms)
+        case CommandKind.DISCARD:
+            rest = letters.discard(connection, command)
+        case CommandKind.BLOCK_HOST | CommandKind.HOST_DELAY:
+            raise ValueError(f"command {kind} is applied when it is accepted")
+        case _:
+            assert_never(kind)
+    keys: dict[str, Any] = {"id": command.id, "partition": fence.partition}
+    if rest is not None:
+        connection.execute(_GO_ON, keys | {"after": str(rest)})
+        return rest
+    connection.execute(_END, keys)
+    connection.execute(_RECORD, keys | {"crawl_id": command.crawl_id, "kind": command.kind, "now_ms": now_ms})
+    return None
 
 
 def _only(command: CommandRun, *names: str) -> dict[str, object]:
-    """The arguments of these names; whatever else a message brought has no place in a statement."""
+    """Return the arguments of these names; whatever else a message brought has no place in a statement."""
     return {name: command.args[name] for name in names}
 
 
-def _retry(
-    connection: Connection,
-    kind: CommandKind,
-    command: CommandRun,
-    hosts: Sequence[int],
-    marks: Mapping[int, bytes],
-    now_ms: int,
-) -> int | None:
-    """As many as a chunk holds, host by host, behind its mark; where the next begins if that is within a host."""
-    count, last, queue = _RETRY[kind, connection.dialect.name]
-    left = _ROWS_A_CHUNK
-    rest: int | None = None
-    retried: list[int] = []
+def _hosts(connection: Connection, command: CommandRun, first: int) -> Sequence[int]:
+    keys = {"crawl_id": command.crawl_id, "partition": command.partition, "first": first, "most": chunks.HOSTS_A_CHUNK}
+    return [row.host_id for row in connection.execute(HOSTS[connection.dialect.name], keys)]
+
+
+def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_ms: int) -> int | None:
+    """Queue what failed, host by host, as much as a chunk holds; where the next begins."""
+    count, queue = _RETRY[kind, connection.dialect.name]
+    first, mark = place_of(command.after)
+    hosts = _hosts(connection, command, first)
+    rest = behind_host(hosts[-1]) if len(hosts) == chunks.HOSTS_A_CHUNK else None
+    chunk = Chunk()
+    retried: set[int] = set()
     reasons: dict[str, int] = defaultdict(int)
-    for host_id in hosts:
-        keys = {"crawl_id": command.crawl_id, "host_id": host_id, "after": marks.get(host_id, b""), "most": left}
-        n = 0
-        for row in connection.execute(count, keys):
-            reasons[row.reason] += row.n
-            n += row.n
-        if not n:
-            continue
-        if n == left:
-            rest = behind(host_id, connection.execute(last, keys | {"others": n - 1}).scalar_one())
-        connection.execute(queue, keys | {"now_ms": now_ms})
-        connection.execute(_RETRY_QUEUE, keys | {"n": n})
-        retried.append(host_id)
-        left -= n
-        if not left:
+    # Each turn of the loop is one step of a host; the next host begins at its first URL.
+    places = [(host_id, mark if host_id == first else b"") for host_id in reversed(hosts)]
+    while places:
+        host_id, after = places.pop()
+        step = chunk.step
+        keys: dict[str, Any] = {"crawl_id": command.crawl_id, "host_id": host_id, "after": after, "step": step}
+        keys |= {"number": command.number, "now_ms": now_ms, "others": step - 1}
+        found = {row.reason: row.n for row in connection.execute(count, keys)}
+        looked_at = sum(found.values())
+        chunk.take(looked_at)
+        n = looked_at - found.pop(None, 0)
+        last = connection.execute(_LAST, keys).scalar() if looked_at == step else None
+        if n:
+            connection.execute(queue, keys)
+            connection.execute(_RETRY_QUEUE, keys | {"n": n})
+            retried.add(host_id)
+            for reason, failed in found.items():
+                reasons[reason] += failed
+        if last is not None:
+            places.append((host_id, bytes(last)))
+        if places and chunk.full:
+            rest = behind(*places[-1])
             break
     if retried:
-        total = _ROWS_A_CHUNK - left
-        connection.execute(_FRESH_HOST, {"ids": retried})
+        total = sum(reasons.values())
+        connection.execute(_FRESH_HOST, {"ids": sorted(retried)})
         add_tallies(
             connection, command.partition, {(command.crawl_id, "failed", reason): -n for reason, n in reasons.items()}
         )
@@ -166,27 +237,44 @@ def _retry(
     return rest
 
 
-def _delete(connection: Connection, keys: dict[str, int], hosts: Sequence[int]) -> int | None:
-    """As many rows as a chunk holds, host by host; where the next begins if a host may have more. A host's queue goes
-    last."""
-    left = _ROWS_A_CHUNK
-    for host_id in hosts:
-        host = {"crawl_id": keys["crawl_id"], "host_id": host_id}
-        for statement in _DELETE_SOME[connection.dialect.name]:
-            left -= connection.execute(statement, host | {"most": left}).rowcount
-            if left == 0:
-                return behind(host_id, b"")
-        connection.execute(_DELETE_QUEUE, host)
-    return None
+def _delete(connection: Connection, command: CommandRun) -> int | None:
+    """Delete as many rows of the crawl as a chunk holds; where the next begins. A host's queue goes last."""
+    first, mark = place_of(command.after)
+    hosts = _hosts(connection, command, first)
+    chunk = Chunk()
+    places = [(host_id, mark if host_id == first else b"") for host_id in reversed(hosts)]
+    while places:
+        host_id, after = places.pop()
+        step = chunk.step
+        keys: dict[str, Any] = {"crawl_id": command.crawl_id, "host_id": host_id, "after": after, "step": step}
+        gone = connection.execute(_DELETE_URLS[connection.dialect.name], keys).scalars().all()
+        whole = len(gone) < step
+        upto = GREATEST if whole else max(map(bytes, gone))
+        chunk.take(len(gone) + connection.execute(_DELETE_FETCHES, keys | {"upto": upto}).rowcount)
+        if whole:
+            connection.execute(_DELETE_QUEUE, keys)
+        else:
+            places.append((host_id, upto))
+        if chunk.full:
+            return behind(*places[-1]) if places else behind_host(host_id)
+    if len(hosts) == chunks.HOSTS_A_CHUNK:
+        return behind_host(hosts[-1])
+    rest = behind_host(hosts[-1]) if hosts else command.after
+    return None if _delete_rest(connection, command, chunk) else rest
 
 
-def _delete_rest(connection: Connection, keys: dict[str, int]) -> bool:
-    """What a crawl has beside its hosts, as much as a chunk holds; whether that was all."""
-    left = _ROWS_A_CHUNK
+def _delete_rest(connection: Connection, command: CommandRun, chunk: Chunk) -> bool:
+    """Delete what a crawl has beside its hosts, as much as the chunk holds; whether that was all."""
+    keys = {"crawl_id": command.crawl_id, "partition": command.partition}
     for statement in _DELETE_SOME_REST:
-        left -= connection.execute(statement, keys | {"most": left}).rowcount
-        if left == 0:
-            return False
+        while True:
+            if chunk.full:
+                return False
+            step = chunk.step
+            n = connection.execute(statement, keys | {"step": step}).rowcount
+            chunk.take(n)
+            if n < step:
+                break
     for statement in (_DELETE_LEASES, *_DELETE_REST):
         connection.execute(statement, keys)
     return True

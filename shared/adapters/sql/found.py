@@ -1,13 +1,13 @@
 """The transaction that applies discoveries: insert what is new, merge what is known, keep the counts."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql import schema
-from shared.adapters.sql.apply import add_counters, add_tallies, bury
+from shared.adapters.sql.apply import MARK, add_counters, add_tallies, bury
 from shared.adapters.sql.bulk import Arrays, Bulk, New, Row, inserting
 from shared.adapters.sql.fence import pass_fence
 from shared.adapters.sql.shortened import shortened, without_host
@@ -96,8 +96,10 @@ def apply_found(
     next_host: int,
     max_depth: dict[CrawlId, int | None],
     now_ms: int,
+    marks: Mapping[CrawlId, int],
 ) -> Found:
-    """Apply a batch; `max_depth` holds each crawl's depth limit (least depth wins, see merge_link)."""
+    """Apply a batch; `max_depth` holds each crawl's depth limit (least depth wins, see merge_link). `marks`: per crawl
+    the newest command in progress that was accepted before the batch."""
     pass_fence(connection, fence, position)
     found = Found(next_host=next_host)
     counters: dict[CrawlId, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -115,6 +117,8 @@ def apply_found(
             if (link.depth, bool(link.via)) < (other.depth, bool(other.via)):
                 least[key] = link
     _merge(connection, fence.partition, least, found, counters, max_depth, now_ms)
+    if marks:
+        MARK.run(connection, [(marks[key[0]], *key) for key in sorted(least) if key[0] in marks])
 
     for crawl_id, deltas in counters.items():
         found.new += deltas["new"]

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql import schema
 from shared.adapters.sql.bulk import AMONG, Arrays, Each, inserting, updating
+from shared.adapters.sql.commands import in_progress
 from shared.adapters.sql.fence import pass_fence
 from shared.adapters.sql.shortened import whole
 from shared.domain.crawl import Budget
@@ -135,6 +136,7 @@ def load(connection: Connection, partition: Partition, term: Term) -> Claimed:
         next_host=row.next_host,
         next_lease=row.next_lease,
         leases=tuple(_lease_row(connection, lease) for lease in sorted(leases, key=_lease_id)),
+        commands=in_progress(connection, partition),
     )
 
 

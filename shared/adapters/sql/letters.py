@@ -10,14 +10,15 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, text
 
 from shared.adapters.sql.apply import add_counters, add_tallies
+from shared.adapters.sql.chunks import UNMARKED
 from shared.domain.frontier import LEVEL_MS
-from shared.domain.ids import CrawlId, Partition
+from shared.domain.ids import CrawlId
 from shared.domain.ledger import CommandRun, MessageLetter
 from shared.domain.url import locate
 
 _LETTERS_A_CHUNK = 500
 
-_WHICH = "partition = :partition AND id > :after"
+_WHICH = "partition = :partition AND id > :after AND id <= :upto"
 _ONE = f"{_WHICH} AND id = :letter"
 _ALL = f"{_WHICH} AND crawl_id = :crawl_id"
 _URL = "kind = 'url'"
@@ -36,11 +37,11 @@ _MESSAGES = {
     )
     for one in (True, False)
 }
-_NEWEST = text("SELECT coalesce(max(id), 0) FROM dead_letters WHERE partition = :partition")
+_NEWEST = text("SELECT coalesce(max(id), 0) FROM dead_letters")
 _FORGET = text("DELETE FROM dead_letters WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
 
 _HOST = text("SELECT host_id FROM hosts WHERE host = :host AND partition = :partition")
-_PLACE = "crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint AND state = 4"
+_PLACE = f"crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint AND state = 4 AND {UNMARKED}"
 _FAILED = text(f"SELECT coalesce(reason, '') FROM urls WHERE {_PLACE}")
 _QUEUE_AGAIN = text(
     "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
@@ -50,12 +51,13 @@ _QUEUE = text("UPDATE queues SET queued = queued + 1 WHERE crawl_id = :crawl_id 
 _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0 WHERE host_id = :host_id")
 
 
-def replay(connection: Connection, command: CommandRun, after: int, now_ms: int) -> int | None:
-    """Queue the URLs of a chunk of letters again, with fresh attempts, and forget the letters; where the next begins.
+def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
+    """Queue the URLs of a chunk of letters up to `upto` again, with fresh attempts, and forget these letters and those
+    in `sent`, whose messages were published; where the next chunk begins.
 
-    A URL that is not failed any more, or not there, stays as it is.
+    A URL stays as it is if it is not failed any more, or failed behind the command, or is not there.
     """
-    rows = _rows(connection, command, after, urls=True)
+    rows = _rows(connection, command, upto, urls=True)
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     queued: dict[CrawlId, int] = defaultdict(int)
     for row in rows:
@@ -65,6 +67,7 @@ def replay(connection: Connection, command: CommandRun, after: int, now_ms: int)
         crawl_id = CrawlId(row.crawl_id)
         host_id = connection.execute(_HOST, {"host": location.host, "partition": command.partition}).scalar()
         place = {"crawl_id": crawl_id, "host_id": host_id, "fingerprint": location.fingerprint}
+        place["number"] = command.number
         reason = connection.execute(_FAILED, place).scalar()
         if reason is None:
             continue
@@ -76,38 +79,42 @@ def replay(connection: Connection, command: CommandRun, after: int, now_ms: int)
     add_tallies(connection, command.partition, tallies)
     for crawl_id, n in queued.items():
         add_counters(connection, crawl_id, command.partition, {"queued": n, "failed": -n})
-    return _forgotten(connection, [row.id for row in rows])
+    _forget(connection, [*sent, *(row.id for row in rows)])
+    last = rows[-1].id if len(rows) == _LETTERS_A_CHUNK else upto
+    return last if last < command.through else None
 
 
-def discard(connection: Connection, command: CommandRun, after: int) -> int | None:
+def discard(connection: Connection, command: CommandRun) -> int | None:
     """Forget a chunk of letters of whatever kind; where the next begins. What was given up stays so."""
-    return _forgotten(connection, [row.id for row in _rows(connection, command, after, urls=False)])
+    ids = [row.id for row in _rows(connection, command, command.through, urls=False)]
+    _forget(connection, ids)
+    return ids[-1] if len(ids) == _LETTERS_A_CHUNK else None
 
 
-def newest_letter(connection: Connection, partition: Partition) -> int:
-    """The greatest number of a letter of the partition, 0 when it has none."""
-    return int(connection.execute(_NEWEST, {"partition": partition}).scalar_one())
+def newest_letter(connection: Connection) -> int:
+    """Return the greatest number of a letter of any partition, 0 when there is none: a later letter of this partition
+    has a greater one."""
+    return int(connection.execute(_NEWEST).scalar_one())
 
 
-def message_letters(connection: Connection, command: CommandRun, after: int, most: int) -> Sequence[MessageLetter]:
+def message_letters(connection: Connection, command: CommandRun, most: int) -> Sequence[MessageLetter]:
     """See Store.message_letters."""
-    which = _keys(command, after) | {"most": most}
+    which = _keys(command, command.through) | {"most": most}
     rows = connection.execute(_MESSAGES[bool(command.args["letter"])], which)
     return [MessageLetter(row.id, row.kind, bytes(row.payload)) for row in rows]
 
 
-def _rows(connection: Connection, command: CommandRun, after: int, *, urls: bool) -> Sequence[Row[Any]]:
+def _rows(connection: Connection, command: CommandRun, upto: int, *, urls: bool) -> Sequence[Row[Any]]:
     query = _FOUND[bool(command.args["letter"]), urls]
-    return connection.execute(query, _keys(command, after) | {"most": _LETTERS_A_CHUNK}).all()
+    return connection.execute(query, _keys(command, upto) | {"most": _LETTERS_A_CHUNK}).all()
 
 
-def _keys(command: CommandRun, after: int) -> dict[str, object]:
-    keys: dict[str, object] = {"partition": command.partition, "after": after}
+def _keys(command: CommandRun, upto: int) -> dict[str, object]:
+    keys: dict[str, object] = {"partition": command.partition, "after": command.after, "upto": upto}
     letter = command.args["letter"]
     return keys | ({"letter": letter} if letter else {"crawl_id": command.crawl_id})
 
 
-def _forgotten(connection: Connection, ids: Sequence[int]) -> int | None:
+def _forget(connection: Connection, ids: Sequence[int]) -> None:
     if ids:
         connection.execute(_FORGET, {"ids": list(ids)})
-    return ids[-1] if len(ids) == _LETTERS_A_CHUNK else None

@@ -193,6 +193,7 @@ queues = Table(
         postgresql_where=text("queued + waiting > 0"),
     ),
     Index("queues_pages", "crawl_id", "pages", "host_id"),
+    Index("queues_partition", "crawl_id", "partition", "host_id"),
     sqlite_with_rowid=False,
 )
 
@@ -214,6 +215,7 @@ urls = Table(
     Column("reason", String(40)),
     Column("via_host", BigInteger),
     Column("via", LargeBinary(16)),
+    Column("after_command", BigInteger),
     Index(
         "urls_queued",
         "crawl_id",
@@ -241,7 +243,7 @@ urls = Table(
     sqlite_with_rowid=False,
 )
 """`url` is kept as shortened.py says. `rank` is the queue order of a QUEUED row and the due time (Unix ms) of a WAITING
-one. Seeds have no `via_host`."""
+one. Seeds have no `via_host`. `after_command`: the newest command in progress when the row was written behind it."""
 
 fetches = Table(
     "fetches",
@@ -316,6 +318,25 @@ commands = Table(
     Column("rows", BigInteger, nullable=False, server_default="0"),
     Column("applied_at_ms", BigInteger, nullable=False),
 )
+
+commands_in_progress = Table(
+    "commands_in_progress",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+    Column("crawl_id", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("args", LargeBinary, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("through", BigInteger, nullable=False),
+    Column("after", Text, nullable=False),
+    Column("accepted_at_ms", BigInteger, nullable=False),
+    Index("commands_in_progress_partition", "partition", "number"),
+    Index("commands_in_progress_crawl", "crawl_id"),
+)
+"""What an owner has accepted and not applied whole; shared.domain.ledger.CommandRun says what stands in a row. `after`
+is a number of more than 64 bits, in decimal."""
 
 dead_letters = Table(
     "dead_letters",

@@ -6,38 +6,37 @@ it is being fetched.
 """
 
 import json
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, TextClause, bindparam, text
 
+from shared.adapters.sql import chunks
 from shared.adapters.sql.apply import add_counters, add_tallies
 from shared.adapters.sql.bulk import AMONG
-from shared.adapters.sql.chunks import BEHIND, behind, behind_host, last_of, place_of
+from shared.adapters.sql.chunks import BEHIND, HOSTS, UNMARKED, Chunk, behind, behind_host, last_of, place_of
 from shared.domain.command import GREATEST, SEED_DELETED, CommandKind
 from shared.domain.frontier import COUNTED_AS_PAGE
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import CommandRun
 
 _PLACES_A_CHUNK = 500
-_HOSTS_A_CHUNK = 200
-_ROWS_A_CHUNK = 5_000
-"""Seeds may all be on one host: no transaction takes more of them than a moment's work."""
 
-_HOSTS = text(
-    "SELECT q.host_id, h.host FROM queues q JOIN hosts h ON h.host_id = q.host_id"
-    " WHERE q.crawl_id = :crawl_id AND q.partition = :partition AND q.host_id >= :first AND q.queued + q.waiting > 0"
-    " ORDER BY q.host_id LIMIT :most"
-)
 _HOST = text("SELECT host_id FROM hosts WHERE host = :host AND partition = :partition")
 _HERE = "crawl_id = :crawl_id AND host_id = :host_id"
-_OPEN = f"{_HERE} AND state IN (0, 1) AND via_host IS NULL"
+_SEEDS = f"{_HERE} AND via_host IS NULL"
+_OPEN = f"{_SEEDS} AND state IN (0, 1) AND {UNMARKED}"
 _FETCHED = f"flags & {COUNTED_AS_PAGE}"
 
 
+# SQLite, which keeps no statistics here, prefers the primary key: it then looks at what is no seed, too.
+_BY_SEEDS = {"sqlite": "urls INDEXED BY urls_seeds", "postgresql": "urls"}
+
+
 def _statements(which: str) -> tuple[TextClause, TextClause]:
-    """What counts the seeds for which `which` holds, by what becomes of them, and what ends them."""
+    """Return what counts the seeds for which `which` holds, by what becomes of them, and what ends them."""
     return text(
         f"SELECT state, {_FETCHED} AS fetched, count(*) AS n FROM urls WHERE {which} GROUP BY state, {_FETCHED}"
     ), text(
@@ -46,13 +45,13 @@ def _statements(which: str) -> tuple[TextClause, TextClause]:
     )
 
 
-def _others(dialect: str, kept: str) -> tuple[TextClause, TextClause, TextClause]:
-    """What finds the last of a chunk's open seeds that are not `kept`, counts them, and ends them."""
-    which = f"{_OPEN} AND {kept} AND fingerprint <= :upto"
-    some = f"SELECT fingerprint FROM urls WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT :most"
-    return last_of(which), *_statements(f"{_HERE} AND {AMONG[dialect].format(some)}")
+def _others(dialect: str, kept: str) -> tuple[TextClause, TextClause]:
+    """Return what counts the open seeds that are not `kept`, among the next seeds of a host, and what ends them."""
+    some = f"SELECT fingerprint FROM {_BY_SEEDS[dialect]} WHERE {_SEEDS} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
+    return _statements(f"{_OPEN} AND {kept} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
 
 
+_LAST = {dialect: last_of(_SEEDS, table) for dialect, table in _BY_SEEDS.items()}
 _IN: BindParameter[bytes] = bindparam("places", expanding=True)
 _NAMED_COUNT, _NAMED_END = (each.bindparams(_IN) for each in _statements(f"{_OPEN} AND fingerprint IN :places"))
 # Any number of seeds may stay: they are one parameter, for which each engine has a form of its own.
@@ -68,33 +67,53 @@ _QUEUE = text(
 )
 
 
-def delete_seeds(connection: Connection, command: CommandRun, after: int) -> int | None:
-    """One chunk; where the next begins: behind so many of those named, or with `all` as `chunks` has it."""
+def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
+    """Apply one chunk; where the next begins: behind so many of those named, or with `all` as `chunks` has it."""
     places: Any = command.args["places"]
     by_host: dict[str, list[bytes]] = defaultdict(list)
     if command.kind == CommandKind.DELETE_SEEDS_BETWEEN or command.args["all"]:
-        above, upto = _between(command)
-        for host, key in places:
+        for host, key in sorted(places):
             by_host[host].append(key)
-        first, mark = place_of(after)
-        keys = {"crawl_id": command.crawl_id, "partition": command.partition}
-        rows = connection.execute(_HOSTS, keys | {"first": first, "most": _HOSTS_A_CHUNK}).all()
-        most = _ROWS_A_CHUNK
-        for row in rows:
-            which = {"after": max(above, mark) if row.host_id == first else above, "upto": upto, "most": most}
-            ended, last = _end_others(connection, command, row.host_id, by_host.get(row.host, []), which)
-            if last is not None:
-                return behind(row.host_id, last)
-            most -= ended
-        return behind_host(rows[-1].host_id) if len(rows) == _HOSTS_A_CHUNK else None
-    rest = after + _PLACES_A_CHUNK
-    for host, key in places[after:rest]:
+        return _delete_others(connection, command, by_host)
+    rest = command.after + _PLACES_A_CHUNK
+    for host, key in places[command.after : rest]:
         by_host[host].append(key)
     for host, fingerprints in sorted(by_host.items()):
         host_id = connection.execute(_HOST, {"host": host, "partition": command.partition}).scalar()
         if host_id is not None:
             _end(connection, command, host_id, (_NAMED_COUNT, _NAMED_END), {"places": fingerprints})
     return rest if rest < len(places) else None
+
+
+def _delete_others(connection: Connection, command: CommandRun, kept: dict[str, list[bytes]]) -> int | None:
+    """Take out the seeds that are not `kept` (sorted), host by host, what a chunk holds; where the next begins."""
+    dialect = connection.dialect.name
+    above, upto = _between(command)
+    first, mark = place_of(command.after)
+    found = {"crawl_id": command.crawl_id, "partition": command.partition, "first": first, "most": chunks.HOSTS_A_CHUNK}
+    hosts = connection.execute(HOSTS[dialect], found).all()
+    chunk = Chunk()
+    places = [(row, max(above, mark) if row.host_id == first else above) for row in reversed(hosts) if row.open]
+    while places:
+        row, after = places.pop()
+        step, stay = chunk.step, kept.get(row.host, [])
+        keys = {"crawl_id": command.crawl_id, "host_id": row.host_id, "after": after, "others": step - 1}
+        last = connection.execute(_LAST[dialect], keys).scalar()
+        until = upto if last is None else min(upto, bytes(last))
+        some = stay[bisect_right(stay, after) : bisect_right(stay, until)]
+        which = {"after": after, "upto": until, "step": step, "places": _parameter(dialect, some)}
+        ended = _end(connection, command, row.host_id, _OTHERS[dialect], which)
+        chunk.take(ended if last is None else step)
+        if until < upto:
+            places.append((row, until))
+        if places and chunk.full:
+            following, mark = places[-1]
+            return behind(following.host_id, mark)
+    return behind_host(hosts[-1].host_id) if len(hosts) == chunks.HOSTS_A_CHUNK else None
+
+
+def _parameter(dialect: str, kept: Sequence[bytes]) -> Any:
+    return list(kept) if dialect == "postgresql" else json.dumps([key.hex().upper() for key in kept])
 
 
 def _between(command: CommandRun) -> tuple[bytes, bytes]:
@@ -105,18 +124,6 @@ def _between(command: CommandRun) -> tuple[bytes, bytes]:
     return above, upto
 
 
-def _end_others(
-    connection: Connection, command: CommandRun, host_id: int, kept: Sequence[bytes], which: dict[str, Any]
-) -> tuple[int, bytes | None]:
-    """End a host's seeds, but those that stay, as many as may be: how many, and the last if they are that many."""
-    dialect = connection.dialect.name
-    places = list(kept) if dialect == "postgresql" else json.dumps([key.hex().upper() for key in kept])
-    find_last, *statements = _OTHERS[dialect]
-    here = {"crawl_id": command.crawl_id, "host_id": host_id, "others": which["most"] - 1}
-    last = connection.execute(find_last, here | which | {"places": places}).scalar()
-    return _end(connection, command, host_id, statements, which | {"places": places}), last
-
-
 def _end(
     connection: Connection,
     command: CommandRun,
@@ -124,7 +131,7 @@ def _end(
     statements: Sequence[TextClause],
     which: dict[str, Any],
 ) -> int:
-    keys = {"crawl_id": command.crawl_id, "host_id": host_id}
+    keys = {"crawl_id": command.crawl_id, "host_id": host_id, "number": command.number}
     count, end = statements
     states = {0: 0, 1: 0}
     ends = {"done": 0, "excluded": 0}

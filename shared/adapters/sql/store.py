@@ -31,7 +31,7 @@ from shared.domain.ledger import (
     QueueEnd,
     QueueRow,
 )
-from shared.ports.store import NO_BUDGETS
+from shared.ports.store import NO_BUDGETS, NO_MARKS
 
 T = TypeVar("T")
 
@@ -178,23 +178,29 @@ class SqlStore:
         next_host: int,
         max_depth: dict[CrawlId, int | None],
         now_ms: int,
+        marks: Mapping[CrawlId, int] = NO_MARKS,
     ) -> Found:
         return await self._executor.write(
             lambda c: found.apply_found(
-                c, fence, position, batch, next_host=next_host, max_depth=max_depth, now_ms=now_ms
+                c, fence, position, batch, next_host=next_host, max_depth=max_depth, now_ms=now_ms, marks=marks
             )
         )
 
+    async def accept_command(
+        self, fence: Fence, position: Position, command: CommandRun, now_ms: int
+    ) -> CommandRun | None:
+        return await self._executor.write(lambda c: commands.accept(c, fence, position, command, now_ms))
+
     async def run_command(
-        self, fence: Fence, position: Position, command: CommandRun, after: int, now_ms: int
+        self, fence: Fence, command: CommandRun, now_ms: int, *, sent: Sequence[int] = (), upto: int | None = None
     ) -> int | None:
-        return await self._executor.write(lambda c: commands.run_chunk(c, fence, position, command, after, now_ms))
+        return await self._executor.write(lambda c: commands.run_chunk(c, fence, command, now_ms, sent, upto))
 
-    async def newest_letter(self, partition: Partition) -> int:
-        return await self._executor.read(lambda c: letters.newest_letter(c, partition))
+    async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        return await self._executor.read(lambda c: commands.crawls_with_commands(c, crawl_ids)) if crawl_ids else ()
 
-    async def message_letters(self, command: CommandRun, after: int, most: int) -> Sequence[MessageLetter]:
-        return await self._executor.read(lambda c: letters.message_letters(c, command, after, most))
+    async def message_letters(self, command: CommandRun, most: int) -> Sequence[MessageLetter]:
+        return await self._executor.read(lambda c: letters.message_letters(c, command, most))
 
     async def dispatch(
         self,

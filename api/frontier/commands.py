@@ -1,0 +1,74 @@
+"""The commands in progress of one partition: which of them goes on next, and what is written behind them. Pure.
+
+Commands of one crawl go on in the order in which they were accepted; those of several crawls take turns.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from shared.domain.command import CommandKind
+from shared.domain.ids import CrawlId
+from shared.domain.ledger import CommandRun
+
+
+class Commands:
+    """What the store has of a partition's commands in progress, as of the last committed transaction."""
+
+    def __init__(self, runs: Iterable[CommandRun] = ()) -> None:
+        self._runs = {run.id: run for run in runs}
+        self._woken = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Commands {len(self._runs)}>"
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def add(self, run: CommandRun) -> None:
+        """Keep a command that was accepted. A DELETE ends the others of its crawl."""
+        if run.kind == CommandKind.DELETE:
+            self._runs = {each.id: each for each in self._runs.values() if each.crawl_id != run.crawl_id}
+        self._runs[run.id] = run
+        self._woken.set()
+
+    def advance(self, run: CommandRun, rest: int | None) -> None:
+        """Note what a chunk has left: the place of the next one, None when the command is applied."""
+        if rest is None:
+            del self._runs[run.id]
+        else:
+            self._runs[run.id] = replace(run, after=rest)
+
+    def current(self, run: CommandRun) -> bool:
+        """Return True while this very state of the command is what its next chunk goes on from."""
+        return self._runs.get(run.id) is run
+
+    def heads(self) -> list[CommandRun]:
+        """Return the commands that may go on: the oldest of each crawl."""
+        first: dict[CrawlId, CommandRun] = {}
+        for run in self._runs.values():
+            first.setdefault(run.crawl_id, run)
+        return list(first.values())
+
+    def marks(self, before: int | None = None) -> Mapping[CrawlId, int]:
+        """Return the number of each crawl's newest command in progress, by which later rows are marked. `before`: of
+        those whose messages have a smaller sequence."""
+        return {run.crawl_id: run.number for run in self._runs.values() if before is None or run.sequence < before}
+
+    def sequences(self) -> list[int]:
+        """Return the sequences of their messages, in order."""
+        return sorted(run.sequence for run in self._runs.values())
+
+    def deletes(self, crawl_id: CrawlId) -> bool:
+        """Return True while the rows of a deleted crawl are being removed."""
+        return any(run.kind == CommandKind.DELETE and run.crawl_id == crawl_id for run in self._runs.values())
+
+    def wake(self) -> None:
+        """Let the runner look again: the position has moved."""
+        if self._runs:
+            self._woken.set()
+
+    async def woken(self) -> None:
+        """Wait until a command was added or the position moved since the last call."""
+        await self._woken.wait()
+        self._woken.clear()
