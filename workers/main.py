@@ -48,8 +48,9 @@ from workers.fetch.egress import EgressRules
 from workers.metrics import WorkerMetrics
 from workers.outlinks import KnownLinks
 from workers.owners import Owners
-from workers.rationing import rationing_of
+from workers.rationing import archive_disk, rationing_of
 from workers.report import Reporter
+from workers.reservations import Reservations
 from workers.robots import RobotsCache
 from workers.runtime import Identity, Runtime
 from workers.tally import Tally
@@ -141,6 +142,8 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asynci
             tally=tally,
             failpoint=failpoint,
         )
+        marks: Callable[[], Watermarks] = Watermarks
+        reservations = Reservations(archive_disk(settings), lambda: marks(), archive)
         equipment = Equipment(
             clock=clock,
             crawls=crawls,
@@ -148,6 +151,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asynci
             robots=RobotsCache(broker, clock),
             archive=archive,
             extractor=extractor,
+            reservations=reservations,
             reporter=reporter,
             ack_wait_s=settings.ack_wait_s,
             tally=tally,
@@ -162,14 +166,14 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asynci
             visits=settings.visits,
             most_open=settings.open_crawls,
         )
-        marks: Callable[[], Watermarks] = Watermarks
         if place is not None:
             tuning = _tuning(settings, place, runtime, reporter, most_visits=connections)
             background.start("tuning", tuning.run())
             marks = tuning.marks
-        rationing = rationing_of(settings, marks, runtime.ration)
+        rationing = rationing_of(settings, reservations, marks, runtime.ration)
         await rationing.once()  # one that starts on a full disk pulls nothing
         background.start("rationing", rationing.run())
+        background.start("reservations", reservations.run())
         background.start("report", reporter.run())
         background.start("heartbeat", runtime.heartbeat())
         background.start("follow", runtime.follow())

@@ -1,6 +1,6 @@
 """A worker's room: while its archive's disk or its memory is nearly used up it takes no further visit, and says why.
 
-Pages in hand are finished: what is left below the watermark is for them.
+A fetch that was begun is finished: its room is reserved (`workers.reservations`). The rest of a visit is handed back.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ from shared.adapters.local.room import disk_of, memory_of_process
 from shared.domain.watermarks import Level, Place, Watermarks
 from shared.ports.rationing import Gauge, Rationing
 from shared.settings import ClusterWorkerSettings, WorkerSettings
+from workers.reservations import Reservations
 
 log = structlog.get_logger(__name__)
 
@@ -37,17 +38,25 @@ class WorkerRoom:
         log.warning("room.unread", place=place, error=str(error))
 
 
-def gauges_of(settings: WorkerSettings) -> Mapping[Place, Gauge]:
+def gauges_of(settings: WorkerSettings, reservations: Reservations) -> Mapping[Place, Gauge]:
     """What a worker looks at. The disk of a local crawl is looked after by the command, which ends with it."""
     found: dict[Place, Gauge] = {Place.MEMORY: memory_of_process(settings.memory_bytes)}
     if isinstance(settings, ClusterWorkerSettings):
-        found[Place.ARCHIVE] = disk_of(settings.dir / "archive")
+        found[Place.ARCHIVE] = reservations.level
     return found
 
 
+def archive_disk(settings: WorkerSettings) -> Gauge | None:
+    """The disk of a worker's archive; None where another process looks after it."""
+    return disk_of(settings.dir / "archive") if isinstance(settings, ClusterWorkerSettings) else None
+
+
 def rationing_of(
-    settings: WorkerSettings, marks: Callable[[], Watermarks], ration: Callable[[str | None], None]
+    settings: WorkerSettings,
+    reservations: Reservations,
+    marks: Callable[[], Watermarks],
+    ration: Callable[[str | None], None],
 ) -> Rationing:
     """What keeps a worker within its room."""
-    rationing: Rationing = Rationing(gauges_of(settings), marks, WorkerRoom(lambda: rationing, ration))
+    rationing: Rationing = Rationing(gauges_of(settings, reservations), marks, WorkerRoom(lambda: rationing, ration))
     return rationing

@@ -40,6 +40,7 @@ from workers.grant import Grant
 from workers.owners import Owners
 from workers.pages import READ_ON_LOOP, read
 from workers.report import Reporter
+from workers.reservations import Reservations
 from workers.retrying import persisted
 from workers.robots import Robots, RobotsCache, retry_after_ms
 from workers.tally import Tally
@@ -62,6 +63,7 @@ class Equipment:
     owners: Owners
     robots: RobotsCache
     archive: WarcArchive
+    reservations: Reservations
     reporter: Reporter
     ack_wait_s: float
     extractor: Extractor = field(default_factory=Extractor)
@@ -222,27 +224,33 @@ class Visit:
         """URL by URL, until the shard or the visit is over."""
         for key, entry in list(self._left.items()):
             await self._report.room()
-            page = Location(entry.url, self._shard.host, key)
-            asked = await self._asked(key, entry)
-            if asked is None:
-                if key in self._left:
+            crawl = self._crawl
+            if crawl is None:
+                return
+            async with self._with.reservations.reserved(crawl.limits.body_bytes, self._ending) as fits:
+                if not fits or not await self._visited(key, entry):
                     return
-                continue
-            crawl, answer = asked
-            if self._crawl is None:
-                return
-            at_ms = self._asked_at_ms
-            self._with.failpoint("after_fetch")
-            self._latency_ms = round(answer.timings.total_s * 1000)
-            self._ip = answer.ip or self._ip
-            if isinstance(answer, FetchFailed):
-                self._settle(key, SettledUrl(outcome.failed(key, answer, at_ms=at_ms)))
-                end = policy_for(answer.kind)
-            else:
-                self._settle(key, await self._archived(crawl, page, entry, answer, at_ms))
-                end = policy_for(answer.status)
-            if end.host_base_s is not None:
-                return
+
+    async def _visited(self, key: Fingerprint, entry: ShardUrl) -> bool:
+        """Ask for a URL and settle it; whether the visit goes on."""
+        page = Location(entry.url, self._shard.host, key)
+        asked = await self._asked(key, entry)
+        if asked is None:
+            return key not in self._left
+        crawl, answer = asked
+        if self._crawl is None:
+            return False
+        at_ms = self._asked_at_ms
+        self._with.failpoint("after_fetch")
+        self._latency_ms = round(answer.timings.total_s * 1000)
+        self._ip = answer.ip or self._ip
+        if isinstance(answer, FetchFailed):
+            self._settle(key, SettledUrl(outcome.failed(key, answer, at_ms=at_ms)))
+            end = policy_for(answer.kind)
+        else:
+            self._settle(key, await self._archived(crawl, page, entry, answer, at_ms))
+            end = policy_for(answer.status)
+        return end.host_base_s is None
 
     async def _asked(self, key: Fingerprint, entry: ShardUrl) -> tuple[ActiveCrawl, Answer | FetchFailed] | None:
         """Ask for the URL in its turn. Return None if it was settled without a request, or if the visit is to end.

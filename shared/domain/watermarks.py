@@ -5,7 +5,7 @@ room does so until that is used up. So nobody stops and goes on in turns.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -35,16 +35,21 @@ _NAMES: Final[Mapping[Place, str]] = {
 @dataclass(frozen=True, slots=True)
 class Level:
     """How full something is: bytes `used` of `most`. `refused`: it said itself that it takes no more, whatever the
-    numbers are."""
+    numbers are. `claimed`: bytes that are free and not to be counted as such, for they may be written any moment."""
 
     used: int
     most: int
     refused: bool = False
+    claimed: int = 0
 
     @property
     def free(self) -> int:
         """Bytes; below 0 where more is used than may be."""
-        return self.most - self.used
+        return self.most - self.used - self.claimed
+
+    def claiming(self, more: int) -> "Level":
+        """The same with so many bytes claimed in addition."""
+        return replace(self, claimed=self.claimed + more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +131,8 @@ def told(place: Place, level: Level, marks: Watermarks) -> str:
             f" it goes on below {amount(level.most - marks.goes_on_at(level.most))}"
         )
     return (
-        f"{_NAMES[place]} has {amount(max(0, level.free))} free of {amount(level.most)};"
-        f" it goes on when {amount(marks.goes_on_at(level.most))} are free"
+        f"{_NAMES[place]} has {amount(max(0, level.most - level.used))} free of {amount(level.most)};"
+        f" it goes on when {amount(level.claimed + marks.goes_on_at(level.most))} are free"
     )
 
 

@@ -45,7 +45,7 @@ MODULES = {
     "workers": {
         "main", "runtime", "visit", "owners", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive",
         "report", "visit_report", "retrying",
-        "discoveries", "outcome", "member", "tuning", "rationing", "tally", "metrics", "exposition",
+        "discoveries", "outcome", "member", "tuning", "rationing", "reservations", "tally", "metrics", "exposition",
         "draining",
     },
     "shared": {"settings", "telemetry", "supervise", "tls", "connections", "stalls"},

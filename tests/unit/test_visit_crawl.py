@@ -10,11 +10,13 @@ from shared.domain.fetch import Answer, FetchRequest, Timings
 from shared.domain.ids import CrawlId, Partition, Revision, numbered
 from shared.domain.spec_parse import parse_spec
 from shared.domain.url import fingerprint, host_of
+from shared.domain.watermarks import Watermarks
 from shared.ports.specs import PublishedSpec
 from shared.wire.messages import Shard, ShardUrl
 from workers.crawls import Crawls
 from workers.grant import Grant
 from workers.outlinks import KnownLinks
+from workers.reservations import Reservations
 from workers.visit import Equipment, Visit
 from workers.visit_report import Ending, SettledUrl
 
@@ -84,7 +86,7 @@ class Stage:
         grant = Grant(1, (0, 1, 2), sent=now, arrived=now, expires_s=600.0, rest_s=0.0)
         equipment = Equipment(
             clock=CLOCK, crawls=self.crawls, owners=cast(Any, None), robots=cast(Any, None), archive=cast(Any, self),
-            reporter=cast(Any, self), ack_wait_s=600.0,
+            reservations=Reservations(None, Watermarks, cast(Any, self)), reporter=cast(Any, self), ack_wait_s=600.0,
         )  # fmt: skip
         self.under_way = Visit(equipment, cast(Any, None), shard, crawl, grant, "w1/1")
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:

@@ -19,12 +19,16 @@ the page cache first, before it kills."""
 OF_A_MACHINE: Final = 0.25
 """The share of a machine's memory where no cgroup limits it: masters, workers and engines lie side by side there."""
 
+KEPT_BYTES: Final = 32 << 20
+"""So much of a disk, or an eighth, never counts as free: logs, engines and reports in hand write there, too. `orb up`
+ends when half of it is left."""
+
 RELIEF_S: Final = 30.0
 _V1_UNLIMITED: Final = 1 << 60
 
 
 def disk_of(path: Path) -> Gauge:
-    """The disk on which `path` lies, or will lie once it is made."""
+    """The disk on which `path` lies, or will lie once it is made. A part of it is claimed, for what others write."""
 
     def read() -> Level:
         place = path.absolute()
@@ -35,7 +39,8 @@ def disk_of(path: Path) -> Gauge:
         except OSError as error:
             raise Transient(f"the disk of {path} cannot be looked at: {error.strerror}") from error
         used = found.f_blocks - found.f_bfree
-        return Level(used * found.f_frsize, (used + found.f_bavail) * found.f_frsize)
+        most = (used + found.f_bavail) * found.f_frsize
+        return Level(used * found.f_frsize, most, claimed=min(KEPT_BYTES, most // 8))
 
     async def gauge() -> Level:
         return await asyncio.to_thread(read)  # a disk that hangs holds up no loop

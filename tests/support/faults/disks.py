@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.postgres import PostgresServer
 
-ARCHIVE_MIB: Final = 48
+ARCHIVE_MIB: Final = 96
 TABLES_MIB: Final = 256
 """Of PostgreSQL's tables and indexes. Its log lies elsewhere and keeps its room: without any, the server dies."""
 BALLAST: Final = "ballast"
