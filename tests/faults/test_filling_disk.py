@@ -1,4 +1,4 @@
-"""A disk that fills fast holds the crawl with a reason, ends no process, and lets the crawl go on when there is room."""
+"""A disk that fills fast holds the crawl with a reason and ends no process; with room the crawl goes on."""
 
 import os
 import shutil
