@@ -13,6 +13,8 @@ from api.control.metering import KINDS, Metering
 from api.frontier.ownership import Ownership
 from api.frontier.tally import FrontierTally
 from shared.connections import Connections
+from shared.domain.fetch import FailureKind
+from shared.domain.scope import ExclusionReason
 from shared.domain.software import VERSION
 from shared.ports.clock import Clock
 from shared.telemetry import LEASE, LIMIT, LOST, SHORT, USED, Metric, Readings, Values, registry_of, room_of
@@ -95,6 +97,10 @@ METRICS: Final = (
 )  # fmt: skip
 
 _STATES: Final = ("queued", "leased", "done", "failed", "excluded")
+_ENDS: Final = (
+    *((end, str(kind)) for end in ("failed", "retried") for kind in FailureKind),
+    *(("excluded", str(reason)) for reason in ExclusionReason),
+)
 _LINKS: Final = ("new", "known", "refused", "repeated")
 _LETTERS: Final = ("url", "outcome", "discovery", "items")
 _ANSWERS: Final = ("go", "wait", "gone", "superseded", "none")
@@ -199,8 +205,8 @@ class MasterMetrics:
         yield WORK, {(str(work),): histogram for work, histogram in tally.transactions.items()}
         named = tally.crawls.named().items()
         yield OUTCOMES, {(crawl, status): n for crawl, counts in named for (_, status), n in counts.items()}
-        ends: dict[tuple[str, ...], float] = {}
-        hosts: dict[tuple[str, ...], float] = {}
+        ends: dict[tuple[str, ...], float] = dict.fromkeys(_ENDS, 0.0)
+        hosts: dict[tuple[str, ...], float] = {(str(kind),): 0.0 for kind in FailureKind}
         for (kind, reason), n in tally.reasons.items():
             if kind == "host_failures":
                 hosts[reason,] = n

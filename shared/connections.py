@@ -67,7 +67,7 @@ class Connections:
         self.silent: OrderedDict[Connection, None] = OrderedDict()
         """Of those beyond, in the order in which they came."""
         self.refused = 0
-        """How many found no place, or lost it to another, or were let in for one request."""
+        """How many found no place, or lost it to another, or were let in for one request although others may stay."""
 
     def __len__(self) -> int:
         """How many are open."""
@@ -79,8 +79,10 @@ class Connections:
             connection = Connection(self, beyond=False, shut=shut)
             self.within.add(connection)
             return connection
-        self.refused += 1
-        if len(self.beyond) >= self.spare:
+        full = len(self.beyond) >= self.spare
+        if self.most or full:  # without places within, one beyond is where every connection belongs
+            self.refused += 1
+        if full:
             if not self.silent:
                 return None
             silent = next(iter(self.silent))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from shared.domain.fetch import FailureKind
 from shared.domain.software import VERSION
 from shared.domain.watermarks import Shortages
 from shared.ports.clock import Clock
@@ -119,7 +120,7 @@ class WorkerMetrics:
         yield ITEMS, by_kind["items"]
         yield REFUSED_ITEMS, by_kind["refused_items"]
         yield DURATION, {(): tally.fetches}
-        yield FAILURES, {(kind,): n for kind, n in tally.failures.items()}
+        yield FAILURES, {(kind,): tally.failures[kind] for kind in FailureKind}
         yield WAITS, {(): tally.waits}
 
     def _kept(self) -> Iterator[tuple[Metric, Values]]:

@@ -34,6 +34,17 @@ def test_those_that_may_stay_stay_however_many_come() -> None:
     assert (len(knocking.places), knocking.places.refused) == (4, 100)
 
 
+def test_port_without_lasting_places_refuses_only_what_finds_no_place() -> None:
+    """Each scrape of a worker's metrics counted as refused, and the log warned of it every minute."""
+    knocking = Knocking(most=0, spare=2)
+    for name in ("scrape 1", "scrape 2", "scrape 3"):
+        knocking.let_in(name).left()
+    assert knocking.places.refused == 0
+    for name in "abc":
+        knocking.let_in(name)
+    assert (knocking.places.refused, knocking.ended) == (1, ["a"])
+
+
 def test_one_that_has_asked_keeps_its_place_until_it_is_answered() -> None:
     knocking = Knocking(most=1, spare=2)
     knocking.let_in("a")

@@ -5,15 +5,23 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
+from api.frontier.tally import FrontierTally
 from api.metrics import METRICS as MASTERS
+from api.metrics import MasterMetrics
 from api.traffic import measure
+from shared.domain.fetch import FailureKind
+from shared.domain.scope import ExclusionReason
 from shared.telemetry import Metric, exposed, registry_of
 from workers.metrics import METRICS as WORKERS
+from workers.metrics import WorkerMetrics
+from workers.tally import Tally as WorkerTally
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 BASE_UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_info")
@@ -88,3 +96,18 @@ def test_who_exposes_no_metrics_does_not_load_their_library(module: str) -> None
     code = f"import sys, {module}; print([name for name in sys.modules if name.startswith('prometheus')])"
     done = subprocess.run([sys.executable, "-c", code], cwd=DOCS.parents[1], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_counters_of_closed_sets_are_zero_before_the_first_event() -> None:
+    """A rate over a series that begins with 1 misses its first event."""
+    worker = cast(WorkerMetrics, SimpleNamespace(_tally=WorkerTally()))
+    read = {metric.name: values for metric, values in WorkerMetrics._fetched(worker)}
+    assert read["fetch_failures_total"] == {(kind.value,): 0 for kind in FailureKind}
+    master = cast(MasterMetrics, SimpleNamespace(_tally=FrontierTally()))
+    read = {metric.name: values for metric, values in MasterMetrics._counted(master)}
+    assert read["host_failures_total"] == {(kind.value,): 0 for kind in FailureKind}
+    assert read["url_ends_total"] == {
+        **{(end, kind.value): 0 for end in ("failed", "retried") for kind in FailureKind},
+        **{("excluded", reason.value): 0 for reason in ExclusionReason},
+    }
+    assert set(read["discarded_fetches_total"].values()) == set(read["links_total"].values()) == {0}
