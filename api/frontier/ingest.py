@@ -66,16 +66,18 @@ class Ingest:
                 try:
                     reports = await reader.read(own.settings.batch, 5.0)
                 except Transient as error:
-                    log.warning("ingest.waits", partition=own.partition, kind=kind, error=str(error))
-                    await asyncio.sleep(error.retry_in)
-                    await self._same_stream()
+                    await self._wait_for_broker(kind, error)
                     continue
                 if not reports:
                     continue
+                lost = None
                 own.in_hand[kind] = reports[0].at_ns
                 if len(reports) < own.settings.batch:
                     await asyncio.sleep(own.settings.linger_s)
-                    reports = [*reports, *await reader.read(own.settings.batch - len(reports), 0.0)]
+                    try:
+                        reports = [*reports, *await reader.read(own.settings.batch - len(reports), 0.0)]
+                    except Transient as error:  # what is in hand is applied first
+                        lost = error
                 for part in parts(reports, own.settings.batch_bytes):
                     own.in_hand[kind] = part[0].at_ns
                     if kind == "outcome":
@@ -83,8 +85,15 @@ class Ingest:
                     else:
                         await self.discoveries(part)
                 del own.in_hand[kind]
+                if lost is not None:
+                    await self._wait_for_broker(kind, lost)
         finally:
             await reader.close()
+
+    async def _wait_for_broker(self, kind: ReportKind, error: Transient) -> None:
+        log.warning("ingest.waits", partition=self._own.partition, kind=kind, error=str(error))
+        await asyncio.sleep(error.retry_in)
+        await self._same_stream()
 
     async def _same_stream(self) -> None:
         """After the broker was away: Transient (load anew, check the stream) when it came back with another stream."""
