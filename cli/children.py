@@ -241,6 +241,7 @@ class Keeper:
         self._told = told
         self._lasting = lasting
         self._deaths = deaths or Deaths()
+        self._ready = False
         self._stopped = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -268,14 +269,21 @@ class Keeper:
         """Start a started child again whenever it dies; returns when it ended after `stop`, or by itself with status 0
         unless it is `lasting`.
 
-        GivenUp when it ended with exit code 4, which no restart can help, or died too often.
+        Raise GivenUp if it died too often, or ended with exit code 4 before `ready`: no restart can help then. After
+        that the others are at work, and what it lacks (a port that another process took) may come back.
         """
         while True:
             status = await self.child.exited()
             if self._stopped.is_set() or (status == Exit.OK and not self._lasting):
                 return
             if status == Exit.ENVIRONMENT and (why := said_by(self.child)):
-                raise GivenUp(why)
+                if not self._ready:
+                    raise GivenUp(why)
+                self._told(f"{self.child.name} cannot go on: {why}; it is started again")
+                if not await self._rested(self._deaths.longest_wait_s) or not await self.start():
+                    return
+                self.restarts += 1
+                continue
             if not await self._may_restart(ended_by(status)) or not await self.start():
                 return
 
@@ -287,10 +295,18 @@ class Keeper:
             raise GivenUp(f"{name} {how}, again and again; its last lines:\n{self.child.last_words()}")
         self.restarts += 1
         self._told(f"{name} {how}; it is started again")
+        return await self._rested(wait_s)
+
+    async def _rested(self, wait_s: float) -> bool:
+        """Wait; return False if told to stop meanwhile."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._stopped.wait()
         return not self._stopped.is_set()
+
+    def ready(self) -> None:
+        """From now on exit code 4 is no reason to give it up."""
+        self._ready = True
 
     def stop(self) -> None:
         """Ask it to end in good order; it is not started again."""

@@ -107,6 +107,11 @@ class Family:
         if not self.over.is_set() and ended is not None:
             self.end(await ended(keeper.child))
 
+    def ready(self) -> None:
+        """All children are at work: from now on none that lacks something ends the others."""
+        for keeper in self._keepers:
+            keeper.ready()
+
     def end(self, ending: Ending) -> None:
         """The first reason to end is the one that counts."""
         if self._ending is None:

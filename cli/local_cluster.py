@@ -180,6 +180,7 @@ class LocalCluster:
         finally:
             await coordinator.close()
         if not self._family.over.is_set():
+            self._family.ready()
             self._ready(engines)
 
     # --- running ------------------------------------------------------------------------------------------------------

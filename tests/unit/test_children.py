@@ -116,6 +116,26 @@ def test_what_no_restart_can_help_is_told_in_the_childs_own_sentence(words: str)
     run(story)
 
 
+def test_child_without_its_port_is_started_again_once_all_were_ready() -> None:
+    """Another process took the port for metrics while the worker was away; that ended the whole cluster."""
+
+    async def story() -> None:
+        child = Scripted(*([4] * 20), words="orb: cannot listen at 127.0.0.1:9100 for metrics")
+        said: list[str] = []
+        keeper = keeper_of(child, said.append)
+        await keeper.start()
+        keeper.ready()
+        kept = asyncio.create_task(keeper.keep())
+        while child.ends or child.starts < 21:  # noqa: ASYNC110  a script has no event for it
+            await asyncio.sleep(0)
+        keeper.stop()
+        await kept
+        assert keeper.restarts == len(said) == 20
+        assert "cannot listen at 127.0.0.1:9100 for metrics; it is started again" in said[0]
+
+    run(story)
+
+
 def test_a_child_that_ends_well_is_left_in_peace() -> None:
     async def story() -> None:
         child = Scripted(0)
