@@ -1,7 +1,7 @@
 """What a person wrote as YAML (JSON is YAML): the data, or one sentence that says what is wrong and where."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -42,8 +42,49 @@ def document(text: str, source: str) -> Any:
             raise Usage(f"{source} holds {len(several)} documents and not one.")
 
 
+MAX_EXPANDED: Final = 10_000_000
+"""Characters and values by which the aliases (`*name`) of a document may lengthen it."""
+
+
+def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return the characters and values of a node with every alias written out. Each node is visited once."""
+    known = sizes.get(id(node))
+    if known is not None:
+        if known < 0:
+            raise yaml.constructor.ConstructorError(
+                None, None, "an alias stands in what it is an alias of", node.start_mark
+            )
+        return known
+    sizes[id(node)] = -1
+    size = 2
+    match node:
+        case yaml.ScalarNode():
+            size += len(node.value)
+        case yaml.SequenceNode():
+            size += sum(_expanded(each, sizes) for each in node.value)
+        case yaml.MappingNode():
+            size += sum(_expanded(key, sizes) + _expanded(value, sizes) for key, value in node.value)
+    sizes[id(node)] = size
+    return size
+
+
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, where YAML would quietly take the last."""
+    """Refuses a key that stands twice in one mapping, where YAML would quietly take the last; and aliases that make
+    much of little, before anything is built of them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._length = len(text)
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        if _expanded(node, {}) > 2 * self._length + MAX_EXPANDED:
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"its aliases expand to more than {MAX_EXPANDED} characters; write less of it",
+                node.start_mark,
+            )
+        return super().construct_document(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()

@@ -1,0 +1,39 @@
+"""YAML that people write, and YAML that is made to take long."""
+
+import pytest
+
+from cli.exits import Usage
+from cli.written import document
+
+
+def bomb(levels: int, width: int = 10) -> str:
+    lines = ['a0: &a0 "xxxxxxxxxx"']
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("levels", [9, 40])
+def test_aliases_that_make_much_of_little_are_refused_before_they_are_built(levels: int) -> None:
+    """What they make was built and sent: 59 s until a master refused it with 413."""
+    with pytest.raises(Usage, match=r"crawl\.yaml:1:1: this is not YAML: its aliases expand to more than"):
+        document(bomb(levels), "crawl.yaml")
+
+
+def test_merged_mappings_that_make_much_of_little_are_refused() -> None:
+    lines = ["a0: &a0 {k: v}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 30))]
+    with pytest.raises(Usage, match="its aliases expand to more than"):
+        document("\n".join(lines), "crawl.yaml")
+
+
+def test_alias_of_what_it_stands_in_is_refused() -> None:
+    with pytest.raises(Usage, match="an alias stands in what it is an alias of"):
+        document("a: &a [1, *a]", "crawl.yaml")
+
+
+def test_ordinary_aliases_and_long_documents_are_taken() -> None:
+    assert document("base: &b {delay_s: 2}\none: *b\ntwo: {<<: *b, x: 1}", "crawl.yaml") == {
+        "base": {"delay_s": 2},
+        "one": {"delay_s": 2},
+        "two": {"delay_s": 2, "x": 1},
+    }
+    assert len(document(bomb(5), "crawl.yaml")) == 5
