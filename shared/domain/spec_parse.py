@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import FieldInfo, fields
 
 from shared.domain.crawl import LABEL_WORDS, CrawlSpec
+from shared.domain.item_rules import ItemField, ItemRule
 from shared.domain.meant import SUGGESTED, did_you_mean
 from shared.domain.spec_rules import Problem, checked
 from shared.domain.url import canonicalize
@@ -30,7 +31,13 @@ _HINTS: Final = {
     "name": LABEL_WORDS,
     "pool": LABEL_WORDS,
     "take": "text, html, link, or attr:NAME",
-    "fields": "names are letters, digits and _, not beginning with a digit, at most 63; 1 to 100 of them",
+    "fields": "names are letters, digits and _, not beginning with a digit, at most 63; 1 to 100 of them; "
+    "for example {title: {css: h1}}",
+    "items": "for example [{name: article, fields: {title: {css: h1}}}]",
+}
+_EXAMPLES: Final[dict[type[msgspec.Struct], str]] = {
+    ItemRule: "for example {name: article, fields: {title: {css: h1}}}",
+    ItemField: "for example {css: h1}",
 }
 
 
@@ -75,7 +82,7 @@ def _plain_seed(seed: object) -> object:
 def _build(cls: type[_S], data: object, path: str, problems: list[Problem]) -> _S | None:
     """An instance of `cls`, or None; whatever is wrong is added to `problems`."""
     if not isinstance(data, Mapping):
-        problems.append(Problem(path, f"expected a mapping of fields, got {shown(data)}"))
+        problems.append(Problem(path, f"expected a mapping of fields, got {shown(data)}", _EXAMPLES.get(cls, "")))
         return None
     before = len(problems)
     known = {field.name: field for field in fields(cls)}

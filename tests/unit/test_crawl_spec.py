@@ -233,3 +233,20 @@ def test_a_name_much_longer_than_any_there_is_is_not_compared(monkeypatch: pytes
     assert compared == []
     assert meant.nearest("seed", ["seeds", "scope"]) is None
     assert compared == ["seed"]
+
+
+@pytest.mark.parametrize(
+    ("items", "path", "example"),
+    [
+        ({"name": "a"}, "extract.items", "[{name: article, fields: {title: {css: h1}}}]"),
+        ([["a"]], "extract.items[0]", "{name: article, fields: {title: {css: h1}}}"),
+        ([{"name": "a", "fields": ["h1"]}], "extract.items[0].fields", "{title: {css: h1}}"),
+        ([{"name": "a", "fields": {"t": ["h1"]}}], "extract.items[0].fields.t", "{css: h1}"),
+    ],
+)
+def test_item_rule_of_the_wrong_form_is_answered_with_an_example(items: Any, path: str, example: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_spec({"seeds": ["http://a.test/"], "extract": {"items": items}})
+    (problem,) = refused.value.problems
+    assert problem.path == path
+    assert problem.hint.endswith(f"for example {example}")
