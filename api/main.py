@@ -15,6 +15,7 @@ import structlog
 import uvloop
 
 from api.control.cluster import ClusterMaster, ClusterSettings
+from api.control.eviction import Eviction
 from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
 from api.frontier.tally import FrontierTally
@@ -25,6 +26,8 @@ from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import installed_list, use_list, use_snapshot
 from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.settings import StreamSettings, nats_tls_of, streams_of
+from shared.adapters.sql.engine import SqliteThreads
+from shared.adapters.sql.holder import write_note
 from shared.adapters.sql.items import SqlItems
 from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.crawl import CrawlSpec, decode_spec
@@ -270,6 +273,13 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
             beside.start("metering", metering.run())
             beside.start("telling", telling.run())
             beside.start("chronicle", chronicle.run())
+            if isinstance(store.executor, SqliteThreads):
+                file = _sqlite_file(settings)
+                stack.callback(write_note(file, member.id, member.started_at_ms).unlink, missing_ok=True)
+                evicting = Eviction(
+                    file, waited_s=store.executor.write_waits_s, leads=master.is_leader, lives=_lives(master)
+                )
+                beside.start("eviction", evicting.run())
             with streams_open.until_closed():
                 await master.run(stop)
             await telling.finish(_LAST_WORDS_S)
@@ -322,6 +332,16 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
             log.warning("master.unready", engine=name, error=str(error))
             missing.append(name)
     return missing
+
+
+def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
+    """Return what tells of a master, by its id and its start, whether the coordinator lists it."""
+
+    def lives(member: str, started_at_ms: int) -> bool:
+        found = master.members().masters.get(member)
+        return found is not None and found.started_at_ms == started_at_ms
+
+    return lives
 
 
 async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:

@@ -6,6 +6,7 @@ can await inside it. The same functions run over an asynchronous driver through 
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +71,7 @@ class SqliteThreads:
         self._glancing: sqlite3.Connection | None = None
         self._opening = asyncio.Lock()
         self._refusals = Refusals()
+        self._write_began: float | None = None
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="sql-write")
         self._read_threads = ThreadPoolExecutor(readers, thread_name_prefix="sql-read")
 
@@ -83,12 +85,24 @@ class SqliteThreads:
         """
         loop = asyncio.get_running_loop()
         try:
-            result = await loop.run_in_executor(self._write_thread, _transact, self._writer, transaction)
+            result = await loop.run_in_executor(self._write_thread, self._write, transaction)
         except NoRoom as error:
             self._refusals.refused(transaction, loop.time(), error)
             raise
         self._refusals.taken(transaction, loop.time())
         return result
+
+    def _write(self, transaction: Callable[[Connection], T]) -> T:
+        self._write_began = time.monotonic()
+        try:
+            return _transact(self._writer, transaction)
+        finally:
+            self._write_began = None
+
+    def write_waits_s(self) -> float:
+        """Return for how long the present write has run, or waited for the lock; 0 without one."""
+        began = self._write_began
+        return 0.0 if began is None else time.monotonic() - began
 
     def out_of_room(self) -> bool:
         """Whether a transaction was refused for a full disk within the last five seconds. It is told only to those who
