@@ -51,6 +51,10 @@ log = structlog.get_logger(__name__)
 VISIT_S: Final = 30.0
 """A visit starts no new URL later than this after it could send its first."""
 
+PATIENCE_S: Final = 5.0
+"""A visit that has sent a request waits for its host no longer than this: it hands the rest back, for others to use its
+slot. URL shards are cut so that only the wait after robots.txt, or for a delay that is news, can be longer."""
+
 _ASK_AGAIN_S: Final = 0.5
 
 
@@ -281,7 +285,7 @@ class Visit:
                     denied = outcome.denied(key, ExclusionReason.ROBOTS, at_ms=self._clock.unix_ms())
                     self._settle(key, SettledUrl(denied))
                     return None
-            now = await self._turn()
+            now = await self._turn(PATIENCE_S)
             if now is crawl:
                 break
             crawl = now
@@ -335,13 +339,16 @@ class Visit:
             answer = None if crawl is None else await self._fetched(crawl, replace(request, fresh=True))
         return answer
 
-    async def _turn(self) -> ActiveCrawl | None:
-        """Wait for the host's rest; the crawl for which a request may then be sent, at once. None when none may."""
+    async def _turn(self, patience_s: float = inf) -> ActiveCrawl | None:
+        """Wait for the host's rest; the crawl for which a request may then be sent, at once. None when none may, or
+        when the rest after a request of this visit lasts longer than `patience_s`."""
         begun = self._clock.elapsed()
         while True:
             crawl, now = self._followed(), self._clock.elapsed()
             wait_s = self._rested_at() - now
             if crawl is None or now + max(wait_s, 0.0) > self._until:
+                return None
+            if wait_s > patience_s and self._report.quiet_since is not None:
                 return None
             if wait_s <= 0:
                 break

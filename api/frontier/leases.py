@@ -7,6 +7,7 @@ ends first. A new owner takes every lease that was ever granted as granted at it
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from shared.domain.frontier import ANSWER_S
@@ -37,12 +38,15 @@ class Grant:
 
 @dataclass(slots=True)
 class Held:
-    """A lease of this owner, with its newest grant if it ever had one. `orphan`: whoever held that grant is dead."""
+    """A lease of this owner, with its newest grant if it ever had one. `orphan`: whoever held that grant is dead.
+    `began`: when its first grant was given. `charged_s`: visit time that its crawl was charged with for it."""
 
     row: LeaseRow
     grant: Grant | None
     published_at: float
     orphan: bool = False
+    began: float = inf
+    charged_s: float = 0.0
 
     def live(self, now: float) -> bool:
         """Whether a worker may be fetching under this lease now."""
@@ -91,8 +95,8 @@ class MayGrant:
 Standing = LeaseGone | HeldByAnother | OldDelivery | SameHolder | MayGrant
 
 
-Watch = Callable[[LeaseRow, int, bool], None]
-"""Counts leases: how many more there are (-1: one fewer, 0: a grant of it begins), and whether it had no grant yet."""
+Watch = Callable[[Held, int, float], None]
+"""Counts a lease at a time: 1: it is new, -1: it is over, 0: a grant of it begins."""
 
 
 class Leases:
@@ -102,6 +106,7 @@ class Leases:
         """`longest_s`: for how long an earlier owner may have granted, where that is longer."""
         self.grant_s = grant_s
         self.watched_by: Watch | None = None
+        self._now = 0.0
         self._longest_s = longest_s
         self._held: dict[LeaseId, Held] = {}
 
@@ -121,7 +126,7 @@ class Leases:
     def add(self, row: LeaseRow, now: float) -> Held:
         """A lease just committed and about to be published."""
         held = self._held[row.lease_id] = Held(row, None, now)
-        self._count(held, 1)
+        self._count(held, 1, now)
         return held
 
     def take_over(self, row: LeaseRow, now: float, *, ended: bool) -> Held:
@@ -135,7 +140,8 @@ class Leases:
             longest_s = max(self.grant_s, self._longest_s)
             grant = Grant(row.grants, 0, None, now if ended else now + longest_s)
         held = self._held[row.lease_id] = Held(row, grant, now, orphan=ended and grant is not None)
-        self._count(held, 1)
+        held.began = now if row.grants else inf
+        self._count(held, 1, now)
         return held
 
     def begin(self, lease_id: LeaseId, delivery: int, holder: str, now: float) -> Standing:
@@ -166,7 +172,8 @@ class Leases:
     def granted(self, held: Held, delivery: int, holder: str, now: float, *, asked: float | None = None) -> Grant:
         """A further grant, durable by now, begins; its holder, who asked for it at `asked`, has counted since then."""
         if held.row.lease_id in self._held:
-            self._count(held, 0)
+            self._count(held, 0, now)
+        held.began = min(held.began, now)
         held.row.grants += 1
         held.orphan = False
         late = asked is not None and now - asked >= min(ANSWER_S, self.grant_s) / 2
@@ -197,12 +204,12 @@ class Leases:
         """The crawl's leases."""
         return [held for held in self._held.values() if held.row.crawl_id == crawl_id]
 
-    def settle(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool) -> None:
+    def settle(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool, now: float = 0.0) -> None:
         """What is left of a lease after committed outcomes; `freed`: nothing, it is over."""
         if freed:
             gone = self._held.pop(lease_id, None)
             if gone is not None:
-                self._count(gone, -1)
+                self._count(gone, -1, now)
         elif (held := self._held.get(lease_id)) is not None:
             held.row.urls = urls
 
@@ -213,9 +220,10 @@ class Leases:
         if url is not None:
             url.least = min(url.least, depth)
 
-    def _count(self, held: Held, out: int) -> None:
+    def _count(self, held: Held, out: int, now: float) -> None:
+        self._now = max(self._now, now)
         if self.watched_by is not None:
-            self.watched_by(held.row, out, held.grant is None)
+            self.watched_by(held, out, self._now)
 
 
 def place_of(row: LeaseRow) -> QueuedVisit:

@@ -4,10 +4,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from api.frontier.leases import Leases
+from api.frontier.leases import Held, Leases
 from api.frontier.shares import Shares
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.ledger import LeaseRow
 from shared.wire.messages import WorkerStatus
 
 STALE_AFTER_S = 5.0
@@ -41,14 +40,14 @@ class PoolRoom:
         """Count the shards of these leases from now on: those that are out, and those on their way."""
         leases.watched_by = self._count
         for held in leases:
-            self._count(held.row, 1, held.grant is None)
+            self._count(held, 1, held.began)
 
     def unwatch(self, leases: Leases) -> None:
         """Their owner is gone."""
         if leases.watched_by is not None:
             leases.watched_by = None
             for held in leases:
-                self._count(held.row, -1, held.grant is None)
+                self._count(held, -1, held.began + held.charged_s)
 
     def heard(self, status: WorkerStatus, now: float) -> None:
         """A worker reported its load."""
@@ -77,10 +76,14 @@ class PoolRoom:
             if room:
                 self.shares.allot(pool, room, now, may_go)
 
-    def _count(self, row: LeaseRow, out: int, unbegun: bool) -> None:
-        """`out` shards more or fewer are out, and as many, if `unbegun`, on their way; 0: one of them began."""
-        if out:
-            self.shares.add(row.pool, row.crawl_id, out)
+    def _count(self, held: Held, out: int, now: float) -> None:
+        """Count a lease: 1: it is new, -1: it is over, 0: a grant of it begins."""
+        row, unbegun = held.row, held.grant is None
+        if out > 0:
+            held.charged_s = self.shares.add(row.pool, row.crawl_id, 1)
+        elif out < 0:
+            used_s = 0.0 if unbegun else max(0.0, now - held.began)
+            self.shares.ended(row.pool, row.crawl_id, used_s, held.charged_s)
         self._unbegun[row.pool] += (out or -1) if unbegun else 0
 
     def _gone(self, worker: str) -> None:

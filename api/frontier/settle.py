@@ -168,7 +168,7 @@ class Draft:
     def commit(self) -> None:
         """Show the decisions: the transaction is in."""
         for lease_id, left in self._left.items():
-            self.leases.settle(lease_id, left, freed=lease_id in self._freed)
+            self.leases.settle(lease_id, left, freed=lease_id in self._freed, now=self.now)
         for lease_id, n in self.changes.expired.items():
             held = self.leases.get(lease_id)
             if held is not None:

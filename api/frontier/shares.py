@@ -1,8 +1,9 @@
-"""How crawls share the capacity of a pool: max-min fair by weight, counted in URL shards that are out.
+"""How crawls share the capacity of a pool: the time of its visits, by weight (start-time fair queueing, as in `turns`).
 
-Free capacity goes, shard by shard, to the crawl with the least shards out per weight among those with a due host in
-some partition of this master. A crawl without a due host leaves its share to the others, and a crawl that comes later
-is given what becomes free until it has its share. No step looks at all crawls: they stand in a heap.
+Free capacity goes, shard by shard, to the crawl with the least visit time per weight among those with a due host in
+some partition of this master. A shard is charged with the mean visit of its crawl when it is allotted, and with its true
+time when it ends. A crawl without a due host leaves its share to the others. One that comes later starts at the virtual
+time of the shard that was allotted last. No step looks at all crawls: they stand in a heap.
 Pure; times are monotonic seconds.
 """
 
@@ -20,6 +21,9 @@ UNUSED_S: Final = 1.0
 AGAIN_S: Final = 0.5
 """After this a crawl that might not go on is looked at again."""
 
+_FIRST_VISIT_S: Final = 1.0
+_LEAST_VISIT_S: Final = 0.05
+_SMOOTHING: Final = 8
 _SPARE: Final = 64
 
 
@@ -44,10 +48,13 @@ class Line:
 @dataclass(eq=False, slots=True)
 class _Crawl:
     """A crawl in a pool. `out`: its shards that are out, with what is allotted to it. `lines`: those that want more.
-    `entry`: the number of its entry in the heap, 0 for none. `shut`: it may not go on."""
+    `virtual`: its visit time per weight. `mean_s`: how long its visits last. `entry`: the number of its entry in the
+    heap, 0 for none. `shut`: it may not go on."""
 
     weight: int = 1
     out: int = 0
+    virtual: float = 0.0
+    mean_s: float = _FIRST_VISIT_S
     lines: OrderedDict[Line, None] = field(default_factory=OrderedDict)
     entry: int = 0
     shut: bool = False
@@ -55,7 +62,7 @@ class _Crawl:
 
 @dataclass(eq=False, slots=True)
 class _Pool:
-    """A pool. `order`: its crawls by shards out per weight, longest waiting first; entries that were replaced stay
+    """A pool. `order`: its crawls by virtual time, longest waiting first; entries that were replaced stay
     until they surface or outnumber the crawls. `promised`: allotted and not out yet. `since`: the lines with an
     allotment, by when they got it."""
 
@@ -64,6 +71,7 @@ class _Pool:
     reopening: list[tuple[float, CrawlId]] = field(default_factory=list)
     since: OrderedDict[Line, float] = field(default_factory=OrderedDict)
     promised: int = 0
+    virtual: float = 0.0
     number: int = 0
 
 
@@ -96,26 +104,38 @@ class Shares:
         crawl = self._crawl(pool, crawl_id)
         return crawl is not None and crawl.shut
 
-    def add(self, pool: str, crawl_id: CrawlId, n: int) -> None:
-        """Count `n` shards more (or, below 0, fewer) that are out."""
+    def add(self, pool: str, crawl_id: CrawlId, n: int) -> float:
+        """Count `n` shards more (or, below 0, fewer) that are out; return the seconds that each is charged with."""
         known = self._pools.setdefault(pool, _Pool())
-        crawl = known.crawls.setdefault(crawl_id, _Crawl())
+        crawl = self._known(known, crawl_id)
         crawl.out += n
+        crawl.virtual += n * crawl.mean_s / crawl.weight
+        self._push(known, crawl_id, crawl)
+        self._forget(pool, known, crawl_id, crawl)
+        return crawl.mean_s
+
+    def ended(self, pool: str, crawl_id: CrawlId, used_s: float, charged_s: float) -> None:
+        """Count a shard as over: its visit took `used_s`, and it was charged with `charged_s`."""
+        known = self._pools.setdefault(pool, _Pool())
+        crawl = self._known(known, crawl_id)
+        crawl.out -= 1
+        crawl.virtual += (used_s - charged_s) / crawl.weight
+        crawl.mean_s = max(_LEAST_VISIT_S, crawl.mean_s + (used_s - crawl.mean_s) / _SMOOTHING)
         self._push(known, crawl_id, crawl)
         self._forget(pool, known, crawl_id, crawl)
 
     def update(self, line: Line) -> None:
         """Heed how many hosts a line has, and how many of them have an allotment."""
         known = self._pools.setdefault(line.pool, _Pool())
-        crawl = known.crawls.get(line.crawl_id)
-        if crawl is None:
-            crawl = known.crawls[line.crawl_id] = _Crawl()
+        crawl = self._known(known, line.crawl_id)
         crawl.weight = line.weight
         spare = line.allotted - len(line.hosts)
         if spare > 0:
             self._take_back(known, line, spare)
         if len(line.hosts) > line.allotted and not line.overdue:
             if line not in crawl.lines:
+                if not crawl.lines:
+                    crawl.virtual = max(crawl.virtual, known.virtual)
                 crawl.lines[line] = None
                 if not crawl.entry:
                     self._push(known, line.crawl_id, crawl)
@@ -171,7 +191,9 @@ class Shares:
         line, _ = crawl.lines.popitem(last=False)
         line.allotted += 1
         known.promised += 1
+        known.virtual = max(known.virtual, crawl.virtual)
         crawl.out += 1
+        crawl.virtual += crawl.mean_s / crawl.weight
         known.since.setdefault(line, now)
         if len(line.hosts) > line.allotted:
             crawl.lines[line] = None
@@ -194,7 +216,14 @@ class Shares:
         known.promised -= n
         crawl = known.crawls[line.crawl_id]
         crawl.out -= n
+        crawl.virtual -= n * crawl.mean_s / crawl.weight
         self._push(known, line.crawl_id, crawl)
+
+    def _known(self, known: _Pool, crawl_id: CrawlId) -> _Crawl:
+        crawl = known.crawls.get(crawl_id)
+        if crawl is None:
+            crawl = known.crawls[crawl_id] = _Crawl(virtual=known.virtual)
+        return crawl
 
     def _push(self, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
         """Place a crawl that wants more anew, behind those that have as much."""
@@ -203,11 +232,9 @@ class Shares:
             return
         known.number += 1
         crawl.entry = known.number
-        heapq.heappush(known.order, (crawl.out / crawl.weight, known.number, crawl_id))
+        heapq.heappush(known.order, (crawl.virtual, known.number, crawl_id))
         if len(known.order) > 2 * len(known.crawls) + _SPARE:
-            known.order = [
-                (crawl.out / crawl.weight, crawl.entry, each) for each, crawl in known.crawls.items() if crawl.entry
-            ]
+            known.order = [(crawl.virtual, crawl.entry, each) for each, crawl in known.crawls.items() if crawl.entry]
             heapq.heapify(known.order)
 
     def _forget(self, pool: str, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:

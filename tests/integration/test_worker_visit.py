@@ -101,6 +101,26 @@ def test_a_crawl_delay_of_robots_is_kept_from_the_first_page_on_and_told(
     assert judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
 
 
+def test_visit_hands_its_shard_back_instead_of_a_long_wait(server: BrokerServer, web: Serve, tmp_path: Path) -> None:
+    """The slot is free for other hosts while this one rests; the next visit has robots.txt and fetches a page."""
+    site = SyntheticSite(pages=10)
+    served = web(site)
+    urls = urls_of(served, site, range(2))
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec_for(urls[0])) as owner, worker(server, tmp_path):
+            first = await owner.ended(await owner.send(*urls, delay_ms=20_000))
+            assert (len(first.not_attempted), first.results, first.final) == (2, [], True)
+            assert first.quiet_ms >= 0
+            await owner.slot_free()
+            lease = await owner.send(*urls, delay_ms=20_000)
+            last = await owner.ended(lease)
+            assert (len(owner.results(lease)), len(last.not_attempted)) == (1, 1)
+
+    run(main())
+    assert [exchange.path for exchange in served.log()] == ["/robots.txt", site.path(0)]
+
+
 def test_without_a_delay_a_crawl_delay_is_first_told_since_other_slots_may_be_out(
     server: BrokerServer, web: Serve, tmp_path: Path
 ) -> None:

@@ -1,9 +1,10 @@
 """Crawls share a pool by weight: max-min fair, work-conserving, over all partitions, at a cost that stays flat."""
 
+import heapq
 from collections import Counter
 from functools import partial
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.frontier.lines import Lines
@@ -40,25 +41,21 @@ def anything(_: CrawlId) -> bool:
     return True
 
 
-@given(weights, st.integers(1, 200), st.data())
-def test_crawls_with_demand_have_shards_out_by_weight(
-    crawls: dict[CrawlId, int], room: int, data: st.DataObject
-) -> None:
-    """Whatever was out before: each piece of capacity goes to the crawl that has least of it per weight."""
+@given(weights, st.integers(1, 200))
+def test_crawls_with_demand_get_shards_by_their_weight(crawls: dict[CrawlId, int], room: int) -> None:
+    """Each piece of capacity goes to the crawl that has least of it per weight."""
     shares = Shares()
     lines = Lines(shares)
     for crawl_id, weight in crawls.items():
-        shares.add(POOL, crawl_id, data.draw(st.integers(0, 20)))
         fill(lines, crawl_id, 1000, weight)
-    before = {crawl_id: shares.out(POOL, crawl_id) for crawl_id in crawls}
     shares.allot(POOL, room, 0.0, anything)
     sent = dispatch(shares, lines)
     assert sent.total() == room
     for crawl_id, weight in crawls.items():
-        assert shares.out(POOL, crawl_id) == before[crawl_id] + sent[crawl_id]
+        assert shares.out(POOL, crawl_id) == sent[crawl_id]
         for other, its in crawls.items():
             if sent[crawl_id]:
-                assert shares.out(POOL, crawl_id) / weight <= shares.out(POOL, other) / its + 1 / weight + 1e-9
+                assert sent[crawl_id] / weight <= sent[other] / its + 1 / weight + 1e-9
 
 
 def test_crawl_without_demand_leaves_its_share_to_the_others() -> None:
@@ -78,11 +75,39 @@ def test_freed_capacity_goes_to_the_crawl_below_its_share() -> None:
     shares.allot(POOL, 64, 0.0, anything)
     assert dispatch(shares, lines) == {A: 64}
     fill(lines, B, 1000)
-    for _ in range(32):
-        shares.add(POOL, A, -1)
+    for _ in range(64):
+        shares.ended(POOL, A, 1.0, 1.0)
         shares.allot(POOL, 1, 0.0, anything)
-        assert dispatch(shares, lines) == {B: 1}
-    assert (shares.out(POOL, A), shares.out(POOL, B)) == (32, 32)
+        dispatch(shares, lines)
+    assert abs(shares.out(POOL, A) - shares.out(POOL, B)) <= 2
+
+
+@settings(max_examples=10, deadline=None)
+@given(weights, st.data())
+def test_visit_time_is_shared_by_weight_however_long_visits_last(
+    crawls: dict[CrawlId, int], data: st.DataObject
+) -> None:
+    shares, now = Shares(), 0.0
+    lines = Lines(shares)
+    lasts = {crawl_id: data.draw(st.floats(1.0, 10.0)) for crawl_id in crawls}
+    used: dict[CrawlId, float] = dict.fromkeys(crawls, 0.0)
+    out: list[tuple[float, CrawlId]] = []
+    free = 16
+    while now < 300.0:
+        for crawl_id, weight in crawls.items():
+            fill(lines, crawl_id, 17, weight)
+        shares.allot(POOL, free, now, anything)
+        for crawl_id, n in dispatch(shares, lines).items():
+            free -= n
+            for _ in range(n):
+                heapq.heappush(out, (now + lasts[crawl_id], crawl_id))
+        now, crawl_id = heapq.heappop(out)
+        free += 1
+        used[crawl_id] += lasts[crawl_id]
+        shares.ended(POOL, crawl_id, lasts[crawl_id], lasts[crawl_id] if used[crawl_id] > 50 else 1.0)
+    total = sum(used.values())
+    for crawl_id, weight in crawls.items():
+        assert abs(used[crawl_id] / total - weight / sum(crawls.values())) < 0.1
 
 
 def test_share_holds_over_all_partitions_of_a_master() -> None:
