@@ -1,8 +1,8 @@
 """How crawls share the capacity of a pool: the time of its visits, by weight (start-time fair queueing, as in `turns`).
 
 Free capacity goes, shard by shard, to the crawl with the least visit time per weight among those with a due host in
-some partition of this master. A shard is charged with the mean visit of its crawl when it is allotted, and with its true
-time when it ends. A crawl without a due host leaves its share to the others. One that comes later starts at the virtual
+some partition of this master. A shard is charged with the mean visit of its crawl when it is allotted, and with its
+true time when it ends. A crawl without a due host leaves its share to the others. One that comes later starts at the virtual
 time of the shard that was allotted last. No step looks at all crawls: they stand in a heap.
 Pure; times are monotonic seconds.
 """
