@@ -44,8 +44,10 @@ FOUND = [
 """The seed, and the faults of the round in which it was found, more than once: no seed draws the moment."""
 
 
-def judged(folder: Path, seed: int, faults: Sequence[Fault], server: PostgresServer | None) -> None:
-    history = explored(folder, seed, faults, server)
+def judged(
+    folder: Path, seed: int, faults: Sequence[Fault], server: PostgresServer | None, *, fair: bool = False
+) -> None:
+    history = explored(folder, seed, faults, server, fair=fair)
     violations = validate(history)
     print(report([history], violations))
     assert violations == ()

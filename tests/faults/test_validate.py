@@ -15,13 +15,15 @@ from tests.support.faults.history import (
     LeaseSeen,
     PageSeen,
     Round,
+    Shared,
+    Sharer,
     Turn,
     TurnSeen,
     WriteSeen,
 )
 from tests.support.faults.plan import Fault, Kind, Who
 from tests.support.faults.report import pause_s, report
-from tests.support.faults.validate import LEAST_EXCHANGES, SENDING_NS, Promise, impolite, validate
+from tests.support.faults.validate import LEAST_EXCHANGES, SENDING_NS, Promise, impolite, unfair, validate
 from tests.support.judge import TooLittleTraffic
 from tests.support.weblog import Exchange
 
@@ -212,6 +214,37 @@ def test_url_handed_back_by_an_ended_worker_may_be_requested_again() -> None:
     assert validate(requested(2, *twice, rounds=(ended,))) == ()
     assert broken(requested(2, *twice, rounds=(ended,), at_s=0.5)) == {Promise.REPEATED}
     assert broken(requested(2, *twice, rounds=(ended,), at_s=60.0)) == {Promise.REPEATED}
+
+
+SHARED = Shared("the hosts", 100 * SECOND, 160 * SECOND, (Sharer("a", 1, 0.1), Sharer("b", 2, 0.9)))
+
+
+def sharing(a: int, b: int) -> History:
+    """A run in which two crawls made so many requests in the span, and others before it."""
+    at = [(count, name, first) for first in (0.0, 100.0) for count, name in ((a, "a"), (b, "b"))]
+    seen = tuple(exchange(first + 59 * n / count, "h:1", agent=name) for count, name, first in at for n in range(count))
+    return replace(GOOD, exchanges=(*GOOD.exchanges, *seen), delay_s=0.0, shared=(SHARED,))
+
+
+def test_crawls_that_share_time_by_weight_are_fair() -> None:
+    assert unfair_of(sharing(180, 44)) == []  # 20 s and 40 s
+    assert unfair_of(sharing(60, 59)) == []  # 6 s and 54 s: two thirds and a quarter, and a tenth of it
+
+
+def test_crawl_that_uses_the_time_of_another_is_unfair() -> None:
+    starved = sharing(500, 1)
+    assert unfair_of(starved) == [
+        "a used 98% of the hosts, by its weight 33%",
+        "b used 2% of the hosts, by its weight 67%",
+    ]
+    assert Promise.UNFAIR in broken(starved)
+    assert len(unfair_of(sharing(1, 66))) == 2
+    with pytest.raises(TooLittleTraffic):
+        unfair_of(sharing(10, 10))
+
+
+def unfair_of(history: History) -> list[str]:
+    return list(unfair(history, SHARED))
 
 
 def test_why_a_page_was_given_up_is_part_of_the_evidence() -> None:

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from tests.support.cluster import LOOK_S, Cluster
+from tests.support.faults import fairness
 from tests.support.faults.gather import gathered, left_in_streams
 from tests.support.faults.history import History, Round
 from tests.support.faults.plan import Fault, plan
@@ -41,16 +42,19 @@ FIRST: Final = 40
 """Requests before the first fault."""
 
 
-def explored(folder: Path, seed: int, faults: Sequence[Fault], server: PostgresServer | None) -> History:
+def explored(
+    folder: Path, seed: int, faults: Sequence[Fault], server: PostgresServer | None, *, fair: bool = False
+) -> History:
     """The history of a run in `folder`, the faults of which were drawn from `seed`; on a SQLite file without a
-    server."""
+    server. `fair`: crawls share hosts and a pool for a while before the first fault."""
     begun = time.monotonic()
     with ExitStack() as stack:
-        web = stack.enter_context(serve(folder / "web.jsonl", *SITES))
+        web = stack.enter_context(serve(folder / "web.jsonl", *SITES, *(fairness.SITES if fair else ())))
         cluster = stack.enter_context(rig(folder, server))
         done: list[Round] = []
-        with traffic(cluster, web) as clients:
-            web.wait_served(FIRST)
+        shared = fairness.shared(cluster, web, len(SITES)) if fair else ()
+        with traffic(cluster, web, len(SITES)) as clients:
+            web.wait_served(_served(web) + FIRST)
             for number, fault in enumerate(faults, start=1):
                 time.sleep(fault.after_s)
                 then_at_once = number < len(faults) and faults[number].after_s == 0.0
@@ -58,7 +62,7 @@ def explored(folder: Path, seed: int, faults: Sequence[Fault], server: PostgresS
                 _say(done[-1], begun)
             web.wait_served(_served(web) + FIRST)
         _finish(cluster.cluster)
-        return gathered(seed, done, cluster, clients, web, begun)
+        return gathered(seed, done, cluster, clients, web, begun, shared)
 
 
 def _served(web: Web) -> int:
@@ -105,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with ExitStack() as stack:
             server = None if given.sqlite else stack.enter_context(postgres(_programs()))
-            history = explored(folder, seed, plan(seed, given.rounds, served_database=server is not None), server)
+            history = explored(
+                folder, seed, plan(seed, given.rounds, served_database=server is not None), server, fair=True
+            )
     finally:
         if given.keep is not None:
             shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock*", "ports"))

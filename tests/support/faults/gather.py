@@ -21,6 +21,7 @@ from tests.support.faults.history import (
     LeaseSeen,
     PageSeen,
     Round,
+    Shared,
     Turn,
     TurnSeen,
     WriteSeen,
@@ -35,8 +36,16 @@ _COUNTERS = ("discovered", "queued", "leased", "done", "failed", "excluded", "pa
              "refused")  # fmt: skip
 
 
-def gathered(seed: int, rounds: Sequence[Round], rig: Rig, traffic: Traffic, web: Web, begun: float) -> History:
-    """All that is known. `begun`: time.monotonic at the start."""
+def gathered(
+    seed: int,
+    rounds: Sequence[Round],
+    rig: Rig,
+    traffic: Traffic,
+    web: Web,
+    begun: float,
+    shared: tuple[Shared, ...] = (),
+) -> History:
+    """All that is known. `begun`: time.monotonic at the start. `shared`: what crawls shared before the rounds."""
     cluster = rig.cluster
     left = asyncio.run(left_in_streams(cluster))
     crawls = tuple(crawl_seen(cluster, declared, web) for declared in traffic.crawls)
@@ -65,6 +74,7 @@ def gathered(seed: int, rounds: Sequence[Round], rig: Rig, traffic: Traffic, web
         buried_shards=_letters(cluster, "kind = 'shard'"),
         repeated=rig.post.repeated,
         seconds=time.monotonic() - begun,
+        shared=shared,
     )
 
 

@@ -123,13 +123,32 @@ class LeaseSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharer:
+    """A crawl, by the User-Agent of its requests, that shares by its weight; `delay_s` is what it keeps to a host."""
+
+    agent: str
+    weight: int
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Crawls that always had work and shared `what` from one moment to another (CLOCK_MONOTONIC nanoseconds)."""
+
+    what: str
+    from_ns: int
+    to_ns: int
+    crawls: tuple[Sharer, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """All of it. `delay_s`: what every crawl promised every host. `records`: the URL of the record that lies at each
     place an index names. `left`: what still stands in streams, in words. `statuses`: how often clients got each
     answer. `went_on_ns`: when stopped workers went on. `unreadable`: reports that were published although nobody can
     read them, and `noise` shards of that kind; `buried`: the messages that stand among the dead letters, and
     `buried_shards` the shards; `repeated`: letters that were published
-    again."""
+    again. `shared`: what crawls shared before the first fault; none where that was not asked for."""
 
     seed: int
     delay_s: float
@@ -150,3 +169,4 @@ class History:
     buried_shards: tuple[bytes, ...]
     repeated: int
     seconds: float
+    shared: tuple[Shared, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tests.support.faults.history import History, Round
-from tests.support.faults.validate import Promise, Violation, impolite
+from tests.support.faults.validate import Promise, Violation, impolite, parts
 
 
 def report(histories: Sequence[History], violations: Sequence[Violation]) -> str:
@@ -34,6 +34,11 @@ def report(histories: Sequence[History], violations: Sequence[Violation]) -> str
         **{promise.value: str(broken[promise]) for promise in Promise},
         "requests within the documented limit of politeness": str(excused),
     }
+    for history in histories:
+        for shared in history.shared:
+            used = parts(history, shared)
+            said = ", ".join(f"{used[crawl.agent]:.0%} by weight {crawl.weight}" for crawl in shared.crawls)
+            totals[f"parts of {shared.what}, seed {history.seed}"] = said
     width = max(map(len, totals))
     lines = [f"| {'':{width}} | |", f"|{'-' * (width + 2)}|---|"]
     lines += [f"| {name:{width}} | {value} |" for name, value in totals.items()]

@@ -34,6 +34,8 @@ TTL_S: Final = "2"
 GRANT_S: Final = "3"
 """As short as an answer may take (ANSWER_S), so that grants do expire under faults and are given anew; one that was
 answered so late that nobody waited for it any more counts for nothing."""
+VISITS: Final = "8"
+"""Of each worker. All of them hold fewer than a crawl that is to have its share of the pool could use."""
 ELECTION_MS: Final = 300
 """Of etcd's three servers."""
 STORE_MIB: Final = 368
@@ -95,7 +97,7 @@ class Rig:
             "ORB_ACK_WAIT_S": GRANT_S,
         }
         if name in WORKERS:
-            return cluster.worker(name, **settings)
+            return cluster.worker(name, **settings, ORB_VISITS=VISITS)
         settings |= {"ORB_EVENTS_BYTES": EVENTS_BYTES, "ORB_ITEMS_BYTES": ITEMS_BYTES}
         if self.served is not None:
             settings["ORB_DATABASE"] = self._database(name, self.served)

@@ -44,14 +44,14 @@ class Declared:
 class Traffic:
     """Keeps it going on a thread, until the block of `traffic` ends."""
 
-    def __init__(self, rig: Rig, web: Web) -> None:
+    def __init__(self, rig: Rig, web: Web, sites: int) -> None:
         self.crawls: list[Declared] = []
         self.doomed: list[Declared] = []
         """Crawls that are deleted while they run; the last one may have been spared."""
         self._rig = rig
         self._web = web
         self._numbers = itertools.count(1)
-        self._plain = [plain_pages(site) for site in web.sites]
+        self._plain = [plain_pages(site) for site in web.sites[:sites]]
         self._over = threading.Event()
         self._starts = dict.fromkeys(CLIENTS, 0)
         self._clients = {task: AnyMaster(rig.cluster, list(MASTERS)) for task in CLIENTS}
@@ -118,7 +118,7 @@ class Traffic:
     def _declare(self, among: list[Declared], letter: str) -> None:
         """Under one Idempotency-Key until a master has carried it out, which happens once however often it is asked."""
         number = len(among)
-        site = number % len(self._web.sites)
+        site = number % len(self._plain)
         name = f"{letter}{number + 1}"
         body = {"name": name, "spec": spec(self._web.origins_of(site)[0], name)}
         answer = self._ask("writer", "POST", "/v1/crawls", body, **{"Idempotency-Key": name})
@@ -199,9 +199,9 @@ def spec(seed: str, name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def traffic(rig: Rig, web: Web) -> Iterator[Traffic]:
-    """Crawls, seeds, verbs and reads for the block; at its end nothing is left paused."""
-    made = Traffic(rig, web)
+def traffic(rig: Rig, web: Web, sites: int) -> Iterator[Traffic]:
+    """Crawls of the first `sites` sites, seeds, verbs and reads for the block; at its end nothing is left paused."""
+    made = Traffic(rig, web, sites)
     try:
         with Background(made.step_unless_quiet, STEP_S), Background(made.read, READ_S):
             try:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from shared.domain.frontier import UrlState
 from tests.support import judge
-from tests.support.faults.history import CrawlSeen, History, Turn
+from tests.support.faults.history import CrawlSeen, History, Shared, Turn
 from tests.support.faults.plan import Kind, Who
 from tests.support.judge import TooLittleTraffic
 from tests.support.weblog import Exchange
@@ -27,6 +27,8 @@ class Promise(StrEnum):
     TWICE = "stored twice"
     REPEATED = "requested too often"
     """A URL was requested again although no grant that held it had expired and no visit was cut off."""
+    UNFAIR = "unfair"
+    """Crawls that always had work did not share a host's time, or a pool's capacity, by their weights."""
     IMPOLITE = "impolite"
     TWO_OWNERS = "two owners"
     STALE_WRITE = "stale write"
@@ -65,6 +67,7 @@ def validate(history: History) -> tuple[Violation, ...]:
     found += _records(history)
     found += (Violation(Promise.LOST, left) for left in history.left)
     found += (Violation(Promise.IMPOLITE, evidence) for evidence in (*impolite(history, after_stop=False),))
+    found += (Violation(Promise.UNFAIR, evidence) for shared in history.shared for evidence in unfair(history, shared))
     found += _buried(history)
     found += _owners(history)
     found += _writes(history)
@@ -80,7 +83,12 @@ def _enough(history: History) -> None:
     struck = [round for round in history.rounds if round.skipped is None]
     if not struck:
         raise TooLittleTraffic("nothing was struck")
-    served = [exchange for exchange in history.exchanges if exchange.complete and exchange.path != "/robots.txt"]
+    before = {crawl.agent for shared in history.shared for crawl in shared.crawls}
+    served = [
+        exchange
+        for exchange in history.exchanges
+        if exchange.complete and exchange.path != "/robots.txt" and exchange.user_agent not in before
+    ]
     if len(served) < LEAST_EXCHANGES * len(struck):
         raise TooLittleTraffic(f"{len(served)} requests were answered in {len(struck)} rounds")
     last = max(exchange.begun_ns for exchange in served)
@@ -199,6 +207,42 @@ def impolite(history: History, *, after_stop: bool) -> Iterator[str]:
             gap_s = (after.begun_ns - ended_ns) * _NS
             if gap_s < history.delay_s and _after_a_stop(history, after) is after_stop:
                 yield f"{host}{after.path} {gap_s:.4f} s after the end of a response"
+
+
+def parts(history: History, shared: Shared) -> dict[str, float]:
+    """Return which part of the time that all of the crawls used each of them used, by its User-Agent.
+
+    A request uses its own time and the rest that its crawl's delay asks for afterwards.
+    """
+    delays = {crawl.agent: crawl.delay_s for crawl in shared.crawls}
+    used = dict.fromkeys(delays, 0.0)
+    requests = 0
+    for exchange in history.exchanges:
+        if exchange.user_agent in used and shared.from_ns <= exchange.begun_ns < shared.to_ns:
+            requests += 1
+            used[exchange.user_agent] += (exchange.ended_ns - exchange.begun_ns) * _NS + delays[exchange.user_agent]
+    if requests < LEAST_SHARED:
+        raise TooLittleTraffic(f"{requests} requests shared {shared.what}")
+    return {agent: time_s / sum(used.values()) for agent, time_s in used.items()}
+
+
+def unfair(history: History, shared: Shared) -> Iterator[str]:
+    """Yield the crawls whose part of the time is not the part of their weight.
+
+    It may be off by a tenth of itself, and by what one shard and a half take of the span: crawls take turns by shards.
+    """
+    weights = sum(crawl.weight for crawl in shared.crawls)
+    used = parts(history, shared)
+    for crawl in shared.crawls:
+        part, wanted = used[crawl.agent], crawl.weight / weights
+        if abs(part - wanted) > UNFAIR * wanted + TURN_S / ((shared.to_ns - shared.from_ns) * _NS):
+            yield f"{crawl.agent} used {part:.0%} of {shared.what}, by its weight {wanted:.0%}"
+
+
+UNFAIR = 0.1
+TURN_S = 15.0
+"""What crawls that share take turns by: shards of 10 s, and what begins or ends within the span."""
+LEAST_SHARED = 50
 
 
 def _buried(history: History) -> Iterator[Violation]:
