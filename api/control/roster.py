@@ -74,6 +74,12 @@ class Roster:
         known = self._masters.get(member)
         return None if known is None or now - known.heard_at > STALE_AFTER_S else known.status
 
+    def visits(self, pool: str, now: float) -> tuple[int, int]:
+        """Return how many visits the pool's workers can hold, and how many they hold."""
+        live = [each.status for each in self._workers.values() if now - each.heard_at <= STALE_AFTER_S]
+        taking = [status for status in live if status.pool == pool and status.pulling]
+        return sum(status.visits for status in taking), sum(status.busy for status in taking)
+
     def held(self, pool: str, now: float) -> str | None:
         """Why nothing is sent out for a pool: what masters say that own something and send nothing, or its workers if
         none takes any for want of room. None while somebody works on it, or nobody was heard of lately."""

@@ -2,8 +2,8 @@
 
 Free capacity goes, shard by shard, to the crawl with the least visit time per weight among those with a due host in
 some partition of this master. A shard is charged with the mean visit of its crawl when it is allotted, and with its
-true time when it ends. A crawl without a due host leaves its share to the others. One that comes later starts at the virtual
-time of the shard that was allotted last. No step looks at all crawls: they stand in a heap.
+true time when it ends. A crawl without a due host leaves its share to the others. One that comes later starts at the
+virtual time of the shard that was allotted last. No step looks at all crawls: they stand in a heap.
 Pure; times are monotonic seconds.
 """
 

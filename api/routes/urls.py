@@ -37,7 +37,9 @@ router = Router(
 )
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
-_SAID: Final = ("robots", "crawl", "pool", "room")
+_SAID: Final = ("robots", "crawl", "pool", "room", "capacity", "turn")
+_OTHERS: Final = 1000
+"""Crawls of a host, at most, that are looked at for the one whose turn it is."""
 """Rules of which the sentences tell, besides what they say themselves."""
 
 _ROBOTS_S: Final = 1.0
@@ -138,15 +140,21 @@ async def _around(
     """What holds around the URL, by what this master sees."""
     counters, _, _ = await served.catalog.stats(crawl.crawl_id)
     workers = served.plane.members().workers.values()
+    host = view.host if view is not None else await served.catalog.host(location.host, crawl.crawl_id)
+    queues = [] if host is None else await served.catalog.host_queues(host.host_id, _OTHERS)
+    visits, busy = served.roster.visits(spec.pool, served.clock.elapsed())
     return Circumstances(
         standing=Standing(crawl.state, crawl.resumes_as, crawl.finished_reason),
         active_ms=crawl.active_ms,
         counters=counters,
-        host=view.host if view is not None else await served.catalog.host(location.host, crawl.crawl_id),
+        host=host,
         robots=await _robots(served, location.url),
         workers=sum(worker.pool == spec.pool and not worker.draining for worker in workers),
         held=served.roster.held(spec.pool, served.clock.elapsed()),
         regained_s=served.longest_grant_s + served.ack_wait_s,
+        others=tuple(queue.crawl for queue in queues if queue.leased and queue.crawl != crawl.name)[:3],
+        visits=visits,
+        busy=busy,
     )
 
 

@@ -36,7 +36,8 @@ class Circumstances:
     """What holds around a URL: its crawl, its host (None: no crawl has met it), the shared record of its robots.txt
     (None: no worker has fetched it lately), how many workers of the crawl's pool live and take work, and why nothing is
     sent out for want of room (None: there is room). `regained_s`: after which what is with a worker that died is given
-    out again."""
+    out again. `others`: other crawls with URLs of the host out. `visits`, `busy`: visits that the
+    pool's workers can hold, and hold."""
 
     standing: Standing
     active_ms: int
@@ -46,6 +47,9 @@ class Circumstances:
     workers: int
     held: str | None = None
     regained_s: float = 60.0
+    others: tuple[str, ...] = ()
+    visits: int = 0
+    busy: int = 0
 
 
 def rulings(
@@ -62,6 +66,10 @@ def rulings(
         _pool(spec.pool, around.workers),
         _room(around.held),
     ]
+    if 0 < around.visits <= around.busy:
+        found.append(_capacity(spec, around))
+    if around.host is not None and around.others and not around.host.leased:
+        found.append(_turn(around.host, around.others))
     if around.host is not None:
         found += _host(spec, around.host, around.regained_s, now_ms)
     return found
@@ -180,6 +188,16 @@ def _room(held: str | None) -> Ruling:
     if held is not None:
         return Ruling("room", False, f"nothing is sent out until there is room: {held}")
     return Ruling("room", True, "there is room for what comes of it")
+
+
+def _capacity(spec: CrawlSpec, around: Circumstances) -> Ruling:
+    said = f"all {around.visits} visits of the pool {spec.pool!r} are in use, and this crawl has its share of them"
+    return Ruling("capacity", False, f"{said}: it waits for one that becomes free (weight {spec.weight})")
+
+
+def _turn(host: HostView, others: tuple[str, ...]) -> Ruling:
+    names = ", ".join(others)
+    return Ruling("turn", False, f"it is another crawl's turn on {host.host}: {names} has URLs of it out with workers")
 
 
 def _host(spec: CrawlSpec, host: HostView, regained_s: float, now_ms: int) -> Iterator[Ruling]:

@@ -163,3 +163,13 @@ def test_pattern_that_this_version_refuses_is_what_holds_a_url_up() -> None:
         refused = [ruling for ruling in found if not ruling.allowed]
         assert refused
         assert "scope.include[0]: '(?!b)'" in " ".join(ruling.detail for ruling in refused)
+
+
+def test_explain_names_the_wait_for_capacity_and_for_another_crawls_turn() -> None:
+    host = replace(HOST, leased=0)
+    busy = replace(AROUND, host=host, visits=64, busy=64, others=("news",))
+    found = judged(view(UrlState.QUEUED), busy)
+    assert held_by(found) == ["capacity", "turn"]
+    assert "all 64 visits of the pool 'default' are in use, and this crawl has its share" in found["capacity"].detail
+    assert "another crawl's turn on a.test: news" in found["turn"].detail
+    assert held_by(judged(view(UrlState.QUEUED), replace(busy, busy=63, others=()))) == []
