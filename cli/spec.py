@@ -19,6 +19,9 @@ from shared.domain.crawl import CrawlSpec, encode_spec
 from shared.domain.spec_parse import SpecError, parse_spec
 from shared.domain.url import canonicalize, with_scheme
 
+OUTAGE_S: Final = 600
+"""How long `orb crawl` waits for a site that stops answering, unless told otherwise: a person is waiting, too."""
+
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?").fullmatch
 
 
@@ -47,6 +50,8 @@ FLAGS: Final = (
          hint=", and written as 90s, 15m or 2h30m"),
     Flag("--max-bytes", "budget.max_bytes", "N", "stop after N bytes of pages (by up to what is in flight over)"),
     Flag("--delay", "politeness.delay_s", "S", "seconds from a response's end to the host's next request (default 1)"),
+    Flag("--outage", "retry.outage_s", "TIME", "wait this long for a site that stops answering (default 10m)",
+         hint=", and written as 90s, 15m or 2h30m"),
     Flag("--scope", "scope.mode", "MODE", "which links belong: host (default), domain, prefix (below the seed), any"),
     Flag("--include", "scope.include", "REGEX", "follow only URLs in which this is found; may be repeated", many=True),
     Flag("--exclude", "scope.exclude", "REGEX", "never fetch URLs in which this is found; may be repeated", many=True),
@@ -95,6 +100,9 @@ def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespa
             _set(result, flag.path, list(value) if flag.many else _scalar(flag, value))
     if arguments.no_robots:
         _set(result, "politeness.obey_robots", False)
+    retry = result.get("retry")
+    if retry is None or (isinstance(retry, dict) and "outage_s" not in retry):
+        _set(result, "retry.outage_s", OUTAGE_S)
     return result
 
 
@@ -182,7 +190,7 @@ def _scalar(flag: Flag, text: str) -> object:
     the rules to refuse."""
     if text == "none" and flag.metavar in ("N", "TIME"):
         return None
-    if flag.path == "budget.max_seconds":
+    if flag.metavar == "TIME":
         length = seconds_of(text)
         return text if length is None else max(1, round(length))
     if flag.metavar in ("N", "S"):

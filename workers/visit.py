@@ -254,7 +254,7 @@ class Visit:
         else:
             self._settle(key, await self._archived(crawl, page, entry, answer, at_ms))
             end = policy_for(answer.status)
-        return end.host_base_s is None
+        return end.host is None
 
     async def _asked(self, key: Fingerprint, entry: ShardUrl) -> tuple[ActiveCrawl, Answer | FetchFailed] | None:
         """Ask for the URL in its turn. Return None if it was settled without a request, or if the visit is to end.

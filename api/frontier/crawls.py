@@ -24,6 +24,7 @@ def delay_of(politeness: Politeness, facts: HostFacts) -> float:
         crawl_delay_s=facts.crawl_delay_ms / 1000,
         last_fetch_s=facts.latency_ms / 1000 if facts.latency_ms else None,
         operator_delay_s=facts.operator_delay_ms / 1000,
+        slowed_s=facts.health.slowed_ms / 1000,
     )
 
 

@@ -124,7 +124,16 @@ class Host:
 def facts_of(row: QueueRow) -> HostFacts:
     """What a queue's row tells of its host."""
     return HostFacts(
-        health=HostHealth(row.failures, row.unreachable, row.last_failure_ms, row.blocked_until_ms),
+        health=HostHealth(
+            row.failures,
+            row.unreachable,
+            row.last_failure_ms,
+            row.blocked_until_ms,
+            row.recent,
+            row.slowed_ms,
+            row.asked_ms,
+            row.silent_since_ms,
+        ),
         crawl_delay_ms=row.crawl_delay_ms,
         operator_delay_ms=row.operator_delay_ms,
         latency_ms=row.latency_ms,

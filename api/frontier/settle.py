@@ -18,17 +18,14 @@ from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Held, Leases
 from api.frontier.ownership import FrontierSettings
 from api.frontier.turns import Queue
-from shared.domain.failure import HOST_UNREACHABLE, Decision, decide
+from shared.domain.failure import HOST_UNREACHABLE, Decision, HostEffect, decide, policy_for
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import COUNTED_AS_PAGE, End, Merge, UrlState, merge_link
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, partition_of_id
 from shared.domain.ledger import Changes, DeadLetter, HostChange, LeasedUrl, UrlChange
-from shared.domain.politeness import HostHealth
+from shared.domain.politeness import UNREACHABLE_BASE_S, HostHealth
 from shared.ports.broker import QueuedVisit
 from shared.wire.messages import HostNote, Outcome, Unreadable, UrlOutcome
-
-_UNREACHABLE_BASE_S = 5.0
-_ROBOTS_BASE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -238,8 +235,8 @@ class Draft:
             self.changes.tallies[crawl_id, "excluded", reason] += 1
             self._settle_url(held, fingerprint, url, UrlState.EXCLUDED, 0, url.attempt - 1, reason)
             return
-        decision = self._decide(crawl, url, result)
-        self._health(held, decision, result)
+        decision = self._decide(held, crawl, url, result)
+        self._health(held, crawl, decision, result)
         counters = self.changes.counters[crawl_id]
         counters["fetches"] += 1
         if result.end == End.ANSWERED:
@@ -265,19 +262,30 @@ class Draft:
                 self.changes.tallies[crawl_id, "failed", reason_of(result)] += 1
                 self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, attempts, reason_of(result), flags)
 
-    def _decide(self, crawl: ActiveCrawl, url: LeasedUrl, result: UrlOutcome) -> Decision:
+    def _decide(self, held: Held, crawl: ActiveCrawl, url: LeasedUrl, result: UrlOutcome) -> Decision:
         if result.end == End.ANSWERED:
             end: FailureKind | int = result.status
         else:
             known = result.reason in FailureKind.__members__.values()
             end = FailureKind(result.reason) if known else FailureKind.OTHER
+        effect = policy_for(end).host
+        refuses = (
+            effect is not None and self._gave_pages(held) and self._facts_of(held.row.host_id).health.after(effect)
+        )
         return decide(
             end,
             attempt=url.attempt,
             retry=crawl.spec.retry,
             rng01=self.rng01(),
-            retry_after_s=result.retry_after_ms / 1000 if result.retry_after_ms >= 0 else None,
+            retry_after_s=_retry_after_s(result),
+            host_refuses=refuses,
         )
+
+    def _gave_pages(self, held: Held) -> bool:
+        """Return True if the host has given a page of the lease's crawl."""
+        host = self.front.host(held.row.host_id)
+        queue = host.queues.get(held.row.crawl_id) if host is not None else None
+        return (queue is not None and queue.pages > 0) or self.changes.queue(*_key(held)).pages > 0
 
     def _settle_url(
         self,
@@ -380,35 +388,44 @@ class Draft:
             latency_ms=note.latency_ms or facts.latency_ms,
             ip=note.ip or facts.ip,
         )
-        if note.failure:
-            answered = "http_" in note.failure
+        crawl = self.crawls.find(held.row.crawl_id)
+        if note.failure and crawl is not None:
+            retry = crawl.spec.retry
             health = facts.health.failed(
                 self.now_ms,
-                base_s=_ROBOTS_BASE_S if answered else _UNREACHABLE_BASE_S,
+                retry=retry,
+                base_s=retry.host_base_s if "http_" in note.failure else UNREACHABLE_BASE_S,
                 rng01=self.rng01(),
-                retry_after_s=note.retry_after_ms / 1000 if note.retry_after_ms >= 0 else None,
-                unreachable=True,
+                retry_after_s=_retry_after_s(note),
             )
             facts = replace(facts, health=health, last_failure=f"{note.failure} {note.detail}".strip())
             self.changes.tallies[held.row.crawl_id, "host_failures", note.failure] += 1
-            self._perhaps_give_up(held, health)
+            self._perhaps_give_up(held, crawl, health)
         self._set_facts(host_id, facts)
 
-    def _health(self, held: Held, decision: Decision, result: UrlOutcome) -> None:
-        host_id = held.row.host_id
+    def _health(self, held: Held, crawl: ActiveCrawl, decision: Decision, result: UrlOutcome) -> None:
+        host_id, retry = held.row.host_id, crawl.spec.retry
         facts = self._facts_of(host_id)
-        if decision.host_base_s is None:
-            health = facts.health.answered(self.now_ms)
-        else:
-            health = facts.health.failed(
-                self.now_ms,
-                base_s=decision.host_base_s,
-                rng01=self.rng01(),
-                retry_after_s=decision.retry_after_s,
-                unreachable=decision.unreachable,
-            )
+        match decision.host:
+            case None if result.end == End.ANSWERED:
+                health = facts.health.answered(self.now_ms)
+            case None:
+                health = facts.health.connected()
+            case HostEffect.UNREACHABLE:
+                health = facts.health.failed(self.now_ms, retry=retry, base_s=UNREACHABLE_BASE_S, rng01=self.rng01())
+            case effect:
+                health = facts.health.refused(
+                    self.now_ms,
+                    effect,
+                    retry=retry,
+                    delay_s=crawl.delay_s(facts),
+                    max_delay_s=crawl.spec.politeness.max_delay_s,
+                    rng01=self.rng01(),
+                    retry_after_s=_retry_after_s(result),
+                )
+        if decision.host is not None:
             facts = replace(facts, last_failure=f"{reason_of(result)} {result.detail}".strip()[:500])
-            self._perhaps_give_up(held, health)
+            self._perhaps_give_up(held, crawl, health)
         self._set_facts(host_id, replace(facts, health=health))
 
     def _set_facts(self, host_id: HostId, facts: HostFacts) -> None:
@@ -423,15 +440,26 @@ class Draft:
             last_failure_ms=health.last_failure_ms,
             last_failure=facts.last_failure,
             blocked_until_ms=health.blocked_until_ms,
+            recent=health.recent,
+            slowed_ms=health.slowed_ms,
+            asked_ms=health.asked_ms,
+            silent_since_ms=health.silent_since_ms,
             visited_at_ms=self.now_ms,
             ip=facts.ip,
         )
 
-    def _perhaps_give_up(self, held: Held, health: HostHealth) -> None:
+    def _perhaps_give_up(self, held: Held, crawl: ActiveCrawl, health: HostHealth) -> None:
         """Where the host is dead for this crawl, everything of it still queued or waiting fails."""
-        crawl = self.crawls.find(held.row.crawl_id)
-        if crawl is None or not health.dead(crawl.spec.retry.host_attempts):
+        if not health.dead(self.now_ms, crawl.spec.retry, gave_pages=self._gave_pages(held)):
             return
-        end = (held.row.crawl_id, held.row.host_id, UrlState.FAILED, HOST_UNREACHABLE)
+        end = (*_key(held), UrlState.FAILED, HOST_UNREACHABLE)
         if end not in self.changes.give_up:
             self.changes.give_up.append(end)
+
+
+def _key(held: Held) -> tuple[CrawlId, HostId]:
+    return held.row.crawl_id, held.row.host_id
+
+
+def _retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
+    return asked.retry_after_ms / 1000 if asked.retry_after_ms >= 0 else None

@@ -28,7 +28,9 @@ class HostSummary(Model):
     waiting: int | None = Field(description="For another attempt.")
     leased: int | None
     pages: int | None
-    delay_s: float = Field(description="What its robots.txt or an operator asks for, whichever is longer.")
+    delay_s: float = Field(
+        description="Seconds that its robots.txt, an operator or its own 429s ask for, whichever is longest."
+    )
     latency_s: float
     failures: int = Field(description="In a row.")
     last_failure: str | None
@@ -173,7 +175,7 @@ def host_body(host: HostView, *, of_a_crawl: bool = True) -> HostSummary:
         waiting=host.waiting if of_a_crawl else None,
         leased=host.leased if of_a_crawl else None,
         pages=host.pages if of_a_crawl else None,
-        delay_s=max(host.crawl_delay_ms, host.operator_delay_ms) / 1000,
+        delay_s=max(host.crawl_delay_ms, host.operator_delay_ms, host.slowed_ms) / 1000,
         latency_s=host.latency_ms / 1000,
         failures=host.failures,
         last_failure=host.last_failure,

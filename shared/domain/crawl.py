@@ -160,12 +160,19 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """How often a URL is tried, and the wait before each further try: base_s, 2 base_s, 4 base_s ... up to max_s.
-    A host that cannot be connected to `host_attempts` times in a row is given up with all its URLs."""
+
+    A host that never gave a page and cannot be connected to `host_attempts` times in a row is given up with all its
+    URLs. One that gave pages is probed with growing pauses, and given up after `outage_s` without an answer. A host
+    that refuses (429, 503) without a Retry-After is held for `host_base_s`, which doubles up to `host_max_s`.
+    """
 
     attempts: Annotated[int, Meta(ge=1, le=100)] = 3
     host_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
     base_s: Seconds = 5.0
     max_s: Seconds = 3600.0
+    host_base_s: Seconds = 60.0
+    host_max_s: Seconds = DAY_S
+    outage_s: Seconds = DAY_S
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True):

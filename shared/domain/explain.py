@@ -242,6 +242,7 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
         crawl_delay_s=host.crawl_delay_ms / 1000 or None,
         last_fetch_s=host.latency_ms / 1000 or None,
         operator_delay_s=host.operator_delay_ms / 1000,
+        slowed_s=host.slowed_ms / 1000,
     )
     if delay_s:
         said.append(f"Its host is asked at most every {delay_s:g} s.")

@@ -6,9 +6,12 @@ A row says what the end is called, what happens to the URL, and what is to be he
 * `Then.RETRY`: tried again after base_s x 2^(attempt - 1) up to `retry.attempts` times, then failed;
 * `Then.RETRY_HOST`: it is the host that could not be reached, so no attempt of the URL is used up; the host's block
   holds its URLs back, and `retry.host_attempts` such failures in a row fail them all, reason `HOST_UNREACHABLE`
-  (shared/domain/politeness.py). Without that rule a dead host would keep a crawl from ever finishing.
+  (shared/domain/politeness.py). Without that rule a dead host would keep a crawl from ever finishing. A host that gave
+  pages of the crawl before has an outage: it is given up only after `retry.outage_s`.
 
-Throttling (429, 503) uses up the URL's attempts *and* blocks the host: one URL that always answers 503 must end too.
+A 429 and a 503 use up an attempt of the URL, or one URL that always answers so would never end. They use up none if it
+is the host that refuses (`HostHealth.refusing`) and it gave pages before: a site in maintenance must lose no page. A
+429 is rarely about its URL, so it may come `THROTTLED_TIMES` as often as other failures.
 """
 
 from collections.abc import Mapping
@@ -42,6 +45,21 @@ class Category(StrEnum):
     REFUSED = "refused"
 
 
+class HostEffect(Enum):
+    """What an end means for its host (shared/domain/politeness.py)."""
+
+    THROTTLED = 1
+    """It asks for a slower pace: it is held, and its delay doubles."""
+    BUSY = 2
+    """It may be this URL alone: the host rests for a short while."""
+    UNREACHABLE = 3
+    """It could not be reached: it is probed with growing pauses."""
+
+
+THROTTLED_TIMES: Final = 3
+"""How many times `retry.attempts` a URL may be answered 429."""
+
+
 class Then(Enum):
     """What happens to the URL (module docstring)."""
 
@@ -52,12 +70,12 @@ class Then(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A row. `host_base_s`: the host's first back-off, None where the host is not to blame; `failed`: a final end of
-    this kind counts as failed."""
+    """A row. `host`: what it means for the host, None where the host is not to blame; `failed`: a final end of this
+    kind counts as failed."""
 
     category: Category
     then: Then
-    host_base_s: float | None = None
+    host: HostEffect | None = None
     failed: bool = True
 
 
@@ -65,26 +83,24 @@ class Policy:
 class Decision:
     """What the frontier does. `state` is DONE, FAILED or WAITING; `wait_s` is meant for WAITING and may be 0.
 
-    `host_base_s` not None: the host backs off from this base (with `retry_after_s`), and `unreachable` tells whether
-    the failure counts towards giving the host up. `attempt_used`: the URL's attempt counts.
+    `attempt_used`: the URL's attempt counts. `host`: what follows for the host.
     """
 
     category: Category
     state: UrlState
     wait_s: float
     attempt_used: bool
-    host_base_s: float | None = None
-    unreachable: bool = False
-    retry_after_s: float | None = None
+    host: HostEffect | None = None
 
 
-_THROTTLED: Final = Policy(Category.THROTTLED, Then.RETRY, host_base_s=60.0)
+_THROTTLED: Final = Policy(Category.THROTTLED, Then.RETRY, HostEffect.THROTTLED)
+_BUSY: Final = Policy(Category.THROTTLED, Then.RETRY, HostEffect.BUSY)
 _SERVER_ERROR: Final = Policy(Category.SERVER_ERROR, Then.RETRY)
 _CLIENT_ERROR: Final = Policy(Category.CLIENT_ERROR, Then.FINAL)
 _GONE: Final = Policy(Category.GONE, Then.FINAL)
 _PAGE: Final = Policy(Category.PAGE, Then.FINAL, failed=False)
 _REDIRECT: Final = Policy(Category.REDIRECT, Then.FINAL, failed=False)
-_UNREACHABLE: Final = Policy(Category.UNREACHABLE, Then.RETRY_HOST, host_base_s=5.0)
+_UNREACHABLE: Final = Policy(Category.UNREACHABLE, Then.RETRY_HOST, HostEffect.UNREACHABLE)
 _BROKEN: Final = Policy(Category.BROKEN, Then.RETRY)
 
 BY_STATUS: Final[Mapping[int, Policy]] = MappingProxyType(
@@ -96,7 +112,7 @@ BY_STATUS: Final[Mapping[int, Policy]] = MappingProxyType(
         425: Policy(Category.CLIENT_ERROR, Then.RETRY),
         429: _THROTTLED,
         501: Policy(Category.SERVER_ERROR, Then.FINAL),
-        503: _THROTTLED,
+        503: _BUSY,
         505: Policy(Category.SERVER_ERROR, Then.FINAL),
     }
 )
@@ -130,31 +146,30 @@ def policy_for(end: FailureKind | int) -> Policy:
 
 
 def decide(
-    end: FailureKind | int, *, attempt: int, retry: Retry, rng01: float, retry_after_s: float | None = None
+    end: FailureKind | int,
+    *,
+    attempt: int,
+    retry: Retry,
+    rng01: float,
+    retry_after_s: float | None = None,
+    host_refuses: bool = False,
 ) -> Decision:
-    """What follows from the `attempt`-th try (from 1) that ended so; `rng01` in 0..1 spreads the waits by +-10 %.
+    """Return what follows from the `attempt`-th try (from 1) that ended so; `rng01` in 0..1 spreads waits by +-10 %.
 
-    A `retry_after_s` of the server's is heeded wherever the URL is tried again, and for the host where it is to blame.
+    A `retry_after_s` of the server's is heeded wherever the URL is tried again. `host_refuses`: a 429 or 503 is the
+    host's and not the URL's.
     """
     policy = policy_for(end)
     if policy.then is Then.RETRY_HOST:
-        return Decision(
-            policy.category,
-            UrlState.WAITING,
-            0.0,
-            attempt_used=False,
-            host_base_s=policy.host_base_s,
-            unreachable=True,
-        )
-    if policy.then is Then.RETRY and attempt < retry.attempts:
+        return Decision(policy.category, UrlState.WAITING, 0.0, attempt_used=False, host=policy.host)
+    wait_s = 0.0
+    state = UrlState.FAILED if policy.failed else UrlState.DONE
+    spared = host_refuses and policy.host is not None
+    attempts = retry.attempts * (THROTTLED_TIMES if policy.host is HostEffect.THROTTLED else 1)
+    if policy.then is Then.RETRY and (spared or attempt < attempts):
         wait_s = max(retry_wait_s(retry, attempt, rng01), retry_after_s or 0.0)
         state = UrlState.WAITING
-    else:
-        wait_s = 0.0
-        state = UrlState.FAILED if policy.failed else UrlState.DONE
-    return Decision(
-        policy.category, state, wait_s, attempt_used=True, host_base_s=policy.host_base_s, retry_after_s=retry_after_s
-    )
+    return Decision(policy.category, state, wait_s, attempt_used=not spared, host=policy.host)
 
 
 def retry_wait_s(retry: Retry, attempt: int, rng01: float) -> float:

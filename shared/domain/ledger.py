@@ -84,6 +84,10 @@ class QueueRow:
     last_failure_ms: int
     blocked_until_ms: int
     visited_at_ms: int
+    recent: int = 1
+    slowed_ms: int = 0
+    asked_ms: int = 0
+    silent_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,10 @@ class HostChange:
     blocked_until_ms: int
     visited_at_ms: int
     ip: str | None
+    recent: int = 1
+    slowed_ms: int = 0
+    asked_ms: int = 0
+    silent_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

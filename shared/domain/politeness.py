@@ -6,17 +6,36 @@ Pure rules; `now_ms` and the random number of a jitter come in as arguments. Del
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shared.domain.crawl import DAY_S, Politeness
+from shared.domain.crawl import DAY_S, Politeness, Retry
+from shared.domain.failure import HostEffect
 
 ADAPTIVE_FACTOR: Final = 5.0
 """An adaptive delay is this many times the last fetch (Heritrix' delay factor)."""
 
-BACKOFF_CAP_S: Final = DAY_S
 QUIET_MS: Final = 30 * 60 * 1000
 """After this long without trouble a host's failures are forgotten."""
 
 RETRY_AFTER_CAP_S: Final = 7 * DAY_S
 """A host that asks for more is asked again after this."""
+
+UNREACHABLE_BASE_S: Final = 5.0
+"""The first pause before a host that could not be reached is probed again; it doubles."""
+
+PROBES: Final = 10
+"""A pause between probes is at most this part of `retry.outage_s`, so that an outage ends with a probe, not a wait."""
+
+BUSY_DELAYS: Final = 10.0
+BUSY_LEAST_S: Final = 1.0
+"""After a 503 the host rests for this many times its delay, and for this long at least."""
+
+WINDOW: Final = 20
+REFUSING_SHARE: Final = 4
+REFUSING_ROW: Final = 3
+"""A host refuses if more than a quarter of its last 20 answers were 429 or 503, or the last three."""
+
+SLOWED_LEAST_MS: Final = 100
+SPEEDS_UP_BY: Final = 32
+"""A 429 doubles the delay, from 0.1 s at least; each success takes back a 32nd of what was added."""
 
 SHARD_WORK_S: Final = 10.0
 SHARD_MAX: Final = 500
@@ -29,13 +48,15 @@ def host_delay(
     crawl_delay_s: float | None = None,
     last_fetch_s: float | None = None,
     operator_delay_s: float = 0.0,
+    slowed_s: float = 0.0,
 ) -> float:
-    """Seconds from the end of a response to the start of the host's next request.
+    """Return the seconds from the end of a response to the start of the host's next request.
 
     The longest of what the spec, robots.txt (where the crawl obeys it) and an operator ask; an adaptive crawl also asks
-    for five times the last fetch, between `delay_s` and `max_delay_s`. Only that part is capped.
+    for five times the last fetch, and a host that answered 429 for `slowed_s`. Only these two are capped, by
+    `max_delay_s`.
     """
-    delay = politeness.delay_s
+    delay = max(politeness.delay_s, min(slowed_s, politeness.max_delay_s))
     if politeness.adaptive and last_fetch_s is not None:
         delay = max(delay, min(ADAPTIVE_FACTOR * last_fetch_s, politeness.max_delay_s))
     if politeness.obey_robots and crawl_delay_s is not None:
@@ -51,69 +72,158 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
     return max(1, int(SHARD_WORK_S / pace))
 
 
-def backoff_s(base_s: float, failures: int, rng01: float) -> float:
-    """Seconds after the `failures`-th failure (from 1): base x 2^(n-1), +-10 % by `rng01` in 0..1, a day at most."""
+def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) -> float:
+    """Return the seconds to wait after the `failures`-th failure (from 1).
+
+    They are base x 2^(n-1), +-10 % by `rng01` in 0..1, at most `max_s`.
+    """
     doublings = min(max(failures, 1) - 1, _DOUBLINGS_MAX)
-    return min(base_s * 2.0**doublings * (0.9 + 0.2 * rng01), BACKOFF_CAP_S)
+    return min(base_s * 2.0**doublings * (0.9 + 0.2 * rng01), max_s)
 
 
 @dataclass(frozen=True, slots=True)
 class HostHealth:
     """What is remembered of a host's trouble.
 
-    `failures` in the present spell set the back-off; `unreachable` counts failures in a row to resolve or connect, and
-    any answer at all ends that row. Nothing is asked of the host before `blocked_until_ms`.
+    `failures` in the present spell set the back-off; each success takes one back. `unreachable` counts failures in a
+    row to resolve or connect, and any answer ends that row. Nothing is asked of the host before `blocked_until_ms`.
+    `recent`: the last `WINDOW` answers as bits, the newest lowest, 1 for a 429 or 503, below a bit that marks their
+    number. `slowed_ms`: the delay that 429s brought it to. `asked_ms`: the longest Retry-After among the recent
+    answers. `silent_since_ms`: since when it has been unreachable or refusing, 0 while it answers.
     """
 
     failures: int = 0
     unreachable: int = 0
     last_failure_ms: int = 0
     blocked_until_ms: int = 0
+    recent: int = 1
+    slowed_ms: int = 0
+    asked_ms: int = 0
+    silent_since_ms: int = 0
 
-    def dead(self, host_attempts: int) -> bool:
-        """Whether to give the host up: its other URLs fail as `host_unreachable`."""
-        return self.unreachable >= host_attempts
+    @property
+    def refusing(self) -> bool:
+        """True if the host itself refuses, and not one of its URLs."""
+        refused = self.recent.bit_count() - 1
+        row = (1 << REFUSING_ROW) - 1
+        return refused * REFUSING_SHARE > WINDOW or (self.recent > row + 1 and self.recent & row == row)
+
+    def after(self, effect: HostEffect) -> bool:
+        """Return True if the host is refusing once `effect` is added."""
+        return effect is not HostEffect.UNREACHABLE and replace(self, recent=_shifted(self.recent, 1)).refusing
+
+    def dead(self, now_ms: int, retry: Retry, *, gave_pages: bool) -> bool:
+        """Return True if the host is to be given up: its other URLs fail as `host_unreachable`.
+
+        One that gave pages of the crawl has an outage, for as long as `retry.outage_s`.
+        """
+        if gave_pages:
+            return bool(self.silent_since_ms) and now_ms - self.silent_since_ms > retry.outage_s * 1000
+        return self.unreachable >= retry.host_attempts
 
     def blocked(self, now_ms: int) -> bool:
-        """Whether nothing may be asked of the host now."""
+        """Return True if nothing may be asked of the host now."""
         return now_ms < self.blocked_until_ms
 
     def settled(self, now_ms: int) -> "HostHealth":
-        """The health with failures forgotten if the host was quiet for `QUIET_MS` since its block ended."""
+        """Return the health with failures forgotten if the host was quiet for `QUIET_MS` since its block ended."""
         if self.failures and now_ms >= max(self.last_failure_ms, self.blocked_until_ms) + QUIET_MS:
             return replace(self, failures=0)
         return self
 
     def answered(self, now_ms: int) -> "HostHealth":
-        """The health after the host gave any usable answer."""
+        """Return the health after a usable answer: the back-off halves, the delay comes down."""
+        if self.recent == _ALL_WELL and not (
+            self.failures or self.unreachable or self.slowed_ms or self.silent_since_ms
+        ):
+            return self
         health = self.settled(now_ms)
-        return replace(health, unreachable=0) if health.unreachable else health
+        recent = _shifted(health.recent, 0)
+        return replace(
+            health,
+            failures=max(0, health.failures - 1),
+            unreachable=0,
+            recent=recent,
+            slowed_ms=max(0, health.slowed_ms - max(1, health.slowed_ms // SPEEDS_UP_BY)),
+            asked_ms=health.asked_ms if recent.bit_count() > 1 else 0,
+            silent_since_ms=0,
+        )
 
-    def failed(
+    def connected(self) -> "HostHealth":
+        """Return the health after an exchange that broke: the host is there, and nothing else is known."""
+        return replace(self, unreachable=0) if self.unreachable else self
+
+    def refused(
         self,
         now_ms: int,
+        effect: HostEffect,
         *,
-        base_s: float,
+        retry: Retry,
+        delay_s: float,
+        max_delay_s: float,
         rng01: float,
         retry_after_s: float | None = None,
-        unreachable: bool = False,
     ) -> "HostHealth":
-        """The health after a failure that the host is to blame for.
+        """Return the health after a 429 (THROTTLED) or a 503 (BUSY); `delay_s` is the host's present delay.
+
+        A 429 holds the host for its Retry-After, or else for `retry.host_base_s`, and doubles the delay. A 503 holds it
+        for a few delays. If the host is refusing, it is held for the longest Retry-After that it named lately, or else
+        for a back-off that doubles. A block never ends earlier than the one in force.
+        """
+        asked_ms = int(min(retry_after_s or 0.0, RETRY_AFTER_CAP_S) * 1000)
+        health = replace(
+            self.settled(now_ms),
+            recent=_shifted(self.recent, 1),
+            asked_ms=max(self.asked_ms, asked_ms),
+            unreachable=0,
+            last_failure_ms=max(now_ms, self.last_failure_ms),
+        )
+        heard_late = self.blocked(now_ms)  # it was under way when the block began
+        if health.refusing:
+            failures = health.failures + (not heard_late)
+            hold_ms = health.asked_ms or int(backoff_s(retry.host_base_s, failures, rng01, retry.host_max_s) * 1000)
+            health = replace(health, failures=failures, silent_since_ms=health.silent_since_ms or now_ms)
+        elif effect is HostEffect.THROTTLED:
+            hold_ms = asked_ms or int(backoff_s(retry.host_base_s, 1, rng01, retry.host_max_s) * 1000)
+        else:
+            hold_ms = int(max(BUSY_DELAYS * delay_s, BUSY_LEAST_S) * 1000)
+        if effect is HostEffect.THROTTLED and not heard_late:
+            slowed_ms = max(int(2000 * delay_s), 2 * health.slowed_ms, SLOWED_LEAST_MS)
+            health = replace(health, slowed_ms=min(slowed_ms, max(int(max_delay_s * 1000), health.slowed_ms)))
+        if heard_late and effect is HostEffect.BUSY and not health.refusing:
+            hold_ms = 0
+        return replace(health, blocked_until_ms=max(self.blocked_until_ms, now_ms + hold_ms))
+
+    def failed(
+        self, now_ms: int, *, retry: Retry, base_s: float, rng01: float, retry_after_s: float | None = None
+    ) -> "HostHealth":
+        """Return the health after the host could not be reached: not resolved, not connected to, or without robots.txt.
 
         The block is the back-off, or the server's `retry_after_s` where that is longer; it never ends earlier than the
-        one in force. `unreachable`: the host could not be resolved or connected to; otherwise it answered.
-
-        A failure that is heard of during a block belongs to the failure that began it (what was under way in the host's
-        other slots ends the same way): it counts no further, or one outage would give a host up at once.
+        one in force. A failure that is heard of during a block belongs to the failure that began it (what was under way
+        in the host's other slots ends the same way): it counts no further, or one outage would give a host up at once.
         """
         asked_ms = int(min(retry_after_s or 0.0, RETRY_AFTER_CAP_S) * 1000)
         if self.blocked(now_ms):
             return replace(self, blocked_until_ms=max(self.blocked_until_ms, now_ms + asked_ms))
-        failures = self.settled(now_ms).failures + 1
-        wait_ms = max(int(backoff_s(base_s, failures, rng01) * 1000), asked_ms)
-        return HostHealth(
+        health = self.settled(now_ms)
+        failures = health.failures + 1
+        longest_s = min(retry.host_max_s, max(retry.outage_s / PROBES, base_s))
+        wait_ms = max(int(backoff_s(base_s, failures, rng01, longest_s) * 1000), asked_ms)
+        return replace(
+            health,
             failures=failures,
-            unreachable=self.unreachable + 1 if unreachable else 0,
+            unreachable=self.unreachable + 1,
             last_failure_ms=max(now_ms, self.last_failure_ms),
             blocked_until_ms=max(self.blocked_until_ms, now_ms + wait_ms),
+            silent_since_ms=self.silent_since_ms or now_ms,
         )
+
+
+_ALL_WELL: Final = 1 << WINDOW
+
+
+def _shifted(recent: int, refused: int) -> int:
+    """Return the bits of the recent answers with one more."""
+    recent = recent << 1 | refused
+    return recent if recent < 2 * _ALL_WELL else recent & (_ALL_WELL - 1) | _ALL_WELL

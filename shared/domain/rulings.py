@@ -215,6 +215,7 @@ def _host(spec: CrawlSpec, host: HostView, regained_s: float, now_ms: int) -> It
         crawl_delay_s=host.crawl_delay_ms / 1000 or None,
         last_fetch_s=host.latency_ms / 1000 or None,
         operator_delay_s=host.operator_delay_ms / 1000,
+        slowed_s=host.slowed_ms / 1000,
     )
     said = f"{host.host} is asked at most every {delay_s:g} s; {counted(host.queued, 'URL')} queued"
     if host.leased:

@@ -62,6 +62,7 @@ class HostView:
     blocked_until_ms: int
     visited_at_ms: int
     ip: str | None
+    slowed_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

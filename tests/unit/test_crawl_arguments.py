@@ -46,6 +46,16 @@ def test_every_flag_sets_the_field_it_names() -> None:
     assert spec.egress.allow == ("10.0.0.0/8",)
 
 
+def test_a_local_crawl_waits_ten_minutes_for_a_site_that_stops_answering(tmp_path: Path) -> None:
+    assert spec_of(URL).retry.outage_s == 600
+    assert spec_of(URL, "--outage", "1h30m").retry.outage_s == 5400
+    file = tmp_path / "crawl.yaml"
+    file.write_text(f"seeds: {URL}\nretry: {{outage_s: 50, attempts: 5}}\n")
+    assert (spec_of("--spec", str(file)).retry.outage_s, spec_of("--spec", str(file)).retry.attempts) == (50, 5)
+    file.write_text(f"seeds: {URL}\nretry: {{attempts: 5}}\n")
+    assert (spec_of("--spec", str(file)).retry.outage_s, spec_of("--spec", str(file)).retry.attempts) == (600, 5)
+
+
 def test_every_flag_names_a_field_that_exists() -> None:
     document = stored(parse_spec({"seeds": [URL]}))
     for flag in FLAGS:

@@ -3,7 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.crawl import Retry
-from shared.domain.failure import Category, decide, parse_retry_after, policy_for, retry_wait_s
+from shared.domain.failure import (
+    THROTTLED_TIMES,
+    Category,
+    HostEffect,
+    decide,
+    parse_retry_after,
+    policy_for,
+    retry_wait_s,
+)
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import UrlState
 
@@ -35,7 +43,7 @@ def test_every_failure_kind_has_a_row() -> None:
         (408, Category.CLIENT_ERROR, UrlState.WAITING, UrlState.FAILED),
         (410, Category.GONE, UrlState.FAILED, UrlState.FAILED),
         (425, Category.CLIENT_ERROR, UrlState.WAITING, UrlState.FAILED),
-        (429, Category.THROTTLED, UrlState.WAITING, UrlState.FAILED),
+        (429, Category.THROTTLED, UrlState.WAITING, UrlState.WAITING),
         (500, Category.SERVER_ERROR, UrlState.WAITING, UrlState.FAILED),
         (501, Category.SERVER_ERROR, UrlState.FAILED, UrlState.FAILED),
         (503, Category.THROTTLED, UrlState.WAITING, UrlState.FAILED),
@@ -50,28 +58,28 @@ def test_what_a_status_ends_in(status: int, category: Category, first: UrlState,
     assert {decision.category for decision in decisions} == {category}
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_throttling_blocks_the_host_and_uses_the_urls_attempts(status: int) -> None:
+@pytest.mark.parametrize(("status", "effect"), [(429, HostEffect.THROTTLED), (503, HostEffect.BUSY)])
+def test_a_refusal_uses_an_attempt_unless_the_host_is_to_blame(status: int, effect: HostEffect) -> None:
     decision = decide(status, attempt=1, retry=Retry(), rng01=0.5, retry_after_s=7200)
-    assert (decision.host_base_s, decision.retry_after_s, decision.attempt_used) == (60.0, 7200, True)
-    assert decision.wait_s == 7200
-    assert not decision.unreachable
-    assert decide(status, attempt=3, retry=Retry(), rng01=0.5).host_base_s == 60.0
+    assert (decision.host, decision.wait_s, decision.attempt_used) == (effect, 7200, True)
+    decision = decide(status, attempt=99, retry=Retry(), rng01=0.5, host_refuses=True)
+    assert (decision.state, decision.attempt_used) == (UrlState.WAITING, False)
 
 
 @pytest.mark.parametrize("kind", [FailureKind.DNS, FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT, FailureKind.TLS])
 def test_an_unreachable_host_uses_up_no_attempt_of_a_url(kind: FailureKind) -> None:
     decision = decide(kind, attempt=99, retry=Retry(), rng01=0.5)
-    assert (decision.state, decision.attempt_used, decision.unreachable) == (UrlState.WAITING, False, True)
-    assert decision.host_base_s == 5.0
+    assert (decision.state, decision.attempt_used) == (UrlState.WAITING, False)
+    assert decision.host is HostEffect.UNREACHABLE
 
 
 @given(ENDS, RETRIES, UNIT, st.none() | st.floats(0, 1e6))
 def test_every_url_that_uses_attempts_ends(
     end: FailureKind | int, retry: Retry, rng01: float, retry_after_s: float | None
 ) -> None:
-    decision = decide(end, attempt=retry.attempts, retry=retry, rng01=rng01, retry_after_s=retry_after_s)
-    assert decision.state is not UrlState.WAITING or (decision.unreachable and decision.host_base_s is not None)
+    attempt = retry.attempts * THROTTLED_TIMES
+    decision = decide(end, attempt=attempt, retry=retry, rng01=rng01, retry_after_s=retry_after_s)
+    assert decision.state is not UrlState.WAITING or decision.host is HostEffect.UNREACHABLE
 
 
 @given(RETRIES, st.integers(1, 100), UNIT)

@@ -1,13 +1,13 @@
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.crawl import DAY_S, Politeness, Retry
+from shared.domain.failure import HostEffect
 from shared.domain.politeness import (
     QUIET_MS,
     RETRY_AFTER_CAP_S,
+    WINDOW,
     HostHealth,
     backoff_s,
     host_delay,
@@ -69,59 +69,83 @@ def test_backoff_of_throttling_doubles_from_a_minute() -> None:
     assert [backoff_s(60, n, 0.5) for n in (1, 2, 3, 11, 12, 99)] == [60, 120, 240, 61_440, DAY_S, DAY_S]
 
 
-def test_throttling_doubles_although_the_host_answers_in_between() -> None:
-    health = HostHealth().failed(0, base_s=60, rng01=0.5)
-    assert health.blocked_until_ms == 60_000
-    assert health.blocked(59_999)
-    assert not health.blocked(60_000)
-    health = health.answered(60_000).failed(61_000, base_s=60, rng01=0.5)
-    assert health.blocked_until_ms == 61_000 + 120_000
-
-
 def test_failures_are_forgotten_after_quiet_since_the_block_ended() -> None:
-    health = HostHealth().failed(0, base_s=60, rng01=0.5, retry_after_s=DAY_S)
+    health = HostHealth().failed(0, retry=Retry(), base_s=60, rng01=0.5, retry_after_s=DAY_S)
     end = int(DAY_S * 1000)
     assert health.blocked_until_ms == end
     assert health.settled(end + QUIET_MS - 1).failures == 1
     assert health.settled(end + QUIET_MS).failures == 0
 
 
-def _fails_again(health: HostHealth, **how: Any) -> HostHealth:
+def _fails_again(health: HostHealth, base_s: float = 5) -> HostHealth:
     """The next failure, after the block of the last."""
-    return health.failed(health.blocked_until_ms, rng01=0.5, **how)
+    return health.failed(health.blocked_until_ms, retry=Retry(), rng01=0.5, base_s=base_s)
 
 
 @pytest.mark.parametrize("most", [3, 5])
 def test_so_many_failures_in_a_row_to_connect_give_the_host_up_and_an_answer_ends_the_row(most: int) -> None:
+    retry = Retry(host_attempts=most)
     health = HostHealth()
     for _ in range(most - 1):
-        health = _fails_again(health, base_s=5, unreachable=True)
-    assert not health.dead(most)
-    assert _fails_again(health, base_s=5, unreachable=True).dead(most)
-    assert not _fails_again(health.answered(health.blocked_until_ms), base_s=5, unreachable=True).dead(most)
-    assert not _fails_again(_fails_again(health, base_s=60), base_s=5, unreachable=True).dead(most)
+        health = _fails_again(health)
+    assert not health.dead(0, retry, gave_pages=False)
+    assert _fails_again(health).dead(0, retry, gave_pages=False)
+    assert not _fails_again(health.answered(health.blocked_until_ms)).dead(0, retry, gave_pages=False)
+    assert not _fails_again(health.connected()).dead(0, retry, gave_pages=False)
 
 
 def test_one_outage_counts_once_however_many_slots_of_the_host_it_ends() -> None:
-    first = HostHealth().failed(0, base_s=5, rng01=0.5, unreachable=True)
+    first = _fails_again(HostHealth())
     health = first
     for _ in range(Retry().host_attempts):
-        health = health.failed(1, base_s=5, rng01=0.5, unreachable=True)
+        health = health.failed(1, retry=Retry(), base_s=5, rng01=0.5)
     assert health == first
-    assert health.failed(1, base_s=60, rng01=0.5, retry_after_s=100).blocked_until_ms == 100_001
+    assert health.failed(1, retry=Retry(), base_s=60, rng01=0.5, retry_after_s=100).blocked_until_ms == 100_001
+
+
+@pytest.mark.parametrize("outage_s", [600.0, DAY_S])
+def test_a_host_that_gave_pages_is_probed_for_as_long_as_an_outage_may_last(outage_s: float) -> None:
+    retry = Retry(outage_s=outage_s)
+    health, now, pauses = HostHealth(), 0, []
+    while not health.dead(now, retry, gave_pages=True):
+        health = health.failed(now, retry=retry, base_s=5, rng01=0.5)
+        pauses.append((health.blocked_until_ms - now) / 1000)
+        now = health.blocked_until_ms
+    assert outage_s * 1000 < now <= outage_s * 1000 * 1.2
+    assert pauses == sorted(pauses), "they grow"
+    assert pauses[:3] == [5, 10, 20]
+    assert max(pauses) <= outage_s / 10
+    assert health.answered(now).silent_since_ms == 0
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 10**10), st.booleans(), st.none() | st.floats(0, 1e9), UNIT), max_size=30),
+    st.lists(
+        st.tuples(st.integers(0, 10**10), st.sampled_from([None, *HostEffect]), st.none() | st.floats(0, 1e9), UNIT),
+        max_size=40,
+    )
 )
 def test_a_block_never_ends_earlier_than_promised_nor_later_than_its_caps(
-    events: list[tuple[int, bool, float | None, float]],
+    events: list[tuple[int, HostEffect | None, float | None, float]],
 ) -> None:
-    health, now = HostHealth(), 0
-    for step, unreachable, retry_after, rng01 in events:
+    health, now, retry = HostHealth(), 0, Retry()
+    for step, effect, retry_after, rng01 in events:
         now += step
         before = health
-        health = health.failed(now, base_s=60, rng01=rng01, retry_after_s=retry_after, unreachable=unreachable)
+        if effect is None:
+            health = health.answered(now)
+            assert health.failures <= before.failures
+            assert health.slowed_ms <= before.slowed_ms
+            continue
+        if effect is HostEffect.UNREACHABLE:
+            health = health.failed(now, retry=retry, base_s=60, rng01=rng01, retry_after_s=retry_after)
+        else:
+            health = health.refused(
+                now, effect, retry=retry, delay_s=1, max_delay_s=60, rng01=rng01, retry_after_s=retry_after
+            )
+        assert health.slowed_ms <= 60_000
+        assert health.recent.bit_length() <= WINDOW + 1
         assert health.blocked_until_ms >= before.blocked_until_ms
-        assert health.blocked_until_ms >= now + int(min(retry_after or 0, RETRY_AFTER_CAP_S) * 1000)
+        asked_ms = int(min(retry_after or 0, RETRY_AFTER_CAP_S) * 1000)
+        if effect is not HostEffect.BUSY:
+            assert health.blocked_until_ms >= now + asked_ms
         assert health.blocked_until_ms <= max(before.blocked_until_ms, now + int(RETRY_AFTER_CAP_S * 1000))

@@ -280,7 +280,7 @@ def test_a_dead_host_ends_all_its_urls_and_those_still_out_when_they_come_back()
     desk.audit()
     assert desk.states[fingerprint(2, 0)] is UrlState.FAILED
     assert desk.states[fingerprint(2, 1)] is UrlState.DONE
-    assert not desk.host.facts.health.dead(1), "it answered"
+    assert not desk.host.facts.health.dead(NOW_MS, Retry(host_attempts=1), gave_pages=False), "it answered"
 
 
 def test_a_shard_that_kills_its_workers_comes_again_in_smaller_ones() -> None:

@@ -53,7 +53,7 @@ QUEUE: Final = updating(
 )
 _HOST_FACTS = (
     "crawl_delay_ms", "latency_ms", "failures", "unreachable", "last_failure_ms", "last_failure", "blocked_until_ms",
-    "visited_at_ms",
+    "recent", "slowed_ms", "asked_ms", "silent_since_ms", "visited_at_ms",
 )  # fmt: skip
 HOST: Final = updating(
     schema.hosts,

@@ -72,9 +72,9 @@ _RETRY = {(kind, dialect): _retry_statements(which, dialect) for kind, which in 
 _LAST = last_of(_OF_HOST)
 _RETRY_QUEUE = text("UPDATE queues SET queued = queued + :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
 # A dead host gets its chances anew. Its block stays: it is what the host, or an operator, asked for.
-_FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0 WHERE host_id IN :ids").bindparams(
-    bindparam("ids", expanding=True)
-)
+_FRESH_HOST = text(
+    "UPDATE hosts SET failures = 0, unreachable = 0, silent_since_ms = 0 WHERE host_id IN :ids"
+).bindparams(bindparam("ids", expanding=True))
 _DELETE_URLS = {
     dialect: text(f"DELETE FROM urls WHERE {_OF_HOST} AND {among.format(_SOME.format('urls'))} RETURNING fingerprint")
     for dialect, among in AMONG.items()

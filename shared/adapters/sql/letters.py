@@ -48,7 +48,7 @@ _QUEUE_AGAIN = text(
     f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS} WHERE {_PLACE}"
 )
 _QUEUE = text("UPDATE queues SET queued = queued + 1 WHERE crawl_id = :crawl_id AND host_id = :host_id")
-_FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0 WHERE host_id = :host_id")
+_FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since_ms = 0 WHERE host_id = :host_id")
 
 
 def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:

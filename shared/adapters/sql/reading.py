@@ -57,7 +57,8 @@ _URLS = text(
 HOST_COLUMNS = (
     "SELECT h.host_id, h.host, coalesce(q.queued, 0) AS queued, coalesce(q.waiting, 0) AS waiting,"
     " coalesce(q.leased, 0) AS leased, coalesce(q.pages, 0) AS pages, h.crawl_delay_ms, h.operator_delay_ms,"
-    " h.latency_ms, h.failures, h.last_failure, h.last_failure_ms, h.blocked_until_ms, h.visited_at_ms, h.ip"
+    " h.latency_ms, h.failures, h.last_failure, h.last_failure_ms, h.blocked_until_ms, h.slowed_ms, h.visited_at_ms,"
+    " h.ip"
     " FROM hosts h"
 )
 HOST = text(

@@ -166,6 +166,10 @@ hosts = Table(
     Column("last_failure", Text),
     Column("blocked_until_ms", BigInteger, nullable=False, server_default="0"),
     Column("visited_at_ms", BigInteger, nullable=False, server_default="0"),
+    Column("recent", Integer, nullable=False, server_default="1"),
+    Column("slowed_ms", Integer, nullable=False, server_default="0"),
+    Column("asked_ms", BigInteger, nullable=False, server_default="0"),
+    Column("silent_since_ms", BigInteger, nullable=False, server_default="0"),
     Column("ip", String(64)),
     UniqueConstraint("host", name="hosts_host"),
 )
