@@ -88,16 +88,21 @@ class Publishing:
         self._suffixes_stand = True
 
     async def _end(self, crawl_id: CrawlId, record: CrawlRecord | None, *, deleted: bool) -> None:
-        """Of a crawl that is deleted say so, for a while; the record of one that is not worked on goes in the end."""
+        """Publish that a crawl is deleted, or over, for a while; its record goes in the end.
+
+        A crawl that is over but not deleted, such as a cancelled one, is published as paused: its visits start no
+        further request and hand back the rest.
+        """
         since = self._gone_since.setdefault(crawl_id, self._clock.elapsed())
-        if deleted and record is not None and not record.gone:
-            await self._say_gone(crawl_id, record)
+        if record is not None and not record.gone and (deleted or not record.paused):
+            await self._say_over(crawl_id, record, gone=deleted)
         elif self._clock.elapsed() - since >= _GONE_FOR_S:
             await self._leadership.write({}, [self._keys.crawl(crawl_id)])
             self._gone_since.pop(crawl_id, None)
 
-    async def _say_gone(self, crawl_id: CrawlId, record: CrawlRecord) -> None:
-        self._failpoint("before_gone")
+    async def _say_over(self, crawl_id: CrawlId, record: CrawlRecord, *, gone: bool) -> None:
+        if gone:
+            self._failpoint("before_gone")
         document = bytes(record.spec)
         try:
             spec = decode_spec(document)
@@ -105,6 +110,14 @@ class Publishing:
             log.error("spec.unreadable", crawl=crawl_id, error=str(error))
             return
         await self._publisher.publish(
-            PublishedSpec(crawl_id, Revision(record.revision), spec, record.partitions, gone=True, document=document)
+            PublishedSpec(
+                crawl_id,
+                Revision(record.revision),
+                spec,
+                record.partitions,
+                gone=gone,
+                paused=record.paused or not gone,
+                document=document,
+            )
         )
-        log.info("spec.gone", crawl=crawl_id)
+        log.info("spec.gone" if gone else "spec.over", crawl=crawl_id)

@@ -1,6 +1,7 @@
 """What operators ask of crawls that run or are over, over real sockets and real processes."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from shared.domain.ids import CrawlId
 from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
+from tests.support.lived import living
 from tests.support.postgres import PostgresServer
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
@@ -97,3 +99,33 @@ def test_seeds_are_added_to_a_finished_crawl_taken_back_from_a_paused_one_and_a_
         cluster.wait_until(lambda: cluster.query(collected) == [(1,)], "its rows are collected")
         for table in ("urls", "queues", "crawl_counters", "dead_letters", "leases"):
             assert cluster.query(f"SELECT count(*) FROM {table} WHERE crawl_id = {crawl_id}") == [(0,)], table
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause", "delete"])
+def test_no_request_starts_later_than_a_second_after_the_verb(
+    cluster: Cluster, web: Callable[..., Web], verb: str
+) -> None:
+    """Shards of ten seconds are out by then. What is out comes back, and is neither lost nor done."""
+    served = web(SyntheticSite(pages=2_000, hosts=8))
+    cluster.worker("w1")
+    with asking(cluster, "m1") as api, living() as lived:
+        spec: dict[str, object] = {
+            "seeds": [f"{origin}/" for origin in served.origins],
+            "scope": {"mode": "any"},
+            "politeness": {"delay_s": 0.2, "obey_robots": False},
+            "egress": {"allow": ["127.0.0.0/8"]},
+        }
+        created = api.post("/v1/crawls", json={"name": "docs", "spec": spec})
+        assert created.status_code == 201, created.text
+        served.wait_served(300)
+        response = api.delete(DOCS) if verb == "delete" else api.post(f"{DOCS}/{verb}")
+        assert response.status_code in (200, 204), response.text
+        answered = lived()
+        while lived() < answered + 1.0:
+            time.sleep(0.01)
+        late_ns = time.monotonic_ns()
+        crawl_id = CrawlId(created.json()["id"])
+        cluster.wait_until(lambda: cluster.leased(crawl_id) == 0, "what was out has come back")
+        assert [each.path for each in served.log() if each.begun_ns > late_ns] == []
+        if verb != "delete":
+            assert stats(api)["queued"] > 0

@@ -16,6 +16,7 @@ from shared.adapters.sql.access_schema import config_revisions
 from shared.adapters.sql.desired import SqlDesired
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.crawl import encode_spec
+from shared.domain.crawl_state import CANCELLED
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId
 from shared.domain.spec_parse import parse_spec
@@ -67,6 +68,32 @@ def test_a_leader_publishes_a_spec_as_it_is_stored_also_when_it_pauses_and_delet
             await publishing.once()
             gone = await record(coordinator, row.crawl_id)
             assert (gone.gone, bytes(gone.spec)) == (True, stored.encode())
+        await store.close()
+
+    asyncio.run(story())
+
+
+def test_crawl_that_is_over_is_published_as_paused_until_it_runs_again(tmp_path: Path) -> None:
+    """Visits under way learn by it that they start no further request."""
+
+    async def story() -> None:
+        store = await SqliteStore.open(tmp_path / "crawl.db")
+        await store.open_cluster(8, "com\n", 0)
+        row, _ = await store.put_crawl("docs", encode_spec(SPEC).decode(), 0)
+        coordinator = LocalCoordinator(CLOCK)
+        async with coordinator.session(30.0) as session:
+            leadership = await session.campaign(KEYS.leader, b"m1")
+            publisher = EtcdSpecPublisher(coordinator, leadership, KEYS)
+            publishing = Publishing(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
+            for state, reason, paused in (
+                (CrawlState.RUNNING, None, False),
+                (CrawlState.FINISHED, CANCELLED, True),
+                (CrawlState.SEEDING, None, False),
+            ):
+                await store.set_state(row.crawl_id, state, reason, 0)
+                await publishing.once()
+                published = await record(coordinator, row.crawl_id)
+                assert (published.paused, published.gone) == (paused, False), state
         await store.close()
 
     asyncio.run(story())
