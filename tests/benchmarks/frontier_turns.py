@@ -1,10 +1,11 @@
 """`orb bench frontier_turns A B`: the same work on two frontiers in turn, in one process: what size or schema costs.
 
-    orb bench frontier_turns small/frontier.db large/frontier.db [--turns 4] [--server PID]
+    orb bench frontier_turns small/frontier.db large/frontier.db [--turns 4] [--crawls N M] [--server PID]
 
 A and B are databases that `orb bench frontier_scale --dir DIR` left (files, or URLs of PostgreSQL, whose postmaster is
 `--server`), with a turn's URLs still queued in each. A partition of one, then the same of the other, in drawn order:
-what else the machine does falls on both. The ratio is the median over the pairs, by CPU time, with its quartiles.
+what else the machine does falls on both. With `--crawls 10 10000` on two copies of one frontier, the ratio is the cost
+of so many running crawls. The ratio is the median over the pairs, by CPU time, with its quartiles.
 """
 
 import argparse
@@ -22,9 +23,12 @@ from tests.support.standby import STEPS, Standby
 _CRAWL = CrawlId(1)
 
 
-async def _compare(databases: Sequence[str], turns: int, server: int | None) -> None:
+async def _compare(databases: Sequence[str], turns: int, server: int | None, running: Sequence[int]) -> None:
     stores = [await opened(database) for database in databases]
-    meter, standbys = Meter(server), [Standby(store, _CRAWL, shards=64) for store in stores]
+    meter, standbys = (
+        Meter(server),
+        [Standby(store, _CRAWL, shards=64, running=crawls) for store, crawls in zip(stores, running, strict=True)],
+    )
     for store, standby in zip(stores, standbys, strict=True):
         await standby.claim(Term(await store.newest_term() + 1))
     totals = [{name: Step() for name in STEPS} for _ in databases]
@@ -60,8 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("databases", nargs=2, metavar="DATABASE")
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--server", type=int, help="PostgreSQL's postmaster, whose CPU time counts")
+    parser.add_argument("--crawls", type=int, nargs=2, default=[1, 1], help="running crawls beside each frontier's")
     options = parser.parse_args(arguments)
-    asyncio.run(_compare(options.databases, options.turns, options.server))
+    asyncio.run(_compare(options.databases, options.turns, options.server, options.crawls))
 
 
 if __name__ == "__main__":

@@ -107,9 +107,12 @@ class Turned:
         return self._unix_ms
 
 
-def crawls_of(crawl_id: CrawlId) -> Crawls:
-    """The one crawl, as an owner sees it."""
+def crawls_of(crawl_id: CrawlId, running: int = 1) -> Crawls:
+    """The crawl, as an owner sees it, and others with nothing in the frontier, `running` together."""
     crawls = Crawls()
+    for other in range(1, running):
+        idle = CrawlId(crawl_id + other)
+        crawls.put(ActiveCrawl(idle, f"idle{other}", Revision(1), SPEC, CrawlState.RUNNING, Allowance(None, None, {})))
     crawls.put(ActiveCrawl(crawl_id, "scale", Revision(1), SPEC, CrawlState.RUNNING, Allowance(None, None, {})))
     return crawls
 
@@ -167,8 +170,9 @@ async def _owned(store: Store, crawl_id: CrawlId, term: Term, partitions: int) -
 class Standby:
     """Owners of all partitions that work in turns, on a clock that the turns move on."""
 
-    def __init__(self, store: Store, crawl_id: CrawlId, *, shards: int) -> None:
+    def __init__(self, store: Store, crawl_id: CrawlId, *, shards: int, running: int = 1) -> None:
         self.clock = Turned()
+        self._running = running
         self._store, self._crawl_id, self._shards = store, crawl_id, shards
         self._owned: list[_Owned] = []
 
@@ -179,7 +183,7 @@ class Standby:
             sink = Sink()
             own = Ownership(
                 claimed, store=self._store, broker=cast(Broker, sink), clock=self.clock,
-                crawls=crawls_of(self._crawl_id), room=PoolRoom(),
+                crawls=crawls_of(self._crawl_id, self._running), room=PoolRoom(),
                 settings=FrontierSettings(partitions=PARTITIONS, shards_at_once=self._shards), tally=FrontierTally(),
             )  # fmt: skip
             own.front.mark_incomplete(self._crawl_id)
