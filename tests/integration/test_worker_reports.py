@@ -177,6 +177,7 @@ async def making_room(owner: ScriptedOwner) -> None:
     """Remove what has been read, for ever."""
     while True:
         await owner.purge_read("discovery")
+        await owner.purge_read("outcome")  # outcomes may come in several messages, too
         await asyncio.sleep(0.02)
 
 
