@@ -17,7 +17,8 @@ REDIRECTS: Final = frozenset((300, 301, 302, 303, 307, 308))
 """Statuses whose Location is a link; a 300 without one is a page."""
 
 READ_ON_LOOP: Final = 128 << 10
-"""A larger body is read in a thread: 30 MiB of markup could hold the event loop for 8 s."""
+"""A larger body is read in a thread: 30 MiB of markup could hold the event loop for 8 s. A body counts as many times
+larger as the scope's patterns make it costly (`CompiledScope.weight`)."""
 
 _SNIFFED: Final = {
     Media.HTML: "text/html",

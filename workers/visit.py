@@ -379,7 +379,7 @@ class Visit:
     async def _archived(
         self, crawl: ActiveCrawl, page: Location, entry: ShardUrl, answer: Answer, at_ms: int
     ) -> SettledUrl:
-        if len(answer.decoded) > READ_ON_LOOP:
+        if len(answer.decoded) * crawl.scope.weight > READ_ON_LOOP:
             reading = await asyncio.to_thread(read, crawl, page, entry.depth, entry.hops, answer)
         else:
             reading = read(crawl, page, entry.depth, entry.hops, answer)

@@ -14,13 +14,16 @@ from functools import lru_cache
 from typing import Final, assert_never
 
 from shared.domain.crawl import CrawlSpec, ScopeMode
-from shared.domain.patterns import PatternRefused, Patterns
+from shared.domain.patterns import PatternRefused, Patterns, program_size
 from shared.domain.spec_rules import refused_pattern
 from shared.domain.traps import trap
 from shared.domain.url import host_of, registrable_domain, scheme_of
 
 MAX_HOPS: Final = 10
 """Redirects followed one after another before the chain is given up."""
+
+SIZE_OF_A_WEIGHT: Final = 200
+"""Instructions of patterns that may cost as much again as parsing the text does."""
 
 _CACHE: Final = 8192
 """Entries of each scope's two caches (about 200 bytes each)."""
@@ -69,6 +72,9 @@ class CompiledScope:
     def __init__(self, spec: CrawlSpec) -> None:
         self._scope = scope = spec.scope
         self.max_url_length: Final = scope.max_url_length
+        size = sum(program_size(pattern) for pattern in (*scope.include, *scope.exclude))
+        self.weight: Final = 1 + size // SIZE_OF_A_WEIGHT
+        """How many times more than without patterns it may cost to judge the links of a page."""
         self.problem: Final = refused_pattern(scope, spec.extract)
         self._place_rule: Final = {
             ScopeMode.HOST: ExclusionReason.HOST,

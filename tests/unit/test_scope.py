@@ -191,3 +191,10 @@ def test_segment_counts_hold_exactly(segments: list[str]) -> None:
     cycles = len(segments) >= 10 and sum(segments.count(s) >= 3 for s in set(segments)) >= 2
     assert (trap(url, Traps(cycles=False)) is not None) == (most > 3)
     assert (trap(url, Traps(max_segment_repeats=None)) is not None) == cycles
+
+
+def test_large_patterns_make_judging_count_as_more_work() -> None:
+    plain = CompiledScope(CrawlSpec(seeds=(Seed(url="http://a.test/"),)))
+    large = Scope(exclude=("(?:[a-z]{40}x){20}",))
+    assert plain.weight == 1
+    assert CompiledScope(CrawlSpec(seeds=(Seed(url="http://a.test/"),), scope=large)).weight > 4
