@@ -7,6 +7,7 @@ more than what they do.
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -27,7 +28,7 @@ from api.security.limits import BODY_BYTES
 from api.shown import ShownCrawls
 from shared.domain.access import ApiKey, Role
 from shared.domain.config import MasterTuning
-from shared.domain.declared import Actor, Repeatable
+from shared.domain.declared import ANY_TAG, Actor, Repeatable
 from shared.domain.meant import did_you_mean
 from shared.ports.archive import PageArchive
 from shared.ports.backlog import Backlog
@@ -138,7 +139,8 @@ def _parameters(dependant: Dependant) -> Iterator[str]:
 # --- preconditions ----------------------------------------------------------------------------------------------------
 
 
-STRONG_TAG: Final = r'^(\*|"[^"]*")$'
+_TAG: Final = r'(?:W/)?"[^"]*"'
+TAGS: Final = rf"^(\*|{_TAG}(\s*,\s*{_TAG})*)$"
 
 
 def etag(tag: str) -> dict[str, str]:
@@ -150,22 +152,28 @@ async def _expected(
     if_match: Annotated[
         str | None,
         Header(
-            json_schema_extra={"pattern": STRONG_TAG},
-            description='The ETag you saw: `"7-3"`. The change is refused with 412 where it is no longer that. Of a '
-            "crawl, what stands behind a dot changes while it runs, and does not matter here.",
+            json_schema_extra={"pattern": TAGS},
+            description='The ETag you saw, or several: `"7-3"`; `*` stands for any. The change is refused with 412 if '
+            "the resource has none of these, or is not there. Of a crawl, what stands behind a dot changes while it "
+            "runs, and does not matter here.",
         ),
     ] = None,
-) -> str | None:
-    if if_match is None or if_match.strip() == "*":
+) -> frozenset[str] | None:
+    """The tags of the versions that may be changed, None for whatever is there (RFC 9110 §13.1.1). A weak tag is the
+    tag of no version: If-Match compares strongly."""
+    if if_match is None:
         return None
-    tag = if_match.strip()
-    if len(tag) < 2 or tag[0] != '"' or tag[-1] != '"' or '"' in tag[1:-1]:
-        error = FieldError("If-Match", "expected one strong ETag in quotes, or *")
+    said = if_match.strip()
+    if said == "*":
+        return ANY_TAG
+    if re.fullmatch(TAGS, said) is None:
+        error = FieldError("If-Match", "expected ETags in quotes, separated by commas, or *")
         raise Problem(Kind.INVALID, "a header is not valid", errors=[error])
-    return tag[1:-1].partition(".")[0]
+    tags = re.findall(_TAG, said)
+    return frozenset(tag[1:-1].partition(".")[0] for tag in tags if not tag.startswith("W/"))
 
 
-Expected = Annotated[str | None, Depends(_expected)]
+Expected = Annotated[frozenset[str] | None, Depends(_expected)]
 
 
 @documents

@@ -10,6 +10,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from api.answers import HEADERS, declare_headers, open_answers
 from api.deps import problem_content
 from api.errors import MEDIA_TYPE, Kind
 from api.examples import SCHEMAS, problem_examples
@@ -86,7 +87,9 @@ def document(app: FastAPI) -> dict[str, Any]:
         for method, operation in item.items():
             _complete(operation, guarded=path.startswith("/v1/"), reads=method == "get")
     components["responses"] = _shared(made["paths"])
+    components["headers"] = HEADERS
     resolved: dict[str, Any] = _resolved(made)
+    open_answers(resolved)
     app.openapi_schema = resolved
     return resolved
 
@@ -102,6 +105,8 @@ def _complete(operation: dict[str, Any], *, guarded: bool, reads: bool) -> None:
             said = {"description": kinds[0].value[2], "content": problem_content(*kinds)}
             responses.setdefault(str(status), said)
     operation["responses"] = dict(sorted(responses.items()))
+    for status, response in responses.items():
+        declare_headers(operation, status, response)
 
 
 def _shared(paths: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from shared.domain.crawl_state import IllegalTransition
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.meant import SUGGESTED
 from shared.domain.spec_parse import SpecError
-from shared.ports.catalog import Exists, Full, Missing, ReusedKey, Stale
+from shared.ports.catalog import Exists, Full, LastAdmin, Missing, ReusedKey, Stale
 
 log = structlog.get_logger("orb.api")
 
@@ -39,6 +39,7 @@ class Kind(Enum):
     NOT_FOUND = ("not-found", 404, "Not found")
     METHOD = ("method-not-allowed", 405, "This resource does not have that method")
     EXISTS = ("exists", 409, "It exists already")
+    LAST_ADMIN = ("last-admin-key", 409, "It is the last admin key")
     FULL = ("full", 409, "There are as many as there may be")
     NO_ARCHIVE = ("no-archive", 409, "This master cannot read it in the archive")
     ILLEGAL_TRANSITION = ("illegal-transition", 409, "The crawl's state does not allow this")
@@ -112,6 +113,8 @@ def problem_of(error: Exception, body: Any = None) -> Problem:
         case Full():
             hint = "delete crawls that are no longer needed, or raise master.most_crawls (/v1/config)"
             return Problem(Kind.FULL, str(error), hint=hint)
+        case LastAdmin():
+            return Problem(Kind.LAST_ADMIN, str(error), hint="create another admin key first")
         case Stale():
             hint = "get it again, apply your change to what you find, and send that with its ETag"
             return Problem(Kind.LOST_UPDATE, str(error), hint=hint, headers={"ETag": f'"{error.current}"'})
@@ -158,6 +161,8 @@ async def respond(request: Request, error: Exception) -> Response:
     """The one exception handler of the application."""
     field = getattr(request.scope.get("route"), "body_field", None)
     body = None if field is None else field.field_info.annotation
+    if isinstance(error, Missing) and "if-match" in request.headers and request.method not in ("GET", "HEAD"):
+        error = Problem(Kind.LOST_UPDATE, str(error), hint="leave If-Match out to create it")  # RFC 9110 §13.1.1
     return answer(problem_of(error, body), request.url.path, getattr(request.state, "request_id", ""))
 
 

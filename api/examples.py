@@ -148,6 +148,10 @@ _SAID: Final[dict[Kind, dict[str, Any]]] = {
     Kind.FORBIDDEN: {"detail": "this needs the role operator, and the key 'dashboard' has viewer"},
     Kind.NOT_FOUND: {"detail": _DOCS},
     Kind.EXISTS: {"detail": "there is a crawl 'docs' already"},
+    Kind.LAST_ADMIN: {
+        "detail": "'first' is the last key with the role admin",
+        "hint": "create another admin key first",
+    },
     Kind.FULL: {
         "detail": "there are 10000 crawls already, as many as there may be",
         "hint": "delete crawls that are no longer needed, or raise master.most_crawls (/v1/config)",

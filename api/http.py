@@ -1,6 +1,7 @@
 """The application: routes, the one exception handler, and the layers around them, in the order they are passed."""
 
 import re
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -19,6 +20,7 @@ from api.deps import Services
 from api.document import document
 from api.errors import Kind, Problem, respond
 from api.forwarding import ANSWER_S, Forwarding
+from api.head import head
 from api.routes import (
     audit,
     cluster,
@@ -50,7 +52,7 @@ from api.traffic import measure
 from shared.domain.crawl_state import IllegalTransition
 from shared.domain.errors import Permanent, Transient
 from shared.domain.spec_parse import SpecError
-from shared.ports.catalog import Exists, Full, Missing, ReusedKey, Stale
+from shared.ports.catalog import Exists, Full, LastAdmin, Missing, ReusedKey, Stale
 
 ROUTERS: Final = (
     crawls.router,  # looked through in this order: what is asked for most comes first
@@ -84,6 +86,7 @@ _OURS: Final = (
     Missing,
     Exists,
     Full,
+    LastAdmin,
     Stale,
     ReusedKey,
     Transient,
@@ -102,6 +105,7 @@ _METHODS: Final[tuple[tuple[re.Pattern[str], frozenset[str]], ...]] = tuple(
 async def _no_such_method(request: Request, error: Exception) -> Response:
     """The router names the methods of the first route of that path only; each of ours has one."""
     allowed = frozenset().union(*(methods for path, methods in _METHODS if path.match(request.url.path)))
+    allowed |= {"HEAD"} if "GET" in allowed else frozenset()
     detail = f"{request.url.path} is for {', '.join(sorted(allowed))}"
     return await respond(request, Problem(Kind.METHOD, detail, headers={"Allow": ", ".join(sorted(allowed))}))
 
@@ -114,7 +118,10 @@ class _Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As Starlette has it: the framework would look for somebody's tracer at every request."""
-        await Starlette.__call__(self, scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            await head(partial(Starlette.__call__, self), scope, receive, send)
+        else:
+            await Starlette.__call__(self, scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
         """Our layers around the handlers of exceptions around the routes. Of the framework's own, the one that answers

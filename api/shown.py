@@ -7,7 +7,7 @@ from zlib import crc32
 
 from starlette.responses import Response
 
-from api.schemas.crawls import Needs, Seen, Surroundings, crawl_seen, needs_of
+from api.schemas.crawls import Crawl, Needs, Seen, Surroundings, crawl_seen, needs_of
 from shared.domain.declared import DeclaredCrawl, Stamp
 from shared.ports.catalog import Catalog
 
@@ -57,6 +57,12 @@ class ShownCrawls:
             if len(self._answers) > KEPT:
                 self._answers.popitem(last=False)
         return response
+
+
+def described(crawl: DeclaredCrawl, around: Surroundings) -> tuple[Crawl, str]:
+    """Return the crawl as it is shown now, and the tag that a read of the same would have."""
+    seen = needs_of(crawl.spec).seen(crawl.state, around)
+    return crawl_seen(crawl, seen), shown_tag(crawl, seen)
 
 
 def shown_tag(crawl: DeclaredCrawl, seen: Seen) -> str:

@@ -1,7 +1,7 @@
 """/v1/crawls: declaring crawls."""
 
 import asyncio
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from fastapi import Header, Path, Query, Response
@@ -18,17 +18,21 @@ from api.schemas.crawls import (
     CrawlInput,
     CrawlPatch,
     CrawlReplacement,
+    CrawlSummary,
     GivenSpec,
     Plan,
     Revision,
     RevisionDiff,
+    RevisionSummary,
     changes_body,
-    crawl_body,
     given_spec,
     needs_of,
     revision_body,
+    revision_summary,
+    summary_body,
 )
 from api.schemas.model import ANYTHING, Listing
+from api.shown import described
 from shared.domain.access import Role
 from shared.domain.crawl import encode_spec
 from shared.domain.crawl_state import Standing, Verb, after_new_spec
@@ -41,6 +45,9 @@ from shared.ports.catalog import Exists, Missing, Stale
 router = Router(prefix="/v1/crawls", tags=["crawls"])
 
 Name = Annotated[str, Path(pattern=NAME, description="The crawl's name.", examples=["docs"])]
+Fields = Annotated[
+    Literal["spec"] | None, Query(description="What entries have besides their summary: `spec`, the whole spec.")
+]
 _READS: Final = [needs(Role.VIEWER)]
 _WRITES: Final = [needs(Role.OPERATOR)]
 _PATCH_ATTEMPTS: Final = 5
@@ -56,13 +63,15 @@ async def list_crawls(
     label: Annotated[
         list[str], Query(max_length=8, description="Only those with this label, as `team=search`; all of several.")
     ] = [],  # noqa: B006  the framework copies it
-) -> Listing[Crawl]:
-    """In the order of names."""
+    fields: Fields = None,
+) -> Listing[CrawlSummary]:
+    """In the order of names, without specs unless `fields=spec` asks for them. A page with specs ends early, at 8 MiB
+    of them: follow `next`."""
     which = CrawlFilter(state, prefix, dict(_label(each) for each in label))
-    found = await served.catalog.crawls(which, after=page.place(str, ""), most=page.most + 1)
-    shown = found[: page.most]
-    place = shown[-1].name if len(found) > page.most else None
-    return Listing(items=[crawl_body(crawl, served) for crawl in shown], next=page.next(place, response))
+    whole = fields is not None
+    found, more = await served.catalog.crawls(which, after=page.place(str, ""), most=page.most, specs=whole)
+    place = found[-1].name if more else None
+    return Listing(items=[summary_body(crawl, served, spec=whole) for crawl in found], next=page.next(place, response))
 
 
 @router.post(
@@ -81,8 +90,9 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
         most=served.tuning().most_crawls,
     )
     served.plane.wake()
-    response.headers.update(etag(made.tag) | {"Location": f"/v1/crawls/{made.name}"})
-    return crawl_body(made, served)
+    body, tag = described(made, served)
+    response.headers.update(etag(tag) | {"Location": f"/v1/crawls/{made.name}"})
+    return body
 
 
 @router.get(
@@ -123,9 +133,10 @@ async def put_crawl(
             declaration, expected=expected, start=wanted.start, actor=by, now_ms=now_ms, most=most
         )
     served.plane.wake()
+    body, tag = described(made, served)
     response.status_code = 201 if created else 200
-    response.headers.update(etag(made.tag))
-    return crawl_body(made, served)
+    response.headers.update(etag(tag) | ({"Location": f"/v1/crawls/{name}"} if created else {}))
+    return body
 
 
 @router.patch(
@@ -146,7 +157,11 @@ async def patch_crawl(
         declaration = _declared(name, given_spec(merge_patch(_spec(found), patch.spec)), labels)
         try:
             made, _ = await served.catalog.put(
-                declaration, expected=expected or found.tag, start=False, actor=by, now_ms=served.clock.unix_ms()
+                declaration,
+                expected=frozenset({found.tag}) if expected is None else expected,
+                start=False,
+                actor=by,
+                now_ms=served.clock.unix_ms(),
             )
             break
         except Stale:
@@ -154,8 +169,9 @@ async def patch_crawl(
             if expected is not None or attempts == _PATCH_ATTEMPTS:
                 raise
     served.plane.wake()
-    response.headers.update(etag(made.tag))
-    return crawl_body(made, served)
+    body, tag = described(made, served)
+    response.headers.update(etag(tag))
+    return body
 
 
 @router.delete(
@@ -197,14 +213,18 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
     "/{name}/revisions", summary="List a crawl's revisions", dependencies=_READS, responses=problems(404),
     operation_id="list_revisions",
 )  # fmt: skip
-async def list_revisions(name: Name, served: Served, page: Page, response: Response) -> Listing[Revision]:
-    """Newest first."""
+async def list_revisions(
+    name: Name, served: Served, page: Page, response: Response, fields: Fields = None
+) -> Listing[RevisionSummary]:
+    """Newest first, without specs unless `fields=spec` asks for them. A page with specs ends early, at 8 MiB of them:
+    follow `next`."""
     crawl = await served.catalog.crawl(name)
     before = page.place(int, crawl.revision + 1, greatest=2**31 - 1)
-    found = await served.catalog.revisions(crawl.crawl_id, before=before, most=page.most)
+    whole = fields is not None
+    found = await served.catalog.revisions(crawl.crawl_id, before=before, most=page.most, specs=whole)
     last = found[-1].revision if found else 1
     place = last if last > 1 else None
-    return Listing(items=[revision_body(each) for each in found], next=page.next(place, response))
+    return Listing(items=[revision_summary(each, spec=whole) for each in found], next=page.next(place, response))
 
 
 @router.get(

@@ -57,13 +57,13 @@ class Exported(StrEnum):
 class ExportFormat(StrEnum):
     """The formats: a JSON object a line; comma-separated with a header; Apache Parquet."""
 
-    NDJSON = "ndjson"
+    JSONL = "jsonl"
     CSV = "csv"
     PARQUET = "parquet"
 
 
 _TYPES: Final = {
-    ExportFormat.NDJSON: "application/x-ndjson",
+    ExportFormat.JSONL: "application/jsonl",
     ExportFormat.CSV: "text/csv; charset=utf-8; header=present",
     ExportFormat.PARQUET: "application/vnd.apache.parquet",
 }
@@ -71,7 +71,7 @@ _FILE: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The file. Where it cannot be made to its end, the connection breaks off.",
         "content": {
-            "application/x-ndjson": {"schema": {"type": "string"}},
+            "application/jsonl": {"schema": {"type": "string"}},
             "text/csv": {"schema": {"type": "string"}},
             "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
         },
@@ -88,7 +88,7 @@ async def export_crawl(
         Path(description="Stored pages, every URL heard of, links of stored pages (from the archive), or items."),
     ],
     served: Served,
-    form: Annotated[ExportFormat, Query(alias="format", description="Of the file.")] = ExportFormat.NDJSON,
+    form: Annotated[ExportFormat, Query(alias="format", description="Of the file.")] = ExportFormat.JSONL,
 ) -> Response:
     """Every row, whatever the size of the crawl; the same as `orb export` writes. No snapshot of a crawl that runs: a
     row that changes meanwhile is as before or as after. Links of pages whose record is damaged are left out. A master
@@ -97,7 +97,7 @@ async def export_crawl(
     crawl = await served.catalog.crawl(name)
     archive = archive_of(served) if what is Exported.LINKS else None
     aside: _Aside[Any] = asyncio.to_thread if archive is None else archive.aside
-    encoder = await asyncio.to_thread(ENCODERS["jsonl" if form is ExportFormat.NDJSON else form], COLUMNS[what])
+    encoder = await asyncio.to_thread(ENCODERS[form], COLUMNS[what])
     file = _file(served, crawl, _pieces(served, crawl, what, archive), encoder, aside)
     begun = await anext(file)  # what is wrong from the start is still a problem to tell
     headers = {"Content-Disposition": f'attachment; filename="{name}-{what}.{form}"'}

@@ -3,9 +3,10 @@
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Path, Response
+from fastapi import Path, Query, Response
 
 from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
+from api.errors import Kind
 from api.routing import Router
 from api.schemas.keys import IssuedKey, KeyInput, KeyView, key_body
 from api.schemas.model import KEY_ID, Listing, moment_of
@@ -15,6 +16,9 @@ from shared.ports.catalog import Missing
 router = Router(prefix="/v1/api-keys", tags=["api-keys"], dependencies=[needs(Role.ADMIN)])
 
 KeyId = Annotated[str, Path(pattern=KEY_ID, description="Its `id`, not the key itself.")]
+
+
+Revoked = Annotated[bool, Query(description="Show keys that were revoked, too.")]
 
 
 @router.post("", status_code=201, summary="Create a key", responses=problems(409), operation_id="create_key")
@@ -29,9 +33,9 @@ async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idemp
 
 
 @router.get("", summary="List keys", operation_id="list_keys")
-async def list_keys(served: Served, page: Page, response: Response) -> Listing[KeyView]:
-    """Revoked ones, too. The keys themselves are nowhere."""
-    found = await served.catalog.keys(after=page.place(str, ""), most=page.most + 1)
+async def list_keys(served: Served, page: Page, response: Response, revoked: Revoked = False) -> Listing[KeyView]:
+    """Those that are valid. The keys themselves are nowhere."""
+    found = await served.catalog.keys(after=page.place(str, ""), most=page.most + 1, revoked=revoked)
     shown = found[: page.most]
     place = shown[-1].key_id if len(found) > page.most else None
     return Listing(items=[key_body(key) for key in shown], next=page.next(place, response))
@@ -41,18 +45,21 @@ async def list_keys(served: Served, page: Page, response: Response) -> Listing[K
     "/{key_id}", summary="Get a key", dependencies=[CONDITIONAL], responses={**UNCHANGED, **problems(404)},
     operation_id="get_key",
 )  # fmt: skip
-async def get_key(key_id: KeyId, served: Served, response: Response) -> KeyView:
+async def get_key(key_id: KeyId, served: Served, response: Response, revoked: Revoked = False) -> KeyView:
     """What is known of it; the key itself is nowhere."""
     found = await served.catalog.key(key_id)
-    if found is None:
+    if found is None or (found.revoked_at_ms is not None and not revoked):
         raise Missing(f"there is no key {key_id!r}")
     response.headers.update(etag(found.tag))
     return key_body(found)
 
 
-@router.delete("/{key_id}", summary="Revoke a key", responses=problems(404, 412), operation_id="revoke_key")
+@router.delete(
+    "/{key_id}", summary="Revoke a key", responses=problems(404, Kind.LAST_ADMIN, 412), operation_id="revoke_key"
+)
 async def revoke_key(key_id: KeyId, served: Served, by: By, expected: Expected, response: Response) -> KeyView:
-    """It stops working within a second, everywhere. Again is harmless."""
+    """It stops working within a second, everywhere. Again is harmless. The last valid admin key is refused: create
+    another one first."""
     revoked = await served.catalog.revoke_key(key_id, actor=by, now_ms=served.clock.unix_ms(), expected=expected)
     served.keyring.forget(key_id)
     response.headers.update(etag(revoked.tag))

@@ -95,11 +95,11 @@ async def discard_dead_letter(letter: Letter, served: Served, by: By, expected: 
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.DISCARD)
 
 
-async def _found(served: Services, letter: int, expected: str | None = None) -> DeadLetterView:
+async def _found(served: Services, letter: int, expected: frozenset[str] | None = None) -> DeadLetterView:
     found = await served.catalog.dead_letter(letter)
     if found is None:
         raise Missing(f"there is no dead letter {letter}")
-    if expected is not None and expected != found.tag:
+    if expected is not None and found.tag not in expected:
         raise Stale(found.tag)
     return found
 

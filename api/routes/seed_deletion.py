@@ -101,13 +101,13 @@ def _located(wanted: SeedDeletion) -> list[Location]:
 
 
 async def _without(
-    served: Services, name: str, urls: set[str], expected: str | None, by: Actor
+    served: Services, name: str, urls: set[str], expected: frozenset[str] | None, by: Actor
 ) -> tuple[DeclaredCrawl, CrawlSpec]:
     """The crawl, its spec without these seeds; without If-Match applied to whatever is there."""
     attempts = 0
     while True:
         crawl = await served.catalog.crawl(name)
-        if expected is not None and expected != crawl.tag:
+        if expected is not None and crawl.tag not in expected:
             raise Stale(crawl.tag)
         spec = decode_spec(crawl.spec)
         kept = tuple(seed for seed in spec.seeds if seed.url not in urls)
@@ -120,7 +120,7 @@ async def _without(
         declaration = Declaration(name, encode_spec(changed).decode(), crawl.labels)
         try:
             made, _ = await served.catalog.put(
-                declaration, expected=crawl.tag, start=False, actor=by, now_ms=served.clock.unix_ms()
+                declaration, expected=frozenset({crawl.tag}), start=False, actor=by, now_ms=served.clock.unix_ms()
             )
         except Stale:
             attempts += 1

@@ -26,7 +26,7 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
 
 LINE_BYTES: Final = 4 * MAX_URL_CHARS
 _PIECE: Final = 1 << 18
-_LINES: Final = ("text/plain", "application/x-ndjson", "application/jsonl")
+_LINES: Final = ("text/plain", "application/jsonl")
 
 
 class _Seed(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ _BODY: Final[dict[str, Any]] = {
             },
             "example": {"seeds": ["https://example.org/", {"url": "https://example.org/news", "priority": 5}]},
         },
-        "application/x-ndjson": {
+        "application/jsonl": {
             "schema": {
                 **_TEXT,
                 "description": "A URL as a JSON string, or an object with `url`, a line.",

@@ -12,7 +12,8 @@ from api.control.commanding import publish_command
 from api.deps import By, Expected, Served, Services, etag, needs, problems
 from api.errors import Kind
 from api.routing import Router
-from api.schemas.crawls import NAME, Command, CrawlTurn, command_body, crawl_body
+from api.schemas.crawls import NAME, Command, CrawlTurn, command_body
+from api.shown import described
 from shared.domain.access import Role
 from shared.domain.command import CommandKind, collection_of
 from shared.domain.crawl_state import Standing, Verb, after
@@ -70,8 +71,9 @@ def _route(verb: Verb) -> None:
         served.plane.wake()
         if verb is Verb.RESET:
             command = await collect(served, before.crawl_id, by)
-        response.headers.update(etag(made.tag))
-        return CrawlTurn(crawl=crawl_body(made, served), command=command)
+        body, tag = described(made, served)
+        response.headers.update(etag(tag))
+        return CrawlTurn(crawl=body, command=command)
 
 
 for _verb in _VERBS:
@@ -134,9 +136,9 @@ async def commanded(
     return command_id
 
 
-async def _retry(served: Services, name: str, expected: str | None, by: Actor) -> str:
+async def _retry(served: Services, name: str, expected: frozenset[str] | None, by: Actor) -> str:
     crawl = await served.catalog.crawl(name)
-    if expected is not None and expected != crawl.tag:
+    if expected is not None and crawl.tag not in expected:
         raise Stale(crawl.tag)
     after(Verb.RETRY_FAILED, Standing(crawl.state, crawl.resumes_as))
     command_id = f"retry-{uuid.uuid4().hex}"

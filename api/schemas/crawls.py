@@ -10,10 +10,10 @@ from pydantic import ConfigDict, Field, PlainValidator, StringConstraints, WithJ
 from api.control.plane import ControlPlane
 from api.control.roster import Roster
 from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
-from shared.domain.crawl import LABEL, LABEL_WORDS, CrawlSpec, Extract, Scope
+from shared.domain.crawl import LABEL, LABEL_WORDS, CrawlSpec
 from shared.domain.crawl_state import legal
 from shared.domain.credentials import masked_spec
-from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision
+from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision, summary_of
 from shared.domain.egress import closed_networks
 from shared.domain.frontier import CrawlState
 from shared.domain.spec_diff import Difference
@@ -72,21 +72,7 @@ EXAMPLE: Final[dict[str, Any]] = {
 }
 
 
-class _Allowing(msgspec.Struct, frozen=True):
-    allow: tuple[str, ...] = ()
-
-
-class _Needs(msgspec.Struct, frozen=True):
-    """The part of a stored spec that concerns workers: their pool, networks that they must open, and patterns."""
-
-    pool: str = "default"
-    scope: Scope = Scope()
-    extract: Extract = Extract()
-    egress: _Allowing = _Allowing()
-
-
 _AT_WORK: Final = (CrawlState.SEEDING, CrawlState.RUNNING)
-_needs: Final = msgspec.json.Decoder(_Needs)
 
 
 class CrawlInput(Wanted):
@@ -119,8 +105,8 @@ class CrawlPatch(Wanted):
     labels: dict[_Label, _LabelValue | None] = Field(default_factory=dict)
 
 
-class Crawl(Model):
-    """A crawl: what was declared, and what became of it."""
+class _CrawlState(Model):
+    """What became of a crawl."""
 
     name: CrawlName
     id: int = Field(description="Never used again, also where the name is.")
@@ -128,12 +114,11 @@ class Crawl(Model):
     state: CrawlState
     finished_reason: str | None = Field(description="`complete`, the budget that ended it, or `cancelled`.")
     held: str | None = Field(
-        description="Why nothing of it is sent out now although it runs. If a disk or memory is nearly full, it goes "
-        "on by itself when there is room. If this version refuses a pattern of its spec, it needs a new spec."
+        description="Why nothing of it is sent out now although it runs: a disk or memory that is nearly full. It goes "
+        "on by itself when there is room."
     )
     legal: list[str] = Field(description="The verbs that are legal now.")
     labels: dict[str, str]
-    spec: SpecJson
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -143,12 +128,33 @@ class Crawl(Model):
     )
 
 
+class Crawl(_CrawlState):
+    """A crawl: what was declared, and what became of it."""
+
+    spec: SpecJson
+
+
+class CrawlSummary(_CrawlState):
+    """A crawl in a list."""
+
+    seeds: int = Field(description="How many the spec names.")
+    spec: SpecJson | None = Field(None, description="Null unless `fields=spec` asks for it.")
+
+
 class Revision(Model):
     """The spec as it was declared once."""
 
     revision: int
     created_at: datetime
     spec: SpecJson
+
+
+class RevisionSummary(Model):
+    """A revision in a list."""
+
+    revision: int
+    created_at: datetime
+    spec: SpecJson | None = Field(None, description="Null unless `fields=spec` asks for it.")
 
 
 class Change(Model):
@@ -240,33 +246,37 @@ class Seen:
 
 def needs_of(spec: str) -> Needs:
     """Return what a stored spec needs of workers."""
-    read = _needs.decode(spec)
+    read = summary_of(spec)
     return Needs(read.pool, read.egress.allow, refused_pattern(read.scope, read.extract))
-
-
-def crawl_body(crawl: DeclaredCrawl, around: Surroundings) -> Crawl:
-    """Return the crawl as it is shown now."""
-    return crawl_seen(crawl, needs_of(crawl.spec).seen(crawl.state, around))
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
     """Return the crawl as it is shown while its surroundings are so."""
-    return Crawl(
-        name=crawl.name,
-        id=crawl.crawl_id,
-        revision=crawl.revision,
-        state=crawl.state,
-        finished_reason=crawl.finished_reason,
-        held=seen.held,
-        legal=[verb.value for verb in legal(crawl.state)],
-        labels=dict(crawl.labels),
-        spec=spec_body(crawl.spec),
-        created_at=moment_of(crawl.created_at_ms),
-        started_at=when(crawl.started_at_ms),
-        finished_at=when(crawl.finished_at_ms),
-        active_s=crawl.active_ms / 1000,
-        warnings=list(seen.warnings),
-    )
+    return Crawl(**_state_of(crawl, seen), spec=spec_body(crawl.spec))
+
+
+def summary_body(crawl: DeclaredCrawl, around: Surroundings, *, spec: bool) -> CrawlSummary:
+    """Return the crawl as a list shows it now, with its whole spec or without."""
+    seen = needs_of(crawl.spec).seen(crawl.state, around)
+    return CrawlSummary(**_state_of(crawl, seen), seeds=crawl.seeds, spec=spec_body(crawl.spec) if spec else None)
+
+
+def _state_of(crawl: DeclaredCrawl, seen: Seen) -> dict[str, Any]:
+    return {
+        "name": crawl.name,
+        "id": crawl.crawl_id,
+        "revision": crawl.revision,
+        "state": crawl.state,
+        "finished_reason": crawl.finished_reason,
+        "held": seen.held,
+        "legal": [verb.value for verb in legal(crawl.state)],
+        "labels": dict(crawl.labels),
+        "created_at": moment_of(crawl.created_at_ms),
+        "started_at": when(crawl.started_at_ms),
+        "finished_at": when(crawl.finished_at_ms),
+        "active_s": crawl.active_ms / 1000,
+        "warnings": list(seen.warnings),
+    }
 
 
 def spec_body(spec: str) -> dict[str, Any]:
@@ -280,6 +290,15 @@ def revision_body(revision: StoredRevision) -> Revision:
     """The revision as it is shown."""
     return Revision(
         revision=revision.revision, created_at=moment_of(revision.created_at_ms), spec=spec_body(revision.spec)
+    )
+
+
+def revision_summary(revision: StoredRevision, *, spec: bool) -> RevisionSummary:
+    """Return the revision as a list shows it, with its whole spec or without."""
+    return RevisionSummary(
+        revision=revision.revision,
+        created_at=moment_of(revision.created_at_ms),
+        spec=spec_body(revision.spec) if spec else None,
     )
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from cli.exits import Environment, Exit, Usage
 from cli.pace import amount
 from cli.whole import written_whole
 
-FORMATS: Final[Mapping[str, str]] = {"jsonl": "ndjson", "ndjson": "ndjson", "csv": "csv", "parquet": "parquet"}
+FORMATS: Final = ("jsonl", "csv", "parquet")
 _WHAT: Final = ("pages", "urls", "links", "items")
 _SILENCE_S: Final = 120.0
 """How long the next portion of an export may take: the server reads in portions, too."""
@@ -26,7 +25,7 @@ def declare(verbs: Verbs) -> None:
     export = verbs.add("export", "pages, URLs, links or items of a crawl as JSON Lines, CSV or Parquet", _export)
     export.add_argument("what", choices=_WHAT)
     export.add_argument("crawl", metavar="CRAWL")
-    export.add_argument("--format", choices=tuple(FORMATS), help="default: by FILE's ending, else jsonl")
+    export.add_argument("--format", choices=FORMATS, help="default: by FILE's ending, else jsonl")
     export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
     body = verbs.add("body", "the stored body of a page", _body)
     body.add_argument("crawl", metavar="CRAWL")
@@ -36,7 +35,7 @@ def declare(verbs: Verbs) -> None:
 
 def _export(desk: Desk, arguments: argparse.Namespace) -> int:
     ending = "" if arguments.out is None else arguments.out.suffix.removeprefix(".").lower()
-    form = FORMATS[arguments.format or (ending if ending in FORMATS else "jsonl")]
+    form = arguments.format or (ending if ending in FORMATS else "jsonl")
     if form == "parquet" and arguments.out is None and sys.stdout.isatty():
         raise Usage("Parquet is not for a terminal; name a file with --out FILE.")
     at = path("crawls", arguments.crawl, "export", arguments.what)

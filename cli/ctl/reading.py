@@ -9,7 +9,7 @@ from cli.ctl.client import Client, Query, path, segment
 from cli.ctl.desk import Desk, Verbs
 from cli.ctl.explained import cluster_sections, crawl_sections, explanation, lag_sections, sections_of, stats_sections
 from cli.ctl.problems import Problem, Refusal
-from cli.ctl.resources import CLUSTER, CRAWLS, HOSTS, HOSTS_OF_NO_CRAWL, KINDS, Belongs, Resource, named
+from cli.ctl.resources import CLUSTER, CRAWLS, HOSTS, HOSTS_OF_NO_CRAWL, KINDS, REVISIONS, Belongs, Resource, named
 from cli.exits import Exit, Usage
 
 _FILTERS: Final = {
@@ -23,6 +23,7 @@ _FILTERS: Final = {
     "actor": "acts of the key with this name or id",
     "action": "acts of this kind, as crawl.pause; `crawl.` is all that begins so",
     "target": "acts on this",
+    "revoked": "true: keys that were revoked, too",
     "since": "acts from this time on, as 2030-01-01T00:00:00Z",
     "until": "acts before this time",
 }
@@ -64,6 +65,8 @@ def _get(desk: Desk, arguments: argparse.Namespace) -> int:
     resource = named(arguments.kind)
     at = _path(resource, arguments.crawl)
     query = _query(resource, arguments)
+    if resource is REVISIONS or (resource is CRAWLS and not desk.output.for_people):
+        query = {**query, "fields": "spec"}
     if resource is HOSTS and arguments.crawl is None:
         resource = HOSTS_OF_NO_CRAWL
     if arguments.names:

@@ -197,7 +197,7 @@ KEYS: Final = Resource(
         _AGE,
         Column("BY", picked("created_by"), rank=5, cut=12),
     ),
-    single="",
+    single="", filters=frozenset(("revoked",)),
 )  # fmt: skip
 
 REVISIONS: Final = Resource(

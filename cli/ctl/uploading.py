@@ -164,4 +164,4 @@ def _unpacked(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
 def _kind(lines: list[bytes]) -> str:
     """NDJSON where the first line that says something is JSON; else a URL a line."""
     first = next((text for line in lines if (text := line.strip()) and not text.startswith(b"#")), b"")
-    return "application/x-ndjson" if first[:1] in (b'"', b"{") else "text/plain"
+    return "application/jsonl" if first[:1] in (b'"', b"{") else "text/plain"

@@ -1,11 +1,25 @@
 """A crawl as its operators declare and see it, and what they can ask of the catalog of crawls."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
+import msgspec
+
+from shared.domain.crawl import Extract, Scope
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
+
+
+class _AnyTag(frozenset[str]):
+    """Contains every tag."""
+
+    def __contains__(self, tag: object) -> bool:
+        return True
+
+
+ANY_TAG: Final[frozenset[str]] = _AnyTag()
+"""Expects that a resource is there, in whatever version."""
 
 
 class Stamp(NamedTuple):
@@ -21,10 +35,39 @@ class Stamp(NamedTuple):
     active_ms: int
 
 
+class _Allowing(msgspec.Struct, frozen=True):
+    allow: tuple[str, ...] = ()
+
+
+class SpecSummary(msgspec.Struct, frozen=True):
+    """The part of a stored spec that concerns workers: their pool, the networks that it opens, and its patterns."""
+
+    pool: str = "default"
+    scope: Scope = Scope()
+    extract: Extract = Extract()
+    egress: _Allowing = _Allowing()
+
+
+class _Seeded(msgspec.Struct, frozen=True):
+    seeds: tuple[msgspec.Raw, ...] = ()
+
+
+_summary: Final = msgspec.json.Decoder(SpecSummary)
+_seeded: Final = msgspec.json.Decoder(_Seeded)
+
+
+def summary_of(spec: str) -> SpecSummary:
+    """Return the summary of a stored spec, or of a summary."""
+    return _summary.decode(spec)
+
+
 @dataclass(frozen=True, slots=True)
 class DeclaredCrawl:
-    """A crawl as stored. `version` grows with every change an operator makes, of the spec or not; `spec` is the active
-    revision's JSON."""
+    """A crawl as stored.
+
+    `version` grows with every change an operator makes, of the spec or not. `spec` is the active revision's JSON, in a
+    list perhaps its summary. `seeds`: how many the spec names, where a list counted them.
+    """
 
     crawl_id: CrawlId
     name: str
@@ -39,6 +82,7 @@ class DeclaredCrawl:
     started_at_ms: int | None = None
     finished_at_ms: int | None = None
     active_ms: int = 0
+    seeds: int = 0
 
     @property
     def tag(self) -> str:
@@ -50,6 +94,16 @@ class DeclaredCrawl:
         """What its stamp is now."""
         ends = (self.finished_reason, self.started_at_ms, self.finished_at_ms, self.active_ms)
         return Stamp(self.crawl_id, self.version, self.state, *ends)
+
+
+def summarized(crawl: DeclaredCrawl) -> DeclaredCrawl:
+    """Return the crawl with the summary of its spec in place of the whole."""
+    return replace(counted(crawl), spec=msgspec.json.encode(summary_of(crawl.spec)).decode())
+
+
+def counted(crawl: DeclaredCrawl) -> DeclaredCrawl:
+    """Return the crawl with the number of its seeds."""
+    return replace(crawl, seeds=len(_seeded.decode(crawl.spec).seeds))
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,10 @@ class Full(Exception):
     """There are as many as there may be."""
 
 
+class LastAdmin(Exception):
+    """It is the last key with the role admin: without it no key could be given or taken over REST."""
+
+
 class Stale(Exception):
     """It was changed since the caller saw it; `current` names the version that is there."""
 
@@ -64,7 +68,7 @@ class UrlPlace:
 
 
 class Catalog(Protocol):
-    """See the module. `expected` is the `tag` the caller saw, None to write whatever is there; else Stale."""
+    """See the module. `expected`: tags, one of which must be the current one, else Stale; None: any, or none there."""
 
     async def create(
         self,
@@ -84,7 +88,7 @@ class Catalog(Protocol):
         self,
         wanted: Declaration,
         *,
-        expected: str | None,
+        expected: frozenset[str] | None,
         start: bool,
         actor: Actor,
         now_ms: int,
@@ -94,7 +98,7 @@ class Catalog(Protocol):
         ...
 
     async def turn(
-        self, name: str, verb: Verb, *, expected: str | None, actor: Actor, now_ms: int
+        self, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
         """Apply a verb: the crawl before and after. Missing, Stale, IllegalTransition.
 
@@ -110,12 +114,23 @@ class Catalog(Protocol):
         """The stamp of `crawl`, for a part of what that costs. Missing as there."""
         ...
 
-    async def crawls(self, which: CrawlFilter, *, after: str, most: int) -> Sequence[DeclaredCrawl]:
-        """In the order of names, those behind the name `after`."""
+    async def crawls(
+        self, which: CrawlFilter, *, after: str, most: int, specs: bool = False
+    ) -> tuple[Sequence[DeclaredCrawl], bool]:
+        """Return at most `most` crawls behind the name `after`, in the order of names, and whether there are more.
+
+        Without `specs` each has the summary of its spec (SpecSummary) in place of the whole. With them there are fewer
+        where their specs are large.
+        """
         ...
 
-    async def revisions(self, crawl_id: CrawlId, *, before: int, most: int) -> Sequence[StoredRevision]:
-        """Newest first, those below the number `before`."""
+    async def revisions(
+        self, crawl_id: CrawlId, *, before: int, most: int, specs: bool = False
+    ) -> Sequence[StoredRevision]:
+        """Return at most `most` revisions below the number `before`, newest first.
+
+        Without `specs` each has an empty one. With them there are fewer where they are large.
+        """
         ...
 
     async def revision(self, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
@@ -208,10 +223,14 @@ class Catalog(Protocol):
 
     async def key(self, key_id: str) -> ApiKey | None: ...
 
-    async def keys(self, *, after: str, most: int) -> Sequence[ApiKey]: ...
+    async def keys(self, *, after: str, most: int, revoked: bool = False) -> Sequence[ApiKey]:
+        """Return keys by id, with those that were `revoked` or without."""
+        ...
 
-    async def revoke_key(self, key_id: str, *, actor: Actor, now_ms: int, expected: str | None = None) -> ApiKey:
-        """Missing, Stale. Again is harmless."""
+    async def revoke_key(
+        self, key_id: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
+    ) -> ApiKey:
+        """Missing, Stale, LastAdmin. Again is harmless."""
         ...
 
     async def ping(self) -> None:

@@ -27,11 +27,11 @@ class Desired(Protocol):
         ...
 
     async def put_config(
-        self, wanted: HotConfig, *, expected: str | None, actor: Actor, now_ms: int
+        self, wanted: HotConfig, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[StoredConfig, bool]:
         """Make the configuration be as wanted; whether that changed anything, and so made a revision.
 
-        `expected` is the `tag` the caller saw, None to write over whatever is there; else Stale.
+        `expected`: the tags that the caller may have seen, None to write over whatever is there; else Stale.
         """
         ...
 

@@ -19,7 +19,7 @@ from tests.support.discarding import sent
 from tests.support.grown import grown
 from tests.support.tables import sqlite_tables
 
-FORMATS = ("ndjson", "csv", "parquet")
+FORMATS = ("jsonl", "csv", "parquet")
 
 
 async def _timed(us: Api, what: str, form: str) -> tuple[float, int]:

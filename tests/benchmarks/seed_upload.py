@@ -104,7 +104,7 @@ def cut(body: bytes) -> list[bytes]:
 def upload(client: httpx.Client, name: str, *, count: int, coding: str, master: psutil.Process) -> None:
     """Send them, and print what it took."""
     body = b"".join(lines(count, coding))
-    headers = {"Content-Type": "application/x-ndjson"}
+    headers = {"Content-Type": "application/jsonl"}
     if coding == "gzip":
         body = gzip.compress(body, 6)
         headers["Content-Encoding"] = "gzip"

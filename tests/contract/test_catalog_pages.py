@@ -176,10 +176,13 @@ def test_a_key_is_revoked_as_it_was_seen_or_not_at_all(new_tables: NewTables) ->
             key = ApiKey("a" * 16, "ours", Role.VIEWER, b"d" * 32, NOW_MS, "test")
             await keys.add_key(key, actor=SOMEONE)
             with pytest.raises(Stale) as refused:
-                await keys.revoke_key(key.key_id, actor=SOMEONE, now_ms=NOW_MS, expected="other")
+                await keys.revoke_key(key.key_id, actor=SOMEONE, now_ms=NOW_MS, expected=frozenset({"other"}))
             assert refused.value.current == key.tag
             answers = await asyncio.gather(
-                *(keys.revoke_key(key.key_id, actor=SOMEONE, now_ms=NOW_MS + n, expected=key.tag) for n in range(6)),
+                *(
+                    keys.revoke_key(key.key_id, actor=SOMEONE, now_ms=NOW_MS + n, expected=frozenset({key.tag}))
+                    for n in range(6)
+                ),
                 return_exceptions=True,
             )
             assert sum(isinstance(each, ApiKey) for each in answers) == 1, answers

@@ -55,9 +55,9 @@ def test_a_configuration_that_nobody_wrote_says_nothing(on_desired: Callable[[St
 
 def test_every_earlier_revision_is_kept_and_who_made_it(on_desired: Callable[[Story], None]) -> None:
     async def story(desired: SqlDesired, store: SqlStore) -> None:
-        first, made = await desired.put_config(BUSY, expected="0", actor=OPERATOR, now_ms=NOW_MS)
+        first, made = await desired.put_config(BUSY, expected=frozenset({"0"}), actor=OPERATOR, now_ms=NOW_MS)
         assert (first, made) == (StoredConfig(1, BUSY, NOW_MS, str(OPERATOR)), True)
-        second, _ = await desired.put_config(AS_STARTED, expected="1", actor=OPERATOR, now_ms=NOW_MS + 5)
+        second, _ = await desired.put_config(AS_STARTED, expected=frozenset({"1"}), actor=OPERATOR, now_ms=NOW_MS + 5)
         assert await desired.config() == second == StoredConfig(2, AS_STARTED, NOW_MS + 5, str(OPERATOR))
         assert await desired.config_revision(1) == first
         assert await desired.config_revisions(before=9, most=10) == [second, first]
@@ -77,7 +77,7 @@ def test_what_is_so_already_makes_no_revision(on_desired: Callable[[Story], None
             False,
         )
         await desired.put_config(BUSY, expected=None, actor=OPERATOR, now_ms=1)
-        _, made = await desired.put_config(BUSY, expected="1", actor=OPERATOR, now_ms=2)
+        _, made = await desired.put_config(BUSY, expected=frozenset({"1"}), actor=OPERATOR, now_ms=2)
         assert not made
         assert len(await audited(store)) == 1
 
@@ -88,7 +88,7 @@ def test_of_many_who_change_the_same_revision_exactly_one_succeeds(on_desired: C
     async def story(desired: SqlDesired, store: SqlStore) -> None:
         wanted = [HotConfig(worker=WorkerPart(visits=n)) for n in range(1, 9)]
         answers = await asyncio.gather(
-            *(desired.put_config(each, expected="0", actor=OPERATOR, now_ms=NOW_MS) for each in wanted),
+            *(desired.put_config(each, expected=frozenset({"0"}), actor=OPERATOR, now_ms=NOW_MS) for each in wanted),
             return_exceptions=True,
         )
         ((stored, made),) = [answer for answer in answers if not isinstance(answer, BaseException)]

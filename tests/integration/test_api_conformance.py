@@ -56,7 +56,7 @@ BEYOND_THE_DOCUMENT: Final = frozenset(
 """Rules that a JSON Schema cannot state: refusals by them are foreseen, though the request fits the document."""
 
 
-@schemathesis.serializer("application/x-ndjson")
+@schemathesis.serializer("application/jsonl")
 def _lines(_context: schemathesis.SerializationContext, value: Any) -> bytes:
     """A body of lines is its text."""
     return value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")

@@ -40,7 +40,7 @@ def test_every_reference_in_the_document_leads_somewhere() -> None:
     document = application().openapi()
     known = {
         f"#/components/{kind}/{name}"
-        for kind in ("schemas", "examples", "responses")
+        for kind in ("schemas", "examples", "responses", "headers")
         for name in document["components"][kind]
     }
     assert known - set(references(document)) == set(), "nothing is left over"

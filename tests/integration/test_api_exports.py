@@ -108,8 +108,8 @@ def test_every_format_says_the_same_and_the_same_as_the_command(
 ) -> None:
     path = f"/v1/crawls/small/export/{what}"
     plain, headers = exported(large, path)
-    assert headers["content-type"] == "application/x-ndjson"
-    assert headers["content-disposition"] == f'attachment; filename="small-{what}.ndjson"'
+    assert headers["content-type"] == "application/jsonl"
+    assert headers["content-disposition"] == f'attachment; filename="small-{what}.jsonl"'
     assert plain == commanded(large, what, "jsonl", tmp_path / "out.jsonl")
     lines = [json.loads(line) for line in plain.splitlines()]
     assert len(lines) == rows
@@ -144,7 +144,7 @@ def test_links_of_a_damaged_record_are_left_out_and_the_others_are_there(tmp_pat
     assert {json.loads(line)["source"] for line in lines} == set(crawl.pages[:-1])
 
 
-@pytest.mark.parametrize("form", ["ndjson", "csv", "parquet"])
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("what", ["pages", "urls", "links"])
 def test_an_export_of_nothing_is_a_file_of_its_format(tmp_path: Path, what: str, form: str) -> None:
     async def empty() -> None:
@@ -154,7 +154,7 @@ def test_an_export_of_nothing_is_a_file_of_its_format(tmp_path: Path, what: str,
     asyncio.run(empty())
     data, _ = exported(tmp_path, f"{EXPORT}/{what}?format={form}")
     match form:
-        case "ndjson":
+        case "jsonl":
             assert data == b""
         case "csv":
             assert data.decode().strip().split(",") == list(COLUMNS[what])
@@ -179,7 +179,7 @@ def test_pieces_that_hold_few_rows_or_none_end_nothing(tmp_path: Path, monkeypat
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("what", "form", "of"), [("urls", "ndjson", 1), ("pages", "csv", 4), ("urls", "parquet", 1)])
+@pytest.mark.parametrize(("what", "form", "of"), [("urls", "jsonl", 1), ("pages", "csv", 4), ("urls", "parquet", 1)])
 def test_an_export_of_eight_times_the_rows_needs_no_more_memory(large: Path, what: str, form: str, of: int) -> None:
     async def peak(us: Api, name: str) -> tuple[int, int]:
         tracemalloc.start()

@@ -47,7 +47,7 @@ def test_seeds_arrive_in_every_form(tmp_path: Path, server: BrokerServer) -> Non
                         SEEDS,
                         content=gzip.compress(b'"http://d.test/"\n')
                         + gzip.compress(b'{"url": "http://e.test/"}\n{"u": 1}'),
-                        headers={"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"},
+                        headers={"Content-Type": "application/jsonl", "Content-Encoding": "gzip"},
                     ),
                 ]
             said = [{name: answer.json()[name] for name in ("accepted", "duplicate", "rejected")} for answer in answers]

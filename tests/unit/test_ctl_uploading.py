@@ -102,8 +102,8 @@ def test_an_upload_that_gets_nowhere_is_given_up_and_what_is_durable_is_known() 
 def test_the_kind_of_lines_is_seen_by_itself() -> None:
     for first, kind in (
         ([b"http://a.test/"], "text/plain"),
-        ([b"", b"# said", b'"http://a.test/"'], "application/x-ndjson"),
-        ([b' {"url": "http://a.test/"}'], "application/x-ndjson"),
+        ([b"", b"# said", b'"http://a.test/"'], "application/jsonl"),
+        ([b' {"url": "http://a.test/"}'], "application/jsonl"),
         ([b""], "text/plain"),
     ):
         masters = Masters(accepted)

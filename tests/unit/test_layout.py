@@ -40,7 +40,7 @@ ROOMS = {
 MODULES = {
     "api": {
         "main", "serving", "http", "document", "deps", "errors", "forwarding", "conditional", "streamed", "metrics",
-        "traffic", "feeds", "routing", "shown", "fields", "examples",
+        "traffic", "feeds", "routing", "shown", "fields", "examples", "head", "answers",
     },
     "workers": {
         "main", "runtime", "visit", "owners", "grant", "crawls", "robots", "pages", "outlinks", "scope", "archive",

@@ -11,7 +11,7 @@ from shared.adapters.sql.schema import commands
 from shared.domain.access import ApiKey, Role
 from shared.domain.declared import Actor, CommandProgress, Repeatable
 from shared.domain.ids import CrawlId
-from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
+from shared.ports.catalog import Exists, LastAdmin, Missing, ReusedKey, Stale
 
 REMEMBERED_MS: Final = 24 * 3600 * 1000
 """How long an answer is kept for a repeat of its request."""
@@ -83,28 +83,41 @@ def key(connection: Connection, key_id: str) -> ApiKey | None:
     return None if row is None else _key(row)
 
 
-def keys(connection: Connection, after: str, most: int) -> Sequence[ApiKey]:
+def keys(connection: Connection, after: str, most: int, *, revoked: bool) -> Sequence[ApiKey]:
     """See Catalog.keys."""
     query = select(api_keys).where(api_keys.c.key_id > after).order_by(api_keys.c.key_id).limit(most)
+    if not revoked:
+        query = query.where(api_keys.c.revoked_at_ms.is_(None))
     return [_key(row) for row in connection.execute(query)]
 
 
 def revoke_key(
-    connection: Connection, key_id: str, *, actor: Actor, now_ms: int, expected: str | None = None
+    connection: Connection, key_id: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
 ) -> ApiKey:
     """See Catalog.revoke_key."""
-    # SQLite has one writer and no row locks; elsewhere two who revoke one key take turns on its row.
-    row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id).with_for_update()).first()
+    # SQLite has one writer. On PostgreSQL two admins that revoke each other's keys take turns on the table: a lock on
+    # their rows alone would let both go.
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE"))
+    row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id)).first()
     if row is None:
         raise Missing(f"there is no key {key_id!r}")
     found = _key(row)
-    if expected is not None and expected != found.tag:
+    if expected is not None and found.tag not in expected:
         raise Stale(found.tag)
     if found.revoked_at_ms is not None:
         return found
+    if found.role is Role.ADMIN and not _other_admin(connection, key_id):
+        raise LastAdmin(f"{found.name!r} is the last key with the role admin")
     connection.execute(update(api_keys).where(api_keys.c.key_id == key_id).values(revoked_at_ms=now_ms))
     record(connection, actor, "key.revoke", key_id, None, None, now_ms)
     return replace(found, revoked_at_ms=now_ms)
+
+
+def _other_admin(connection: Connection, key_id: str) -> bool:
+    """Return True if another key than this has the role admin and was not revoked."""
+    valid = (api_keys.c.role == Role.ADMIN) & api_keys.c.revoked_at_ms.is_(None) & (api_keys.c.key_id != key_id)
+    return connection.execute(select(api_keys.c.key_id).where(valid).limit(1)).first() is not None
 
 
 def ask(

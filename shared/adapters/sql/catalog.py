@@ -72,7 +72,7 @@ class SqlCatalog:
         self,
         wanted: Declaration,
         *,
-        expected: str | None,
+        expected: frozenset[str] | None,
         start: bool,
         actor: Actor,
         now_ms: int,
@@ -83,7 +83,7 @@ class SqlCatalog:
         )
 
     async def turn(
-        self, name: str, verb: Verb, *, expected: str | None, actor: Actor, now_ms: int
+        self, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
         return await self._run.write(
             lambda c: declared.turn(c, name, verb, expected=expected, actor=actor, now_ms=now_ms)
@@ -95,11 +95,15 @@ class SqlCatalog:
     async def stamp(self, name: str) -> Stamp:
         return declared.stamped(await self._run.glance(declared.STAMP, wanted_name=name), name)
 
-    async def crawls(self, which: CrawlFilter, *, after: str, most: int) -> Sequence[DeclaredCrawl]:
-        return await self._run.read(lambda c: declared.listing(c, which, after, most))
+    async def crawls(
+        self, which: CrawlFilter, *, after: str, most: int, specs: bool = False
+    ) -> tuple[Sequence[DeclaredCrawl], bool]:
+        return await self._run.read(lambda c: declared.listing(c, which, after, most, specs=specs))
 
-    async def revisions(self, crawl_id: CrawlId, *, before: int, most: int) -> Sequence[StoredRevision]:
-        return await self._run.read(lambda c: declared.revisions(c, crawl_id, before, most))
+    async def revisions(
+        self, crawl_id: CrawlId, *, before: int, most: int, specs: bool = False
+    ) -> Sequence[StoredRevision]:
+        return await self._run.read(lambda c: declared.revisions(c, crawl_id, before, most, specs=specs))
 
     async def revision(self, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
         return await self._run.read(lambda c: declared.revision(c, crawl_id, revision))
@@ -180,10 +184,12 @@ class SqlCatalog:
     async def key(self, key_id: str) -> ApiKey | None:
         return await self._run.read(lambda c: access.key(c, key_id))
 
-    async def keys(self, *, after: str, most: int) -> Sequence[ApiKey]:
-        return await self._run.read(lambda c: access.keys(c, after, most))
+    async def keys(self, *, after: str, most: int, revoked: bool = False) -> Sequence[ApiKey]:
+        return await self._run.read(lambda c: access.keys(c, after, most, revoked=revoked))
 
-    async def revoke_key(self, key_id: str, *, actor: Actor, now_ms: int, expected: str | None = None) -> ApiKey:
+    async def revoke_key(
+        self, key_id: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
+    ) -> ApiKey:
         return await self._run.write(
             lambda c: access.revoke_key(c, key_id, actor=actor, now_ms=now_ms, expected=expected)
         )

@@ -1,6 +1,6 @@
 """Transactions on crawls as operators declare them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +10,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
+    func,
     insert,
     literal_column,
     select,
@@ -32,10 +33,18 @@ from shared.domain.declared import (
     Repeatable,
     Stamp,
     StoredRevision,
+    counted,
+    summarized,
+    summary_of,
 )
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.catalog import Exists, Full, Missing, Stale
+
+LIST_BYTES: Final = 8 << 20
+"""Of specs in one page of a list, and of those in memory while a list is read."""
+
+_ACTIVE: Final = (crawl_revisions.c.crawl_id == crawls.c.crawl_id) & (crawl_revisions.c.revision == crawls.c.revision)
 
 
 def create(
@@ -71,7 +80,7 @@ def put(
     connection: Connection,
     wanted: Declaration,
     *,
-    expected: str | None,
+    expected: frozenset[str] | None,
     start: bool,
     actor: Actor,
     now_ms: int,
@@ -103,7 +112,7 @@ def put(
 
 
 def turn(
-    connection: Connection, name: str, verb: Verb, *, expected: str | None, actor: Actor, now_ms: int
+    connection: Connection, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
     """See Catalog.turn."""
     found = _find(connection, name, lock=True)
@@ -142,9 +151,13 @@ def stamped(rows: Sequence[Any], name: str) -> Stamp:
     return Stamp._make(rows[0])
 
 
-def listing(connection: Connection, which: CrawlFilter, after_name: str, most: int) -> Sequence[DeclaredCrawl]:
+def listing(
+    connection: Connection, which: CrawlFilter, after_name: str, most: int, *, specs: bool
+) -> tuple[Sequence[DeclaredCrawl], bool]:
     """See Catalog.crawls."""
-    query = _query().where(crawls.c.state != CrawlState.DELETED, crawls.c.name > after_name)
+    size = func.length(crawl_revisions.c.spec).label("size")
+    query = select(crawls.c.crawl_id, size).join(crawl_revisions, _ACTIVE)
+    query = query.where(crawls.c.state != CrawlState.DELETED, crawls.c.name > after_name)
     if which.state is not None:
         query = query.where(crawls.c.state == which.state)
     if which.name_prefix:
@@ -152,15 +165,46 @@ def listing(connection: Connection, which: CrawlFilter, after_name: str, most: i
     for label, value in which.labels.items():
         here = (crawl_labels.c.crawl_id == crawls.c.crawl_id) & (crawl_labels.c.label == label)
         query = query.where(exists().where(here & (crawl_labels.c.value == value)))
-    return [_crawl(row) for row in connection.execute(query.order_by(crawls.c.name).limit(most))]
+    rows = connection.execute(query.order_by(crawls.c.name).limit(most + 1)).all()
+    shown = [(row.crawl_id, row.size) for row in rows[:most]]
+    found: list[DeclaredCrawl] = []
+    for group in bounded(shown, LIST_BYTES):
+        read = connection.execute(_query().where(crawls.c.crawl_id.in_(group)).order_by(crawls.c.name))
+        found += [counted(_crawl(row)) if specs else summarized(_crawl(row)) for row in read]
+        if specs:  # the page ends with the first group
+            break
+    return found, len(found) < len(rows)
 
 
-def revisions(connection: Connection, crawl_id: CrawlId, before: int, most: int) -> Sequence[StoredRevision]:
+def bounded(sized: Sequence[tuple[Any, int]], most_bytes: int) -> Iterator[list[Any]]:
+    """Yield the entries in groups of at most `most_bytes` each. An entry that is larger by itself is a group."""
+    group: list[Any] = []
+    total = 0
+    for entry, size in sized:
+        if group and total + size > most_bytes:
+            yield group
+            group, total = [], 0
+        group.append(entry)
+        total += size
+    if group:
+        yield group
+
+
+def revisions(
+    connection: Connection, crawl_id: CrawlId, before: int, most: int, *, specs: bool
+) -> Sequence[StoredRevision]:
     """See Catalog.revisions."""
     table = crawl_revisions
-    query = select(table).where(table.c.crawl_id == crawl_id, table.c.revision < before)
-    rows = connection.execute(query.order_by(table.c.revision.desc()).limit(most))
-    return [StoredRevision(Revision(row.revision), row.spec, row.created_at_ms) for row in rows]
+    here = (table.c.crawl_id == crawl_id) & (table.c.revision < before)
+    size = func.length(table.c.spec).label("size")
+    plain = select(table.c.revision, table.c.created_at_ms, size).where(here).order_by(table.c.revision.desc())
+    rows = connection.execute(plain.limit(most)).all()
+    if not specs:
+        return [StoredRevision(Revision(row.revision), "{}", row.created_at_ms) for row in rows]
+    first = next(bounded([(row.revision, row.size) for row in rows], LIST_BYTES), [])
+    query = select(table).where(table.c.crawl_id == crawl_id, table.c.revision.in_(first))
+    found = connection.execute(query.order_by(table.c.revision.desc()))
+    return [StoredRevision(Revision(row.revision), row.spec, row.created_at_ms) for row in found]
 
 
 def revision(connection: Connection, crawl_id: CrawlId, number: Revision) -> StoredRevision:
@@ -214,8 +258,8 @@ def _label(connection: Connection, crawl_id: CrawlId, labels: Mapping[str, str])
         connection.execute(insert(crawl_labels), rows)
 
 
-def _check(found: DeclaredCrawl, expected: str | None) -> None:
-    if expected is not None and expected != found.tag:
+def _check(found: DeclaredCrawl, expected: frozenset[str] | None) -> None:
+    if expected is not None and found.tag not in expected:
         raise Stale(found.tag)
 
 
@@ -240,10 +284,7 @@ _LABELS_OF: Final = "(SELECT {} FROM crawl_labels WHERE crawl_labels.crawl_id = 
 
 
 def _query() -> Any:
-    return select(crawls, crawl_revisions.c.spec, _Labels().label("labels")).join(
-        crawl_revisions,
-        (crawl_revisions.c.crawl_id == crawls.c.crawl_id) & (crawl_revisions.c.revision == crawls.c.revision),
-    )
+    return select(crawls, crawl_revisions.c.spec, _Labels().label("labels")).join(crawl_revisions, _ACTIVE)
 
 
 # Made once: to build and to look up a statement takes three times as long as to run it. The state is no parameter:
@@ -294,19 +335,6 @@ def _shown(crawl: DeclaredCrawl) -> str:
         "state": crawl.state,
         "labels": dict(crawl.labels),
     }
-    if allow := _opening.decode(crawl.spec).egress.allow:
+    if allow := summary_of(crawl.spec).egress.allow:
         kept["egress_allow"] = allow
     return msgspec.json.encode(kept).decode()
-
-
-class _Allowing(msgspec.Struct, frozen=True):
-    allow: tuple[str, ...] = ()
-
-
-class _Opening(msgspec.Struct, frozen=True):
-    """The networks that a stored spec opens."""
-
-    egress: _Allowing = _Allowing()
-
-
-_opening: Final = msgspec.json.Decoder(_Opening)

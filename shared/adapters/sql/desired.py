@@ -47,7 +47,7 @@ class SqlDesired:
         return await self._run.read(lambda c: [_stored(row) for row in c.execute(query)])
 
     async def put_config(
-        self, wanted: HotConfig, *, expected: str | None, actor: Actor, now_ms: int
+        self, wanted: HotConfig, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[StoredConfig, bool]:
         return await self._run.write(lambda c: _put(c, wanted, expected, actor, now_ms))
 
@@ -81,13 +81,13 @@ def _revision(connection: Connection, revision: int) -> StoredConfig:
 
 
 def _put(
-    connection: Connection, wanted: HotConfig, expected: str | None, actor: Actor, now_ms: int
+    connection: Connection, wanted: HotConfig, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> tuple[StoredConfig, bool]:
     """Writers take turns, so that the newest revision is the one that this makes another of."""
     if connection.dialect.name == "postgresql":  # SQLite has one writer
         connection.execute(text("LOCK TABLE config_revisions IN SHARE ROW EXCLUSIVE MODE"))
     found = _newest(connection)
-    if expected is not None and expected != found.tag:
+    if expected is not None and found.tag not in expected:
         raise Stale(found.tag)
     if found.config == wanted:
         return found, False
