@@ -25,6 +25,8 @@ _READ_ONLY: Final = frozenset(
         "started_at",
         "finished_at",
         "active_s",
+        "warnings",
+        "seeds",
     )
 )
 """What a master adds to a crawl that it shows; in a file it declares nothing."""
