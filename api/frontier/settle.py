@@ -14,16 +14,17 @@ from api.frontier.burying import letter_of_shard
 from api.frontier.crawls import ActiveCrawl, Crawls
 from api.frontier.fetch_rows import fetch_row, reason_of
 from api.frontier.front import Front
+from api.frontier.host_facts import facts_after, facts_noted, host_change, retry_after_s
 from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Held, Leases
 from api.frontier.ownership import FrontierSettings
 from api.frontier.turns import Queue
-from shared.domain.failure import HOST_UNREACHABLE, Decision, HostEffect, decide, policy_for
+from shared.domain.failure import HOST_UNREACHABLE, Decision, decide, policy_for
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import COUNTED_AS_PAGE, End, Merge, UrlState, merge_link
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, partition_of_id
-from shared.domain.ledger import Changes, DeadLetter, HostChange, LeasedUrl, UrlChange
-from shared.domain.politeness import UNREACHABLE_BASE_S, HostHealth
+from shared.domain.ledger import Changes, DeadLetter, LeasedUrl, UrlChange
+from shared.domain.politeness import HostHealth
 from shared.ports.broker import QueuedVisit
 from shared.wire.messages import HostNote, Outcome, Unreadable, UrlOutcome
 
@@ -277,7 +278,7 @@ class Draft:
             attempt=url.attempt,
             retry=crawl.spec.retry,
             rng01=self.rng01(),
-            retry_after_s=_retry_after_s(result),
+            retry_after_s=retry_after_s(result),
             host_refuses=refuses,
         )
 
@@ -380,73 +381,23 @@ class Draft:
         return self._facts[host_id]
 
     def _note(self, held: Held, note: HostNote) -> None:
-        host_id = held.row.host_id
-        facts = self._facts_of(host_id)
-        facts = replace(
-            facts,
-            crawl_delay_ms=note.crawl_delay_ms if note.crawl_delay_ms >= 0 else facts.crawl_delay_ms,
-            latency_ms=note.latency_ms or facts.latency_ms,
-            ip=note.ip or facts.ip,
-        )
         crawl = self.crawls.find(held.row.crawl_id)
+        facts = facts_noted(self._facts_of(held.row.host_id), note, crawl, self.now_ms, self.rng01)
         if note.failure and crawl is not None:
-            retry = crawl.spec.retry
-            health = facts.health.failed(
-                self.now_ms,
-                retry=retry,
-                base_s=retry.host_base_s if "http_" in note.failure else UNREACHABLE_BASE_S,
-                rng01=self.rng01(),
-                retry_after_s=_retry_after_s(note),
-            )
-            facts = replace(facts, health=health, last_failure=f"{note.failure} {note.detail}".strip())
             self.changes.tallies[held.row.crawl_id, "host_failures", note.failure] += 1
-            self._perhaps_give_up(held, crawl, health)
-        self._set_facts(host_id, facts)
+            self._perhaps_give_up(held, crawl, facts.health)
+        self._set_facts(held.row.host_id, facts)
 
     def _health(self, held: Held, crawl: ActiveCrawl, decision: Decision, result: UrlOutcome) -> None:
-        host_id, retry = held.row.host_id, crawl.spec.retry
-        facts = self._facts_of(host_id)
-        match decision.host:
-            case None if result.end == End.ANSWERED:
-                health = facts.health.answered(self.now_ms)
-            case None:
-                health = facts.health.connected()
-            case HostEffect.UNREACHABLE:
-                health = facts.health.failed(self.now_ms, retry=retry, base_s=UNREACHABLE_BASE_S, rng01=self.rng01())
-            case effect:
-                health = facts.health.refused(
-                    self.now_ms,
-                    effect,
-                    retry=retry,
-                    delay_s=crawl.delay_s(facts),
-                    max_delay_s=crawl.spec.politeness.max_delay_s,
-                    rng01=self.rng01(),
-                    retry_after_s=_retry_after_s(result),
-                )
+        facts = self._facts_of(held.row.host_id)
+        facts = facts_after(facts, decision.host, result, crawl, self.now_ms, self.rng01)
         if decision.host is not None:
-            facts = replace(facts, last_failure=f"{reason_of(result)} {result.detail}".strip()[:500])
-            self._perhaps_give_up(held, crawl, health)
-        self._set_facts(host_id, replace(facts, health=health))
+            self._perhaps_give_up(held, crawl, facts.health)
+        self._set_facts(held.row.host_id, facts)
 
     def _set_facts(self, host_id: HostId, facts: HostFacts) -> None:
         facts = self._facts[host_id] = replace(facts, visited=True)
-        health: HostHealth = facts.health
-        self.changes.hosts[host_id] = HostChange(
-            host_id=host_id,
-            crawl_delay_ms=facts.crawl_delay_ms,
-            latency_ms=facts.latency_ms,
-            failures=health.failures,
-            unreachable=health.unreachable,
-            last_failure_ms=health.last_failure_ms,
-            last_failure=facts.last_failure,
-            blocked_until_ms=health.blocked_until_ms,
-            recent=health.recent,
-            slowed_ms=health.slowed_ms,
-            asked_ms=health.asked_ms,
-            silent_since_ms=health.silent_since_ms,
-            visited_at_ms=self.now_ms,
-            ip=facts.ip,
-        )
+        self.changes.hosts[host_id] = host_change(host_id, facts, self.now_ms)
 
     def _perhaps_give_up(self, held: Held, crawl: ActiveCrawl, health: HostHealth) -> None:
         """Where the host is dead for this crawl, everything of it still queued or waiting fails."""
@@ -459,7 +410,3 @@ class Draft:
 
 def _key(held: Held) -> tuple[CrawlId, HostId]:
     return held.row.crawl_id, held.row.host_id
-
-
-def _retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
-    return asked.retry_after_ms / 1000 if asked.retry_after_ms >= 0 else None

@@ -104,13 +104,14 @@ def size_problem(patterns: Iterable[str]) -> str | None:
 class Patterns:
     """Several patterns that one pass over a text searches for."""
 
-    __slots__ = ("_all", "_patterns")
+    __slots__ = ("_all", "_patterns", "size")
 
     def __init__(self, patterns: Sequence[str]) -> None:
         """Raise PatternRefused if one of the patterns cannot be used, or all together cannot."""
         self._patterns: Final = tuple(patterns)
         if (problem := size_problem(self._patterns)) is not None:
             raise PatternRefused(f"the patterns {problem}")
+        self.size: Final = sum(map(program_size, self._patterns))
         self._all: Any = re2.Set.SearchSet(_options())
         # The empty pattern matches every text: an answer without it says that RE2 ran out of memory.
         for pattern in (*self._patterns, ""):

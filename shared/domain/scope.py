@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, assert_never
 
 from shared.domain.crawl import CrawlSpec, ScopeMode
-from shared.domain.patterns import PatternRefused, Patterns, program_size
+from shared.domain.patterns import PatternRefused, Patterns
 from shared.domain.spec_rules import refused_pattern
 from shared.domain.traps import trap
 from shared.domain.url import host_of, registrable_domain, scheme_of
@@ -72,9 +72,6 @@ class CompiledScope:
     def __init__(self, spec: CrawlSpec) -> None:
         self._scope = scope = spec.scope
         self.max_url_length: Final = scope.max_url_length
-        size = sum(program_size(pattern) for pattern in (*scope.include, *scope.exclude))
-        self.weight: Final = 1 + size // SIZE_OF_A_WEIGHT
-        """How many times more than without patterns it may cost to judge the links of a page."""
         self.problem: Final = refused_pattern(scope, spec.extract)
         self._place_rule: Final = {
             ScopeMode.HOST: ExclusionReason.HOST,
@@ -87,6 +84,8 @@ class CompiledScope:
         self._any: Final = scope.mode is ScopeMode.ANY
         self._include: Final = Patterns(scope.include if self.problem is None else ())
         self._exclude: Final = Patterns(scope.exclude if self.problem is None else ())
+        self.weight: Final = 1 + (self._include.size + self._exclude.size) // SIZE_OF_A_WEIGHT
+        """How many times more than without patterns it may cost to judge the links of a page."""
         self._prefixes: Final = _prefixes(spec) if scope.mode is ScopeMode.PREFIX else {}
         self._all_prefixes: Final = tuple({prefix for paths in self._prefixes.values() for prefix in paths})
         self._alone: Final = lru_cache(_CACHE)(self._judge_alone)
