@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import structlog
 
-from api.control.finishing import finished
+from api.control.finishing import FinishedCheck, finished
 from api.control.item_table import ItemWriter
 from api.control.rationing import MasterRoom
 from api.control.rationing import unheard as unheard_of_room
@@ -166,6 +166,7 @@ class Standalone:
         row = await _answered(partial(self._store.crawl, crawl.crawl_id))
         active_ms = row.active_ms if row is not None else 0
         worked_s = 0.0
+        check = FinishedCheck([owner.partition for owner in self._owners], self._store, self._broker)
         while crawl.state is CrawlState.RUNNING:
             await asyncio.sleep(_PROGRESS_S / 2)
             now = self._clock.elapsed()
@@ -180,7 +181,7 @@ class Standalone:
                     await self._count_time(crawl, worked_ms)
                     active_ms += worked_ms
                     worked_s = 0.0
-                reason = await finished(crawl, self._owners, self._store, self._broker)
+                reason = await finished(check, crawl, self._owners)
                 if reason is not None and not await self._writer.has(crawl.crawl_id):
                     reason = None
             except Transient as error:

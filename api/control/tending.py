@@ -15,7 +15,7 @@ import structlog
 
 from api.control.collecting import Collecting
 from api.control.crawling import time_is_up
-from api.control.finishing import all_finished, spent_of
+from api.control.finishing import Active, FinishedCheck, spent_of
 from api.control.item_table import ItemWriter
 from api.control.retaining import Retaining
 from api.control.seeding import publish_seeds
@@ -75,6 +75,7 @@ class Tending:
         self._broker = broker
         self._clock = clock
         self._partitions = partitions
+        self._check = FinishedCheck(map(Partition, range(partitions)), store, broker)
         self._told = told
         self._still = still
         self._said: dict[tuple[CrawlId, Revision], _Said] = {}
@@ -177,13 +178,11 @@ class Tending:
 
     async def _finish(self, rows: Sequence[CrawlRow], acting: Callable[[], bool]) -> None:
         rows = [row for row in rows if row.state is CrawlState.RUNNING]
-        ended: dict[CrawlId, Callable[[Counters], str | None]] = {}
+        ended: dict[Active, Callable[[Counters], str | None]] = {}
         for row in rows:
             if (said := self._said_by(row)) is not None:
-                ended[row.crawl_id] = partial(_ended_by, said.budget, row.active_ms)
-        found = await all_finished(
-            ended, map(Partition, range(self._partitions)), self._store.positions, self._store, self._broker
-        )
+                ended[row.crawl_id, row.revision] = partial(_ended_by, said.budget, row.active_ms)
+        found = await self._check.once(ended, self._store.positions)
         for row in rows:
             end = found.get(row.crawl_id)
             if end is not None and await self._writer.has(row.crawl_id) and acting():

@@ -366,9 +366,7 @@ def test_finished_is_not_said_when_a_discovery_came_between_the_two_looks(start:
     sim = cluster.owners[0]
     crawl = sim.crawls.get(cluster.crawl_id)
     assert crawl is not None
-    looking = cluster.world.spawn(
-        cluster.operator, finished(crawl, [sim.owner], cluster.store, cluster.broker.client(cluster.operator)), "look"
-    )
+    looking = cluster.world.spawn(cluster.operator, finished(cluster.finished_check(), crawl, [sim.owner]), "look")
     for _ in range(2):
         hand.world.loop.pump()
         gate = next(gate for gate in cluster.world.gates if gate.process is cluster.operator)

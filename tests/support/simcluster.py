@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from api.control.finishing import finished
+from api.control.finishing import FinishedCheck, finished
 from api.control.seeding import publish_seeds
 from api.frontier.crawls import ActiveCrawl, Crawls
 from api.frontier.owner import Owner
@@ -78,6 +78,7 @@ class Cluster:
         self.pool = "default"
         self.broker.dropped = self._dropped
         self.verdicts: list[str] = []
+        self._checks: dict[SimOwner, FinishedCheck] = {}
         self.lossy = False
         self._commands = 0
         self._seeded = 0
@@ -223,12 +224,19 @@ class Cluster:
             sim = living[choice % len(living)]
             self.world.spawn(self.operator, self._check_finished(sim, self.crawl_id), "finished")
 
+    def finished_check(self) -> FinishedCheck:
+        """A check that has seen nothing yet."""
+        return FinishedCheck([PARTITION], self.store, self.broker.client(self.operator))
+
     async def _check_finished(self, sim: SimOwner, crawl_id: CrawlId) -> None:
         crawl = sim.crawls.get(crawl_id)
         if crawl is None:
             return
         seeded = self._seeded
-        reason = await finished(crawl, [sim.owner], self.store, self.broker.client(self.operator))
+        # A check is one loop's: what one with this owner waits for is kept until the next.
+        check = self._checks.pop(sim, None) or self.finished_check()
+        reason = await finished(check, crawl, [sim.owner])
+        self._checks[sim] = check
         # Seeds that came meanwhile make a crawl run again: what the check said was said of the others.
         if reason is not None and crawl_id == self.crawl_id and crawl_id in self.views and seeded == self._seeded:
             self.verdicts.append(reason)

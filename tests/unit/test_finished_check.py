@@ -1,0 +1,170 @@
+"""The finished check reads once what was published, and waits for that, whatever other crawls publish meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from api.control.finishing import MAX_ROUNDS, Finished, FinishedCheck
+from shared.domain.frontier import Position
+from shared.domain.ids import CrawlId, Partition, Revision
+from shared.domain.ledger import Counters
+from shared.ports.broker import Broker, StreamState
+from shared.ports.store import Store
+
+P = Partition(0)
+DONE, OTHER = CrawlId(1), CrawlId(2)
+
+
+@dataclass
+class Busy:
+    """One partition behind a steady backlog: each pass 10 reports come and 10 are applied, `behind` of them late."""
+
+    behind: int = 45
+    last: int = 45
+    created_ns: int = 1
+    counters: dict[CrawlId, Counters] = field(default_factory=dict)
+    commands: set[CrawlId] = field(default_factory=set)
+    asked: int = 0
+
+    async def positions(self) -> Mapping[Partition, Position]:
+        applied = max(0, self.last - self.behind)
+        return {P: Position(self.created_ns, applied, applied, applied, applied)}
+
+    async def reports_state(self) -> StreamState:
+        return StreamState(self.created_ns, self.last)
+
+    async def last_report(self, partition: Partition, kind: str) -> int:
+        self.asked += 1
+        return self.last
+
+    async def counted(self, crawl_id: CrawlId) -> Counters:
+        return self.counters.get(crawl_id, Counters(version=1))
+
+    def check(self) -> FinishedCheck:
+        return FinishedCheck([P], cast(Store, _Tables(self)), cast(Broker, self))
+
+    async def look(self, check: FinishedCheck, *crawls: CrawlId, revision: int = 1) -> Mapping[CrawlId, Finished]:
+        """One pass over the crawls, by whose end more was published and more applied."""
+        ended = {(crawl_id, Revision(revision)): _no_budget for crawl_id in crawls or (DONE,)}
+        found = await check.once(ended, self.positions)
+        self.last += 10
+        return found
+
+
+@dataclass
+class _Tables:
+    busy: Busy
+
+    async def counters(self, crawl_id: CrawlId) -> Counters:
+        return await self.busy.counted(crawl_id)
+
+    async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        return self.busy.commands & set(crawl_ids)
+
+
+def _no_budget(counters: Counters) -> None:
+    return None
+
+
+def on(story: Callable[[Busy, FinishedCheck], Awaitable[None]]) -> None:
+    async def main() -> None:
+        busy = Busy()
+        await story(busy, busy.check())
+
+    asyncio.run(main())
+
+
+def test_a_complete_crawl_is_found_in_the_first_possible_pass_beside_a_backlog() -> None:
+    async def story(busy: Busy, check: FinishedCheck) -> None:
+        found = [bool(await busy.look(check)) for _ in range(6)]
+        assert found == [False] * 5 + [True], "45 reports were ahead of it, and each pass applies 10"
+        assert busy.asked == 2, "each subject is asked once for its last report"
+
+    on(story)
+
+
+def test_a_crawl_without_a_backlog_is_found_in_one_pass() -> None:
+    async def story(busy: Busy, check: FinishedCheck) -> None:
+        busy.behind = 0
+        assert await busy.look(check) == {DONE: Finished("complete", 1)}
+
+    on(story)
+
+
+@pytest.mark.parametrize("behind", [0, 45])
+def test_a_crawl_with_a_command_in_progress_is_not_finished(behind: int) -> None:
+    async def story(busy: Busy, check: FinishedCheck) -> None:
+        busy.behind = behind
+        busy.commands.add(DONE)
+        for _ in range(8):
+            assert await busy.look(check) == {}
+        busy.commands.clear()
+        found: set[CrawlId] = set()
+        for _ in range(6):
+            found |= set(await busy.look(check))
+        assert found == {DONE}
+
+    on(story)
+
+
+def test_crawls_that_come_to_rest_one_after_another_wait_each_for_their_own_reports() -> None:
+    async def story(busy: Busy, check: FinishedCheck) -> None:
+        busy.counters[OTHER] = Counters(queued=1, version=1)
+        found = [set(await busy.look(check, DONE, OTHER)) for _ in range(2)]
+        busy.counters[OTHER] = Counters(version=2)
+        found += [set(await busy.look(check, DONE, OTHER)) for _ in range(4)]
+        assert found == [set()] * 5 + [{DONE}]
+        assert [set(await busy.look(check, OTHER)) for _ in range(2)] == [set(), {OTHER}]
+
+    on(story)
+
+
+@pytest.mark.parametrize("change", ["moved", "leased", "revision", "paused"])
+def test_a_crawl_that_changes_meanwhile_waits_for_what_is_published_by_then(change: str) -> None:
+    async def story(busy: Busy, check: FinishedCheck) -> None:
+        for _ in range(4):
+            assert await busy.look(check) == {}
+        if change == "leased":
+            busy.counters[DONE] = Counters(leased=1, version=1)
+            assert await busy.look(check) == {}
+        elif change == "paused":
+            assert await busy.look(check, OTHER) == {}
+        busy.counters[DONE] = Counters(version=2 if change == "moved" else 1)
+        revision = 2 if change == "revision" else 1
+        found = [bool(await busy.look(check, revision=revision)) for _ in range(6)]
+        assert found == [False] * 5 + [True]
+
+    on(story)
+
+
+@pytest.mark.parametrize("shorter", [False, True])
+def test_a_round_ends_when_its_stream_is_another_or_shorter(shorter: bool) -> None:
+    """What it waits for does not come any more: sequences are given anew."""
+
+    async def story(busy: Busy, check: FinishedCheck) -> None:
+        busy.last = 1000
+        assert await busy.look(check) == {}
+        busy.last, busy.behind = 10, 0
+        busy.created_ns += not shorter
+        assert set(await busy.look(check)) == {DONE}
+
+    on(story)
+
+
+def test_the_rounds_that_wait_are_bounded_and_none_is_left_out_for_good() -> None:
+    async def story(busy: Busy, check: FinishedCheck) -> None:
+        crawls = [CrawlId(number) for number in range(1, MAX_ROUNDS + 10)]
+        busy.behind = busy.last = 100_000
+        for n in range(1, len(crawls) + 1):
+            assert await busy.look(check, *crawls[:n]) == {}
+        assert busy.asked == 2 * MAX_ROUNDS
+        busy.behind = 0
+        found: set[CrawlId] = set()
+        for _ in range(2):
+            found |= set(await busy.look(check, *(each for each in crawls if each not in found)))
+        assert found == set(crawls)
+
+    on(story)
