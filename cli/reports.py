@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from shared.domain.errors import Transient
 from shared.domain.frontier import Position, same_stream
 from shared.domain.ids import Partition
 from shared.domain.items import ItemPosition
-from shared.ports.broker import Broker, Delivered, ReportKind, ReportReader
+from shared.ports.broker import KINDS, Broker, Delivered, ReportKind, ReportReader
 from shared.ports.events import Events
 from shared.wire.events import EVERY_EVENT, decode_event, event_subject
 from shared.wire.items import crawl_of
@@ -22,7 +22,6 @@ from shared.wire.messages import Malformed
 if TYPE_CHECKING:
     from shared.adapters.nats.broker import NatsBroker
 
-KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 
 _BATCH: Final = 200
 _WAIT_S: Final = 5.0
@@ -62,9 +61,8 @@ async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> lis
 
 
 async def _same_time(broker: Broker, position: Position, kind: ReportKind) -> bool:
-    noted = position.outcome_ns if kind == "outcome" else position.discovery_ns
-    stored = await patiently(partial(broker.report_at, position.of(kind)))
-    return stored is None or stored == noted
+    sequence = position.of(kind)
+    return not sequence or await patiently(partial(broker.continues, sequence, position.at_ns(kind)))
 
 
 async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[list[bytes]]:

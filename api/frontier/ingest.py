@@ -23,8 +23,8 @@ from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft
 from api.frontier.tally import Work
 from shared.domain.command import CommandKind, check_command
-from shared.domain.errors import Permanent, Transient
-from shared.domain.frontier import Position, same_stream
+from shared.domain.errors import Permanent, StreamReplaced, Transient
+from shared.domain.frontier import Position
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import Changes, CommandRun, Found, FoundBatch, QueueEnd
 from shared.ports.broker import Delivered, ReportKind
@@ -60,7 +60,9 @@ class Ingest:
     async def run(self, kind: ReportKind) -> None:
         """Read and apply reports of a kind until cancelled."""
         own = self._own
-        reader = await own.broker.read_reports(own.partition, kind, own.position.of(kind))
+        position = own.position
+        reader = await own.broker.read_reports(own.partition, kind, position.of(kind), position.at_ns(kind))
+        own.readers[kind] = reader
         try:
             while True:
                 try:
@@ -88,22 +90,15 @@ class Ingest:
                 if lost is not None:
                     await self._wait_for_broker(kind, lost)
         finally:
+            del own.readers[kind]
             await reader.close()
 
     async def _wait_for_broker(self, kind: ReportKind, error: Transient) -> None:
+        """Wait before the next read. Raise StreamReplaced, so that the owner loads anew and compares its position."""
+        if isinstance(error, StreamReplaced):
+            raise error
         log.warning("ingest.waits", partition=self._own.partition, kind=kind, error=str(error))
         await asyncio.sleep(error.retry_in)
-        await self._same_stream()
-
-    async def _same_stream(self) -> None:
-        """After the broker was away: Transient (load anew, check the stream) when it came back with another stream."""
-        own = self._own
-        try:
-            state = await own.broker.reports_state()
-        except Transient:
-            return
-        if not same_stream(own.position, state.created_ns, state.last_sequence):
-            raise Transient("the reports stream was replaced", retry_in=0.0)
 
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
         """Apply discoveries, in parts where a command in progress was accepted between them."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import structlog
 
@@ -165,7 +166,8 @@ class Owner:
             return
         if not fits:
             text = (
-                f"partition {self.partition}: the reports stream is another one than before; reading it from its start"
+                f"partition {self.partition}: the reports stream is another one than before, or came back shorter;"
+                " reading it from its start"
             )
             self.alarms.append(text)
             self._alarm(self.partition, text)
@@ -181,15 +183,13 @@ class Owner:
         await until_there_is_room(adopt)
 
     async def _same_times(self, position: Position) -> bool:
-        """Whether what the stream holds at our sequences, if it still does, has the times we noted."""
+        """Return True if what we applied was stored in the stream as it is: no later report took an earlier place."""
         for sequence, at_ns in (
             (position.outcome_seq, position.outcome_ns),
             (position.discovery_seq, position.discovery_ns),
         ):
-            if sequence:
-                stored_ns = await self._broker.report_at(sequence)
-                if stored_ns is not None and stored_ns != at_ns:
-                    return False
+            if sequence and not await until_answered(partial(self._broker.continues, sequence, at_ns)):
+                return False
         return True
 
     async def _restore(self, own: Ownership, claimed: Claimed) -> None:

@@ -20,7 +20,7 @@ from shared.domain.errors import NoRoom, OwnershipLost, Permanent, Transient, Un
 from shared.domain.frontier import Fence, Position
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
 from shared.domain.ledger import Changes, Claimed, QueueRow
-from shared.ports.broker import Broker, ReportKind
+from shared.ports.broker import Broker, ReportKind, ReportReader
 from shared.ports.clock import Clock
 from shared.ports.store import Store
 
@@ -92,6 +92,7 @@ class Ownership:
         self.tuned = asyncio.Event()
         self.strays_suspected = False
         self.in_hand: dict[ReportKind, int] = {}
+        self.readers: dict[ReportKind, ReportReader] = {}
         self._moved = asyncio.Condition()
         self._lock = asyncio.Lock()
         self._ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()

@@ -13,8 +13,8 @@ from api.frontier.ownership import Ownership
 from api.frontier.settle import Draft, worn_out
 from api.frontier.strays import Strays
 from shared.domain.errors import NoRoom, Transient
-from shared.domain.frontier import same_stream
 from shared.domain.holds import SeenHolds
+from shared.ports.broker import KINDS
 
 log = structlog.get_logger("orb.frontier")
 
@@ -162,7 +162,7 @@ class Sweep:
             await own.committed()
 
     async def _purge(self) -> None:
-        """Drop from the stream what is applied for good: from that stream, not from one that took its place.
+        """Drop from the stream what is applied for good. Its reader refuses where the stream may be another by now.
 
         The position is noted before holds are looked for: what a hold came too late for is in its holder's snapshot.
         """
@@ -170,13 +170,10 @@ class Sweep:
         position = own.position
         if position == self._purged or self._holds.standing(await own.store.report_holds(), own.clock.elapsed()):
             return
-        state = await own.broker.reports_state()
-        if not same_stream(position, state.created_ns, state.last_sequence):
-            return
-        if position.outcome_seq > self._purged.outcome_seq:
-            await own.broker.purge_reports(own.partition, "outcome", position.outcome_seq)
-        if position.discovery_seq > self._purged.discovery_seq:
-            await own.broker.purge_reports(own.partition, "discovery", position.discovery_seq)
+        for kind in KINDS:
+            reader, through = own.readers.get(kind), position.of(kind)
+            if through > self._purged.of(kind) and (reader is None or not await reader.purge(through)):
+                return
         self._purged = position
 
 

@@ -13,6 +13,10 @@ class Transient(Exception):
         self.retry_in = retry_in
 
 
+class StreamReplaced(Transient):
+    """The stream is another one than was read, or came back shorter: compare positions, and load anew."""
+
+
 class Refused(Transient):
     """A bounded queue is full: the producer keeps what it has and stops making more."""
 

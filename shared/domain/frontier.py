@@ -80,6 +80,10 @@ class Position:
         """The sequence applied of a kind of report."""
         return self.outcome_seq if kind == "outcome" else self.discovery_seq
 
+    def at_ns(self, kind: str) -> int:
+        """Return when the last message applied of a kind of report was stored."""
+        return self.outcome_ns if kind == "outcome" else self.discovery_ns
+
     def moved(self, kind: str, sequence: int, at_ns: int) -> "Position":
         """The position after applying the report at `sequence`."""
         if kind == "outcome":

@@ -8,12 +8,14 @@ take it, Unusable when it has shut us out for good.
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 from shared.domain.ids import CrawlId, HostId, Partition
 
 ReportKind = Literal["outcome", "discovery"]
 """The two subjects of a partition; outcomes are read first."""
+
+KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,15 @@ class ReportReader(Protocol):
     async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
         """Up to `most` reports; waits up to wait_s for the first, never for the others; empty when none came.
 
-        Raises Transient when the broker is away; reading again continues without a gap or a repeat. Once the stream was
-        replaced by another (compare `reports_state`), every read is Transient: open a new reader.
+        Raises Transient when the broker is away; reading again continues without a gap or a repeat. Raises
+        StreamReplaced once the stream is another one, or came back shorter: open a new reader.
+        """
+        ...
+
+    async def purge(self, through: int) -> bool:
+        """Drop what was stored up to and including sequence `through` on the subject.
+
+        Return False, and drop nothing, while the stream is to be compared with the position first.
         """
         ...
 
@@ -138,8 +147,13 @@ class Broker(Protocol):
         """Up to `most` shards; waits up to wait_s for the first only. One caller at a time for each pool."""
         ...
 
-    async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> ReportReader:
-        """A reader of what was stored after sequence `after`."""
+    async def read_reports(
+        self, partition: Partition, kind: ReportKind, after: int, at_ns: int | None = None
+    ) -> ReportReader:
+        """Return a reader of what was stored after sequence `after`, whose message was stored at `at_ns`.
+
+        Raises StreamReplaced if it was not stored then in the stream as it is (see `continues`). None: do not compare.
+        """
         ...
 
     async def reports_state(self) -> StreamState: ...
@@ -148,8 +162,11 @@ class Broker(Protocol):
         """Sequence of the newest report on this subject, purged or not where the broker knows it; 0 when none."""
         ...
 
-    async def report_at(self, sequence: int) -> int | None:
-        """When the report at this sequence was stored (Unix ns), None when it is no longer there."""
+    async def continues(self, sequence: int, at_ns: int) -> bool:
+        """Return True if the reports stream is the one in which the report at `sequence` was stored at `at_ns`.
+
+        It is another one if that report has another time, or if a later one stands at an earlier sequence.
+        """
         ...
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:

@@ -182,8 +182,7 @@ def test_finished_check_counts_a_command_in_progress(start: Start) -> None:
     assert crawl is not None
 
     def check() -> str | None:
-        client = cluster.broker.client(cluster.operator)
-        return cluster.world.do(cluster.operator, finished(crawl, [sim.owner], cluster.store, client))
+        return cluster.world.do(cluster.operator, finished(cluster.finished_check(), crawl, [sim.owner]))
 
     cluster.world.run_for(1.0)
     assert check() == "complete"

@@ -222,6 +222,12 @@ class Protocol(RuleBasedStateMachine):
     def lose_the_broker(self) -> None:
         self.at.wipe_broker()
 
+    @precondition(lambda self: not self.at.lossy)
+    @rule(messages=st.integers(1, 20), more=st.integers(0, 30))
+    def put_the_store_back(self, messages: int, more: int) -> None:
+        """It comes back older, and is written to before owners look at it."""
+        self.at.put_broker_back(messages, more)
+
     # --- operators ----------------------------------------------------------------------------------------------------
 
     @rule()

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from shared.domain.errors import Transient
+from shared.domain.errors import StreamReplaced, Transient
 from shared.domain.ids import CrawlId, Partition
 from shared.ports.broker import (
     Broker,
@@ -62,6 +62,7 @@ class SimBroker:
     world: World
     created_ns: int = _CREATED_NS
     sequence: int = 0
+    incarnation: int = 0
     reports: list[Stored] = field(default_factory=list)
     visits: dict[str, Visit] = field(default_factory=dict)
     owners: list["_Answering"] = field(default_factory=list)
@@ -93,6 +94,9 @@ class SimBroker:
     def last(self, subject: str) -> int:
         return max((stored.report.sequence for stored in self.reports if stored.subject == subject), default=0)
 
+    def purge(self, subject: str, through: int) -> None:
+        self.reports = [each for each in self.reports if each.subject != subject or each.report.sequence > through]
+
     def wipe(self) -> None:
         """The broker lost its disk: streams are made anew, and count from 1."""
         self.created_ns += 1_000_000_000
@@ -101,6 +105,19 @@ class SimBroker:
         self.visits.clear()
         self._ids.clear()
         self.news()
+
+    def put_back(self, messages: int) -> None:
+        """The broker was killed, and comes back with a store that is so many reports older."""
+        self.incarnation += 1
+        self.sequence = max(0, self.sequence - messages)
+        self.reports = [stored for stored in self.reports if stored.report.sequence <= self.sequence]
+        self._ids = {name: known for name, known in self._ids.items() if known[0] <= self.sequence}
+        self.news()
+
+    def continues(self, sequence: int, at_ns: int) -> bool:
+        """See Broker.continues."""
+        before = [each.report for each in self.reports if each.report.sequence <= sequence]
+        return all(each.at_ns == at_ns if each.sequence == sequence else each.at_ns <= at_ns for each in before)
 
     def redeliver(self, choice: int) -> None:
         """Something made the broker believe that a delivery failed."""
@@ -172,11 +189,23 @@ class _Visit:
 
 
 class _Reader:
-    def __init__(self, client: "_Client", subject: str, after: int) -> None:
+    def __init__(self, client: "_Client", subject: str, after: int, at_ns: int | None) -> None:
         self._client = client
         self._subject = subject
         self._position = after
+        self._at_ns = at_ns
         self._created_ns = client.server.created_ns
+        self._compare()
+
+    def _compare(self) -> None:
+        """Compare the stream with the position, as whenever a cursor is placed."""
+        server = self._client.server
+        self._incarnation = server.incarnation
+        shorter = server.sequence < self._position or (
+            self._at_ns is not None and self._position and not server.continues(self._position, self._at_ns)
+        )
+        if self._created_ns != server.created_ns or shorter:
+            raise StreamReplaced("the stream is another one, or shorter", retry_in=0.1)
 
     async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
         server = self._client.server
@@ -186,6 +215,7 @@ class _Reader:
             if found:
                 # Only what is handed over is behind us: an answer that was lost is read again.
                 self._position = found[-1].sequence
+                self._at_ns = found[-1].at_ns
                 return found
             if server.world.now >= until:
                 return found
@@ -200,9 +230,21 @@ class _Reader:
         ][:most]
 
     def _take(self, most: int) -> list[Delivered]:
-        if self._created_ns != self._client.server.created_ns:
-            raise Transient("the stream was replaced", retry_in=0.1)
+        server = self._client.server
+        if (self._created_ns, self._incarnation) != (server.created_ns, server.incarnation):
+            self._compare()
         return self._there(most)
+
+    async def purge(self, through: int) -> bool:
+        server, incarnation = self._client.server, self._incarnation
+
+        def purge() -> bool:
+            if (self._created_ns, incarnation) != (server.created_ns, server.incarnation):
+                return False  # it was asked over a connection that is gone
+            server.purge(self._subject, through)
+            return True
+
+        return await self._client.io("reports.purge", purge)
 
     async def close(self) -> None:
         """A cursor leaves nothing behind."""
@@ -267,13 +309,10 @@ class _Client:
             soonest = min((visit.visible_at for visit in mine()), default=until)
             await server.until_news(min(until, soonest))
 
-    async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> ReportReader:
-        def place() -> _Reader:
-            if self.server.sequence < after:
-                raise Transient("the stream does not reach there", retry_in=0.1)
-            return _Reader(self, subjects.report(partition, kind), after)
-
-        return await self.io("reports.open", place)
+    async def read_reports(
+        self, partition: Partition, kind: ReportKind, after: int, at_ns: int | None = None
+    ) -> ReportReader:
+        return await self.io("reports.open", lambda: _Reader(self, subjects.report(partition, kind), after, at_ns))
 
     async def reports_state(self) -> StreamState:
         return await self.io("reports.state", lambda: StreamState(self.server.created_ns, self.server.sequence))
@@ -281,23 +320,12 @@ class _Client:
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
         return await self.io("reports.last", lambda: self.server.last(subjects.report(partition, kind)))
 
-    async def report_at(self, sequence: int) -> int | None:
-        def at() -> int | None:
-            return next((s.report.at_ns for s in self.server.reports if s.report.sequence == sequence), None)
-
-        return await self.io("reports.at", at)
+    async def continues(self, sequence: int, at_ns: int) -> bool:
+        return await self.io("reports.at", lambda: self.server.continues(sequence, at_ns))
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
         subject = subjects.report(partition, kind)
-
-        def purge() -> None:
-            self.server.reports = [
-                stored
-                for stored in self.server.reports
-                if stored.subject != subject or stored.report.sequence > through
-            ]
-
-        await self.io("reports.purge", purge)
+        await self.io("reports.purge", lambda: self.server.purge(subject, through))
 
     async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
         """Stored at once: the steps before and after it are those at which the world may turn."""

@@ -275,6 +275,13 @@ class Cluster:
         # A message of a late publish may now be new again, and a producer's number skip one.
         self.lossy = True
 
+    def put_broker_back(self, messages: int, more: int) -> None:
+        """The broker comes back with a store of so many reports before, and more come before owners look at it."""
+        self.lossy = True
+        self.broker.put_back(messages)
+        for number in range(more):
+            self.broker.publish(report(PARTITION, "discovery"), NOISE, f"more{self.broker.incarnation}.{number}")
+
     def settle(self) -> None:
         """Let everything run without faults until the crawl is finished; it must be."""
         self.database.full = False

@@ -75,8 +75,14 @@ class Sink:
     async def purge_reports(self, partition: Partition, kind: str, through: int) -> None:
         return None
 
-    async def read_reports(self, partition: Partition, kind: str, after: int) -> "Sink":
+    async def read_reports(self, partition: Partition, kind: str, after: int, at_ns: int | None = None) -> "Sink":
         return self
+
+    async def continues(self, sequence: int, at_ns: int) -> bool:
+        return True
+
+    async def purge(self, through: int) -> bool:
+        return True
 
     async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
         await asyncio.Event().wait()

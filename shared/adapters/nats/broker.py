@@ -12,7 +12,7 @@ from shared.adapters.nats.backlog import unapplied
 from shared.adapters.nats.connection import Connection, Unanswered, status_of
 from shared.adapters.nats.events import NatsEvents
 from shared.adapters.nats.jetstream import API, NO_MESSAGE, ApiError, call, demand, failure, store, unix_ns
-from shared.adapters.nats.reader import StreamReader, stream_state
+from shared.adapters.nats.reader import StreamReader, continues, stream_state
 from shared.adapters.nats.settings import StreamSettings
 from shared.adapters.nats.standing import listed_visits, stored_visit, waits
 from shared.adapters.nats.storing import Storing
@@ -122,9 +122,11 @@ class NatsBroker:
             raise failure(stored, f"cannot store a report on {subject}")
         return stored
 
-    async def read_reports(self, partition: Partition, kind: ReportKind, after: int) -> StreamReader:
+    async def read_reports(
+        self, partition: Partition, kind: ReportKind, after: int, at_ns: int | None = None
+    ) -> StreamReader:
         which = [subjects.report(partition, kind)]
-        reader = StreamReader(self._connection, subjects.REPORTS, which, after, self._settings)
+        reader = StreamReader(self._connection, subjects.REPORTS, which, after, self._settings, at_ns=at_ns)
         await reader.open()
         return reader
 
@@ -138,6 +140,9 @@ class NatsBroker:
     async def report_at(self, sequence: int) -> int | None:
         found = await self._report({"seq": sequence}) if sequence > 0 else None
         return None if found is None else unix_ns(found["time"])
+
+    async def continues(self, sequence: int, at_ns: int) -> bool:
+        return await continues(self._connection, subjects.REPORTS, sequence, at_ns, self._settings.answer_s)
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
         if through > 0:

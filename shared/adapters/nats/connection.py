@@ -70,6 +70,7 @@ class Connection:
         self._watchers: set[Callable[[], None]] = set()
         self._subscription: Subscription | None = None
         self._closing = False
+        self._line = 0
         self._refusal: asyncio.Future[str] | None = None
         self._last_error = "no answer"
 
@@ -132,8 +133,26 @@ class Connection:
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    async def request(self, subject: str, data: bytes, wait_s: float, headers: Mapping[str, str] | None = None) -> Msg:
-        """Ask and wait for one answer. Transient at once when nobody listens there or the connection breaks."""
+    @property
+    def line(self) -> int:
+        """The number of the present connection to a server: each break begins another."""
+        return self._line
+
+    async def request(
+        self,
+        subject: str,
+        data: bytes,
+        wait_s: float,
+        headers: Mapping[str, str] | None = None,
+        *,
+        line: int | None = None,
+    ) -> Msg:
+        """Ask and wait for one answer. Transient at once when nobody listens there or the connection breaks.
+
+        With `line`, ask over that connection or not at all.
+        """
+        if line is not None and line != self._line:
+            raise Transient("the connection to the broker is another one by now", retry_in=self._settings.reconnect_s)
         self._tokens += 1
         token = format(self._tokens, "x")
         message = await self._exchange(token, subject, data, wait_s, reply=self._prefix + token, headers=headers)
@@ -269,6 +288,7 @@ class Connection:
             log.error("broker.closed", reason=self._last_error)
 
     def _break(self, reason: str) -> None:
+        self._line += 1
         for answer in self._questions.values():
             if not answer.done():
                 answer.set_exception(Transient(reason, retry_in=self._settings.reconnect_s))

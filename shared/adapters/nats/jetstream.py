@@ -89,6 +89,12 @@ def unix_ns(text: str) -> int:
     return int(whole.timestamp()) * SECOND_NS + fraction
 
 
+def text_of(at_ns: int) -> str:
+    """Return Unix nanoseconds as an RFC 3339 time, exactly."""
+    seconds, fraction = divmod(at_ns, SECOND_NS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
+
+
 def failure(error: ApiError, what: str) -> Exception:
     """The exception that tells the caller what to do about it."""
     text = f"{what}: {error.description} ({error.err_code})"
@@ -105,19 +111,23 @@ def failure(error: ApiError, what: str) -> Exception:
     return Permanent(text)
 
 
-async def call(connection: Connection, verb: str, body: object, wait_s: float) -> dict[str, Any] | ApiError:
+async def call(
+    connection: Connection, verb: str, body: object, wait_s: float, *, line: int | None = None
+) -> dict[str, Any] | ApiError:
     """One call of the JetStream API: its answer, or the server's error for the caller to judge."""
     data = b"" if body is None else msgspec.json.encode(body)
-    message = await connection.request(API + verb, data, wait_s)
+    message = await connection.request(API + verb, data, wait_s, line=line)
     answer: dict[str, Any] = msgspec.json.decode(message.data)
     if "error" in answer:
         return msgspec.convert(answer["error"], ApiError)
     return answer
 
 
-async def demand(connection: Connection, verb: str, body: object, wait_s: float) -> dict[str, Any]:
+async def demand(
+    connection: Connection, verb: str, body: object, wait_s: float, *, line: int | None = None
+) -> dict[str, Any]:
     """Like `call`, for callers to whom every error is a failure."""
-    answer = await call(connection, verb, body, wait_s)
+    answer = await call(connection, verb, body, wait_s, line=line)
     if isinstance(answer, ApiError):
         raise failure(answer, verb)
     return answer

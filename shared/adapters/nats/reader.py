@@ -18,9 +18,20 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from shared.adapters.nats.connection import Connection, reason_of, status_of
-from shared.adapters.nats.jetstream import API, SECOND_NS, demand, origin_of, unix_ns
+from shared.adapters.nats.jetstream import (
+    API,
+    NO_MESSAGE,
+    SECOND_NS,
+    ApiError,
+    call,
+    demand,
+    failure,
+    origin_of,
+    text_of,
+    unix_ns,
+)
 from shared.adapters.nats.settings import StreamSettings
-from shared.domain.errors import Transient
+from shared.domain.errors import StreamReplaced, Transient
 from shared.ports.broker import Delivered, StreamState
 
 log = structlog.get_logger(__name__)
@@ -46,6 +57,31 @@ async def stream_state(connection: Connection, stream: str, wait_s: float) -> St
     return StreamState(created_ns=unix_ns(info["created"]), last_sequence=int(info["state"]["last_seq"]))
 
 
+async def continues(connection: Connection, stream: str, sequence: int, at_ns: int, wait_s: float) -> bool:
+    """Return True if the stream is the one in which the message at `sequence` was stored at `at_ns`.
+
+    It is not if that place holds a message of another time. It came back shorter, and new messages took the places of
+    old ones, if a later message stands at an earlier sequence. The server finds it for a consumer that begins at a
+    time, whoever purged what lies around it.
+    """
+    found = await call(connection, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, wait_s)
+    if isinstance(found, ApiError):
+        if found.err_code != NO_MESSAGE:
+            raise failure(found, f"cannot read {stream}")
+    elif unix_ns(found["message"]["time"]) != at_ns:
+        return False
+    name = f"place-{secrets.token_hex(8)}"
+    config = {
+        "name": name, "deliver_policy": "by_start_time", "opt_start_time": text_of(at_ns + 1), "ack_policy": "none",
+        "inactive_threshold": int(wait_s * SECOND_NS), "mem_storage": True, "num_replicas": 1,
+    }  # fmt: skip
+    placed = await demand(
+        connection, f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config}, wait_s
+    )
+    await call(connection, f"CONSUMER.DELETE.{stream}.{name}", None, wait_s)
+    return int(placed["delivered"]["stream_seq"]) >= sequence
+
+
 class StreamReader:
     """A ReportReader, or an EventReader. One pull is open at a time, so at most one batch or `read_bytes` is held."""
 
@@ -58,14 +94,21 @@ class StreamReader:
         settings: StreamSettings,
         *,
         deliver_policy: Literal["by_start_sequence", "last_per_subject"] = "by_start_sequence",
+        at_ns: int | None = None,
     ) -> None:
-        """`subjects`: one or more of the stream's, which may not overlap."""
+        """`subjects`: one or more of the stream's, which may not overlap.
+
+        `at_ns`: when the message at `after` was stored. Then the stream is compared with the position whenever the
+        cursor is placed, before anything is read through it.
+        """
         self._connection = connection
         self._stream = stream
         self._subjects = tuple(subjects)
         self._settings = settings
         self._policy = deliver_policy
         self._position = after
+        self._at_ns = at_ns
+        self._line = connection.line
         self.stored = 0
         """How many messages there were to read when the cursor was placed."""
         self._kept: deque[Delivered] = deque()
@@ -99,6 +142,18 @@ class StreamReader:
             await self._await_rest(most)
         kept = self._kept
         return [kept.popleft() for _ in range(min(most, len(kept)))]
+
+    async def purge(self, through: int) -> bool:
+        """See ReportReader.purge. The request goes over the connection on which the stream was compared: a server that
+        came back with another store has another one."""
+        if self._consumer is None or self._line != self._connection.line:
+            return False
+        for subject in self._subjects:
+            what = {"filter": subject, "seq": through + 1}
+            await demand(
+                self._connection, f"STREAM.PURGE.{self._stream}", what, self._settings.answer_s, line=self._line
+            )
+        return True
 
     async def close(self) -> None:
         """Give the cursor back; the broker drops one that is not given back after `reader_idle_s`."""
@@ -160,6 +215,7 @@ class StreamReader:
             which: dict[str, object] = {"filter_subject": self._subjects[0]}
         else:
             which = {"filter_subjects": list(self._subjects)}
+        line = self._connection.line
         start: dict[str, object] = {"deliver_policy": self._policy}
         if self._policy == "by_start_sequence":
             start["opt_start_seq"] = self._position + 1
@@ -185,10 +241,20 @@ class StreamReader:
         if self._created_ns is None:
             self._created_ns = state.created_ns
         if state.created_ns != self._created_ns or state.last_sequence < self._position:
-            raise Transient(
+            raise StreamReplaced(
                 f"the stream {self._stream} is not the one that was read up to {self._position} on {self._name}:"
                 f" created {state.created_ns}, last sequence {state.last_sequence}; open a new reader"
             )
+        if self._at_ns is not None and self._position:
+            wait_s = self._settings.answer_s
+            if not await continues(self._connection, self._stream, self._position, self._at_ns, wait_s):
+                raise StreamReplaced(
+                    f"the stream {self._stream} came back shorter than {self._position}, up to which {self._name} was"
+                    " read, and has grown beyond it; open a new reader"
+                )
+        if line != self._connection.line:
+            raise Transient(f"the connection broke while a cursor on {self._name} was placed", retry_in=0.1)
+        self._line = line
         self._cursors += 1
         self.stored = int(placed["num_pending"])
         self._consumer, self._next, self._left, self._pending = name, 1, 0, 0
@@ -232,6 +298,8 @@ class StreamReader:
         self._left -= 1
         self._pending = origin.pending
         self._position = origin.sequence
+        if self._at_ns is not None:
+            self._at_ns = origin.at_ns
         self._kept.append(Delivered(origin.sequence, origin.at_ns, message.data))
         self._changed.set()
 

@@ -129,6 +129,8 @@ class PlainClient(Client):
 
         Raise only what the library takes for a failed attempt: after anything else it would never try again.
         """
+        # Bytes for the connection before would reach a server that may have another store by now.
+        self._pending, self._pending_data_size = [], 0
         try:
             await super()._process_connect_init()
         except BaseException as error:
