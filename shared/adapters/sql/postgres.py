@@ -4,8 +4,9 @@ The transactions are the same plain functions of a Connection that SQLite runs o
 them over the asynchronous driver. Owners of different partitions write side by side, each behind its own fence's row
 lock.
 
-A stopped owner inside a transaction holds that lock no longer than `idle_in_transaction_s`: the server ends its
-session, and whoever waits gets the lock, because it may wait longer than that (`lock_s`).
+A stopped owner inside a transaction holds that lock no longer than `idle_in_transaction_s`. Between two statements the
+server ends its session; inside a statement, the transaction that waits does (blockers.py). That one then gets the lock,
+because it may wait longer than that (`lock_s`).
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from shared.adapters.sql.blockers import OWNERS, PATIENT, Blockers, end_blockers
 from shared.adapters.sql.glance import Glance
 from shared.adapters.sql.migrate import upgrade
 from shared.adapters.sql.refusals import Refusals
@@ -104,6 +106,8 @@ class PostgresPool:
             isolation_level="REPEATABLE READ",
             execution_options={"postgresql_readonly": True},
         )
+        limit_s = self._settings.idle_in_transaction_s
+        self._blockers = Blockers(lambda: self.read(lambda c: end_blockers(c, limit_s)), limit_s)
 
     def __repr__(self) -> str:
         return f"<PostgresPool of {self._settings.writers} writers and {self._settings.readers} readers>"
@@ -120,7 +124,8 @@ class PostgresPool:
         nothing is written. A transaction that met another one (deadlock, serialisation failure, the same row inserted
         twice) runs again as a whole, a few times.
         """
-        return await self._transact(self._writer, transaction)
+        with self._blockers.watched():
+            return await self._transact(self._writer, transaction)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run a query on a snapshot taken after this call."""
@@ -132,7 +137,7 @@ class PostgresPool:
 
     async def migrate(self, upgrade: Callable[[Connection], None]) -> None:
         """Bring the schema up to date, on a connection with time for it."""
-        engine = _engine(self._url, _patient(self._settings), 1)
+        engine = _engine(self._url, _patient(self._settings), 1, name=PATIENT)
         try:
             await self._transact(engine, upgrade)
         finally:
@@ -140,6 +145,7 @@ class PostgresPool:
 
     async def close(self) -> None:
         """Close the connections, within two seconds; no transaction may be under way."""
+        await self._blockers.close()
         await asyncio.gather(*(session.close() for session in self._sessions))
         await self._writer.dispose()
         await self._reader.dispose()
@@ -192,7 +198,7 @@ def patient_engine(url: str, *, read_only: bool = False) -> AsyncEngine:
     if read_only:
         options = {"isolation_level": "REPEATABLE READ", "execution_options": {"postgresql_readonly": True}}
     patient = PostgresSettings(idle_in_transaction_s=20_000.0, lock_s=20_001.0, statement_s=20_001.0)
-    return _engine(url, patient, 1, **options)
+    return _engine(url, patient, 1, name=PATIENT, **options)
 
 
 class LongTransaction:
@@ -231,6 +237,7 @@ def _engine(
     settings: PostgresSettings,
     size: int,
     *,
+    name: str = OWNERS,
     planning: Mapping[str, str] = MappingProxyType({}),
     opened: Callable[[_Session], None] = lambda session: None,
     **options: Any,
@@ -244,7 +251,7 @@ def _engine(
             timeout=settings.connect_s,
             command_timeout=settings.statement_s + settings.answer_s,
             server_settings={
-                "application_name": "orbweaver",
+                "application_name": name,
                 "idle_in_transaction_session_timeout": _ms(settings.idle_in_transaction_s),
                 "lock_timeout": _ms(settings.lock_s),
                 "statement_timeout": _ms(settings.statement_s),
