@@ -19,7 +19,7 @@ from shared.domain.software import VERSION
 from shared.domain.views import HostView
 
 _LABEL: Final = 11
-_TALLIES: Final = ("status", "failed", "excluded", "retried", "host_failures")
+_TALLIES: Final = ("status", "failed", "excluded", "retried", "host_failures", "truncated")
 _BUDGETS: Final = {
     "complete": "every URL in scope was tried",
     "max_pages": "the page budget is used up",
@@ -129,8 +129,9 @@ def as_text(summary: Summary, folder: CrawlFolder, *, seconds: float | None = No
         ("failed", "failed"),
         ("excluded", "excluded"),
         ("hosts", "host_failures"),
+        ("cut", "truncated"),
     ):
-        said = ", ".join(ranked(summary.tallies.get(kind, {}), plain=kind == "status"))
+        said = ", ".join(ranked(summary.tallies.get(kind, {}), plain=kind in ("status", "truncated")))
         if kind == "host_failures" and summary.hosts:
             said = f"{count(summary.hosts)} known" + (f"; could not be visited: {said}" if said else "")
         if said:

@@ -37,6 +37,7 @@ def answered(
         title=reading.title,
         links=reading.links,
         retry_after_ms=retry_after_ms,
+        truncated=answer.truncated.value if answer.truncated is not None else "decoded" * answer.decoded_truncated,
     )
 
 

@@ -1,13 +1,21 @@
 """The row that an outcome leaves of a fetch. Pure."""
 
+from shared.domain.fetch import FailureKind, Truncation
 from shared.domain.frontier import End
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.ledger import FetchRow
 from shared.wire.messages import UrlOutcome
 
 
+def broken_off(result: UrlOutcome) -> bool:
+    """Return True if a page came in part only because the connection ended: it may come whole the next time."""
+    return result.truncated == Truncation.DISCONNECT and 200 <= result.status < 300
+
+
 def reason_of(result: UrlOutcome) -> str:
     """Return why the URL ended as it did, as tallies and rows name it."""
+    if broken_off(result):
+        return FailureKind.RESET
     return f"http_{result.status}" if result.end == End.ANSWERED else (result.reason or "other")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from api.frontier.burying import letter_of_shard
 from api.frontier.crawls import ActiveCrawl, Crawls
-from api.frontier.fetch_rows import fetch_row, reason_of
+from api.frontier.fetch_rows import broken_off, fetch_row, reason_of
 from api.frontier.front import Front
 from api.frontier.host_facts import facts_after, facts_noted, host_change, retry_after_s
 from api.frontier.hosts import Host, HostFacts
@@ -248,6 +248,8 @@ class Draft:
         flags = url.flags
         match decision.state:
             case UrlState.DONE:
+                if page and result.truncated:
+                    self.changes.tallies[crawl_id, "truncated", result.truncated] += 1
                 if page and not flags & COUNTED_AS_PAGE:
                     flags |= COUNTED_AS_PAGE
                     self._new_page(held, result.size)
@@ -264,8 +266,10 @@ class Draft:
                 self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, attempts, reason_of(result), flags)
 
     def _decide(self, held: Held, crawl: ActiveCrawl, url: LeasedUrl, result: UrlOutcome) -> Decision:
-        if result.end == End.ANSWERED:
-            end: FailureKind | int = result.status
+        if broken_off(result):
+            end: FailureKind | int = FailureKind.RESET
+        elif result.end == End.ANSWERED:
+            end = result.status
         else:
             known = result.reason in FailureKind.__members__.values()
             end = FailureKind(result.reason) if known else FailureKind.OTHER
@@ -273,7 +277,7 @@ class Draft:
         refuses = (
             effect is not None and self._gave_pages(held) and self._facts_of(held.row.host_id).health.after(effect)
         )
-        return decide(
+        decision = decide(
             end,
             attempt=url.attempt,
             retry=crawl.spec.retry,
@@ -281,6 +285,10 @@ class Draft:
             retry_after_s=retry_after_s(result),
             host_refuses=refuses,
         )
+        if broken_off(result) and decision.state is UrlState.FAILED:
+            # What came of the page after all attempts is better than nothing. It is counted as cut.
+            return replace(decision, state=UrlState.DONE)
+        return decision
 
     def _gave_pages(self, held: Held) -> bool:
         """Return True if the host has given a page of the lease's crawl."""

@@ -117,7 +117,8 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
 
     `end` is a shared.domain.outcome.End value, `status` the HTTP status or 0, `reason` a failure kind, exclusion reason
     or empty, `digest` the payload's sha1 (20 bytes) or empty, `size` the payload in bytes, `links` the outlinks in
-    scope, `retry_after_ms` what the server asked for (-1: nothing).
+    scope, `retry_after_ms` what the server asked for (-1: nothing). `truncated` says why the body is not whole: a
+    shared.domain.fetch.Truncation value, or `decoded` if it was read in part only; empty if it is whole.
     """
 
     fingerprint: bytes
@@ -137,6 +138,7 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
     title: str | None = None
     links: int = 0
     retry_after_ms: int = -1
+    truncated: str = ""
 
 
 class HostNote(msgspec.Struct, frozen=True, array_like=True):

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -377,3 +379,30 @@ def test_visits_that_fail_again_and_again_split_the_shard_and_bury_the_url() -> 
     assert desk.queue.cap == 16 // SPLIT_BY
     assert desk.states[fingerprint(2, 0)] is UrlState.FAILED
     assert {desk.states[fingerprint(1, i)] for i in range(16)} == {UrlState.QUEUED}
+
+
+@pytest.mark.parametrize(("attempts", "state"), [(3, UrlState.WAITING), (1, UrlState.DONE)])
+def test_a_page_whose_connection_ended_is_tried_again_and_kept_as_cut_in_the_end(
+    attempts: int, state: UrlState
+) -> None:
+    """An index page that was cut at its first fetch cost 74 of 101 pages, with exit code 0."""
+    desk = Desk(sizes=(1,))
+    retry = msgspec.structs.replace(desk.crawl.spec.retry, attempts=attempts)
+    desk.crawl.spec = msgspec.structs.replace(desk.crawl.spec, retry=retry)
+    draft = desk.draft()
+    draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), truncated="disconnect")), LIMITS)
+    desk.commit(draft)
+    desk.audit()
+    assert desk.states[fingerprint(1, 0)] is state
+    assert draft.changes.tallies.get((CRAWL, "truncated", "disconnect"), 0) == (state is UrlState.DONE)
+    assert draft.changes.tallies.get((CRAWL, "retried", "reset"), 0) == (state is UrlState.WAITING)
+    assert draft.changes.fetches[0].page == (state is UrlState.DONE)
+
+
+def test_a_page_cut_at_a_limit_is_done_and_counted_as_cut() -> None:
+    desk = Desk(sizes=(1,))
+    draft = desk.draft()
+    draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), truncated="length")), LIMITS)
+    desk.commit(draft)
+    assert desk.states[fingerprint(1, 0)] is UrlState.DONE
+    assert draft.changes.tallies[CRAWL, "truncated", "length"] == 1
