@@ -1,7 +1,11 @@
 """What the OpenAPI document says of answers in general: their headers, and that they may gain fields."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
+from copy import deepcopy
 from typing import Any, Final
+
+INPUT: Final = "Input"
+"""Ends the name of a schema's variant for requests."""
 
 _TEXT: Final = {"type": "string"}
 
@@ -13,6 +17,7 @@ HEADERS: Final[dict[str, Any]] = {
     "Retry-After": {"description": "Seconds to wait before another try.", "schema": {"type": "integer", "minimum": 0}},
     "WWW-Authenticate": {"description": "How to authenticate: `Bearer`.", "schema": _TEXT},
     "Content-Disposition": {"description": "The name of the file.", "schema": _TEXT},
+    "X-Accel-Buffering": {"description": "`no`: a proxy passes events on as they come.", "schema": _TEXT},
 }
 
 _BY_STATUS: Final = {
@@ -32,6 +37,7 @@ _TAGGED: Final = frozenset(
 )  # fmt: skip
 _LOCATED: Final = frozenset({("create_crawl", "201"), ("put_crawl", "201"), ("create_key", "201")})
 _FILES: Final = frozenset({"export_crawl"})
+_STREAMS: Final = frozenset({"follow_events", "follow_crawl"})
 
 
 def declare_headers(operation: dict[str, Any], status: str, response: dict[str, Any]) -> None:
@@ -51,25 +57,76 @@ def _of_success(operation: dict[str, Any], status: str, response: dict[str, Any]
         yield "Location"
     if name in _FILES:
         yield "Content-Disposition"
+    if name in _STREAMS:
+        yield "X-Accel-Buffering"
     if any(parameter["name"] == "cursor" for parameter in operation.get("parameters", ())):
         yield "Link"
 
 
 def open_answers(document: dict[str, Any]) -> None:
-    """Let every schema that an answer is made of have further properties, so that a new field breaks no client. What
-    is only sent to us keeps its closed schemas."""
+    """Let every schema of an answer have further properties, so that a new field breaks no client.
+
+    Requests keep closed schemas, because the server refuses fields that it does not know. A schema that both use gets
+    a closed variant for requests, which has `Input` behind its name.
+    """
     schemas = document["components"]["schemas"]
-    answers = [document["components"]["responses"]]
-    answers += [operation["responses"] for item in document["paths"].values() for operation in item.values()]
+    operations = [operation for item in document["paths"].values() for operation in item.values()]
+    answers = [document["components"]["responses"], *(operation["responses"] for operation in operations)]
+    requests = [operation["requestBody"] for operation in operations if "requestBody" in operation]
+    answered, asked = _reached(schemas, answers), _reached(schemas, requests)
+    both = {name for name in answered & asked if _is_closed(schemas, name)}
+    for part in (*requests, *(schemas[name] for name in asked - answered)):
+        _refer_to_input(part, both)
+    inputs = {}
+    for name in both:
+        variant = deepcopy(schemas[name])
+        _refer_to_input(variant, both)
+        inputs[name + INPUT] = {**variant, "title": name + INPUT}
+    if taken := inputs.keys() & schemas.keys():
+        raise ValueError(f"there are two schemas of each of these names: {', '.join(sorted(taken))}")
+    for name in answered:
+        _open(schemas[name])
+    document["components"]["schemas"] = dict(sorted((schemas | inputs).items()))
+
+
+def _reached(schemas: dict[str, Any], parts: Iterable[Any]) -> set[str]:
+    """Return the names of all schemas that these parts of the document are made of."""
     reached: set[str] = set()
-    waiting = [name for part in answers for name in _named(part)]
+    waiting = [name for part in parts for name in _named(part)]
     while waiting:
         name = waiting.pop()
         if name not in reached:
             reached.add(name)
             waiting += _named(schemas[name])
-    for name in reached:
-        _open(schemas[name])
+    return reached
+
+
+def _is_closed(schemas: dict[str, Any], name: str) -> bool:
+    """Return True if this schema, or a part of it, refuses further properties."""
+    return any(_refuses_more(schemas[each]) for each in {name, *_reached(schemas, [schemas[name]])})
+
+
+def _refuses_more(part: Any) -> bool:
+    match part:
+        case dict():
+            return part.get("additionalProperties") is False or any(_refuses_more(each) for each in part.values())
+        case list():
+            return any(_refuses_more(each) for each in part)
+    return False
+
+
+def _refer_to_input(part: Any, names: Set[str]) -> None:
+    """Replace references to these schemas by references to their variants for requests."""
+    match part:
+        case {"$ref": str(place)} if place.rpartition("/")[2] in names:
+            part["$ref"] = place + INPUT
+    match part:
+        case dict():
+            for value in part.values():
+                _refer_to_input(value, names)
+        case list():
+            for value in part:
+                _refer_to_input(value, names)
 
 
 def _named(part: Any) -> Iterator[str]:

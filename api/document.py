@@ -24,7 +24,8 @@ DESCRIPTION: Final = """\
 Declare crawls, watch them, and ask why. Every error is `application/problem+json` (RFC 9457) with a stable `type`; \
 lists are paged by `cursor` (also in the `Link` header); unknown fields are refused; `If-Match` guards against lost \
 updates; `Idempotency-Key` makes creates safe to repeat. Any master answers; what only the leader may do is passed \
-on to it.
+on to it. Whatever has GET answers HEAD with the same headers and no body. A method that a path does not have is \
+answered 405; the header `Allow` lists those that it has.
 
 Send `Authorization: Bearer <API key>`. The first key is shown when the cluster is first started; `orb key \
 create` makes another on the database itself.
@@ -159,7 +160,8 @@ def _spec_schemas() -> dict[str, Any]:
     seeds = schemas["CrawlSpec"]["properties"]["seeds"]
     seeds["items"] = {"anyOf": [{"type": "string", "examples": ["https://example.org/"]}, seeds["items"]]}
     for schema in schemas.values():
-        schema["additionalProperties"] = False
+        if schema.get("type") == "object":
+            schema["additionalProperties"] = False
     return schemas
 
 

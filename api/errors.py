@@ -163,7 +163,22 @@ async def respond(request: Request, error: Exception) -> Response:
     body = None if field is None else field.field_info.annotation
     if isinstance(error, Missing) and "if-match" in request.headers and request.method not in ("GET", "HEAD"):
         error = Problem(Kind.LOST_UPDATE, str(error), hint="leave If-Match out to create it")  # RFC 9110 §13.1.1
-    return answer(problem_of(error, body), request.url.path, getattr(request.state, "request_id", ""))
+    problem = problem_of(error, body)
+    if isinstance(error, Stale) and "name" in request.path_params:
+        problem.headers |= await _shown_tag(request)
+    return answer(problem, request.url.path, getattr(request.state, "request_id", ""))
+
+
+async def _shown_tag(request: Request) -> dict[str, str]:
+    """Return the ETag that GET of this crawl has now. Return nothing if it cannot be read: the version that the
+    problem names is enough for If-Match."""
+    services = request.app.state.services
+    try:
+        shown = await services.shown.answer(request.path_params["name"], services.catalog, services)
+    except (Missing, Transient) as unread:
+        log.debug("http.tag_not_read", error=str(unread))
+        return {}
+    return {"ETag": shown.headers["ETag"]}
 
 
 def _retry(error: Transient) -> dict[str, str]:

@@ -32,6 +32,26 @@ def test_every_write_answers_the_etag_that_a_read_has(told: Callable[[Story], No
     told(story)
 
 
+def test_failed_precondition_has_the_etag_of_a_read(told: Callable[[Story], None]) -> None:
+    async def story(served: Api) -> None:
+        await served.created("docs")
+        async with served.as_role(Role.OPERATOR) as client:
+            shown = (await client.get("/v1/crawls/docs")).headers["etag"]
+            for method, path, headers in (
+                ("PUT", "/v1/crawls/docs", {"If-Match": '"no"'}),
+                ("PUT", "/v1/crawls/docs", {"If-None-Match": "*"}),
+                ("PATCH", "/v1/crawls/docs", {"If-Match": '"no"'}),
+                ("DELETE", "/v1/crawls/docs", {"If-Match": '"no"'}),
+                ("POST", "/v1/crawls/docs/pause", {"If-Match": '"no"'}),
+            ):
+                json = {"spec": SPEC} if path.endswith("docs") and method != "DELETE" else None
+                refused = await client.request(method, path, json=json, headers=headers)
+                problem(refused, 412, "lost-update")
+                assert refused.headers["etag"] == shown, f"{method} {path}"
+
+    told(story)
+
+
 @pytest.mark.parametrize(
     ("tags", "status"),
     [
@@ -225,7 +245,7 @@ def test_live_answers_carry_the_headers_that_the_document_declares(told: Callabl
 def test_answers_may_gain_fields_and_requests_may_not() -> None:
     schemas = application().openapi()["components"]["schemas"]
     closed = {name for name, schema in schemas.items() if schema.get("additionalProperties") is False}
-    assert {"CrawlInput", "CrawlReplacement", "KeyInput"} <= closed
+    assert {"CrawlInput", "CrawlReplacement", "KeyInput", "CrawlSpecInput", "HotConfigurationInput"} <= closed
     assert closed.isdisjoint({"Crawl", "CrawlSummary", "CrawlSpec", "KeyView", "ProblemBody", "Plan", "Explanation"})
 
 
@@ -234,5 +254,8 @@ def test_unknown_field_of_a_request_is_still_refused(told: Callable[[Story], Non
         async with served.as_role(Role.OPERATOR) as client:
             for body in ({"spec": SPEC, "more": 1}, {"spec": {**SPEC, "more": 1}}):
                 problem(await client.put("/v1/crawls/docs", json=body), 422, "invalid")
+        async with served.as_role(Role.ADMIN) as client:
+            for values in ({"more": 1}, {"worker": {"more": 1}}):
+                problem(await client.put("/v1/config", json=values), 422, "invalid")
 
     told(story)

@@ -80,7 +80,7 @@ def _story(running: Served, part: Part) -> None:
     models, problem = part("models"), part("models.problem_body").ProblemBody
     with part("client").AuthenticatedClient(base_url=running.url, token=running.keys[Role.OPERATOR]) as client:
         for name in ("alpha", "beta", "docs"):
-            spec = models.CrawlSpec.from_dict({"seeds": ["https://example.org/"], "scope": {"max_depth": 2}})
+            spec = models.CrawlSpecInput.from_dict({"seeds": ["https://example.org/"], "scope": {"max_depth": 2}})
             wanted = models.CrawlInput(name=name, spec=spec, start=False)
             made = part("api.crawls.create_crawl").sync(client=client, body=wanted)
             assert isinstance(made, models.Crawl), made
@@ -97,7 +97,8 @@ def _story(running: Served, part: Part) -> None:
             cursor = page.next_
         assert listed == ["alpha", "beta", "docs"]
 
-        seeds = models.AddSeedsJsonBody(["https://example.org/a", models.Seed(url="https://example.org/b", priority=5)])
+        urgent = models.SeedInput(url="https://example.org/b", priority=5)
+        seeds = models.AddSeedsJsonBody(["https://example.org/a", urgent])
         report = part("api.seeds.add_seeds").sync(client=client, name="docs", body=seeds)
         assert (report.accepted, report.rejected) == (2, 0)
         from_file = part("types").File(payload=BytesIO(b"https://example.org/c\nnot a url\n"))
@@ -107,7 +108,7 @@ def _story(running: Served, part: Part) -> None:
         missing = part("api.crawls.get_crawl").sync(client=client, name="nothing")
         assert isinstance(missing, problem)
         assert (missing.status, missing.type_) == (404, "urn:orbweaver:problem:not-found")
-        wrong = models.CrawlInput(name="wrong", spec=models.CrawlSpec(seeds=[]))
+        wrong = models.CrawlInput(name="wrong", spec=models.CrawlSpecInput(seeds=[]))
         refused = part("api.crawls.create_crawl").sync(client=client, body=wrong)
         assert isinstance(refused, problem)
         assert refused.errors[0].path == "spec.seeds"
