@@ -1,8 +1,9 @@
 """Dispatch: turns due hosts into leased URL shards, as many as the live workers can take soon.
 
 A lease is committed before its shard is published. A shard that could not be published, or that the broker lost, is
-published again by the sweep; the broker refuses a second one while the first is there. What a full disk refuses to
-lease stays queued, and is tried again a second later.
+published again by the sweep; the broker refuses a second one while the first is there. A shard that is too large for
+the broker is left to the sweep, which puts its URLs back to come in smaller ones. What a full disk refuses to lease
+stays queued, and is tried again a second later.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from api.frontier.ownership import Ownership
 from api.frontier.tally import Work
 from api.frontier.turns import Queue
 from shared.domain.crawl import Budget
-from shared.domain.errors import NoRoom, Transient
+from shared.domain.errors import NoRoom, TooLarge, Transient
 from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, LeaseId
 from shared.domain.ledger import LeaseRequest
@@ -172,6 +173,11 @@ class Dispatch:
         except Transient as error:
             own.tally.unpublished += 1
             log.warning("dispatch.unpublished", lease=row.lease_id, host=row.host, error=str(error))
+            return True
+        except TooLarge as error:
+            held.too_large = str(error)
+            self._refused.pop(row.lease_id, None)
+            log.info("dispatch.too_large", lease=row.lease_id, host=row.host, urls=len(row.urls), error=str(error))
             return True
         if queued or held.grant is not None:
             self._refused.pop(row.lease_id, None)

@@ -39,7 +39,9 @@ class Grant:
 @dataclass(slots=True)
 class Held:
     """A lease of this owner, with its newest grant if it ever had one. `orphan`: whoever held that grant is dead.
-    `began`: when its first grant was given. `charged_s`: visit time that its crawl was charged with for it."""
+    `began`: when its first grant was given. `charged_s`: visit time that its crawl was charged with for it.
+    `too_large`: why the broker takes no message of its size; the sweep then splits it.
+    """
 
     row: LeaseRow
     grant: Grant | None
@@ -47,6 +49,7 @@ class Held:
     orphan: bool = False
     began: float = inf
     charged_s: float = 0.0
+    too_large: str | None = None
 
     def live(self, now: float) -> bool:
         """Whether a worker may be fetching under this lease now."""

@@ -124,19 +124,25 @@ class Draft:
     def struck(self, held: Held, strikes: int, limits: FrontierSettings) -> bool:
         """A lease came to nothing for the `strikes`-th time; whether it lives on."""
         left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
-        if not left:
-            self.end(held)
-        elif not worn_out(len(left), strikes, limits):
+        if left and not worn_out(len(left), strikes, limits):
             self.changes.expired[held.row.lease_id] = strikes
             return True
-        elif len(left) == 1:
-            self.bury(held, f"{strikes} grants of this URL ended without an outcome, or its shard could not be read")
-        else:
-            self.split(held)
+        self.cut(held, f"{strikes} grants of this URL ended without an outcome, or its shard could not be read")
         return False
 
+    def cut(self, held: Held, reason: str) -> None:
+        """End a lease whose shard cannot go on as it is: split several URLs, and bury a single one for the reason."""
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        match len(left):
+            case 0:
+                self.end(held)
+            case 1:
+                self.bury(held, reason)
+            case _:
+                self.split(held)
+
     def split(self, held: Held) -> None:
-        """A shard whose grants expired too often: back to the queue, to come again in smaller shards."""
+        """Put what is left of a shard back into the queue, to come again in smaller shards."""
         left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
         queue = self.changes.queue(held.row.crawl_id, held.row.host_id)
         queue.shard_cap = max(1, len(left) // SPLIT_BY)
@@ -154,7 +160,7 @@ class Draft:
         self._free(held, left, rested)
 
     def bury(self, held: Held, reason: str) -> None:
-        """The single URL of a lease killed or stalled every worker it was granted to: a dead letter."""
+        """Make the single URL of a lease a dead letter."""
         left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
         for fingerprint, url in list(left.items()):
             del left[fingerprint]

@@ -118,7 +118,8 @@ class Sweep:
 
     async def _reclaim(self) -> None:
         """End leases that nobody will come back for: expired ones whose worker is proven dead or whose crawl is
-        stopping, or whose shard could not be read so often; and those that nobody began of a crawl that is over.
+        stopping, or whose shard could not be read so often; those that nobody began of a crawl that is over; and those
+        whose shard is too large for the broker.
 
         The shard leaves the stream while its lease still keeps the slot, so that no later shard can be meant by it.
         """
@@ -129,8 +130,10 @@ class Sweep:
             held
             for held in own.leases
             if held.grant is None
-            and now - held.published_at > own.settings.republish_s
-            and not own.crawls.going_on(held.row.crawl_id)
+            and (
+                held.too_large is not None
+                or (now - held.published_at > own.settings.republish_s and not own.crawls.going_on(held.row.crawl_id))
+            )
         ]
         ending += [
             held
@@ -139,6 +142,7 @@ class Sweep:
             or not held.row.urls
             or not own.crawls.going_on(held.row.crawl_id)
             or ((crawl := own.crawls.get(held.row.crawl_id)) is not None and not crawl.dispatching)
+            or held.too_large is not None
             or worn_out(len(held.row.urls), held.row.expired, own.settings)
         ]
         if not ending:
@@ -153,7 +157,9 @@ class Sweep:
             draft = Draft(own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5, own.changes())
             ending = [held for held in ending if own.leases.get(held.row.lease_id) is held and not held.live(now)]
             for held in ending:
-                if worn_out(len(held.row.urls), held.row.expired, own.settings):
+                if held.too_large is not None:
+                    draft.cut(held, f"the message with this URL alone is too large: {held.too_large}")
+                elif worn_out(len(held.row.urls), held.row.expired, own.settings):
                     draft.struck(held, held.row.expired, own.settings)
                 else:
                     draft.end(held)

@@ -5,6 +5,10 @@ class Permanent(Exception):
     """Doing it again cannot help: give up this one thing, keep the evidence."""
 
 
+class TooLarge(Permanent):
+    """The broker takes no message of this size: send less at once."""
+
+
 class Transient(Exception):
     """May work later. `retry_in` is seconds to wait first."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.nats import NatsBroker, StreamSettings, talk
-from shared.domain.errors import OwnershipLost, Permanent, Refused, Transient, Unusable
+from shared.domain.errors import OwnershipLost, Permanent, Refused, TooLarge, Transient, Unusable
 from shared.domain.ids import Partition
 from shared.wire import subjects
 from tests.support.broker import POOL, BrokerServer, persist
@@ -377,7 +377,7 @@ async def _until(heard: AsyncIterator[bytes], end: bytes) -> AsyncIterator[bytes
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_largest_message_fits_and_a_larger_one_is_permanent_and_does_not_cost_the_connection(
+def test_the_largest_message_fits_and_a_larger_one_is_refused_and_does_not_cost_the_connection(
     server: BrokerServer,
 ) -> None:
     """With its header a message of exactly the limit is too large; the server would close the connection for it."""
@@ -388,9 +388,12 @@ def test_the_largest_message_fits_and_a_larger_one_is_permanent_and_does_not_cos
             for excess in itertools.count(-200):
                 try:
                     sequence = await broker.publish_report(P, "outcome", b"x" * (limit + excess), f"{excess:08d}")
-                except Permanent:
+                except TooLarge:
                     break
             assert -100 < excess <= 0
+            with pytest.raises(TooLarge):
+                await broker.publish_shard(POOL, P, 1, 0, b"x" * (limit + 1))
+            assert await broker.publish_shard(POOL, P, 1, 0, b"x" * (limit // 2))
             reader = await broker.read_reports(P, "outcome", sequence - 1)
             assert [len(report.data) for report in await reader.read(10, 20.0)] == [limit + excess - 1]
             await reader.close()

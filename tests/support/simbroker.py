@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from shared.domain.errors import StreamReplaced, Transient
+from shared.domain.errors import StreamReplaced, TooLarge, Transient
 from shared.domain.ids import CrawlId, Partition
 from shared.ports.broker import (
     Broker,
@@ -71,6 +71,7 @@ class SimBroker:
     items: set[tuple[int, bytes]] = field(default_factory=set)
     dropped: Callable[["Visit"], None] = lambda visit: None
     queued: int = 0
+    max_payload: int = 1 << 20
     _ids: dict[str, tuple[int, float]] = field(default_factory=dict)
     _waiting: dict["asyncio.Future[None]", None] = field(default_factory=dict)
 
@@ -267,6 +268,8 @@ class _Client:
         return False
 
     async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
+        if len(data) > self.server.max_payload:
+            raise TooLarge(f"a message of {len(data)} bytes exceeds the broker's limit of {self.server.max_payload}")
         subject = subjects.visit(pool, partition, host_id, slot)
 
         def publish() -> bool:

@@ -24,7 +24,7 @@ from nats.errors import MaxPayloadError, SlowConsumerError
 
 from shared.adapters.nats.secure import PlainClient, SecureClient, demanded
 from shared.adapters.nats.settings import StreamSettings
-from shared.domain.errors import Permanent, Transient, Unusable
+from shared.domain.errors import Permanent, TooLarge, Transient, Unusable
 from shared.tls import TlsSettings
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ class Unanswered(Transient):
 class Connection:
     """Questions and subscriptions over one reconnecting connection.
 
-    Every method raises Transient when the broker is away, Permanent for a message above the broker's size limit, and
+    Every method raises Transient when the broker is away, TooLarge for a message above the broker's size limit, and
     Unusable once the broker has closed the connection for good (revoked credentials, a protocol error).
     """
 
@@ -198,11 +198,11 @@ class Connection:
         # Counted here with the headers: the server closes the connection of a client that sends more.
         size = len(data) + (_header_size(headers) if headers else 0)
         if size > self.max_payload:
-            raise Permanent(f"a message of {size} bytes for {subject} exceeds the broker's limit of {self.max_payload}")
+            raise TooLarge(f"a message of {size} bytes for {subject} exceeds the broker's limit of {self.max_payload}")
         try:
             await self._client.publish(subject, data, reply, dict(headers) if headers else None)
         except MaxPayloadError as error:
-            raise Permanent(f"a message of {size} bytes for {subject} exceeds the broker's limit") from error
+            raise TooLarge(f"a message of {size} bytes for {subject} exceeds the broker's limit") from error
         except (NatsError, OSError) as error:
             raise Transient(f"cannot publish on {subject}: {error}") from error
 

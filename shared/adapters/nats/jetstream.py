@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from shared.adapters.nats.connection import Connection
-from shared.domain.errors import Permanent, Refused, Transient, Unusable
+from shared.domain.errors import Permanent, Refused, TooLarge, Transient, Unusable
 
 API: Final = "$JS.API."
 SECOND_NS: Final = 1_000_000_000
@@ -15,8 +15,9 @@ STREAM_NOT_FOUND: Final = 10059
 STREAM_DIFFERS: Final = 10058
 NO_MESSAGE: Final = 10037
 _STORE_FAILED: Final = 10077
-_NEVER: Final = frozenset({10052, 10054, 10074})
-"""Invalid configuration, message too large, replicas on a server that is alone: their codes would say `try again`."""
+_NEVER: Final = frozenset({10052, 10074})
+"""Invalid configuration, replicas on a server that is alone: their codes would say `try again`."""
+_TOO_LARGE: Final = 10054
 NO_RESOURCES: Final = frozenset({10023, 10028, 10047})
 _NOT_ENABLED: Final = frozenset({10039, 10076})
 _NOT_YET: Final = frozenset({10005, 10014, STREAM_NOT_FOUND})
@@ -104,6 +105,8 @@ def failure(error: ApiError, what: str) -> Exception:
         return Refused(f"{text}: the broker's storage limits are used up")
     if error.err_code in _NOT_ENABLED:
         return Unusable(f"{text}: JetStream is off; is the broker's disk full, or was it started without JetStream?")
+    if error.err_code == _TOO_LARGE:
+        return TooLarge(text)
     if error.err_code in _NEVER:
         return Permanent(text)
     if error.err_code in _NOT_YET or error.code >= 500:
