@@ -76,7 +76,7 @@ def test_a_delete_of_the_version_one_has_seen_is_refused_when_another_has_starte
                 problem(refused, 412, "lost-update")
                 now = await starter.get("/v1/crawls/docs")
                 assert now.json()["state"] == "seeding"
-                assert now.headers["etag"].partition(".")[0] == refused.headers["etag"].removesuffix('"')
+                assert refused.headers["etag"] == now.headers["etag"]
 
     asyncio.run(story())
 
