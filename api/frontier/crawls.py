@@ -48,7 +48,12 @@ class ActiveCrawl:
 
     def slots(self, facts: HostFacts) -> int:
         """Shards of the host that may be out at once: one until its robots.txt could say what delay it asks for."""
-        return host_slots(self.spec.politeness, self.delay_s(facts)) if facts.visited else 1
+        return self.pace(facts)[1]
+
+    def pace(self, facts: HostFacts) -> tuple[float, int]:
+        """Return the host's delay and slots for this crawl."""
+        delay_s = self.delay_s(facts)
+        return delay_s, host_slots(self.spec.politeness, delay_s) if facts.visited else 1
 
     @property
     def max_depth(self) -> int | None:

@@ -217,7 +217,7 @@ class Dispatch:
             crawl = own.crawls.get(queue.crawl_id)
             if crawl is None:
                 continue
-            queue.delay_s, queue.slots = crawl.delay_s(host.facts), crawl.slots(host.facts)
+            queue.delay_s, queue.slots = crawl.pace(host.facts)
             if queue.waiting and queue.next_due <= now:
                 await self._promote(host, queue)
             most = crawl.allowance.room(min(self._most(host, queue), queue.queued))

@@ -9,8 +9,8 @@ start for long, a lease that asks to begin goes back to the queue, and a visit u
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import assert_never
+from dataclasses import dataclass
+from typing import NamedTuple, assert_never
 
 import structlog
 
@@ -49,8 +49,7 @@ _ENDS_SOON_MS = 2_000
 """The sweep ends the leases of a crawl that is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """What holds for a leased host now.
 
     `delay_s`: the rest after each response. `rest_s`: what is left of it. `blocked_s`: how long the host is blocked.
@@ -197,7 +196,8 @@ class Granting:
         A shard that would wait for long goes back to the queue, so that it keeps neither a visit nor its slot.
         """
         own = self._own
-        await own.look_up([held.row.crawl_id])
+        if own.crawls.find(held.row.crawl_id) is None:
+            await own.look_up([held.row.crawl_id])
         if not own.crawls.going_on(held.row.crawl_id):
             return Wait(_ENDS_SOON_MS)
         terms = self._terms(held)
@@ -218,7 +218,7 @@ class Granting:
     def _terms(self, held: Held) -> Terms:
         own, crawl_id = self._own, held.row.crawl_id
         terms = terms_of(held, own.crawls.find(crawl_id), own.front.host(held.row.host_id), own.clock.elapsed())
-        return replace(terms, stop=True) if own.crawls.resting(crawl_id) else terms
+        return terms._replace(stop=True) if own.crawls.resting(crawl_id) else terms
 
     async def _grant(self, granting: Sequence[tuple[_Ask, Held]]) -> None:
         """Give them all, by one transaction (within `writing`). Where there is no room for it, nobody begins, and what

@@ -27,10 +27,9 @@ def facts_after(
     """Return what is known of the host after `result`, which means `effect` for it."""
     retry = crawl.spec.retry
     match effect:
-        case None if result.end == End.ANSWERED:
-            return replace(facts, health=facts.health.answered(now_ms))
         case None:
-            return replace(facts, health=facts.health.connected())
+            health = facts.health.answered(now_ms) if result.end == End.ANSWERED else facts.health.connected()
+            return facts if health is facts.health else replace(facts, health=health)
         case HostEffect.UNREACHABLE:
             health = facts.health.failed(now_ms, retry=retry, base_s=UNREACHABLE_BASE_S, rng01=rng01())
         case _:

@@ -64,6 +64,8 @@ class Host:
 
     def free_slot(self, queue: Queue) -> int | None:
         """The least free slot, if the queue may use one: the strictest crawl with a shard out sets their number."""
+        if not self.taken:
+            return 0 if queue.slots else None
         most = queue.slots
         for shard in self.taken.values():
             most = min(most, shard.slots if shard.queue is None else min(shard.slots, shard.queue.slots))

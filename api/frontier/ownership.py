@@ -185,11 +185,12 @@ class Ownership:
         if self.commands.deletes(row.crawl_id):
             return False
         facts = facts_of(row)
+        delay_s, slots = crawl.pace(facts)
         return self.front.offer(
             row,
             facts=facts,
-            delay_s=crawl.delay_s(facts),
-            slots=crawl.slots(facts),
+            delay_s=delay_s,
+            slots=slots,
             now=self.clock.elapsed(),
             now_ms=self.clock.unix_ms(),
             pinned=pinned,

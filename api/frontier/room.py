@@ -162,7 +162,10 @@ class Allowance:
         return None
 
     def _change(self, partition: Partition, *, leased: int, pages: int = 0, size: int = 0) -> None:
-        for spent in (self._spent.setdefault(partition, Spent()), self._total):
+        part = self._spent.get(partition)
+        if part is None:
+            part = self._spent[partition] = Spent()
+        for spent in (part, self._total):
             spent.leased += leased
             spent.pages += pages
             spent.bytes += size

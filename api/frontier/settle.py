@@ -69,6 +69,7 @@ class Draft:
     discarded: Counter[str] = field(default_factory=Counter)
     _left: dict[LeaseId, dict[Fingerprint, LeasedUrl]] = field(default_factory=dict)
     _facts: dict[HostId, HostFacts] = field(default_factory=dict)
+    _visited: set[HostId] = field(default_factory=set)
     _freed: set[LeaseId] = field(default_factory=set)
     _ended: dict[LeaseId, float] = field(default_factory=dict)
     _releases: list[_Release] = field(default_factory=list)
@@ -101,6 +102,7 @@ class Draft:
                 self._give_back(held, Fingerprint(fingerprint), url)
         if message.note is not None and crawl is not None:
             self._note(held, message.note)
+        self._keep_facts(held.row.host_id)
         if message.final and newest:
             self._free(held, left, self.now - max(message.quiet_ms, 0) / 1000)
         elif message.failed and newest and held.grant is not None and not held.grant.counted:
@@ -230,7 +232,7 @@ class Draft:
     def _learn(self, queue: Queue, facts: HostFacts) -> None:
         crawl = self.crawls.find(queue.crawl_id)
         if crawl is not None:
-            queue.delay_s, queue.slots = crawl.delay_s(facts), crawl.slots(facts)
+            queue.delay_s, queue.slots = crawl.pace(facts)
 
     # --- one URL ------------------------------------------------------------------------------------------------------
 
@@ -400,18 +402,24 @@ class Draft:
         if note.failure and crawl is not None:
             self.changes.tallies[held.row.crawl_id, "host_failures", note.failure] += 1
             self._perhaps_give_up(held, crawl, facts.health)
-        self._set_facts(held.row.host_id, facts)
+        self._facts[held.row.host_id] = facts
+        self._visited.add(held.row.host_id)
 
     def _health(self, held: Held, crawl: ActiveCrawl, decision: Decision, result: UrlOutcome) -> None:
         facts = self._facts_of(held.row.host_id)
         facts = facts_after(facts, decision.host, result, crawl, self.now_ms, self.rng01)
         if decision.host is not None:
             self._perhaps_give_up(held, crawl, facts.health)
-        self._set_facts(held.row.host_id, facts)
+        self._facts[held.row.host_id] = facts
+        self._visited.add(held.row.host_id)
 
-    def _set_facts(self, host_id: HostId, facts: HostFacts) -> None:
-        facts = self._facts[host_id] = replace(facts, visited=True)
-        self.changes.hosts[host_id] = host_change(host_id, facts, self.now_ms)
+    def _keep_facts(self, host_id: HostId) -> None:
+        """Write what is known of a visited host, once for all results of a message."""
+        if host_id in self._visited:
+            facts = self._facts[host_id]
+            if not facts.visited:
+                facts = self._facts[host_id] = replace(facts, visited=True)
+            self.changes.hosts[host_id] = host_change(host_id, facts, self.now_ms)
 
     def _perhaps_give_up(self, held: Held, crawl: ActiveCrawl, health: HostHealth) -> None:
         """Where the host is dead for this crawl, everything of it still queued or waiting fails."""

@@ -106,7 +106,7 @@ class Shares:
 
     def add(self, pool: str, crawl_id: CrawlId, n: int) -> float:
         """Count `n` shards more (or, below 0, fewer) that are out; return the seconds that each is charged with."""
-        known = self._pools.setdefault(pool, _Pool())
+        known = self._pool(pool)
         crawl = self._known(known, crawl_id)
         crawl.out += n
         crawl.virtual += n * crawl.mean_s / crawl.weight
@@ -116,7 +116,7 @@ class Shares:
 
     def ended(self, pool: str, crawl_id: CrawlId, used_s: float, charged_s: float) -> None:
         """Count a shard as over: its visit took `used_s`, and it was charged with `charged_s`."""
-        known = self._pools.setdefault(pool, _Pool())
+        known = self._pool(pool)
         crawl = self._known(known, crawl_id)
         crawl.out -= 1
         crawl.virtual += (used_s - charged_s) / crawl.weight
@@ -126,7 +126,7 @@ class Shares:
 
     def update(self, line: Line) -> None:
         """Heed how many hosts a line has, and how many of them have an allotment."""
-        known = self._pools.setdefault(line.pool, _Pool())
+        known = self._pool(line.pool)
         crawl = self._known(known, line.crawl_id)
         crawl.weight = line.weight
         spare = line.allotted - len(line.hosts)
@@ -218,6 +218,12 @@ class Shares:
         crawl.out -= n
         crawl.virtual -= n * crawl.mean_s / crawl.weight
         self._push(known, line.crawl_id, crawl)
+
+    def _pool(self, pool: str) -> _Pool:
+        known = self._pools.get(pool)
+        if known is None:
+            known = self._pools[pool] = _Pool()
+        return known
 
     def _known(self, known: _Pool, crawl_id: CrawlId) -> _Crawl:
         crawl = known.crawls.get(crawl_id)

@@ -139,14 +139,14 @@ class HostHealth:
             return self
         health = self.settled(now_ms)
         recent = _shifted(health.recent, 0)
-        return replace(
-            health,
+        # Each page comes by here, and `replace` takes twice as long.
+        return HostHealth(
             failures=max(0, health.failures - 1),
-            unreachable=0,
+            last_failure_ms=health.last_failure_ms,
+            blocked_until_ms=health.blocked_until_ms,
             recent=recent,
             slowed_ms=max(0, health.slowed_ms - max(1, health.slowed_ms // SPEEDS_UP_BY)),
             asked_ms=health.asked_ms if recent.bit_count() > 1 else 0,
-            silent_since_ms=0,
         )
 
     def connected(self) -> "HostHealth":
