@@ -133,7 +133,7 @@ def test_what_is_known_of_a_host_survives_reports_of_a_crawl_not_loaded(start: S
     assert sim.owner.ownership is not None
     host = sim.owner.ownership.front.named("h0.test")
     assert host is not None
-    assert (host.last_delay_s, host.facts.health) == (7.0, HostHealth())
+    assert (host.last_delay_s, host.facts.health) == (7.0, HostHealth(recent=0b10))
 
 
 def test_reports_of_a_thousand_crawls_not_loaded_yet_discard_no_fetch(start: Start) -> None:
