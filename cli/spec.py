@@ -100,6 +100,12 @@ def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespa
             _set(result, flag.path, list(value) if flag.many else _scalar(flag, value))
     if arguments.no_robots:
         _set(result, "politeness.obey_robots", False)
+    return result
+
+
+def with_outage(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `data` with the outage that `orb crawl` waits for, unless it says another."""
+    result = dict(data)
     retry = result.get("retry")
     if retry is None or (isinstance(retry, dict) and "outage_s" not in retry):
         _set(result, "retry.outage_s", OUTAGE_S)

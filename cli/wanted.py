@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cli.exits import Usage
 from cli.folder import CrawlFolder
-from cli.spec import declared, merged, seed_urls, stored, written
+from cli.spec import declared, merged, seed_urls, stored, with_outage, written
 from cli.watch import say
 from shared.domain.crawl import CrawlSpec
 from shared.domain.url import canonicalize, host_of
@@ -43,7 +43,7 @@ def judged(arguments: argparse.Namespace) -> Wanted:
         raise Usage(f"{arguments.out} holds no crawl to go on with; name a URL or a --spec to begin one.")
     else:
         raise Usage("name a URL to start from, a --spec, or the folder of a crawl to go on with (--out DIR).")
-    spec = declared(merged(data, seeds, arguments), source, arguments)
+    spec = declared(with_outage(merged(data, seeds, arguments)), source, arguments)
     workers = _workers(arguments.workers)
     path = arguments.out or Path(_folder_name(spec.seeds[0].url))
     known = None if arguments.fresh else CrawlFolder(path).spec()

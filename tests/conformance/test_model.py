@@ -155,7 +155,7 @@ def test_a_worker_that_ignores_the_end_of_its_grant_is_caught(database: Database
 
 def test_a_host_that_is_left_alone_for_long_is_no_stall(database: Database) -> None:
     """Page after page is busy at first: the host is left alone for longer each time, beyond the model's patience."""
-    busy = tuple(range(1, 7))
+    busy = tuple(range(1, 30))
     site = Site((Node(0, Kind.PAGE, links=busy), *(Node(0, Kind.BUSY) for _ in busy)), seeds=(0,), delay_s=1.0)
     cluster = Cluster(database, site)
     try:

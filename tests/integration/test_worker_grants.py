@@ -179,7 +179,7 @@ def test_visit_told_to_stop_sends_nothing_more_and_hands_back_the_rest(server: B
         ):
             owner.grant_ms = 6_000
             owner.on_extend = lambda question: Go(question.grant, owner.grant_ms, stop=True)
-            lease = await owner.send(site.url("/quick"), site.url("/late"), delay_ms=20_000)
+            lease = await owner.send(site.url("/quick"), site.url("/late"), delay_ms=4_500)
             ended = await owner.ended(lease)
             assert ended.not_attempted == [fingerprint(site.url("/late"))]
             assert paths(owner.results(lease), [site.url("/quick")]) == [site.url("/quick")]

@@ -152,7 +152,7 @@ def test_json_ld_without_end_is_passed_over() -> None:
         ({"json_ld": "P", "each": "a", "fields": {"t": {"path": "a"}}}, "json_ld", "cannot be said beside each"),
         ({"key": "u", "fields": {"t": {"css": "a"}}}, "key", "'u' is none of the rule's fields"),
         ({"key": "t", "fields": {"t": {"css": "a", "all": True}}}, "fields.t.all", "cannot be true of"),
-        ({"when": "(a+)+", "fields": {"t": {"css": "a"}}}, "when", "repeats a repeat"),
+        ({"when": "(a+", "fields": {"t": {"css": "a"}}}, "when", "is not a regular expression"),
         ({"fields": {"t": {"css": "a", "match": "("}}}, "fields.t.match", "is not a regular expression"),
         ({"fields": {}}, "fields", "expected a mapping"),
         ({"fields": {"1t": {"css": "a"}}}, "fields", "expected"),

@@ -17,6 +17,7 @@ class Clogged:
     """A connection that takes no message while `full`, with a stream behind it in which nothing is."""
 
     max_payload = 1 << 20
+    line = 1
 
     def __init__(self) -> None:
         self.full = False
