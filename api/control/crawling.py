@@ -8,6 +8,7 @@ the dispatching transaction counts for itself.
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import structlog
@@ -36,6 +37,7 @@ class Crawling:
         self._fleet = fleet
         self._store = store
         self._poked = asyncio.Event()
+        self._unread: set[CrawlId] = set()
 
     def wake(self) -> None:
         """Look now."""
@@ -65,63 +67,71 @@ class Crawling:
                 self._forget_queues(crawl.crawl_id)
                 log.info("crawl.left", crawl=crawl.crawl_id, name=crawl.name)
         for row in rows.values():
-            moved |= await self._keep(row)
+            self._load(row)
+        await self._read_spending_of_new()
+        for row in rows.values():
+            moved |= self._keep(row)
         self._crawls.forget_looked_up()
-        for crawl in self._crawls:
-            if crawl.spec.budget.bounded and not self._fleet.owns_all():
-                await self._hear_of_spending(crawl)
+        bounded = [crawl for crawl in self._crawls if crawl.spec.budget.bounded]
+        if bounded and not self._fleet.owns_all():
+            await self._hear_of_spending(bounded)
         if moved:
             self._fleet.wake()
 
-    async def _keep(self, row: CrawlRow) -> bool:
-        """Make one crawl be as its row says; whether it may now be dispatched and was not before."""
+    def _load(self, row: CrawlRow) -> None:
+        """Load a crawl that this master does not know, or its new revision. Leave out what this version cannot read."""
+        crawl = self._crawls.get(row.crawl_id)
+        if crawl is not None and crawl.revision == row.revision:
+            return
+        spec = spec_of(row)
+        if spec is None:
+            return
+        if crawl is None:
+            self._crawls.put(_new(row, spec))
+            self._unread.add(row.crawl_id)
+            return
+        _renew(crawl, row, spec)
+        self._crawls.put(crawl)
+        # The hosts in hand have delays of the revision before.
+        self._forget_queues(row.crawl_id)
+        self._have_queues_read(row.crawl_id)
+        log.info("crawl.renewed", crawl=row.crawl_id, revision=row.revision)
+
+    def _keep(self, row: CrawlRow) -> bool:
+        """Give a loaded crawl the state of its row. Return True if it may now be dispatched and was not before."""
         crawl = self._crawls.get(row.crawl_id)
         if crawl is None or crawl.revision != row.revision:
-            spec = spec_of(row)
-            if spec is None:
-                return False
-            if crawl is None:
-                crawl = await self._taken_up(row, spec)
-            else:
-                _renew(crawl, row, spec)
-                self._crawls.put(crawl)
-                # The hosts in hand have delays of the revision before.
-                self._forget_queues(row.crawl_id)
-                self._have_queues_read(row.crawl_id)
-                log.info("crawl.renewed", crawl=row.crawl_id, revision=row.revision)
+            return False
         crawl.state = row.state
         before, crawl.dispatching = crawl.dispatching, self._may_dispatch(crawl, row)
         return crawl.dispatching and not before
 
-    async def _taken_up(self, row: CrawlRow, spec: CrawlSpec) -> ActiveCrawl:
-        """A crawl that this master did not know. Owners that claim a partition from now on read themselves what was
-        spent in it; for those that have, it is read here."""
-        budget = spec.budget
-        crawl = ActiveCrawl(
-            crawl_id=row.crawl_id,
-            name=row.name,
-            revision=row.revision,
-            spec=spec,
-            state=row.state,
-            allowance=Allowance(budget.max_pages, budget.max_bytes, {}),
-            dispatching=False,
-            refused=_refused(row, spec),
-        )
-        self._crawls.put(crawl)
-        for partition, part in (await self._store.counters_by_partition(row.crawl_id)).items():
-            crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
-        self._have_queues_read(row.crawl_id)
-        log.info("crawl.taken_up", crawl=row.crawl_id, name=row.name, revision=row.revision, state=row.state)
-        return crawl
+    async def _read_spending_of_new(self) -> None:
+        """Read what was spent of new crawls. Owners that claim a partition from now on read that themselves; for those
+        that have, it is read here. A crawl is not dispatched before."""
+        self._unread &= {crawl.crawl_id for crawl in self._crawls}
+        if not self._unread:
+            return
+        spent = await self._store.counters_by_partition(self._unread)
+        for crawl_id, parts in spent.items():
+            crawl = self._crawls.get(crawl_id)
+            if crawl is None:
+                continue
+            for partition, part in parts.items():
+                crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
+            self._have_queues_read(crawl_id)
+            log.info("crawl.taken_up", crawl=crawl_id, name=crawl.name, revision=crawl.revision, state=crawl.state)
+        self._unread.clear()
 
-    async def _hear_of_spending(self, crawl: ActiveCrawl) -> None:
+    async def _hear_of_spending(self, crawls: Sequence[ActiveCrawl]) -> None:
         """What is owned here is counted here; of the rest, SQL tells."""
-        parts = await self._store.counters_by_partition(crawl.crawl_id)
+        spent = await self._store.counters_by_partition([crawl.crawl_id for crawl in crawls])
         # Looked at after the read: an owner reads by itself what was spent before it, and counts from then on.
         owned = {owner.partition for owner in self._fleet}
-        for partition, part in parts.items():
-            if partition not in owned:
-                crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
+        for crawl in crawls:
+            for partition, part in spent[crawl.crawl_id].items():
+                if partition not in owned:
+                    crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
 
     def _forget_queues(self, crawl_id: CrawlId) -> None:
         for owner in self._fleet:
@@ -137,6 +147,20 @@ class Crawling:
         if crawl.refused is not None or row.state is CrawlState.PAUSED:
             return False
         return not time_is_up(crawl.spec.budget, row.active_ms)
+
+
+def _new(row: CrawlRow, spec: CrawlSpec) -> ActiveCrawl:
+    budget = spec.budget
+    return ActiveCrawl(
+        crawl_id=row.crawl_id,
+        name=row.name,
+        revision=row.revision,
+        spec=spec,
+        state=row.state,
+        allowance=Allowance(budget.max_pages, budget.max_bytes, {}),
+        dispatching=False,
+        refused=_refused(row, spec),
+    )
 
 
 def _refused(row: CrawlRow, spec: CrawlSpec) -> str | None:

@@ -23,6 +23,8 @@ from shared.ports.store import Store
 MAX_ROUNDS: Final = 128
 """Rounds that wait at once. A crawl that comes to rest beyond them waits until one is over."""
 
+_NOTHING: Final = Counters()
+
 Active = tuple[CrawlId, Revision]
 """A crawl at a revision: with another revision come seeds that no earlier look has seen."""
 
@@ -150,9 +152,10 @@ class FinishedCheck:
         or has changed the counters: no command of theirs may be in progress.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
+        counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}
         found = {}
         for active, ended_by_budget in ended.items():
-            counters = await self._store.counters(active[0])
+            counters = counted.get(active[0], _NOTHING)
             if counters.leased or active[0] in commands:
                 continue
             reason = "complete" if counters.queued == 0 else ended_by_budget(counters)

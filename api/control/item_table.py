@@ -13,7 +13,7 @@ again where it stands; the fence is in every try.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -79,21 +79,23 @@ class ItemWriter:
 
     async def has(self, crawl_id: CrawlId) -> bool:
         """Whether everything is in the table that was in the stream when this was first asked of the crawl."""
-        awaited = self._awaited.get(crawl_id)
-        if awaited is None:
-            state = await self._broker.items_state()
-            awaited = self._awaited[crawl_id] = ItemPosition(state.created_ns, state.last)
+        return bool(await self.complete([crawl_id]))
+
+    async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        """Return those of the crawls of which everything is in the table that was in the stream when this was first
+        asked of them."""
+        if not crawl_ids:
+            return ()
+        state = await self._broker.items_state()
+        now = ItemPosition(state.created_ns, state.last)
+        awaited = {crawl_id: self._awaited.setdefault(crawl_id, now) for crawl_id in crawl_ids}
         position = await self._table.position()
-        if awaited.sequence and position.stream_created_ns == awaited.stream_created_ns:
-            reached = position.sequence >= awaited.sequence
-        else:  # nothing was there, or it is gone with its stream
-            reached = (
-                awaited.sequence == 0 or (await self._broker.items_state()).created_ns != awaited.stream_created_ns
-            )
-        reached = reached and not await self._table.waiting(crawl_id)
-        if reached:
-            self._awaited.pop(crawl_id, None)  # somebody else who asked meanwhile may have been told first
-        return reached
+        reached = [crawl_id for crawl_id, last in awaited.items() if _reached(last, position, state.created_ns)]
+        waiting = await self._table.waiting(reached) if reached else ()
+        complete = {crawl_id for crawl_id in reached if crawl_id not in waiting}
+        for crawl_id in complete:
+            self._awaited.pop(crawl_id, None)  # another caller may have removed it meanwhile
+        return complete
 
     async def _serve(self, serving: Term, term: Callable[[], Term | None]) -> None:
         """Claim the table and follow the stream, until the term is another."""
@@ -205,6 +207,13 @@ class ItemWriter:
         assert self._fence is not None
         self._fence = ItemFence(self._fence.term, self._fence.version + 1)
         self._tally.items_stored += sum(stored.values())
+
+
+def _reached(awaited: ItemPosition, position: ItemPosition, created_ns: int) -> bool:
+    """Return True if the table is at the awaited place, or nothing was there, or it is gone with its stream."""
+    if awaited.sequence and position.stream_created_ns == awaited.stream_created_ns:
+        return position.sequence >= awaited.sequence
+    return awaited.sequence == 0 or created_ns != awaited.stream_created_ns
 
 
 def _letter(message: Delivered, evidence: str, crawl_id: CrawlId | None = None) -> ItemLetter:

@@ -13,8 +13,7 @@ import structlog
 
 from api.frontier.crawls import Crawls
 from shared.domain.errors import Permanent, Transient
-from shared.domain.frontier import CrawlState
-from shared.domain.ids import CrawlId, Partition
+from shared.domain.ids import Partition
 from shared.domain.ledger import Counters
 from shared.domain.tally import CrawlCounts
 from shared.ports.broker import Broker, ReportKind
@@ -24,7 +23,6 @@ from shared.ports.store import Store
 log = structlog.get_logger("orb.control")
 
 READ_S: Final = 5.0
-_CRAWLS_A_QUERY: Final = 500
 KINDS: Final[tuple[ReportKind, ...]] = ("outcome", "discovery")
 
 
@@ -90,19 +88,13 @@ class Metering:
         self._counts.forget_idle(now)
         active = {crawl.crawl_id for crawl in self._crawls}
         ended = [crawl_id for crawl_id in self._counts if crawl_id not in active]
-        wanted = [*active, *[crawl_id for crawl_id in ended if await self._kept(crawl_id)]]
+        # The rows of a deleted crawl are being collected, so they are not counted.
+        wanted = {*active, *(await self._store.living(ended) if ended else ())}
         found: dict[str, list[Counters]] = {}
-        owned = self._owned()
-        for start in range(0, len(wanted), _CRAWLS_A_QUERY):
-            chunk = wanted[start : start + _CRAWLS_A_QUERY]
-            for crawl_id, counters in (await self._store.counters_in(chunk, owned)).items():
-                found.setdefault(self._counts.name(crawl_id), []).append(counters)
+        counted = await self._store.counters_in(wanted, self._owned()) if wanted else {}
+        for crawl_id, counters in counted.items():
+            found.setdefault(self._counts.name(crawl_id), []).append(counters)
         return {name: added(parts) for name, parts in found.items()}
-
-    async def _kept(self, crawl_id: CrawlId) -> bool:
-        """Of a deleted crawl nothing is counted: its rows are being collected."""
-        row = await self._store.crawl(crawl_id)
-        return row is not None and row.state is not CrawlState.DELETED
 
 
 def added(parts: Iterable[Counters]) -> Counters:

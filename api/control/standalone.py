@@ -105,7 +105,7 @@ class Standalone:
         document = encode_spec(self._spec).decode()
         row, changed = await _answered(lambda: self._store.put_crawl(self._spec.name, document, self._clock.unix_ms()))
         log.info("crawl.active", crawl=row.crawl_id, name=row.name, revision=row.revision, changed=changed)
-        parts = await _answered(partial(self._store.counters_by_partition, row.crawl_id))
+        parts = (await _answered(partial(self._store.counters_by_partition, [row.crawl_id])))[row.crawl_id]
         spent = {partition: Spent(part.pages, part.bytes, part.leased) for partition, part in parts.items()}
         budget = self._spec.budget
         crawl = ActiveCrawl(

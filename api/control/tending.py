@@ -183,9 +183,10 @@ class Tending:
             if (said := self._said_by(row)) is not None:
                 ended[row.crawl_id, row.revision] = partial(_ended_by, said.budget, row.active_ms)
         found = await self._check.once(ended, self._store.positions)
+        complete = await self._writer.complete(found.keys())
         for row in rows:
-            end = found.get(row.crawl_id)
-            if end is not None and await self._writer.has(row.crawl_id) and acting():
+            if row.crawl_id in complete and acting():
+                end = found[row.crawl_id]
                 await self._advance(row, CrawlState.FINISHED, end.reason, end.counted)
 
     async def _look_back(self, acting: Callable[[], bool]) -> None:

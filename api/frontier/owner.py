@@ -207,11 +207,12 @@ class Owner:
             own.front.pin(row.host_id, row.host, row.slot, row.delay_ms / 1000, row.crawl_id)
         read: set[CrawlId] = set()
         while unread := [crawl for crawl in own.crawls if crawl.crawl_id not in read]:
+            read |= {crawl.crawl_id for crawl in unread}
             for crawl in unread:
-                read.add(crawl.crawl_id)
                 own.front.mark_incomplete(crawl.crawl_id)
-                parts = await own.store.counters_by_partition(crawl.crawl_id)
-                here = parts.get(own.partition, Counters())
+            spent = await own.store.counters_in([crawl.crawl_id for crawl in unread], [own.partition])
+            for crawl in unread:
+                here = spent.get(crawl.crawl_id, Counters())
                 crawl.allowance.restore(own.partition, Spent(here.pages, here.bytes, here.leased))
         for run in own.commands.heads():
             if run.kind == CommandKind.DELETE:

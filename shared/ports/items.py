@@ -4,7 +4,7 @@ Errors as of the store: OwnershipLost when the fence refused, Transient when nob
 Permanent when these rows can never be.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from shared.domain.ids import CrawlId, Term
@@ -38,8 +38,8 @@ class ItemTable(Protocol):
         they become dead letters instead."""
         ...
 
-    async def waiting(self, crawl_id: CrawlId) -> bool:
-        """Return True while items of the crawl wait for the outcome of their page."""
+    async def waiting(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        """Return those of the crawls with items that wait for the outcome of their page."""
         ...
 
     async def position(self) -> ItemPosition: ...

@@ -62,7 +62,7 @@ class Store(Protocol):
         ...
 
     async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Those of the crawls that are not deleted; at most some 10,000."""
+        """Return those of the crawls that are not deleted."""
         ...
 
     async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None: ...
@@ -74,14 +74,16 @@ class Store(Protocol):
 
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
 
-    async def counters_by_partition(self, crawl_id: CrawlId) -> dict[Partition, Counters]:
-        """The counters of each partition that has any."""
+    async def counters_by_partition(
+        self, crawl_ids: Collection[CrawlId]
+    ) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
+        """Return several crawls' counters in each partition that has any."""
         ...
 
     async def counters_in(
         self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
     ) -> Mapping[CrawlId, Counters]:
-        """Several crawls' counters, summed over some partitions; at most some 10,000 of both together."""
+        """Return several crawls' counters and versions, summed over some partitions, without crawls that have none."""
         ...
 
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:

@@ -1,5 +1,6 @@
 """What changes around an owner while it loads its partition: its keeper tells only the owners that have loaded."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from api.control.crawling import Crawling
@@ -42,14 +43,14 @@ def _loading(cluster: Cluster) -> tuple[SimOwner, ActiveCrawl]:
     assert crawl is not None
     sim.crawls.remove(crawl.crawl_id)
     sim.crawls.put(replace(crawl, crawl_id=CrawlId(99), allowance=Allowance(None, None, {})))
-    read = sim.store.counters_by_partition
+    read = sim.store.counters_in
     reading: list[CrawlId] = []
 
-    async def noted(crawl_id: CrawlId) -> dict[Partition, Counters]:
-        reading.append(crawl_id)
-        return await read(crawl_id)
+    async def noted(crawl_ids: Collection[CrawlId], partitions: Collection[Partition]) -> Mapping[CrawlId, Counters]:
+        reading.extend(crawl_ids)
+        return await read(crawl_ids, partitions)
 
-    sim.store.counters_by_partition = noted  # type: ignore[method-assign]  # to stop it there
+    sim.store.counters_in = noted  # type: ignore[method-assign]  # to stop it there
     for _ in range(100):
         cluster.world.loop.pump()
         if reading:

@@ -142,7 +142,7 @@ def test_items_wait_for_the_outcome_of_their_page(on_items: OnItems) -> None:
         await leased(w.run, w.tables.crawl_id, 5)
         assert await w.put(page(1, "new", lease=5), page(2, "other", lease=5), accepted=False) == 0
         assert await w.settle() is None
-        assert await w.table.waiting(w.tables.crawl_id)
+        assert await w.table.waiting([w.tables.crawl_id])
         assert await w.names() == ['{"name":"old","l":3}'], "what counts stays until the later fetch does"
         await w.accept(page(1, lease=5))
         assert await w.settle() == 1
@@ -151,7 +151,7 @@ def test_items_wait_for_the_outcome_of_their_page(on_items: OnItems) -> None:
         await ended(w.run, 5)
         assert await w.settle() == 1
         assert await w.settle() is None
-        assert not await w.table.waiting(w.tables.crawl_id)
+        assert not await w.table.waiting([w.tables.crawl_id])
         assert await w.names() == ['{"name":"new","l":5}', '{"name":"other","l":5}']
 
     on_items(story)
@@ -161,12 +161,12 @@ def test_items_of_a_fetch_that_was_never_accepted_are_dropped(on_items: OnItems)
     async def story(w: Written) -> None:
         await w.put(page(1, "old", lease=3))
         assert await w.put(page(1, "gone", lease=4), accepted=False) == 0, "its lease is over already"
-        assert not await w.table.waiting(w.tables.crawl_id)
+        assert not await w.table.waiting([w.tables.crawl_id])
         await leased(w.run, w.tables.crawl_id, 5)
         await w.put(page(1, "cancelled", lease=5), page(2, "cancelled", lease=5), accepted=False)
         await ended(w.run, 5)
         assert await w.settle() == 0
-        assert not await w.table.waiting(w.tables.crawl_id)
+        assert not await w.table.waiting([w.tables.crawl_id])
         assert await w.names() == ['{"name":"old","l":3}']
         assert w.tables.value("SELECT count(*) FROM dead_letters") == 0
 

@@ -1,6 +1,7 @@
 """The master of a local crawl waits where its disk is full or an engine does not answer, and goes on."""
 
 import asyncio
+from collections.abc import Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,11 @@ class Failing(SqliteStore):
         self.failures.meet("put_crawl")
         return await super().put_crawl(name, spec, now_ms)
 
-    async def counters_by_partition(self, crawl_id: CrawlId) -> dict[Partition, Counters]:
+    async def counters_by_partition(
+        self, crawl_ids: Collection[CrawlId]
+    ) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
         self.failures.meet("counters_by_partition")
-        return await super().counters_by_partition(crawl_id)
+        return await super().counters_by_partition(crawl_ids)
 
     async def newest_term(self) -> Term:
         self.failures.meet("newest_term")

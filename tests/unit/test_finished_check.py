@@ -58,8 +58,10 @@ class Busy:
 class _Tables:
     busy: Busy
 
-    async def counters(self, crawl_id: CrawlId) -> Counters:
-        return await self.busy.counted(crawl_id)
+    async def counters_in(
+        self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
+    ) -> Mapping[CrawlId, Counters]:
+        return {crawl_id: await self.busy.counted(crawl_id) for crawl_id in crawl_ids}
 
     async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         return self.busy.commands & set(crawl_ids)

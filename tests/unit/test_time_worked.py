@@ -2,7 +2,7 @@
 room."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import cast
 
 import pytest
@@ -39,8 +39,10 @@ class Counted:
             if row.crawl_id not in held and row.state is not CrawlState.PAUSED:
                 self.worked_ms[row.crawl_id] += ms
 
-    async def counters(self, crawl_id: CrawlId) -> Counters:
-        return Counters(queued=1)
+    async def counters_in(
+        self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
+    ) -> Mapping[CrawlId, Counters]:
+        return {crawl_id: Counters(queued=1) for crawl_id in crawl_ids}
 
     async def positions(self) -> dict[Partition, Position]:
         return {}

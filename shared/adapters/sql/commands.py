@@ -18,6 +18,7 @@ from shared.adapters.sql import chunks, letters
 from shared.adapters.sql.apply import add_counters, add_tallies
 from shared.adapters.sql.bulk import AMONG
 from shared.adapters.sql.chunks import BEHIND, HOSTS, UNMARKED, Chunk, behind, behind_host, last_of, place_of
+from shared.adapters.sql.crawls import chunked
 from shared.adapters.sql.fence import pass_fence
 from shared.adapters.sql.seeds_deleted import delete_seeds
 from shared.domain.command import GREATEST, CommandKind, check_command
@@ -152,7 +153,11 @@ def in_progress(connection: Connection, partition: Partition) -> tuple[CommandRu
 
 def crawls_with_commands(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
     """See Store.crawls_with_commands."""
-    return {CrawlId(n) for n in connection.execute(_CRAWLS_WITH, {"crawl_ids": list(crawl_ids)}).scalars()}
+    return {
+        CrawlId(n)
+        for some in chunked(crawl_ids)
+        for n in connection.execute(_CRAWLS_WITH, {"crawl_ids": some}).scalars()
+    }
 
 
 def run_chunk(

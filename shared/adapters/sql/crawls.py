@@ -1,7 +1,7 @@
 """Transactions on the cluster and its crawls."""
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, insert, select, text, update
 
@@ -10,6 +10,9 @@ from shared.domain.errors import Unusable
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision, Term
 from shared.domain.ledger import Counters, CrawlRow
+
+CRAWLS_A_QUERY: Final = 1_000
+"""Crawls that one statement names. Its parameters stay far below what an engine takes."""
 
 
 def open_cluster(connection: Connection, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
@@ -100,8 +103,12 @@ def rows_of(connection: Connection, crawl_ids: Collection[CrawlId]) -> Sequence[
 def living(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
     """See Store.living."""
     table = schema.crawls.c
-    query = select(table.crawl_id).where(table.crawl_id.in_(crawl_ids), table.state != CrawlState.DELETED)
-    return {CrawlId(crawl_id) for crawl_id in connection.execute(query).scalars()}
+    query = select(table.crawl_id).where(table.state != CrawlState.DELETED)
+    return {
+        CrawlId(crawl_id)
+        for some in chunked(crawl_ids)
+        for crawl_id in connection.execute(query.where(table.crawl_id.in_(some))).scalars()
+    }
 
 
 def set_state(connection: Connection, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
@@ -139,31 +146,39 @@ def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
     return Counters(**{name: int(value) for name, value in zip(names, row, strict=True)})
 
 
-def counters_by_partition(connection: Connection, crawl_id: CrawlId) -> dict[Partition, Counters]:
-    """The counters of each partition that has any."""
+def counters_by_partition(
+    connection: Connection, crawl_ids: Collection[CrawlId]
+) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
+    """See Store.counters_by_partition."""
     table = schema.crawl_counters
-    rows = connection.execute(select(table).where(table.c.crawl_id == crawl_id))
-    return {
-        Partition(row.partition): Counters(**{name: getattr(row, name) for name in (*schema.COUNTERS, "version")})
-        for row in rows
-    }
+    found: dict[CrawlId, dict[Partition, Counters]] = {crawl_id: {} for crawl_id in crawl_ids}
+    for some in chunked(crawl_ids):
+        for row in connection.execute(select(table).where(table.c.crawl_id.in_(some))):
+            part = Counters(**{name: getattr(row, name) for name in (*schema.COUNTERS, "version")})
+            found[CrawlId(row.crawl_id)][Partition(row.partition)] = part
+    return found
 
 
 def counters_in(
     connection: Connection, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
 ) -> dict[CrawlId, Counters]:
-    """The counters of several crawls, summed over some partitions."""
+    """See Store.counters_in."""
     table = schema.crawl_counters
     names = (*schema.COUNTERS, "version")
-    query = (
-        select(table.c.crawl_id, *(func.sum(table.c[name]).label(name) for name in names))
-        .where(table.c.crawl_id.in_(crawl_ids), table.c.partition.in_(partitions))
-        .group_by(table.c.crawl_id)
-    )
+    sums = select(table.c.crawl_id, *(func.sum(table.c[name]).label(name) for name in names))
+    query = sums.where(table.c.partition.in_(partitions)).group_by(table.c.crawl_id)
     return {
         CrawlId(row.crawl_id): Counters(**{name: int(getattr(row, name)) for name in names})
-        for row in connection.execute(query)
+        for some in chunked(crawl_ids)
+        for row in connection.execute(query.where(table.c.crawl_id.in_(some)))
     }
+
+
+def chunked(crawl_ids: Collection[CrawlId]) -> Iterator[Sequence[CrawlId]]:
+    """Divide crawls into as many as one statement takes."""
+    ordered = sorted(crawl_ids)
+    for start in range(0, len(ordered), CRAWLS_A_QUERY):
+        yield ordered[start : start + CRAWLS_A_QUERY]
 
 
 def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, int]]:

@@ -9,7 +9,7 @@ may come, and its items wait in `item_drafts`. Without either they are dropped.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Row, TextClause, bindparam, select, text
 from shared.adapters.sql import schema
 from shared.adapters.sql.apply import bury, storable
 from shared.adapters.sql.bulk import Bulk
+from shared.adapters.sql.crawls import chunked
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Term
@@ -85,7 +86,10 @@ _DECIDED: Final = text(
     " WHERE l.lease_id IS NULL OR f.at_ms IS NOT NULL"
     " ORDER BY d.crawl_id, d.host_id, d.fingerprint, d.lease_id, d.grants LIMIT :most"
 )
-_DRAFT: Final = text("SELECT 1 FROM item_drafts WHERE crawl_id = :crawl_id LIMIT 1")
+_WITH_DRAFTS: Final = text(
+    "SELECT c.crawl_id FROM crawls c WHERE c.crawl_id IN :crawl_ids"
+    " AND EXISTS (SELECT 1 FROM item_drafts d WHERE d.crawl_id = c.crawl_id)"
+).bindparams(bindparam("crawl_ids", expanding=True))
 _taken: Final = msgspec.msgpack.Decoder(tuple[TakenItem, ...])
 _KNOWN: Final = text(
     "SELECT fingerprint, lease_id, grants FROM item_pages"
@@ -159,8 +163,8 @@ class SqlItems:
             return None
         return await self._run.write(lambda c: settle(c, fence, position, most, evidence))
 
-    async def waiting(self, crawl_id: CrawlId) -> bool:
-        return await self._run.read(lambda c: c.execute(_DRAFT, {"crawl_id": crawl_id}).first() is not None)
+    async def waiting(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        return await self._run.read(lambda c: waiting(c, crawl_ids))
 
     async def position(self) -> ItemPosition:
         return await self._run.read(position)
@@ -178,6 +182,15 @@ def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
         raise OwnershipLost(f"items are written under a term later than {term}")
     row = connection.execute(select(schema.item_writer)).one()
     return ItemFence(term, row.version), ItemPosition(row.stream_created_ns, row.sequence)
+
+
+def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+    """See ItemTable.waiting."""
+    return {
+        CrawlId(n)
+        for some in chunked(crawl_ids)
+        for n in connection.execute(_WITH_DRAFTS, {"crawl_ids": some}).scalars()
+    }
 
 
 def position(connection: Connection) -> ItemPosition:

@@ -108,8 +108,10 @@ class SqlStore:
     async def counters(self, crawl_id: CrawlId) -> Counters:
         return await self._executor.read(lambda c: crawls.counters(c, crawl_id))
 
-    async def counters_by_partition(self, crawl_id: CrawlId) -> dict[Partition, Counters]:
-        return await self._executor.read(lambda c: crawls.counters_by_partition(c, crawl_id))
+    async def counters_by_partition(
+        self, crawl_ids: Collection[CrawlId]
+    ) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
+        return await self._executor.read(lambda c: crawls.counters_by_partition(c, crawl_ids))
 
     async def counters_in(
         self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
