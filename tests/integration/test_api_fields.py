@@ -88,8 +88,12 @@ def test_an_unknown_value_of_the_configuration_is_told_with_what_was_meant(told:
 
 def test_every_pattern_that_a_request_is_held_to_is_said_in_words() -> None:
     document = application().openapi()
+    schemas = document["components"]["schemas"]
+    # A closed variant of a schema that answers share is a part of the spec, which has words of its own.
     named = {
-        name: each for name, each in document["components"]["schemas"].items() if name.endswith(("Input", "Values"))
+        name: each
+        for name, each in schemas.items()
+        if name.endswith(("Input", "Values")) and name.removesuffix("Input") not in schemas
     }
     patterns = set(re.findall(r'"pattern": ("(?:[^"\\]|\\.)*")', json.dumps([document["paths"], named])))
     asked = {json.loads(each) for each in patterns} - {TAGS}

@@ -112,7 +112,6 @@ SAMPLES: dict[str, tuple[Message, str]] = {
                     title="Ein Titel \u2603",
                     links=12,
                     retry_after_ms=60000,
-                    truncated="length",
                 ),
             ],
             not_attempted=[bytes(range(32, 48))],
