@@ -317,6 +317,26 @@ def test_command_touches_no_row_that_was_written_behind_it(on_store: OnStore) ->
     on_store(story)
 
 
+def test_failed_url_that_is_found_again_behind_a_retry_is_queued(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        seeds = links(HOST, range(2))
+        await t.found(*seeds)
+        row = await t.lease(HOST, 2)
+        assert row is not None
+        changes = Changes()
+        for fingerprint in row.urls:
+            changes.urls.append(UrlChange(t.crawl_id, row.host_id, fingerprint, UrlState.FAILED, 0, 1, 0, "dns"))
+        changes.queue(t.crawl_id, row.host_id).leased -= 2
+        changes.counters[t.crawl_id].update(leased=-2, failed=2)
+        await t.apply(changes)
+        run = await t.accepted(CommandRun("r", t.crawl_id, "retry_unanswered", {}, PARTITION))
+        await t.found(seeds[0], marks={t.crawl_id: run.number})
+        await t.run(run)
+        assert (await t.queue(HOST)).queued == 2, "a link to a failed URL changes nothing of it"
+
+    on_store(story)
+
+
 def test_host_that_is_given_up_behind_a_retry_stays_given_up(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         await t.found(*links(HOST, range(3)))

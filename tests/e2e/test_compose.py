@@ -15,6 +15,7 @@ from shared.wire.subjects import REPORTS
 from tests.support import judge
 from tests.support.certificates import OPENSSL
 from tests.support.clients import FIRST_KEY
+from tests.support.cluster import OPEN
 from tests.support.cluster import cluster as opened
 from tests.support.composed import Composed, composed
 from tests.support.kept import URLS
@@ -58,7 +59,7 @@ def test_it_crawls_and_loses_nothing_when_a_nats_server_and_an_etcd_member_are_k
     served = web(SyntheticSite(pages=400, hosts=8, missing=20, redirects=20))
     url = asyncio.run(postgres_server.database())
     name = url.partition("?")[0].rpartition("/")[2]
-    with composed(tmp_path, name, postgres_server.socket) as cluster:
+    with composed(tmp_path, name, postgres_server.socket, **OPEN) as cluster:
         key = first_key(cluster)
         for service in ("etcd-2", "nats-2", "master-2", "worker-2"):
             cluster.wait_until(lambda service=service: not cluster.check(service), f"{service} is well")  # type: ignore[misc]  # bound now

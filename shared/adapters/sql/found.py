@@ -116,9 +116,10 @@ def apply_found(
             counters[link.crawl_id]["known"] += 1
             if (link.depth, bool(link.via)) < (other.depth, bool(other.via)):
                 least[key] = link
-    _merge(connection, fence.partition, least, found, counters, max_depth, now_ms)
+    failed = _merge(connection, fence.partition, least, found, counters, max_depth, now_ms)
     if marks:
-        MARK.run(connection, [(marks[key[0]], *key) for key in sorted(least) if key[0] in marks])
+        written = least.keys() - failed
+        MARK.run(connection, [(marks[key[0]], *key) for key in sorted(written) if key[0] in marks])
 
     for crawl_id, deltas in counters.items():
         found.new += deltas["new"]
@@ -211,8 +212,11 @@ def _merge(
     counters: dict[CrawlId, dict[str, int]],
     max_depth: dict[CrawlId, int | None],
     now_ms: int,
-) -> None:
+) -> set[_Key]:
+    """Insert and merge. Return the URLs that had failed: a link changes nothing of them, so a retry that was accepted
+    before still means them, and they get no mark."""
     keys = sorted(least)
+    failed: set[_Key] = set()
     known = _known(connection, keys)
     short = without_host(connection)
     new: list[Row] = []
@@ -236,6 +240,8 @@ def _merge(
             continue
         deltas["known"] += 1
         state, depth, lease_id, reason = before
+        if state is UrlState.FAILED:
+            failed.add(key)
         if reason == SEED_DELETED and state is UrlState.EXCLUDED and not link.via:
             deltas["excluded"] -= 1
             deltas["queued"] += 1
@@ -265,6 +271,7 @@ def _merge(
     add_tallies(connection, partition, tallies)
     QUEUE.run(connection, [(*key, partition, n, now_ms) for key, n in sorted(queued.items())])
     found.queues.update(queued)
+    return failed
 
 
 def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlState, int, LeaseId, str | None]]:
