@@ -5,11 +5,13 @@ from typing import Final
 import msgspec
 import structlog
 
+from api.control.crawling import time_is_up
 from api.control.membership import read_record
 from api.frontier.crawls import spec_of
-from shared.domain.crawl import decode_spec
+from shared.domain.crawl import Budget, decode_spec
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.ledger import CrawlRow
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Coordinator, Leadership
 from shared.ports.specs import PublishedSpec, SpecPublisher
@@ -46,6 +48,7 @@ class Publishing:
         self._partitions = partitions
         self._failpoint = failpoint
         self._gone_since: dict[CrawlId, float] = {}
+        self._budgets: dict[tuple[CrawlId, Revision], Budget] = {}
         self._suffixes_stand = False
 
     async def once(self) -> None:
@@ -58,9 +61,11 @@ class Publishing:
             if (crawl_id := self._keys.crawl_of(key)) is not None:
                 records[crawl_id] = read_record(entry, CrawlRecord)
         rows = {row.crawl_id: row for row in await self._store.worked_on()}
+        active = {(row.crawl_id, row.revision) for row in rows.values()}
+        self._budgets = {key: budget for key, budget in self._budgets.items() if key in active}
         for row in rows.values():
             record = records.get(row.crawl_id)
-            paused = row.state is CrawlState.PAUSED
+            paused = row.state is CrawlState.PAUSED or self._time_is_up(row)
             wanted = (row.revision, False, paused)
             current = record is not None and (record.revision, record.gone, record.paused) == wanted
             if not current and (spec := spec_of(row)) is not None:
@@ -76,6 +81,14 @@ class Publishing:
             await self._end(crawl_id, record, deleted=crawl_id not in living)
         for crawl_id in self._gone_since.keys() & rows.keys():
             del self._gone_since[crawl_id]
+
+    def _time_is_up(self, row: CrawlRow) -> bool:
+        """Return True if the crawl has used up its time. Its visits then end, as those of a paused crawl do."""
+        key = row.crawl_id, row.revision
+        if key not in self._budgets and (spec := spec_of(row)) is not None:
+            self._budgets[key] = spec.budget
+        budget = self._budgets.get(key)
+        return budget is not None and time_is_up(budget, row.active_ms)
 
     async def _publish_suffixes(self) -> None:
         """What workers divide hosts by; it never changes, so once under a leadership is enough."""

@@ -116,10 +116,14 @@ class Standalone:
             state=row.state,
             allowance=Allowance(budget.max_pages, budget.max_bytes, spent),
         )
-        published = PublishedSpec(row.crawl_id, row.revision, self._spec, self._settings.partitions)
-        await _answered(partial(self._specs.publish, published))
+        await self._publish(crawl, paused=False)
         self._crawls.put(crawl)
         return crawl
+
+    async def _publish(self, crawl: ActiveCrawl, *, paused: bool) -> None:
+        """Publish the spec to the workers. Paused, their visits start no further request and hand back the rest."""
+        published = PublishedSpec(crawl.crawl_id, crawl.revision, self._spec, self._settings.partitions, paused=paused)
+        await _answered(partial(self._specs.publish, published))
 
     def _owner(self, partition: Partition, term: Term) -> Owner:
         return Owner(
@@ -173,8 +177,9 @@ class Standalone:
             worked_s += 0.0 if self._held() else now - since
             since = now
             limit_s = self._spec.budget.max_seconds
-            if limit_s is not None and active_ms / 1000 + worked_s >= limit_s:
+            if crawl.dispatching and limit_s is not None and active_ms / 1000 + worked_s >= limit_s:
                 crawl.dispatching = False
+                await self._publish(crawl, paused=True)
             try:
                 if worked_s >= _ACTIVE_TIME_S:
                     worked_ms = int(worked_s * 1000)

@@ -183,6 +183,9 @@ def test_a_crawl_ends_when_there_is_room_for_its_end_and_the_log_is_not_full_of_
                 running = tasks.start("master", made.run(stop, grace_s=0))
                 row = await reached(store, CrawlState.FINISHED)
                 assert (row.finished_reason, row.active_ms > 0) == ("max_seconds", True)
+                published = LocalSpecs(tmp_path / "specs").latest(CrawlId(1))
+                assert published is not None
+                assert published.paused, "visits go on after the crawl's time"
                 stop.set()
                 await running
 
