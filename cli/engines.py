@@ -42,6 +42,12 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, folder: str = "the fold
     _add_folder(parser, folder)
 
 
+def add_etcd_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare how etcd is named, for commands that name databases by flags of their own."""
+    _add(parser, _ETCD)
+    parser.set_defaults(up=None)
+
+
 def _add_folder(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--dir", dest="up", type=Path, metavar="DIR", help=text)
 
@@ -143,6 +149,17 @@ async def broker_of(settings: ClusterMasterSettings) -> AsyncIterator["NatsBroke
         yield broker
     finally:
         await broker.close()
+
+
+async def registered(settings: ClusterMasterSettings) -> tuple[list[str], list[str]]:
+    """Return the masters and the workers that are registered in etcd; none if no etcd is named."""
+    from shared.wire.keys import Keys
+
+    if not settings.etcd:
+        return [], []
+    keys, found = Keys(settings.cluster), await keys_of(settings)
+    masters = sorted(name for key in found if (name := keys.master_of(key)))
+    return masters, sorted(name for key in found if (name := keys.worker_of(key)))
 
 
 async def keys_of(settings: ClusterMasterSettings) -> Mapping[str, bytes]:

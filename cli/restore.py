@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from cli.backup_folder import Backup
 from cli.cluster_folder import ClusterFolder, Remembered, database_of, shown
-from cli.engines import add_engine_flags, broker_of, keys_of, told
+from cli.engines import add_engine_flags, broker_of, registered, told
 from cli.exits import Environment, Exit, Usage
 from cli.pace import count
 from cli.reports import patiently, publish_events, publish_items, publish_reports
 from cli.watch import say
 from shared.settings import ClusterMasterSettings, listed
 from shared.telemetry import configure_logging
-from shared.wire.keys import Keys
 
 if TYPE_CHECKING:
     from shared.adapters.nats.broker import NatsBroker
@@ -116,12 +115,9 @@ def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> 
 
 
 async def _refuse_members(settings: ClusterMasterSettings) -> None:
-    if not settings.etcd:
-        return
-    keys = Keys(settings.cluster)
-    living = [name for key in await keys_of(settings) if (name := keys.master_of(key) or keys.worker_of(key))]
-    if living:
-        raise Environment(f"members of the cluster {settings.cluster} are at work: {', '.join(sorted(living))}.")
+    masters, workers = await registered(settings)
+    if living := sorted(masters + workers):
+        raise Environment(f"members of the cluster {settings.cluster} are at work: {', '.join(living)}.")
 
 
 async def _tables(backup: Backup, fresh: "Filling") -> None:

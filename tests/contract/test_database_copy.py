@@ -14,8 +14,11 @@ from cli.exits import Environment
 from shared.adapters.sql import rows
 from shared.adapters.sql.migrate import HEAD
 from shared.adapters.sql.postgres import PostgresStore
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.store import SqliteStore, SqlStore
 from shared.domain.errors import DiskFull
+from shared.settings import ClusterMasterSettings
+from shared.wire.keys import Keys
+from tests.support.etcd import coordinator, etcd, patient_session
 from tests.support.filled import fill
 from tests.support.orb_command import orb
 from tests.support.postgres import PostgresLook, PostgresServer
@@ -123,14 +126,78 @@ def test_a_source_that_is_written_to_meanwhile_is_not_copied_at_all(
 
     async def story() -> None:
         target = str(tmp_path / "b.db") if server is None else await server.database(empty=True)
-        with pytest.raises(Environment, match="stop all masters"):
+        with pytest.raises(Environment, match=r"a master wrote to the database .*: stop all masters"):
             await copied(first, target)
-        if engine == "sqlite":
-            assert [found.name for found in tmp_path.iterdir() if found.name.startswith("b.db")] == []
+        holds_nothing(target)
+
+    asyncio.run(story())
+
+
+def holds_nothing(target: str) -> None:
+    """No master can take the target for a cluster's database."""
+    if target.startswith("postgresql"):
+        look = PostgresLook(target)
+        assert look("SELECT (SELECT count(*) FROM cluster) + (SELECT count(*) FROM urls)") == [(0,)]
+        look.close()
+    else:
+        path = Path(target)
+        assert [found.name for found in path.parent.iterdir() if found.name.startswith(path.name)] == []
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("starts", ["before", "meanwhile"])
+def test_copy_while_a_master_has_the_source_open_is_refused(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: str, starts: str
+) -> None:
+    """The master writes nothing until the copy has ended: no fence shows it, and its next page would be lost."""
+    server: PostgresServer | None = request.getfixturevalue("postgres_server") if engine == "postgresql" else None
+    target, count = str(tmp_path / "b.db"), rows.count
+
+    async def story() -> None:
+        here, loop = await source(tmp_path / "a.db"), asyncio.get_running_loop()
+        if server is not None:
+            there = await server.database(empty=True)
+            await copied(here, there)
+            here = there
+        masters: list[SqlStore] = []
+
+        async def start() -> None:
+            store = await (SqliteStore.open(Path(here)) if server is None else PostgresStore.open(here))
+            masters.append(store)
+            await store.public_suffixes()
+
+        def and_a_master_starts(connection: Any, table: str) -> int:
+            if not masters:  # on the thread that fills the target
+                asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+            return count(connection, table)
+
+        if starts == "before":
+            await start()
         else:
-            look = PostgresLook(target)
-            assert look("SELECT (SELECT count(*) FROM cluster) + (SELECT count(*) FROM urls)") == [(0,)]
-            look.close()
+            monkeypatch.setattr(rows, "count", and_a_master_starts)
+        with pytest.raises(Environment, match=r"the database .* is in use, .*: stop all masters"):
+            await copied(here, target)
+        await masters[0].close()
+        holds_nothing(target)
+        assert await copied(here, target) > ROWS, "nothing of the refused copy is in the way"
+
+    asyncio.run(story())
+
+
+def test_copy_while_masters_are_registered_in_etcd_is_refused(tmp_path: Path) -> None:
+    """They have no connection to the database at the moment, as after an outage of it."""
+    target = str(tmp_path / "b.db")
+
+    async def story() -> None:
+        first = await source(tmp_path / "a.db")
+        async with etcd(tmp_path / "etcd") as server, coordinator(server.endpoint) as client:
+            cluster = ClusterMasterSettings(id="operator", etcd=server.endpoint, nats_url="", database="")
+            async with patient_session(client, 15.0) as session:
+                await session.register(Keys("orb").master("m1"), b"{}")
+                with pytest.raises(Environment, match=r"registered in etcd: m1\. Stop all masters"):
+                    await copied(first, target, cluster)
+                holds_nothing(target)
+            assert await copied(first, target, cluster) > ROWS
 
     asyncio.run(story())
 

@@ -33,6 +33,11 @@ class Filling(Protocol):
         """Run what writes. One at a time."""
         ...
 
+    async def settle(self) -> None:
+        """Do everything but make the database visible, which is left to the end of the block. Nothing is written
+        afterwards."""
+        ...
+
 
 @asynccontextmanager
 async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[Filling]:
@@ -76,9 +81,17 @@ class _SqliteFilling:
     def __init__(self, engine: Engine, thread: ThreadPoolExecutor) -> None:
         self._engine = engine
         self._thread = thread
+        self._settled = False
 
     async def write(self, statements: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, statements)
+
+    async def settle(self) -> None:
+        if self._settled:
+            return
+        self._settled = True
+        await self.write(upgrade)
+        await asyncio.get_running_loop().run_in_executor(self._thread, _settle, self._engine)
 
     def _transact(self, statements: Callable[[Connection], T]) -> T:
         try:
@@ -101,8 +114,7 @@ async def _on_sqlite(database: str, schema_of: str) -> AsyncIterator[Filling]:
     try:
         await fresh.write(lambda connection: upgrade(connection, schema_of))
         yield fresh
-        await fresh.write(upgrade)
-        await asyncio.get_running_loop().run_in_executor(thread, _settle, engine)
+        await fresh.settle()
         os.link(part, path)  # unlike a renaming, never over another's file
     except FileExistsError:
         raise Unusable(f"{path} came to be meanwhile: nothing was put in its place") from None

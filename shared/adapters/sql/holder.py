@@ -20,12 +20,18 @@ _ASK_S: Final = 5.0
 _STOPPED: Final = frozenset("Tt")
 _ASK: Final = """
 import fcntl, struct, sys
-with open(sys.argv[1], "rb+") as file:
-    lock = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 120, 1, 0))
+start, length = map(int, sys.argv[2:])
+with open(sys.argv[1], "rb") as file:
+    lock = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, start, length, 0))
 kind, _, _, _, pid = struct.unpack("hhqqi4x", lock)
 print(-1 if kind == fcntl.F_UNLCK else max(0, pid))
 """
+_WRITING: Final = ("120", "1")
 """Byte 120 of the write-ahead log's index is SQLite's write lock (sqlite.org/walformat.html)."""
+
+_OPEN: Final = (str(0x40000002), "510")
+"""A connection to a file with a write-ahead log holds one of these bytes from its first statement until it is closed
+(sqlite.org/lockingv3.html, SHARED_FIRST and SHARED_SIZE)."""
 
 
 class MasterNote(msgspec.Struct, frozen=True):
@@ -39,7 +45,7 @@ class MasterNote(msgspec.Struct, frozen=True):
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """The process `pid` holds the lock; 0 is one of another namespace, which the kernel does not name here.
+    """The process `pid` holds a lock; 0 is one of another namespace, which the kernel does not name here.
 
     `note`: the master that it is, if it is one of this machine. `stopped`: it stands still.
     """
@@ -64,10 +70,22 @@ def write_note(path: Path, member: str, started_at_ms: int) -> Path:
 
 def lock_holder(path: Path) -> LockHolder | None:
     """Return the holder of the write lock, None if it is free or cannot be asked for. Blocks for the child process."""
+    return _asked(path, path.with_name(f"{path.name}-shm"), _WRITING)
+
+
+def opener(path: Path) -> LockHolder | None:
+    """Return a process that has the database open, None if there is none or the system does not say.
+
+    The caller's own connections count, too. Blocks for the child process.
+    """
+    return _asked(path, path, _OPEN)
+
+
+def _asked(path: Path, locked: Path, stretch: tuple[str, str]) -> LockHolder | None:
+    """Return the holder of a lock on these bytes (start, length) of `locked`, a file of the database `path`."""
     if not sys.platform.startswith("linux"):
         return None
-    index = path.with_name(f"{path.name}-shm")
-    command = [sys.executable, "-I", "-S", "-c", _ASK, str(index)]
+    command = [sys.executable, "-I", "-S", "-c", _ASK, str(locked), *stretch]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_ASK_S, check=True, stdin=subprocess.DEVNULL)
         pid = int(done.stdout)

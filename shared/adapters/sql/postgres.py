@@ -218,6 +218,9 @@ class LongTransaction:
         except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, OverflowError) as error:
             raise mapped(error) from error
 
+    async def settle(self) -> None:
+        """Return at once: a transaction has nothing left to do but its commit."""
+
 
 @asynccontextmanager
 async def patiently(engine: AsyncEngine) -> AsyncIterator[LongTransaction]:

@@ -108,16 +108,19 @@ def count(connection: Connection, table: str) -> int:
     return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
 
 
-def version(connection: Connection) -> tuple[int, ...]:
-    """Another one whenever a master has written since: owners count their transactions, the writer of items its own,
-    operators' changes are in the audit log, and leaders count what they change of crawls by states."""
+def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
+    """Return numbers of which at least one differs after every write of a master.
+
+    The fence of each partition (owner term and version) moves with each transaction of its owner. The writer of items
+    counts its own, leaders count what they change of crawls, and changes of operators are in the audit log.
+    """
     numbers = (
-        "SELECT coalesce(sum(version), 0), coalesce(sum(owner_term), 0) FROM partitions",
+        "SELECT partition, owner_term, version FROM partitions ORDER BY partition",
         "SELECT coalesce(sum(version), 0), coalesce(sum(active_ms), 0), count(*) FROM crawls",
         "SELECT coalesce(sum(version), 0) FROM item_writer",
         "SELECT coalesce(max(id), 0) FROM audit_log",
     )
-    return tuple(int(n) for query in numbers for n in connection.execute(text(query)).one())
+    return tuple(tuple(map(int, row)) for query in numbers for row in connection.execute(text(query)))
 
 
 def _page(connection: Connection, table: Table, after: tuple[Any, ...] | None, most: int) -> list[tuple[Any, ...]]:
