@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from shared.domain.frontier import CrawlState
 
 if TYPE_CHECKING:
     from cli.family import Ending
+    from cli.summary import Summary
 
 _EPILOG: Final = """\
 The folder DIR is by default the first seed's host with .crawl behind it, in the current directory. Without URL
@@ -42,6 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="the crawl's folder")
     parser.add_argument("--workers", metavar="N", help="worker processes (default: one a core)")
     parser.add_argument("--fresh", action="store_true", help="remove what is in DIR and start over")
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="try every URL that failed once more, with new attempts"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout at the end, nothing else there")
     parser.add_argument("--no-progress", action="store_true", help="no display and no progress lines")
     add_flags(parser)
@@ -55,42 +60,49 @@ def run(arguments: argparse.Namespace) -> int:
         if (arguments.fresh or folder.renewing()) and (kept := folder.renew()):
             say(f"left in {folder.path}, for they are not the crawl's: {', '.join(kept[:5])}")
         before = folder.spec()
-        done = None if before is None else _already_finished(wanted)
-        if done is not None:
-            return done
+        summary = None if before is None else _finished(wanted)
+        if summary is not None and not (arguments.retry_failed and summary.counters.failed):
+            return _already_finished(wanted, summary)
         _announce(wanted, before)
         folder.put_spec(wanted.spec)
-        return _crawled(wanted, lock)
+        return _crawled(wanted, lock, None if summary is None else summary.row.finished_at_ms)
 
 
 def _announce(wanted: Wanted, before: CrawlSpec | None) -> None:
     path = wanted.folder.path
     if before is None:
         return say(f"crawling into {path} with {wanted.workers} worker{'s' if wanted.workers > 1 else ''}")
+    if wanted.arguments.retry_failed:
+        say(f"going on in {path}: every URL that failed is tried again")
     changed = changed_fields(before, wanted.spec)
     if changed:
         more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
         say(f"going on in {path} under a changed spec: {'; '.join(changed[:4])}{more}")
         if any(field.startswith(("scope.", "extract.")) for field in changed):
             say("pages already fetched are not read again for links under the changed rules; --fresh does that")
-    else:
+    elif not wanted.arguments.retry_failed:
         say(f"going on in {path}, which was interrupted")
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
-def _already_finished(wanted: Wanted) -> int | None:
-    """The exit code where this very crawl is finished; None where there is something to do."""
+def _finished(wanted: Wanted) -> "Summary | None":
+    """Return the summary if this very crawl is finished; None if there is something to do."""
     if not wanted.folder.database.is_file():
         return None  # and the database's libraries are loaded while the processes start
-    from cli.summary import as_json, summarized
+    from cli.summary import summarized
 
     summary = summarized(wanted.folder)
     if summary is None or summary.row.state is not CrawlState.FINISHED:
         return None
-    if summary.row.spec != encode_spec(wanted.spec).decode():
-        return None
+    return summary if summary.row.spec == encode_spec(wanted.spec).decode() else None
+
+
+def _already_finished(wanted: Wanted, summary: "Summary") -> int:
+    """Say that the crawl is finished and how to go on; return the exit code."""
+    from cli.summary import as_json
+
     finished_ms = summary.row.finished_at_ms or 0
     index = wanted.folder.index
     if not index.exists() or index.stat().st_mtime * 1000 < finished_ms:
@@ -98,10 +110,13 @@ def _already_finished(wanted: Wanted) -> int | None:
 
         settle(wanted.folder)
     code = Exit.OK if summary.counters.pages else Exit.NOTHING_FETCHED
-    pages = summary.counters.pages
+    pages, failed = summary.counters.pages, summary.counters.failed
+    again = f"--retry-failed tries {failed:,} failed URL{'' if failed == 1 else 's'} again, " if failed else ""
+    if wanted.arguments.retry_failed:
+        say("no URL of it failed, so there is nothing to try again.")
     say(
         f"the crawl in {wanted.folder.path} is finished with {pages:,} page{'' if pages == 1 else 's'}; "
-        f"{_how_to_go_on(summary.row.finished_reason)}, and --fresh starts over."
+        f"{_how_to_go_on(summary.row.finished_reason)}, {again}and --fresh starts over."
     )
     if wanted.arguments.json:
         _print_json(as_json(summary, wanted.folder) | _run_json("finished", code, 0.0, ""))
@@ -113,7 +128,8 @@ def _how_to_go_on(reason: str | None) -> str:
     return "a changed spec goes on" if flag is None else f"its {flag} is used up: a greater one goes on"
 
 
-def _crawled(wanted: Wanted, lock: int) -> int:
+def _crawled(wanted: Wanted, lock: int, finished_before_ms: int | None) -> int:
+    """Run the crawl. `finished_before_ms`: when it was finished before, which is not the end of this run."""
     from cli.local import LocalRun
     from cli.logs import log_to
     from cli.settling import is_finished, repair
@@ -131,7 +147,8 @@ def _crawled(wanted: Wanted, lock: int) -> int:
             workers=wanted.workers,
             lock=lock,
             watch=watch,
-            finished=lambda: is_finished(folder, wanted.spec),
+            finished=lambda: is_finished(folder, wanted.spec, finished_before_ms),
+            retry_id=f"retry-{uuid.uuid4().hex}" if wanted.arguments.retry_failed else "",
         )
         return await local.run()
 
@@ -139,10 +156,10 @@ def _crawled(wanted: Wanted, lock: int) -> int:
         ending = asyncio.run(go())
     finally:
         watch.close()
-    return _ended(wanted, ending, time.monotonic() - started)
+    return _ended(wanted, ending, time.monotonic() - started, finished_before_ms)
 
 
-def _ended(wanted: Wanted, ending: "Ending", seconds: float) -> int:
+def _ended(wanted: Wanted, ending: "Ending", seconds: float, finished_before_ms: int | None = None) -> int:
     """Put the folder in order, tell how it stands and why, and choose the exit code."""
     from cli.family import End, Ending
     from cli.settling import is_finished, settle
@@ -159,7 +176,7 @@ def _ended(wanted: Wanted, ending: "Ending", seconds: float) -> int:
         # What is stored is safe; the next run puts the archive in order.
         ending = Ending(End.FAILED, ending.message or _lacking(error, folder))
     else:
-        if ending.end is End.FAILED and is_finished(folder, wanted.spec):
+        if ending.end is End.FAILED and is_finished(folder, wanted.spec, finished_before_ms):
             ending = Ending(End.FINISHED)  # what the machine lacks came too late to matter
     pages = 0 if summary is None else summary.counters.pages
     match ending.end:

@@ -40,7 +40,7 @@ _SILENT_LOOKS: Final = 30
 class LocalRun:
     """Runs the crawl in `folder`, whose lock the caller holds, until it is finished, told to stop, or cannot go on.
 
-    `finished` asks the database whether the crawl is. May be run once.
+    `finished` asks the database whether the crawl is. `retry_id`: see MasterSettings. May be run once.
     """
 
     def __init__(
@@ -52,12 +52,14 @@ class LocalRun:
         lock: int,
         watch: Watch,
         finished: Callable[[], bool],
+        retry_id: str = "",
     ) -> None:
         self._folder = folder
         self._spec = spec
         self._lock = lock
         self._watch = watch
         self._finished = finished
+        self._retry_id = retry_id
         self._family = Family(watch)
         self._server = EmbeddedServer(folder.nats, inherit=(lock,))
         self._broker = Engine("NATS", self._server)
@@ -96,8 +98,9 @@ class LocalRun:
             path = self._folder.logs / f"{name}.log"
             begin_log(path)
             if name == "master":
+                settings = {**shared, "ORB_RETRY_ID": self._retry_id}
                 child = RoleProcess(
-                    name, ["_master"], path, shared, at_first={"ORB_ALONE": "true"}, inherit=(self._lock,)
+                    name, ["_master"], path, settings, at_first={"ORB_ALONE": "true"}, inherit=(self._lock,)
                 )
             else:
                 child = RoleProcess(name, ["_worker"], path, {**shared, "ORB_ID": name}, inherit=(self._lock,))

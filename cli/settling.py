@@ -16,8 +16,8 @@ from shared.domain.frontier import CrawlState
 log = structlog.get_logger("orb.crawl")
 
 
-def is_finished(folder: CrawlFolder, spec: CrawlSpec) -> bool:
-    """Whether the database says that the crawl, declared by `spec`, is finished."""
+def is_finished(folder: CrawlFolder, spec: CrawlSpec, before_ms: int | None = None) -> bool:
+    """Return True if the database says that the crawl, declared by `spec`, is finished, and not since `before_ms`."""
     if not folder.database.is_file():
         return False
     reader = CrawlReader(folder.database)
@@ -27,7 +27,9 @@ def is_finished(folder: CrawlFolder, spec: CrawlSpec) -> bool:
         return False  # the database is busy: the caller asks again
     finally:
         reader.close()
-    return row is not None and row.state is CrawlState.FINISHED and row.spec == encode_spec(spec).decode()
+    if row is None or row.state is not CrawlState.FINISHED or row.finished_at_ms == before_ms:
+        return False
+    return row.spec == encode_spec(spec).decode()
 
 
 def repair(archive: Path) -> None:

@@ -10,6 +10,7 @@ from cli.exits import Exit, Usage
 from cli.folder import CrawlFolder, running
 from cli.pace import amount, count
 from cli.summary import as_json, as_text, host_json, hosts_text, summarized
+from cli.wanted import retry_command
 from cli.warc import located
 from shared.adapters.sql.reading import CrawlReader
 from shared.domain.archive import labelled_sha1
@@ -66,7 +67,7 @@ def _show_url(folder: CrawlFolder, url: Location, as_object: bool) -> int:
         document = _unknown_json(url, via, verdicts)
         text = _unknown_text(url, via, verdicts)
     else:
-        reasons = why(view, spec, now_ms)
+        reasons = why(view, spec, now_ms, retry=retry_command(folder.path))
         document = _known_json(view, reasons)
         text = _known_text(view, reasons, now_ms)
     print(json.dumps(document, ensure_ascii=False) if as_object else text)

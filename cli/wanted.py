@@ -47,6 +47,9 @@ def judged(arguments: argparse.Namespace) -> Wanted:
     workers = _workers(arguments.workers)
     path = arguments.out or Path(_folder_name(spec.seeds[0].url))
     known = None if arguments.fresh else CrawlFolder(path).spec()
+    if arguments.retry_failed and known is None:
+        why = "--fresh removes it; choose one" if arguments.fresh else f"{path} holds none yet; leave the flag out"
+        raise Usage(f"--retry-failed goes on with a crawl, but {why}.")
     if known is not None and known.name != spec.name:
         raise Usage(
             f"{path} holds the crawl {known.name!r} and not {spec.name!r}; choose another folder with --out, or start "
@@ -85,10 +88,19 @@ def _folder_name(url: str) -> str:
 
 def resume_command(wanted: Wanted) -> str:
     """The command that goes on with this folder as it is declared."""
-    words = [program(), "crawl", "--out", str(wanted.folder.path)]
+    words = _going_on(wanted.folder.path)
     if wanted.arguments.workers is not None:
         words += ["--workers", str(wanted.workers)]
     return shlex.join(words)
+
+
+def retry_command(path: Path) -> str:
+    """Return the command that tries again what failed in the crawl of a folder."""
+    return shlex.join([*_going_on(path), "--retry-failed"])
+
+
+def _going_on(path: Path) -> list[str]:
+    return [program(), "crawl", "--out", str(path)]
 
 
 def program() -> str:

@@ -24,12 +24,22 @@ _CHARS_A_MESSAGE: Final = 512 * 1024
 
 
 async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
-    """Have what failed without an answer tried again under a changed spec: the change may be what it was waiting for
-    (an opened network, a proxy, longer limits). Returns when every partition's command is acknowledged."""
+    """Retry under a changed spec what failed without an answer: the change may be what it was waiting for (an opened
+    network, a proxy, longer limits). Return when every partition's command is acknowledged."""
     command_id = f"revision-{crawl_id}-{revision}"
-    data = encode(Command(command_id, crawl_id, CommandKind.RETRY_UNANSWERED))
+    await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_UNANSWERED), partitions)
+
+
+async def retry_failed(broker: Broker, crawl_id: CrawlId, command_id: str, partitions: int) -> None:
+    """Retry every URL that failed, once for each `command_id`. Return when every partition's command is
+    acknowledged."""
+    await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_FAILED), partitions)
+
+
+async def _command_all(broker: Broker, command: Command, partitions: int) -> None:
+    data = encode(command)
     for partition in map(Partition, range(partitions)):
-        await until_answered(partial(broker.publish_report, partition, "outcome", data, f"{command_id}.{partition}"))
+        await until_answered(partial(broker.publish_report, partition, "outcome", data, f"{command.id}.{partition}"))
 
 
 async def publish_seeds(

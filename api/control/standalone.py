@@ -12,7 +12,7 @@ from api.control.finishing import FinishedCheck, finished
 from api.control.item_table import ItemWriter
 from api.control.rationing import MasterRoom
 from api.control.rationing import unheard as unheard_of_room
-from api.control.seeding import publish_seeds, retry_unanswered
+from api.control.seeding import publish_seeds, retry_failed, retry_unanswered
 from api.frontier.crawls import ActiveCrawl, Crawls
 from api.frontier.owner import Owner, unheard
 from api.frontier.ownership import FrontierSettings
@@ -59,9 +59,12 @@ class Standalone:
         settings: FrontierSettings,
         alone: bool,
         gauges: Mapping[Place, Gauge] = NO_GAUGES,
+        retry_id: str = "",
     ) -> None:
-        """`gauges`: what is looked at: while one is full, nothing is sent out, and no time of the crawl is used up."""
+        """`gauges`: what is looked at: while one is full, nothing is sent out, and no time of the crawl is used up.
+        `retry_id`: retry every failed URL, once for each such id; empty: retry none."""
         self._spec = spec
+        self._retry_id = retry_id
         self._store = store
         self._writer = ItemWriter(items, broker, clock, FrontierTally(), unheard)
         self._broker = broker
@@ -157,14 +160,16 @@ class Standalone:
 
     async def _finish(self, crawl: ActiveCrawl) -> None:
         """Seed, run, and end the crawl when it is finished."""
+        if self._retry_id:
+            await retry_failed(self._broker, crawl.crawl_id, self._retry_id, self._settings.partitions)
         if crawl.state is CrawlState.SEEDING:
-            if crawl.revision > 1:
+            if crawl.revision > 1 and not self._retry_id:
                 await retry_unanswered(self._broker, crawl.crawl_id, crawl.revision, self._settings.partitions)
             n = await publish_seeds(
                 self._broker, crawl.crawl_id, crawl.revision, self._spec.seeds, self._settings.partitions
             )
             log.info("crawl.seeded", crawl=crawl.crawl_id, seeds=n)
-        if crawl.state is not CrawlState.FINISHED:
+        if crawl.state is not CrawlState.FINISHED or self._retry_id:
             await self._to(crawl, CrawlState.RUNNING, None)
         since = self._clock.elapsed()
         row = await _answered(partial(self._store.crawl, crawl.crawl_id))

@@ -112,7 +112,7 @@ async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
     in_scope: bool | None = None
     via: str | None = None
     if view is not None:
-        said = why(view, spec, now_ms, crawl=name, regained_s=around.regained_s)
+        said = why(view, spec, now_ms, retry=f"orb ctl retry-failed {name}", regained_s=around.regained_s)
     else:
         via, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)
         refused = next((verdict for verdict in verdicts if not verdict.allowed), None)

@@ -58,7 +58,7 @@ _MEANINGS: Final = {
     FailureKind.OTHER: Meaning("other", "the fetch failed for a reason without a name of its own"),
     HOST_UNREACHABLE: Meaning(
         "host unreachable", "the host could not be reached several times in a row and was given up",
-        "run it again with --fresh once the host can be reached",
+        "try it again with --retry-failed once the host can be reached",
     ),
     "poison": Meaning(
         "gave up", "its visit ended every worker that tried it", "see the dead letter's evidence and the worker's log"
@@ -117,12 +117,10 @@ def meaning(reason: str) -> Meaning:
     return Meaning(reason.replace("_", " "), reason.replace("_", " "))
 
 
-def why(
-    view: UrlView, spec: CrawlSpec, now_ms: int, *, crawl: str | None = None, regained_s: float | None = None
-) -> list[str]:
+def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: float | None = None) -> list[str]:
     """Sentences that say what the URL's state is, why, and what applies to it now.
 
-    `crawl`: the crawl's name in a cluster, where what failed is tried again by a verb; None for that of one command.
+    `retry`: the command that tries again what failed in the crawl.
     `regained_s`: after which what is with a worker that died is given out again, where that is known.
     """
     fetch = view.fetch
@@ -153,7 +151,7 @@ def why(
             said = [f"It failed for good: {_reason(view)}."]
             if view.reason == HOST_UNREACHABLE and view.host.last_failure:
                 said.append(f"The host's last failure: {view.host.last_failure}.")
-            if (advice := _advice(view.reason, crawl)) and view.reason:
+            if advice := _advice(view.reason, retry):
                 said.append(f"What can be done: {advice}.")
         case UrlState.EXCLUDED:
             found = meaning(view.reason or "unknown")
@@ -209,10 +207,10 @@ def moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _advice(reason: str | None, crawl: str | None) -> str:
-    if reason == HOST_UNREACHABLE and crawl is not None:
-        return f"`orb ctl retry-failed {crawl}` tries it again once the host can be reached"
-    return meaning(reason or "").advice
+def _advice(reason: str | None, retry: str) -> str:
+    if reason == HOST_UNREACHABLE:
+        return f"`{retry}` tries it again once the host can be reached"
+    return meaning(reason or "").advice or f"`{retry}` tries it again"
 
 
 def _reason(view: UrlView) -> str:

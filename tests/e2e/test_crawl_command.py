@@ -21,6 +21,7 @@ import pytest
 
 from shared.supervise import dying_with
 from tests.support import judge, stored
+from tests.support.filetree import FileTree
 from tests.support.orb_command import ROOT, command_line, export
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
@@ -220,6 +221,34 @@ def test_fresh_starts_over_and_keeps_what_is_not_its_own(web: Served, tmp_path: 
     assert (out / "pages.jsonl").exists()
     assert set(first).isdisjoint(stored.segments(out))
     whole(out, served, SMALL)
+
+
+def test_failed_urls_are_fetched_again_on_request_and_no_others(web: Served, tmp_path: Path) -> None:
+    tree, out = tmp_path / "tree", tmp_path / "a.crawl"
+    tree.mkdir()
+    (tree / "index.html").write_text(
+        "<a href=late.html>late</a> <a href=never.html>never</a> <a href=page.html>page</a>"
+    )
+    (tree / "page.html").write_text("a page")
+    served = web(FileTree(str(tree)))
+    seed = f"{served.origins[0]}/"
+    orb("crawl", seed, "--delay", "0", *OPEN, "--out", out, "--json")
+    assert orb("crawl", "--out", out)[1].endswith(
+        "--retry-failed tries 2 failed URLs again, and --fresh starts over.\n"
+    )
+    shown, _ = orb("show", out, "--url", f"{seed}late.html")
+    assert f"`orb crawl --out {out} --retry-failed` tries it again." in shown
+    (tree / "late.html").write_text("came later")
+    before = len(served.log())
+    said, beside = orb("crawl", "--out", out, "--retry-failed", "--json")
+    summary = json.loads(said)
+    assert sorted(exchange.path for exchange in served.log()[before:]) == ["/late.html", "/never.html"]
+    assert "every URL that failed is tried again" in beside
+    assert (summary["end"], summary["revision"], summary["pages"], summary["failed"]) == (
+        *("finished", 1, 3),
+        {"http_404": 1},
+    )
+    assert summary["identities"] == {"urls": 0, "links": 0}
 
 
 def test_a_typo_in_the_spec_makes_nothing(tmp_path: Path) -> None:

@@ -241,3 +241,12 @@ def test_a_cluster_on_one_machine_has_a_bounded_number_of_members(capsys: pytest
     for flag in ("--masters", "--workers"):
         assert main(["up", flag, str(MEMBERS_MOST + 1)]) == Exit.USAGE
         assert f"expected a whole number up to {MEMBERS_MOST}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("--fresh",), "--fresh removes it; choose one"), (("--out", "none.crawl"), "none.crawl holds none yet")],
+)
+def test_retrying_failures_without_a_crawl_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises(Usage, match=f"--retry-failed goes on with a crawl, but .*{said}"):
+        judged(parsed(URL, "--retry-failed", *arguments))

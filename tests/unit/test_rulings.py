@@ -40,10 +40,10 @@ def view(state: UrlState, **more: Any) -> UrlView:
 def test_what_to_do_about_a_host_that_was_given_up_is_said_for_where_the_crawl_is() -> None:
     spec = parse_spec({"seeds": ["http://a.test/"]})
     lost = view(UrlState.FAILED, reason=HOST_UNREACHABLE)
-    alone, in_cluster = " ".join(why(lost, spec, NOW_MS)), " ".join(why(lost, spec, NOW_MS, crawl="docs"))
-    assert "--fresh" in alone
-    assert "`orb ctl retry-failed docs`" in in_cluster
-    assert "--fresh" not in in_cluster
+    said = why(lost, spec, NOW_MS, retry="orb ctl retry-failed docs")
+    assert said[-1] == "What can be done: `orb ctl retry-failed docs` tries it again once the host can be reached."
+    reset = view(UrlState.FAILED, reason="reset")
+    assert why(reset, spec, NOW_MS, retry="orb ctl retry-failed docs")[-1].endswith("docs` tries it again.")
 
 
 def judged(
