@@ -22,6 +22,8 @@ LOCKS: Final = {"runtime": "requirements.lock", "dev": "requirements-dev.lock"}
 LAUNCHER_LOCK: Final = "requirements-launcher.lock"
 STAMP: Final = "orb-stamp"
 LOG: Final = "orb-setup.log"
+OWN: Final = ("orb.py", "cli", "api", "workers", "shared", "alembic")
+"""The product's own modules, which are compiled at set-up with the packages."""
 
 
 class CannotSetUp(Exception):
@@ -71,6 +73,7 @@ class Setup:
         (self._venv / STAMP).unlink(missing_ok=True)
         self._make_venv()
         self._install(self._root / LOCKS[wanted])
+        self._compile()
         staged = self._venv / f"{STAMP}.new"
         staged.write_text(f"{wanted} {self._locks}\n")
         staged.replace(self._venv / STAMP)
@@ -124,6 +127,12 @@ class Setup:
         # Someone whose package index is known to pip alone gets the same packages by pip.
         if not self._try([*pip, "install", "--retries", "0", "--no-deps", "--require-hashes", "-r", lock], plain):
             raise self._failed(f"could not install the packages of {lock.name}")
+
+    def _compile(self) -> None:
+        """Write the bytecode of all modules. Where Python itself writes none, every process would compile them anew:
+        a crawl of one page took 6.4 seconds of CPU instead of 2.8. A module that does not compile is left as it is."""
+        own = [path for path in (self._root / name for name in OWN) if path.exists()]
+        self._try([self._python, "-I", "-m", "compileall", "-q", "-j", "0", self._venv / "lib", *own])
 
     def _try(self, command: Sequence[str | Path], settings: Mapping[str, str] | None = None) -> bool:
         """Run `command` to its end, output into the log; whether it succeeded (False also where it cannot start)."""

@@ -68,8 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _python(*arguments: str) -> int:
-    """Run Python in the clone's root, without the launcher's import path: as when started by hand."""
-    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONSAFEPATH"}}
+    """Run Python in the clone's root, without the launcher's import path: as when started by hand. It may write
+    bytecode, since tests start hundreds of processes."""
+    without = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"}
+    environment = {name: value for name, value in os.environ.items() if name not in without}
     return subprocess.run([sys.executable, *arguments], cwd=_ROOT, env=environment, check=False).returncode
 
 

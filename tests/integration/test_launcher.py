@@ -70,13 +70,18 @@ def orb(clone: Path, environment: dict[str, str], *arguments: str, **more: objec
     )
 
 
-def test_first_use_sets_up_and_later_ones_are_silent(clone: Path, environment: dict[str, str]) -> None:
+def test_first_use_sets_up_and_compiles_and_later_ones_are_silent(clone: Path, environment: dict[str, str]) -> None:
+    """The bytecode is there although Python may write none, and a module that cannot be compiled stops nothing."""
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    (clone / "cli" / "broken.py").write_text("this is no Python")
     first = orb(clone, environment, "crawl", "a b", "*", "")
     assert first.returncode == 0, first.stderr
     assert first.stderr.count("\n") == 1
     assert "setting up" in first.stderr
     assert first.stdout.splitlines()[1] == "['crawl', 'a b', '*', '']"
     stamp = (clone / ".venv" / "orb-stamp").stat().st_mtime_ns
+    compiled = {path.name.partition(".")[0] for path in clone.glob("**/__pycache__/*.pyc") if ".venv" not in path.parts}
+    assert compiled == {"orb", "bootstrap"}
     second = orb(clone, environment, "crawl")
     assert (second.returncode, second.stderr) == (0, "")
     assert (clone / ".venv" / "orb-stamp").stat().st_mtime_ns == stamp
