@@ -1,6 +1,7 @@
 """Every alert is silent while all is well and fires when what it is for happens, by Prometheus's own evaluation."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +16,10 @@ ALERTS: Final = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / 
 RULES: Final[dict[str, dict[str, Any]]] = {
     rule["alert"]: rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
 }
+METRICS: Final = ALERTS.parents[2] / "docs" / "metrics.md"
+COMPARED_WITH: Final = {"orb_partitions", "orb_shards_dispatched_total", "orb_fetches_total"}
+"""Metrics that say nothing bad by themselves, and that an alert compares others with."""
+
 WELL_MIN: Final = 9
 """All is well up to this minute."""
 
@@ -65,6 +70,8 @@ CASES: Final = (
          "The broker lost reports that it had acknowledged", {"instance": "m1"}),
     Case("OrbReportsLost", {'orb_report_streams_replaced_total{instance="m1"}': "0x9 1x9"}, 11,
          "The broker lost reports that it had acknowledged", {"instance": "m1"}),
+    Case("OrbItemsMissed", {'orb_item_messages_missed_total{instance="m1"}': "0x9 3x9"}, 11,
+         "Items left their stream before they were in the table", {"instance": "m1"}),
     Case("OrbDatabaseSlow", {
         'orb_transaction_duration_seconds_bucket{instance="m1", work="outcomes", le="0.1"}': "0+60x9 600x30",
         'orb_transaction_duration_seconds_bucket{instance="m1", work="outcomes", le="0.5"}': "0+60x9 600x30",
@@ -81,10 +88,21 @@ CASES: Final = (
          "Grants run out without a last word"),
     Case("OrbArchiveFails", {'orb_archive_commit_failures_total{instance="w1"}': "0x9 1x9"}, 11,
          "w1 cannot write its archive", {"instance": "w1"}),
+    Case("OrbArchiveSlow", {
+        'orb_archive_commit_duration_seconds_bucket{instance="w1", le="1"}': "0+60x9 600x30",
+        'orb_archive_commit_duration_seconds_bucket{instance="w1", le="2.5"}': "0+60x9 600+60x30",
+        'orb_archive_commit_duration_seconds_bucket{instance="w1", le="+Inf"}': "0+60x9 600+60x30",
+    }, 30, "w1 writes its archive slowly", {"instance": "w1"}),
+    Case("OrbNatsStoresNothing", {'orb_nats_stores_nothing{instance="w1"}': "0x9 1x9"}, 12,
+         "NATS answers w1 and stores nothing", {"instance": "w1"}),
+    Case("OrbMalformedShards", {'orb_malformed_shards_total{instance="w1"}': "0x9 1x9"}, 11,
+         "w1 cannot read URL shards", {"instance": "w1"}),
     Case("OrbReportingStands", {'orb_report_flush_running_seconds{instance="w1"}': "0x9 15x9"}, 12,
          "w1 cannot report what it fetched", {"instance": "w1"}),
     Case("OrbNameLookupsFail", {'orb_fetches_total{instance="w1"}': "0+60x60", 'orb_fetch_failures_total{'
          'instance="w1", kind="dns"}': "0x9 0+60x60"}, 40, "Most fetches fail before they begin"),
+    Case("OrbConnectionsRefused", {'orb_http_connections_refused_total{instance="m1"}': "0x9 7x9"}, 11,
+         "m1 refuses connections to its API", {"instance": "m1"}),
     Case("OrbApiErrors", {'orb_http_requests_total{instance="m1", handler="/v1/crawls", status="503"}':
          "0x9 0+60x20"}, 18, "m1 answers /v1/crawls with errors", {"instance": "m1", "handler": "/v1/crawls"}),
 )  # fmt: skip
@@ -122,6 +140,42 @@ def story(case: Case) -> dict[str, Any]:
 
 def test_every_alert_has_a_case() -> None:
     assert {case.alert for case in CASES} == set(RULES)
+
+
+def bad() -> dict[str, str]:
+    """When each metric of docs/metrics.md is bad, by the last column of its tables."""
+    rows = re.findall(r"^\| `(orb_\w+)` \|.*\| (.*?) ?\|$", METRICS.read_text("utf-8"), re.MULTILINE)
+    return dict(sorted(rows))  # what masters and workers both have is explained once
+
+
+def judged(metric: str) -> list[str]:
+    """The expressions of the alerts that look at a metric."""
+    found = [rule["expr"] for rule in RULES.values()]
+    return [expression for expression in found if re.search(rf"\b{metric}(_bucket|_count|_sum)?\b", expression)]
+
+
+def test_metrics_with_a_definite_bad_value_have_alerts() -> None:
+    """A number that a person must not overlook is not left to a dashboard."""
+    definite = {metric for metric, when in bad().items() if re.match(r"(Any|Anything but 0|1|Above|Below)\b", when)}
+    assert len(definite) > 12
+    assert {metric for metric in definite if not judged(metric)} == set()
+
+
+def test_alerts_and_documented_metrics_agree() -> None:
+    """Each alert looks at documented metrics with a bad value, and by the number that the table names."""
+    documented = bad()
+    named = {name for rule in RULES.values() for name in re.findall(r"\borb_\w+", rule["expr"])}
+    plain = {re.sub(r"_bucket$", "", name) for name in named}
+    assert plain - documented.keys() == set()
+    assert {name for name in plain if not documented[name]} <= COMPARED_WITH
+    bounds = {metric: found[1] for metric, when in documented.items() if (found := re.match(r"Above ([\d.]+) s", when))}
+    assert len(bounds) > 3
+    unlike = {
+        metric: expressions
+        for metric, number in bounds.items()
+        if (expressions := judged(metric)) and not any(expression.endswith(f"> {number}") for expression in expressions)
+    }
+    assert unlike == {}
 
 
 def test_alerts_fire_when_they_should_and_not_before(promtool: str, tmp_path: Path) -> None:
