@@ -213,7 +213,7 @@ class Client:
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 unreachable[self.server] = _unreached(self.server, error)
                 if len(unreachable) == len(self._servers):
-                    raise _nobody(unreachable, unsure=unsure) from error
+                    raise _nobody({server: unreachable[server] for server in self._servers}, unsure=unsure) from error
                 self._turn()
                 attempt -= 1
                 continue

@@ -88,10 +88,14 @@ def _unblock(desk: Desk, arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
+_NO_DELAY: Final = "has no delay of an operator any more: those of its crawls and of its robots.txt hold"
+
+
 def _delay(desk: Desk, arguments: argparse.Namespace) -> int:
     seconds = _seconds(arguments.seconds)
     answer = desk.client.ask("PUT", path("hosts", arguments.host, "delay"), body={"delay_s": seconds}).body
-    desk.output.done(f"host/{arguments.host}", f"is to be asked at most every {seconds:g} s", answer)
+    said = f"is to be asked at most every {seconds:g} s" if seconds else _NO_DELAY
+    desk.output.done(f"host/{arguments.host}", said, answer)
     return Exit.OK
 
 

@@ -127,25 +127,29 @@ def _wait(desk: Desk, arguments: argparse.Namespace) -> int:
     _judge(kind, wanted)
     client = desk.client
     until = None if arguments.timeout is None else client.now() + arguments.timeout
-    said = ""
+    said = ""  # what was noted last; an outage is one thing, whichever master is named first
     while True:
+        outage = False
         try:
             standing = _standing(client, kind, name, wanted)
             if standing is None:
                 desk.output.done(f"{kind}/{name}", wanted.partition("=")[2] or wanted)
                 return Exit.OK
         except Environment as trouble:
-            standing = str(trouble)
+            standing, outage = str(trouble), True
         except Refusal as refusal:
             if refusal.problem.status < 500:
                 raise
             standing = refusal.problem.detail
         if until is not None and client.now() + _LOOK_S > until:
             raise Failed(f"{kind} {name} is not {wanted} after {arguments.timeout:g} s: {standing}.")
-        if standing != said:
+        if (now := _OUTAGE if outage else standing) != said:
             desk.note(f"{kind} {name}: {standing}")
-            said = standing
+            said = now
         client.sleep(_LOOK_S)
+
+
+_OUTAGE: Final = "no master answers"
 
 
 def _judge(kind: str, wanted: str) -> None:

@@ -92,6 +92,9 @@ HELD: Final = {
 }
 """States of a crawl in which it sends nothing out, and what would change that."""
 
+REOPENS: Final = "it runs again by itself as soon as something of it is queued"
+"""What changes that for a crawl that had nothing left to do."""
+
 
 def counted(n: int, noun: str) -> str:
     """So many of them, in words: `1 failure`, `2 failures`."""

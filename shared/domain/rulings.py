@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from shared.domain.crawl import CrawlSpec, user_agent
-from shared.domain.crawl_state import Standing
-from shared.domain.explain import HELD, counted, given_again, meaning, moment, why_unknown
-from shared.domain.frontier import UrlState
+from shared.domain.crawl_state import COMPLETE, Standing
+from shared.domain.explain import HELD, REOPENS, counted, given_again, meaning, moment, why_unknown
+from shared.domain.frontier import CrawlState, UrlState
 from shared.domain.ledger import Counters
 from shared.domain.politeness import host_delay
 from shared.domain.robots import TOO_COSTLY, AllowAll, RobotsRecord, Rules, Unreachable, policy_of, product_token
@@ -160,6 +160,8 @@ def _crawl(spec: CrawlSpec, standing: Standing) -> Ruling:
         return Ruling("crawl", False, f"nothing is sent out before the crawl has another spec: {refused}")
     if held is None:
         return Ruling("crawl", True, f"the crawl is {standing.state}")
+    if standing.state is CrawlState.FINISHED and standing.reason == COMPLETE:
+        held = REOPENS
     ended = f" ({standing.reason})" if standing.reason else ""
     return Ruling("crawl", False, f"the crawl is {standing.state}{ended}: {held}")
 
@@ -217,7 +219,8 @@ def _host(spec: CrawlSpec, host: HostView, regained_s: float, now_ms: int) -> It
         operator_delay_s=host.operator_delay_ms / 1000,
         slowed_s=host.slowed_ms / 1000,
     )
-    said = f"{host.host} is asked at most every {delay_s:g} s; {counted(host.queued, 'URL')} queued"
+    pace = f"is asked at most every {delay_s:g} s" if delay_s else "has no delay"
+    said = f"{host.host} {pace}; {counted(host.queued, 'URL')} queued"
     if host.leased:
         said += f", {host.leased} out with workers now: {given_again(regained_s)}"
     yield Ruling("delay", True, said)

@@ -202,6 +202,7 @@ def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> 
     assert re.search(r"^m1 +active", orb("get", "masters"), re.M)
     assert orb("hosts", "block", "a.test", "--for", "2h").startswith("host/a.test is to be left alone until ")
     assert orb("hosts", "delay", "a.test", "5") == "host/a.test is to be asked at most every 5 s\n"
+    assert orb("hosts", "delay", "a.test", "0").startswith("host/a.test has no delay of an operator any more")
     assert "config.replace" in orb("get", "audit", "--action", "config.")
 
 

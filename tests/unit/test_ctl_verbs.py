@@ -397,3 +397,13 @@ def test_keys_are_found_by_name_too() -> None:
     assert "ci" in Masters([keys]).run("get", "key", "ci")
     with pytest.raises(Failed, match="there is no key 'nobody'"):
         Masters([keys]).run("get", "key", "nobody")
+
+
+def test_wait_says_once_that_no_master_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which of two masters is asked first changes from look to look."""
+    dead = httpx.ConnectError("Connection refused")
+    masters = Masters([*[dead] * 12, crawl("running"), *[dead] * 6, crawl("finished")], count=2)
+    assert masters.run("wait", "crawl", "docs") == "crawl/docs finished\n"
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition("docs: ")[2][:16] for line in said] == ["no master answer", "is running", "no master answer"]
+    assert "http://m1 (Connection refused); http://m2 (Connection refused)" in said[0]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shared.domain.crawl import CrawlSpec, Scope, Seed
-from shared.domain.crawl_state import CANCELLED, Standing
+from shared.domain.crawl_state import CANCELLED, COMPLETE, Standing
 from shared.domain.explain import why
 from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.frontier import CrawlState, UrlState
@@ -102,6 +102,7 @@ def test_robots_txt_is_told_by_the_line_that_decides(record: RobotsRecord | None
         (Standing(CrawlState.CREATED), "`start` begins it"),
         (Standing(CrawlState.PAUSED), "until `resume`"),
         (Standing(CrawlState.FINISHED, reason=CANCELLED), "(cancelled): what is queued waits for `start`"),
+        (Standing(CrawlState.FINISHED, reason=COMPLETE), "(complete): it runs again by itself"),
         (Standing(CrawlState.SEEDING), ""),
     ],
 )
