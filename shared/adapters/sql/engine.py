@@ -30,12 +30,20 @@ _CHECKPOINT_PAGES = 64_000
 _CACHE_KIB = 16_384
 
 
-def sqlite_engine(path: Path, *, synchronous: Synchronous = "NORMAL", read_only: bool = False) -> Engine:
-    """An engine on one file. NORMAL survives the death of every process; FULL also the loss of power."""
+def sqlite_engine(
+    path: Path,
+    *,
+    synchronous: Synchronous = "NORMAL",
+    read_only: bool = False,
+    connect: Callable[[], sqlite3.Connection] | None = None,
+) -> Engine:
+    """Make an engine on one file. NORMAL survives the death of every process; FULL also the loss of power. `connect`
+    opens the file in another way."""
     engine = create_engine(
         f"sqlite:///{path}",
         poolclass=QueuePool if read_only else StaticPool,
         connect_args={"isolation_level": None, "timeout": 10.0, "check_same_thread": False, "cached_statements": 512},
+        **({} if connect is None else {"creator": connect}),
     )
 
     @event.listens_for(engine, "connect")
@@ -184,7 +192,9 @@ def mapped(error: SQLAlchemyError) -> Exception:
         return NoRoom(f"the disk that holds the database is full: make room there, and all goes on ({text})")
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the index of its log has no room; of a write nobody knows
         return DiskFull(f"the disk that holds the database is full: make room there, and all goes on ({text})")
-    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+    if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        return Unusable(f"the crawl's database cannot be opened ({text}): see to the rights on it and on its folder")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return Unusable(f"the crawl's database cannot be used ({text}): restore it from a copy or start over")
     if isinstance(error, IntegrityError):
         return Permanent(f"the database refused the rows: {text}")

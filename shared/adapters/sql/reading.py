@@ -17,6 +17,7 @@ from shared.adapters.sql import crawls
 from shared.adapters.sql import items as item_table
 from shared.adapters.sql.engine import mapped, sqlite_engine
 from shared.adapters.sql.shortened import whole
+from shared.adapters.sql.unwritable import ReadFile
 from shared.domain.archive import RecordLocation
 from shared.domain.cdxj import IndexRow
 from shared.domain.errors import Unusable
@@ -93,7 +94,8 @@ class CrawlReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._engine = sqlite_engine(path, read_only=True)
+        self._file = ReadFile(path)
+        self._engine = sqlite_engine(path, read_only=True, connect=self._file.connect)
 
     def __repr__(self) -> str:
         return f"<CrawlReader {self._path}>"
@@ -184,7 +186,9 @@ class CrawlReader:
     def _read(self, query: Callable[[Connection], T]) -> T:
         try:
             with self._engine.begin() as connection:
-                return query(connection)
+                found = query(connection)
+            self._file.check()
+            return found
         except SQLAlchemyError as error:
             said = str(getattr(error, "orig", error))
             if "no such table" in said or "no such column" in said:
