@@ -13,6 +13,9 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 
 _ALL_CORES: Final = ("-n", "logical", "--dist", "worksteal")
 
+_NOT_SLOW: Final = ("-m", "not slow")
+_SHORT: Final = ("-m", "not slow and (smoke or not (e2e or faults))", "--hypothesis-profile", "short")
+
 _EXPLORING: Final = ("--seed", "--rounds")
 """With one of these, `orb faults` strikes a cluster at random instead of running the tests."""
 
@@ -50,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     rest: list[str] = arguments.rest
     match arguments.command:
         case "test":
-            return _python("-m", "pytest", *_ALL_CORES, "-m", "not slow", *rest)
+            return _test(rest)
         case "faults" if any(word.partition("=")[0] == "--soak" for word in rest):
             return _python("-m", "tests.support.faults.soak", *rest)
         case "faults" if any(word.partition("=")[0] in _EXPLORING for word in rest):
@@ -73,6 +76,13 @@ def _python(*arguments: str) -> int:
     without = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"}
     environment = {name: value for name, value in os.environ.items() if name not in without}
     return subprocess.run([sys.executable, *arguments], cwd=_ROOT, env=environment, check=False).returncode
+
+
+def _test(rest: list[str]) -> int:
+    """Run the short set. With `--all`, or if `rest` selects by path or marker, leave out the slow tests only."""
+    selected = any(word.startswith("-m") or (_ROOT / word.partition("::")[0]).exists() for word in rest)
+    chosen = _NOT_SLOW if selected or "--all" in rest else _SHORT
+    return _python("-m", "pytest", *_ALL_CORES, *chosen, *(word for word in rest if word != "--all"))
 
 
 def _bench(rest: list[str]) -> int:

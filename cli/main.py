@@ -43,7 +43,7 @@ COMMANDS: Final = {
     "openapi": ("cli.document", "print the document of the REST API (OpenAPI 3.1)"),
     "completion": ("cli.completion", "print the completion script of bash, zsh or fish"),
     "version": ("cli.version", "print the versions of orb and of what it runs on"),
-    "test": ("cli.develop", "run the tests; arguments go to pytest (in a clone)"),
+    "test": ("cli.develop", "run the short set of tests, or all of them: --all; arguments go to pytest (in a clone)"),
     "lint": ("cli.develop", "check style, types and the direction of imports (in a clone)"),
     "faults": ("cli.develop", "run every fault test, or explore: --seed N --rounds R, --soak MINUTES (in a clone)"),
     "bench": ("cli.develop", "run a benchmark by name; without one, list them (in a clone)"),

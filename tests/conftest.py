@@ -17,6 +17,7 @@ from tests.support.web import Site, Web, serve
 
 # How long an example takes, or its making, says what else the machine does.
 settings.register_profile("orb", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("short", parent=settings.get_profile("orb"), max_examples=25)
 settings.load_profile("orb")
 if settings().derandomize:
     # In CI every run draws the same. Else some of it would be constants of the modules that are loaded by then, which
@@ -39,6 +40,12 @@ def web(tmp_path: Path) -> Iterator[Callable[..., Web]]:
             return stack.enter_context(serve(tmp_path / f"web-{served}.jsonl", *sites))
 
         yield start
+
+
+@pytest.fixture
+def short() -> bool:
+    """Whether this is the short set of tests, for which fewer rounds do."""
+    return settings.get_current_profile_name() == "short"
 
 
 @pytest.fixture(scope="session")

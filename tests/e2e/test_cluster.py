@@ -67,6 +67,7 @@ def judged(cluster: Cluster, served: Web) -> None:
     assert too_soon == {}
 
 
+@pytest.mark.smoke
 def test_the_standby_takes_over_from_a_killed_leader_and_the_crawl_is_whole(cluster: Cluster, served: Web) -> None:
     leader = started(cluster)
     standby = "m2" if leader == "m1" else "m1"

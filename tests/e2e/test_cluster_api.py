@@ -34,6 +34,7 @@ def body(served: Web, name: str) -> dict[str, object]:
     return {"name": name, "spec": spec}
 
 
+@pytest.mark.smoke
 def test_a_crawl_declared_at_a_follower_runs_and_is_shown_there(cluster: Cluster, web: Callable[..., Web]) -> None:
     site = SyntheticSite(pages=200, hosts=8)
     served = web(site)

@@ -121,6 +121,7 @@ def test_the_bound_holds_for_the_lifetime_that_members_have_unless_told(
     whole(cluster, served, crawl)
 
 
+@pytest.mark.smoke
 def test_after_the_death_of_one_that_owns_half_of_the_partitions_the_other_goes_on_with_all(
     shared: Cluster, served: Web
 ) -> None:

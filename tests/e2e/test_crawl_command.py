@@ -85,6 +85,7 @@ def whole(folder: Path, served: Web, site: SyntheticSite) -> None:
     assert list((folder / "archive").glob("*.open")) == []
 
 
+@pytest.mark.smoke
 def test_a_crawl_finishes_and_json_is_all_there_is_on_stdout(web: Served, tmp_path: Path) -> None:
     served, out = web(SMALL), tmp_path / "a.crawl"
     said, beside = orb("crawl", f"{served.origins[0]}/", "--delay", "0", *OPEN, "--out", out, "--json")
@@ -139,6 +140,7 @@ def test_a_second_run_on_one_folder_is_refused_and_the_first_goes_on(web: Served
     whole(out, served, SLOW)
 
 
+@pytest.mark.smoke
 def test_ctrl_c_drains_says_how_to_go_on_and_that_command_does(web: Served, tmp_path: Path) -> None:
     served, out = web(SLOW), tmp_path / "a.crawl"
     served.answer(60)
@@ -178,6 +180,7 @@ def test_a_second_ctrl_c_stops_at_once_and_is_resumable(web: Served, tmp_path: P
     whole(out, served, SLOW)
 
 
+@pytest.mark.smoke
 def test_a_killed_command_takes_its_processes_along_and_the_next_resumes(web: Served, tmp_path: Path) -> None:
     served, out = web(SLOW), tmp_path / "a.crawl"
     arguments = ("crawl", f"{served.origins[0]}/", "--delay", "0.02", *OPEN, "--out", out, "--json")

@@ -28,6 +28,7 @@ def ctl(*arguments: str | Path, code: int = 0) -> str:
     return orb("ctl", *arguments, code=code).decode()
 
 
+@pytest.mark.smoke
 def test_a_crawl_is_run_read_and_changed_by_ctl_alone_while_its_leader_dies(
     web: Callable[..., Web], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

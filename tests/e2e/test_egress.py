@@ -72,6 +72,7 @@ def test_spec_that_opens_everything_reaches_no_loopback_of_a_plain_worker(
         assert plan.json()["warnings"] == crawl["warnings"]
 
 
+@pytest.mark.smoke
 def test_allowed_network_opens_sites_and_no_engine_or_member(cluster: Cluster, web: Callable[..., Web]) -> None:
     served = web(SyntheticSite(pages=3))
     started(cluster)

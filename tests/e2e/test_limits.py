@@ -73,6 +73,7 @@ def told(api: httpx.Client, least: int) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.smoke
 def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
     cluster: Cluster, web: Callable[..., Web]
 ) -> None:

@@ -146,6 +146,7 @@ def test_the_delay_is_kept_across_deaths_and_stops_that_outlast_a_grant(
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.05])
+@pytest.mark.smoke
 def test_a_crawl_delay_of_robots_txt_is_honoured_from_the_first_page_on(
     delay_s: float, web: Callable[..., Web], tmp_path: Path
 ) -> None:

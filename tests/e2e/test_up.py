@@ -54,6 +54,7 @@ def whole(up: Up, served: Web) -> None:
     assert min(judge.smallest_gap(served.log(), host) for host in judge.hosts(served.log())) >= DELAY_S
 
 
+@pytest.mark.smoke
 def test_a_first_start_shows_all_there_is_to_know_and_the_next_one_goes_on(web: Served, tmp_path: Path) -> None:
     served, folder = web(SITE), tmp_path / "orb.cluster"
     with upped(folder) as up:

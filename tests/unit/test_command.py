@@ -75,6 +75,34 @@ def test_developer_commands_outside_a_clone_say_so(
     assert "in a clone" in capsys.readouterr().err
 
 
+SHORT = ("-m", "not slow and (smoke or not (e2e or faults))", "--hypothesis-profile", "short")
+NOT_SLOW = ("-m", "not slow")
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ((), SHORT),
+        (("-n", "1", "-k", "kills"), (*SHORT, "-n", "1", "-k", "kills")),
+        (("--all", "--durations=40"), (*NOT_SLOW, "--durations=40")),
+        (("tests/e2e/test_up.py::test_one", "-x"), (*NOT_SLOW, "tests/e2e/test_up.py::test_one", "-x")),
+        (("-m", "e2e"), (*NOT_SLOW, "-m", "e2e")),
+    ],
+)
+def test_command_test_runs_the_short_set_unless_told_otherwise(
+    given: tuple[str, ...], chosen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, ...]] = []
+
+    def python(*arguments: str) -> int:
+        ran.append(arguments)
+        return 0
+
+    monkeypatch.setattr("cli.develop._python", python)
+    assert main(["test", *given]) == Exit.OK
+    assert ran == [("-m", "pytest", "-n", "logical", "--dist", "worksteal", *chosen)]
+
+
 @pytest.mark.parametrize(
     ("given", "run"),
     [
