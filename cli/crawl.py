@@ -233,13 +233,22 @@ def _resumable(wanted: Wanted) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         say(f"stopped; to go on: {resume_command(wanted)}")
+        _print_cut(wanted, "interrupted", Exit.RESUMABLE, "stopped")
         raise SystemExit(Exit.RESUMABLE) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO):
             raise
-        say(_lacking(error, wanted.folder))
+        message = _lacking(error, wanted.folder)
+        say(message)
+        _print_cut(wanted, "failed", Exit.ENVIRONMENT, message)
         say(f"to go on: {resume_command(wanted)}")
         raise SystemExit(Exit.ENVIRONMENT) from error
+
+
+def _print_cut(wanted: Wanted, end: str, code: Exit, message: str) -> None:
+    """With `--json`, write the fields of the run alone: the crawl could not be summed up."""
+    if wanted.arguments.json:
+        _print_json({"dir": str(wanted.folder.path)} | _run_json(end, code, 0.0, message))
 
 
 def _lacking(error: Exception, folder: CrawlFolder) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Final, Protocol, cast
 
-from cli.exits import Environment, Exit, Failed, Usage
+from cli.exits import Environment, Exit, Failed, Usage, failure
 from cli.outgoing import Unwritten, marked_output
 from cli.parser import Parser, meant
 from shared.domain.errors import Transient, Unusable
@@ -51,6 +51,9 @@ COMMANDS: Final = {
 }
 """Every command: its module, imported only when asked for, and its line in the help."""
 
+WITH_JSON: Final = frozenset({"crawl", "show", "config", "db", "up"})
+"""Commands with a flag `--json`."""
+
 HIDDEN: Final = {"_master": ("cli.roles", ""), "_worker": ("cli.roles", "")}
 """What `orb crawl` starts, and nobody else; not in the help."""
 
@@ -92,18 +95,24 @@ def _ended(arguments: list[str]) -> int:
     try:
         return _run(arguments)
     except Usage as problem:
-        _say(problem)
-        return Exit.USAGE
+        return _failed(arguments, Exit.USAGE, problem)
     except Failed as problem:
-        _say(problem)
-        return Exit.FAILED
+        return _failed(arguments, Exit.FAILED, problem)
     except (Environment, Unusable, Transient) as problem:
-        _say(problem)
-        return Exit.ENVIRONMENT
+        return _failed(arguments, Exit.ENVIRONMENT, problem)
     except KeyboardInterrupt:  # the commands that can go on later say so themselves
         return 130
     except SystemExit as asked:  # argparse, after --help
         return Exit.OK if asked.code is None else int(asked.code)
+
+
+def _failed(arguments: Sequence[str], code: Exit, problem: object) -> Exit:
+    """Say what went wrong; with `--json` also as an object on standard output, which has nothing else by then."""
+    _say(problem)
+    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if flags and flags[0] in WITH_JSON and "--json" in flags:
+        print(failure(code, problem))
+    return code
 
 
 def _say(problem: object) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from cli.addresses import FIRST_METRICS_PORT, FIRST_PORT, HOST, Address, chosen, is_free, parsed
 from cli.cluster_folder import DEFAULT, ClusterFolder, Remembered, database_of, shown
-from cli.exits import Exit, Usage
+from cli.exits import Exit, Usage, failure
 from cli.issuing import first_key, said_of
 from cli.wanted import program
 from cli.watch import Silent, say
@@ -113,6 +113,7 @@ class _Up:
         self._remembered = remembered
         self._as_json = as_json
         self._key: str | None = None
+        self._was_ready = False
 
     def prepare(self) -> None:
         """The archive in order, and the first key made; Environment where the database does not let us."""
@@ -138,6 +139,8 @@ class _Up:
                 self._remember_shown()
         if ending.end is End.FAILED:
             say(ending.message)
+            if self._as_json and not self._was_ready:
+                print(failure(Exit.ENVIRONMENT, ending.message))
             say(f"the logs are in {_near(self._folder.logs)}; the same command goes on")
             return Exit.ENVIRONMENT
         say(f"stopped{' at once' if ending.at_once else ''}; the same command goes on")
@@ -147,6 +150,7 @@ class _Up:
         self._remembered = msgspec.structs.replace(self._remembered, nats=engines.nats.port)
         self._folder.remember(self._remembered)
         facts = self._facts(engines)
+        self._was_ready = True
         say(f"ready: {self._members()}, etcd and NATS, all on this machine")
         say("Ctrl-C ends them in good order, and the same command goes on")
         try:

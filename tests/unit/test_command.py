@@ -1,5 +1,6 @@
 """The frame of the `orb` command: exit codes, one sentence per error, nothing imported that was not asked for."""
 
+import json
 import os
 import re
 import subprocess
@@ -180,3 +181,32 @@ def test_any_other_error_of_the_system_is_told_as_what_it_is(monkeypatch: pytest
     monkeypatch.setattr("cli.version.run", lambda arguments: Path("/proc/none").mkdir())
     with pytest.raises(FileNotFoundError):
         main(["version"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("crawl", "--json"), Exit.USAGE, "name a URL"),
+        (("crawl", "--json", "--max-pages", "many", "a.test"), Exit.USAGE, "many"),
+        (("crawl", "a.test", "--out", "/proc/none", "--json"), Exit.ENVIRONMENT, "/proc/none"),
+        (("show", "nowhere", "--json"), Exit.USAGE, "nowhere"),
+        (("config", "show", "worker", "--no-such-flag", "--json"), Exit.USAGE, "--no-such-flag"),
+        (("db", "check", "--json", "--database", "nowhere.db"), Exit.ENVIRONMENT, "nowhere.db"),
+        (("up", "--json", "--masters", "0"), Exit.USAGE, "--masters"),
+    ],
+)
+def test_json_object_is_written_when_the_command_cannot_begin(
+    arguments: tuple[str, ...], code: Exit, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert (document["end"], document["exit_code"]) == ("failed", code)
+    assert said in document["message"]
+    assert err.rstrip() == f"orb: {document['message']}"
+
+
+def test_errors_without_json_leave_standard_output_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crawl"]) == Exit.USAGE
+    assert main(["show", "--", "--json"]) == Exit.USAGE  # a folder of that name
+    assert capsys.readouterr().out == ""
