@@ -188,7 +188,7 @@ def test_any_other_error_of_the_system_is_told_as_what_it_is(monkeypatch: pytest
     [
         (("crawl", "--json"), Exit.USAGE, "name a URL"),
         (("crawl", "--json", "--max-pages", "many", "a.test"), Exit.USAGE, "many"),
-        (("crawl", "a.test", "--out", "/proc/none", "--json"), Exit.ENVIRONMENT, "/proc/none"),
+        (("crawl", "https://a.test/", "--out", "/proc/none", "--json"), Exit.ENVIRONMENT, "/proc/none"),
         (("show", "nowhere", "--json"), Exit.USAGE, "nowhere"),
         (("config", "show", "worker", "--no-such-flag", "--json"), Exit.USAGE, "--no-such-flag"),
         (("db", "check", "--json", "--database", "nowhere.db"), Exit.ENVIRONMENT, "nowhere.db"),
