@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from shared.domain.frontier import CrawlState
-from tests.support import judge
 from tests.support.cluster import PARTITIONS, TTL_S, Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.lived import living
 from tests.support.postgres import PostgresServer
 from tests.support.proof import rest
 from tests.support.synthetic import SyntheticSite
+from tests.support.takeovers import judged, spec, started
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
-DELAY_S = 0.1
 SLACK_S = 2.0
 
 
@@ -33,38 +32,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 @pytest.fixture
 def served(web: Callable[..., Web]) -> Web:
     return web(SyntheticSite(pages=600, hosts=10, missing=20, flaky=20, redirects=20))
-
-
-def spec(served: Web) -> dict[str, object]:
-    return {
-        "seeds": [f"{served.origins[0]}/"],
-        "scope": {"mode": "any"},
-        "politeness": {"delay_s": DELAY_S},
-        "retry": {"base_s": 0.2, "attempts": 5},
-    }
-
-
-def started(cluster: Cluster, masters: int = 2) -> str:
-    """Masters and two workers; the leader's name as soon as it owns everything."""
-    for number in range(1, masters + 1):
-        cluster.master(f"m{number}")
-    for number in (1, 2):
-        cluster.worker(f"w{number}")
-    cluster.wait_until(lambda: set(cluster.owners()) == {cluster.leader()}, "the leader owns all partitions")
-    leader = cluster.leader()
-    assert leader is not None
-    return leader
-
-
-def judged(cluster: Cluster, served: Web) -> None:
-    """The pages are exactly those of the site, each stored once, and no host was asked too soon."""
-    expected = set(served.expected_pages())
-    pages = cluster.pages()
-    assert len(pages) == len(set(pages))
-    assert set(pages) == expected
-    log = served.log()
-    too_soon = {host: gap for host in judge.hosts(log) if (gap := judge.smallest_gap(log, host)) < DELAY_S}
-    assert too_soon == {}
 
 
 @pytest.mark.smoke

@@ -13,12 +13,12 @@ import pytest
 from shared.adapters.sql.desired import SqlDesired
 from shared.domain.config import HotConfig, MemberRole, WorkerPart
 from shared.domain.declared import Actor
-from tests.support import judge
 from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.postgres import PostgresServer
 from tests.support.synthetic import SyntheticSite
+from tests.support.takeovers import judged, spec, started
 from tests.support.web import Web
 
 T = TypeVar("T")
@@ -35,18 +35,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def started(cluster: Cluster, *, masters: int = 2, workers: int = 2) -> str:
-    """The members, and the leader's name as soon as it owns everything."""
-    for number in range(1, masters + 1):
-        cluster.master(f"m{number}")
-    for number in range(1, workers + 1):
-        cluster.worker(f"w{number}")
-    cluster.wait_until(lambda: set(cluster.owners()) == {cluster.leader()}, "the leader owns all partitions")
-    leader = cluster.leader()
-    assert leader is not None
-    return leader
-
-
 def in_sql(cluster: Cluster, work: Callable[[SqlDesired], Awaitable[T]]) -> T:
     """What a leader does in SQL, and dies of before anything else."""
 
@@ -58,23 +46,6 @@ def in_sql(cluster: Cluster, work: Callable[[SqlDesired], Awaitable[T]]) -> T:
             await store.close()
 
     return asyncio.run(whole())
-
-
-def spec(served: Web) -> dict[str, Any]:
-    return {
-        "seeds": [f"{served.origins[0]}/"],
-        "scope": {"mode": "any"},
-        "politeness": {"delay_s": DELAY_S},
-        "retry": {"base_s": 0.2, "attempts": 5},
-    }
-
-
-def judged(cluster: Cluster, served: Web) -> None:
-    """The pages are exactly those of the site, each stored once, and no host was asked too soon."""
-    pages = cluster.pages()
-    assert sorted(pages) == sorted(set(served.expected_pages()))
-    log = served.log()
-    assert min(judge.smallest_gap(log, host) for host in judge.hosts(log)) >= DELAY_S
 
 
 def told_of(api: httpx.Client) -> dict[str, Any]:
@@ -187,7 +158,7 @@ def test_a_worker_that_drains_under_load_loses_nothing_and_works_again_when_it_m
     leader = started(cluster)
     follower = "m2" if leader == "m1" else "m1"
     served.answer(1000)
-    crawl = cluster.declare(spec(served))
+    crawl = cluster.declare(spec(served, DELAY_S))
     served.wait_served(60)
     with asking(cluster, follower) as api:
         turns(cluster, api, "w1", "active")
@@ -213,7 +184,7 @@ def test_a_worker_that_drains_under_load_loses_nothing_and_works_again_when_it_m
             "it fetches",
         )
     assert cluster.finish(crawl).finished_reason == "complete"
-    judged(cluster, served)
+    judged(cluster, served, DELAY_S)
 
 
 def test_a_drained_master_hands_over_what_it_owns_and_the_lead(
@@ -230,7 +201,7 @@ def test_a_drained_master_hands_over_what_it_owns_and_the_lead(
         leader = cluster.leader()
         assert leader is not None
         other = "m2" if leader == "m1" else "m1"
-        crawl = cluster.declare(spec(served))
+        crawl = cluster.declare(spec(served, DELAY_S))
         served.wait_served(40)
         with asking(cluster, leader) as api:
             assert api.post(f"/v1/masters/{leader}/drain").status_code == 202
@@ -239,7 +210,7 @@ def test_a_drained_master_hands_over_what_it_owns_and_the_lead(
             assert set(cluster.owners()) == {other}
             assert api.get("/readyz").status_code == 200, "it answers as before"
         assert cluster.finish(crawl).finished_reason == "complete"
-        judged(cluster, served)
+        judged(cluster, served, DELAY_S)
 
 
 def test_a_drained_master_stays_drained_when_it_is_started_anew_and_leads_rather_than_nobody(cluster: Cluster) -> None:

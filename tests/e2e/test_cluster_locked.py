@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cluster import judged, spec, started
 from tests.support.cluster import TTL_S, Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.lived import living
 from tests.support.synthetic import SyntheticSite
+from tests.support.takeovers import judged, spec, started
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]

@@ -11,16 +11,17 @@ import pytest
 
 from shared.adapters.nats import NatsBroker
 from shared.domain.ids import CrawlId, Partition
-from tests.e2e.test_cluster_config import judged, spec, started
 from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.synthetic import SyntheticSite
+from tests.support.takeovers import judged, spec, started
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 BOUND = 4 << 20
+DELAY_S = 0.05
 FOREIGN = Partition(4000)
 """Of no owner: what stands there stays until somebody purges it."""
 
@@ -32,7 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def created(api: httpx.Client, served: Web) -> CrawlId:
-    wanted = {**spec(served), "egress": {"allow": ["127.0.0.0/8"]}}
+    wanted = {**spec(served, DELAY_S), "egress": {"allow": ["127.0.0.0/8"]}}
     made = api.post("/v1/crawls", json={"name": "docs", "spec": wanted})
     assert made.status_code == 201, made.text
     return CrawlId(made.json()["id"])
@@ -116,7 +117,7 @@ def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
         assert sorted(told(api, 4)) == sorted(
             (name, action) for name in (leader, "w1") for action in ("enough", "short")
         )
-    judged(cluster, served)
+    judged(cluster, served, DELAY_S)
 
 
 def test_a_bounded_jetstream_that_fills_up_holds_the_crawl_and_nothing_is_lost(
@@ -142,7 +143,7 @@ def test_a_bounded_jetstream_that_fills_up_holds_the_crawl_and_nothing_is_lost(
         asyncio.run(purged(cluster))
         cluster.finish(crawl)
         cluster.wait_until(lambda: shown(api) is None, "nothing holds it")
-    judged(cluster, served)
+    judged(cluster, served, DELAY_S)
 
 
 async def filled(cluster: Cluster) -> None:
