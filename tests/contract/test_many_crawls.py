@@ -1,22 +1,21 @@
 """What masters do for all crawls at every pass takes as many statements for a thousand crawls as for ten."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import text
 
 from api.control.crawling import Crawling
 from api.control.fleet import Fleet
 from api.control.tending import Tending
 from api.frontier.crawls import Crawls
 from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqlStore
 from shared.domain.errors import Transient
 from shared.domain.frontier import CrawlState, Position
 from shared.ports.broker import Broker, ItemsState, StreamState
 from shared.supervise import Tasks
+from tests.support.executed import executor_of, statements
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables
 from tests.support.turned import Turned
 
@@ -166,23 +165,3 @@ async def ended(t: Tables) -> None:
         connection.execute(text("DELETE FROM crawl_counters"))
 
     await executor_of(t).write(end)
-
-
-def executor_of(t: Tables) -> Any:
-    assert isinstance(t.store, SqlStore)
-    return t.store.executor
-
-
-@contextmanager
-def statements() -> Iterator[list[str]]:
-    """The statements that are executed in the block."""
-    taken: list[str] = []
-
-    def listen(*arguments: Any) -> None:
-        taken.append(arguments[2].lstrip())
-
-    event.listen(Engine, "before_cursor_execute", listen)
-    try:
-        yield taken
-    finally:
-        event.remove(Engine, "before_cursor_execute", listen)

@@ -1,12 +1,12 @@
 """What those see who watch over the whole, on every engine: numbers that are right, at a cost that is bounded."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, TextClause, bindparam, event, text
+from sqlalchemy import Connection, TextClause, bindparam, text
 
 from shared.adapters.sql import overview as module
 from shared.adapters.sql import reading
@@ -19,6 +19,7 @@ from shared.domain.frontier import CrawlState, UrlState
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.lag import Waiting
 from shared.domain.ledger import DeadLetter
+from tests.support.executed import executor_of, statements
 from tests.support.tables import NOW_MS, Tables, link, links
 
 NewTables = Callable[[], AbstractAsyncContextManager[Tables]]
@@ -27,8 +28,7 @@ END = 2**63 - 1
 
 
 def seen(t: Tables) -> SqlOverview:
-    assert isinstance(t.store, SqlStore)
-    return SqlOverview(t.store.executor)
+    return SqlOverview(executor_of(t))
 
 
 def test_lag_is_what_waits_at_each_place_and_how_long_the_oldest_has(on_store: OnStore) -> None:
@@ -111,21 +111,6 @@ def test_lag_of_many_crawls_takes_a_few_statements(on_store: OnStore, monkeypatc
         assert len([each for each in taken if each.startswith(("SELECT", "WITH"))]) <= 7
 
     on_store(story)
-
-
-@contextmanager
-def statements() -> Iterator[list[str]]:
-    """The statements that are executed in the block."""
-    taken: list[str] = []
-
-    def listen(*arguments: Any) -> None:
-        taken.append(arguments[2].lstrip())
-
-    event.listen(Engine, "before_cursor_execute", listen)
-    try:
-        yield taken
-    finally:
-        event.remove(Engine, "before_cursor_execute", listen)
 
 
 def test_nothing_that_a_request_reads_is_searched_for_row_by_row(new_tables: NewTables) -> None:

@@ -12,12 +12,12 @@ from sqlalchemy import Engine, event, text
 
 from shared.adapters.sql import ended
 from shared.adapters.sql.overview import SqlOverview
-from shared.adapters.sql.store import Executor, SqlStore
 from shared.domain.command import collection_of
 from shared.domain.crawl_state import CANCELLED, COMPLETE
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Partition
 from tests.support.ended import ending
+from tests.support.executed import executor_of
 from tests.support.plans import accesses, recorded
 from tests.support.tables import NOW_MS, PARTITION, Tables, link, links, sqlite_tables
 
@@ -136,11 +136,6 @@ async def looks(t: Tables) -> None:
     assert [standing.crawl_id for standing in await overview.standings(worked_on=True)] == [t.crawl_id]
     await overview.newest_line()
     await overview.lag(None, NOW_MS)
-
-
-def executor_of(t: Tables) -> Executor:
-    assert isinstance(t.store, SqlStore)
-    return t.store.executor
 
 
 @contextmanager

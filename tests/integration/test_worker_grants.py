@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ from shared.wire.subjects import WORKER_STATUS
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
 from tests.support.fetching import run
-from tests.support.owner import exit_of, owner_of, paths, settings_for, spec_for, worker, worker_process
-from tests.support.rawserver import Connection, page, raw_server
+from tests.support.owner import ScriptedOwner, exit_of, owner_of, paths, settings_for, spec_for, worker, worker_process
+from tests.support.rawserver import Connection, RawServer, Script, page, raw_server
 from workers.main import Stop
 from workers.main import run as work
 from workers.pages import read
@@ -43,6 +45,17 @@ class Slow:
                 self.gone.set()
                 return
             await connection.send(page(b"<title>quick</title>", b"Content-Type: text/html"))
+
+
+@asynccontextmanager
+async def visited(server: BrokerServer, folder: Path, site: Script) -> AsyncIterator[tuple[RawServer, ScriptedOwner]]:
+    """A site, an owner and a worker that visits it without robots.txt."""
+    async with (
+        raw_server(site) as served,
+        owner_of(server, folder, NO_ROBOTS) as owner,
+        worker(server, folder),
+    ):
+        yield served, owner
 
 
 def test_what_is_in_flight_when_the_grant_ends_is_cancelled_and_nothing_is_sent_after_it(
@@ -78,11 +91,7 @@ def test_a_grant_that_is_extended_outlasts_lost_answers(server: BrokerServer, tm
             lost -= 1
             return None if lost >= 0 else Go(question.grant, 6_000)  # a third of which is gone soon
 
-        async with (
-            raw_server(slow) as site,
-            owner_of(server, tmp_path, NO_ROBOTS) as owner,
-            worker(server, tmp_path),
-        ):
+        async with visited(server, tmp_path, slow) as (site, owner):
             owner.grant_ms = 12_000  # the third question comes two seconds before what is in flight is cut
             owner.on_extend = sometimes
             lease = await owner.send(site.url("/slow"))
@@ -125,12 +134,7 @@ def test_told_that_the_lease_is_gone_it_ends_what_is_in_flight_and_leaves_the_me
 
 def test_without_an_answer_nothing_is_fetched_and_the_shard_comes_again(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
-        slow = Slow()
-        async with (
-            raw_server(slow) as site,
-            owner_of(server, tmp_path, NO_ROBOTS) as owner,
-            worker(server, tmp_path),
-        ):
+        async with visited(server, tmp_path, Slow()) as (site, owner):
             asked: list[int] = []
 
             def first_silent(question: Begin) -> Answer | None:
@@ -146,12 +150,7 @@ def test_without_an_answer_nothing_is_fetched_and_the_shard_comes_again(server: 
 
 def test_no_request_starts_before_the_rest_that_the_owner_asks_for(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
-        slow = Slow()
-        async with (
-            raw_server(slow) as site,
-            owner_of(server, tmp_path, NO_ROBOTS) as owner,
-            worker(server, tmp_path),
-        ):
+        async with visited(server, tmp_path, Slow()) as (site, owner):
             owner.rest_ms = 400
             loop = asyncio.get_running_loop()
             begun: list[float] = []
@@ -171,12 +170,7 @@ def test_visit_told_to_stop_sends_nothing_more_and_hands_back_the_rest(server: B
     """Its host was blocked: the lease ends at once, no grant expires, and nothing in flight is broken off."""
 
     async def main() -> None:
-        slow = Slow()
-        async with (
-            raw_server(slow) as site,
-            owner_of(server, tmp_path, NO_ROBOTS) as owner,
-            worker(server, tmp_path),
-        ):
+        async with visited(server, tmp_path, Slow()) as (site, owner):
             owner.grant_ms = 6_000
             owner.on_extend = lambda question: Go(question.grant, owner.grant_ms, stop=True)
             lease = await owner.send(site.url("/quick"), site.url("/late"), delay_ms=4_500)
@@ -195,12 +189,7 @@ def test_visit_keeps_the_delay_that_its_owner_knows_now(server: BrokerServer, tm
     """A delay of a minute: the next request would start later than a visit may, so the rest is handed back."""
 
     async def main() -> None:
-        slow = Slow()
-        async with (
-            raw_server(slow) as site,
-            owner_of(server, tmp_path, NO_ROBOTS) as owner,
-            worker(server, tmp_path),
-        ):
+        async with visited(server, tmp_path, Slow()) as (site, owner):
             owner.grant_ms = 6_000
             delays = {when: 60_000}
 
@@ -384,11 +373,7 @@ def test_many_large_pages_at_once_end_within_their_first_grants(server: BrokerSe
             await connection.send(large)
 
     async def main() -> None:
-        async with (
-            raw_server(answer) as site,
-            owner_of(server, tmp_path, NO_ROBOTS) as owner,
-            worker(server, tmp_path),
-        ):
+        async with visited(server, tmp_path, answer) as (site, owner):
             urls = [site.url(f"/{n}") for n in range(30)]
             leases = [await owner.send(*urls, slot=slot) for slot in range(6)]
             for lease in leases:
