@@ -28,7 +28,7 @@ _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs"
 def made(path: Path, flag: str, *, private: bool = False) -> set[str]:
     """Make the folder, or find it: the names in it. Environment when it cannot be; `flag` is what chooses another.
 
-    A `private` one is made for this user alone; one that others may read is told of. Else the umask decides.
+    A `private` one is made for this user alone; one that others may read gets a warning. Else the umask decides.
     """
     try:
         if private:

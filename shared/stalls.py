@@ -161,7 +161,7 @@ class StallWatch:
         """`stuck` hears, on the thread and during the stall, where the loop is; by default the log does.
 
         After `dead_s` more seconds in which the process ran and its loop did not, `dead` is called on the thread; by
-        default it kills the process: nobody in it will ever do anything again. None: never. `watchdog` watches the
+        default it kills the process, which will never do anything again. None: never. `watchdog` watches the
         thread.
         """
         self._clock = clock

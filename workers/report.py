@@ -3,8 +3,8 @@
 A flush takes everything that came until it began, of all visits. The next one takes what came meanwhile, and begins
 when the flush is through or is stalled. A flush begins when a visit ends, and `report_s` after the oldest page came.
 
-Each step of a visit's part of a flush is over before the next begins, so whoever sees an outcome may rely on its links
-and items being in their streams and its record on the disk. The messages of a discovery stream, and the parts of a
+Each step of a visit's part of a flush is over before the next begins. So the links and items of an outcome are in their
+streams, and its record is on the disk, when a reader sees it. The messages of a discovery stream, and the parts of a
 visit, go one after another.
 
 Nothing is given up: a step that fails for a reason that passes is repeated until it succeeds, under the same message

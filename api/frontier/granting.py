@@ -5,7 +5,7 @@ question arrived: a deposed owner, woken after its takeover, therefore grants no
 until the outcomes published up to the question are applied, so that what is left is what is really left.
 
 Each answer is decided by what is known of the host and the crawl now, not when the lease was made. Where no request may
-start for long, a lease that asks to begin goes back to the queue, and a visit under way is told to stop.
+start for long, a lease that asks to begin goes back to the queue, and a visit under way gets `stop`.
 """
 
 from collections.abc import Sequence

@@ -38,7 +38,7 @@ class Grant:
 
 @dataclass(slots=True)
 class Held:
-    """A lease of this owner, with its newest grant if it ever had one. `orphan`: whoever held that grant is dead.
+    """A lease of this owner, with its newest grant if it ever had one. `orphan`: the holder of that grant is dead.
     `began`: when its first grant was given. `charged_s`: visit time that its crawl was charged with for it.
     `too_large`: why the broker takes no message of its size; the sweep then splits it.
     """

@@ -151,9 +151,9 @@ class Draft:
         self.end(held)
 
     def end(self, held: Held) -> None:
-        """End a lease that nobody holds; what is left goes back to the queue.
+        """End a lease that no worker holds. What is left goes back to the queue.
 
-        A host whose shard nobody has begun goes on to rest from its last response.
+        A host whose shard no worker has begun goes on to rest from its last response.
         """
         left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
         host = self.front.host(held.row.host_id)

@@ -117,9 +117,11 @@ class Sweep:
         return True
 
     async def _reclaim(self) -> None:
-        """End leases that nobody will come back for: expired ones whose worker is proven dead or whose crawl is
-        stopping, or whose shard could not be read so often; those that nobody began of a crawl that is over; and those
-        whose shard is too large for the broker.
+        """End leases that no worker will come back for.
+
+        These are expired ones whose worker is proven dead, whose crawl is stopping, or whose shard could not be read so
+        often. Further, those of a crawl that is over which no worker began, and those whose shard is too large for the
+        broker.
 
         The shard leaves the stream while its lease still keeps the slot, so that no later shard can be meant by it.
         """

@@ -162,7 +162,7 @@ def _cell(value: object) -> str:
 
 
 @contextmanager
-def _database(which: str, folder: Path) -> Iterator[tuple[str, int | None]]:
+def database_of(which: str, folder: Path) -> Iterator[tuple[str, int | None]]:
     """Where the frontier is made, and the server whose CPU time counts."""
     if which == "sqlite":
         yield str(folder / "frontier.db"), None
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with ExitStack() as stack:
         folder = options.dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.chmod(0o755)
-        database, server = stack.enter_context(_database(options.database, folder))
+        database, server = stack.enter_context(database_of(options.database, folder))
         rows = asyncio.run(_run(database, sorted(options.urls), options.rounds, server))
     print(_table(rows))
 

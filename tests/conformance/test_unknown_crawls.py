@@ -51,7 +51,7 @@ def test_outcomes_of_a_crawl_not_loaded_yet_settle_their_urls(start: Start) -> N
 
 
 def test_a_visit_goes_on_under_an_owner_without_its_crawl(start: Start) -> None:
-    """A worker that is told `gone` cuts what is in flight: its host is then asked twice."""
+    """A worker that gets `gone` cuts what is in flight: its host is then asked twice."""
     cluster, hand = start(2)
     shard = shard_of(hand)
     grant = hand.go(shard, 1).grant

@@ -1,4 +1,4 @@
-"""A stream of reports that comes back shorter, and grows beyond what was read before anybody looks."""
+"""A stream of reports that comes back shorter, and grows beyond what was read before a reader looks."""
 
 import asyncio
 import os

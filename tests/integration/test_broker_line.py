@@ -93,9 +93,9 @@ def test_a_subscription_that_ended_has_ended_at_the_server() -> None:
         async with server(obliging) as port:
             connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=PATIENT)
 
-            async def nobody(_: object) -> None: ...
+            async def ignore(_: object) -> None: ...
 
-            await connection.unsubscribe(await connection.subscribe("a", nobody), drain=True)
+            await connection.unsubscribe(await connection.subscribe("a", ignore), drain=True)
             known = list(heard)
             await connection.close()
         assert known[-3:] == [b"SUB", b"UNSUB", b"PING"]
@@ -110,7 +110,7 @@ def test_an_answer_that_comes_after_it_was_given_up_ends_no_connection() -> None
         asked, given_up = asyncio.Event(), asyncio.Event()
 
         async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            """Answers the greetings at once, the next question when nobody waits for it, and sends back messages."""
+            """Answers the greetings at once, the next question when no caller waits for it, and sends back messages."""
             writer.write(GREETING % b"")
             ours, known = b"", False
             while line := await reader.readline():
@@ -130,9 +130,9 @@ def test_an_answer_that_comes_after_it_was_given_up_ends_no_connection() -> None
         async with server(late) as port:
             connection = await Connection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=PATIENT)
 
-            async def nobody(_: object) -> None: ...
+            async def ignore(_: object) -> None: ...
 
-            await connection.unsubscribe(await connection.subscribe("a", nobody), drain=True)
+            await connection.unsubscribe(await connection.subscribe("a", ignore), drain=True)
             await asked.wait()
             given_up.set()
             await connection.confirm()
@@ -149,10 +149,10 @@ def test_call_on_an_ended_connection_is_transient(run: Callable[..., None]) -> N
     """
 
     async def call(connection: Connection) -> None:
-        async def nobody(_: object) -> None: ...
+        async def ignore(_: object) -> None: ...
 
         await connection.send("x", b"")
-        await connection.unsubscribe(await connection.subscribe("a", nobody))
+        await connection.unsubscribe(await connection.subscribe("a", ignore))
         await connection.request("x", b"", 0.0)
 
     async def session() -> None:

@@ -26,7 +26,7 @@ async def hostile(connection: Connection) -> None:
 
 
 def test_page_made_for_costly_patterns_is_judged_and_yields_items(server: BrokerServer, tmp_path: Path) -> None:
-    """A backtracking engine would hold the interpreter's lock until somebody kills the worker."""
+    """A backtracking engine would hold the interpreter's lock until an operator kills the worker."""
     fields = {f"f{number}": {"css": "h1", "match": pattern} for number, pattern in enumerate(PATTERNS)}
     rules = [
         {"name": "one", "fields": {"text": {"css": "h1"}, **fields}},

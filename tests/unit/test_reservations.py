@@ -1,4 +1,4 @@
-"""No fetch starts that may not fit on the archive's disk, however many are under way and whoever writes there, too."""
+"""No fetch starts that may not fit on the archive's disk, however many are under way and whatever else writes there."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

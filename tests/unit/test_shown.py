@@ -97,10 +97,10 @@ def test_crawl_warns_of_networks_until_the_workers_open_them() -> None:
         answer = asyncio.run(answers.answer("docs", cast(Catalog, shelf), around))
         return len(json.loads(bytes(answer.body))["warnings"]), answer.headers["etag"]
 
-    nobody, closed, some, opened = (
+    unknown, closed, some, opened = (
         warnings(), warnings(()), warnings((), ("10.1.0.0/16",)), warnings(("0.0.0.0/0",)),
     )  # fmt: skip
-    assert [count for count, _ in (nobody, closed, some, opened)] == [0, 1, 1, 0]
+    assert [count for count, _ in (unknown, closed, some, opened)] == [0, 1, 1, 0]
     assert len({tag for _, tag in (closed, some, opened)}) == 3
 
 

@@ -147,7 +147,7 @@ class Connection:
         *,
         line: int | None = None,
     ) -> Msg:
-        """Ask and wait for one answer. Transient at once when nobody listens there or the connection breaks.
+        """Ask and wait for one answer. Raise Transient at once if there is no subscriber or the connection breaks.
 
         With `line`, ask over that connection or not at all.
         """

@@ -62,7 +62,7 @@ async def continues(connection: Connection, stream: str, sequence: int, at_ns: i
 
     It is not if that place holds a message of another time. It came back shorter, and new messages took the places of
     old ones, if a later message stands at an earlier sequence. The server finds it for a consumer that begins at a
-    time, whoever purged what lies around it.
+    time, even if what lies around it was purged.
     """
     found = await call(connection, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, wait_s)
     if isinstance(found, ApiError):
