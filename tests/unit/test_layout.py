@@ -30,7 +30,7 @@ ROOMS = {
     "shared/adapters": {"nats", "etcd", "local", "sql", "objects"},
     "cli": {"ctl"},
     "tests/benchmarks": {"peers"},
-    "tests/support": {"faults", "recorded"},
+    "tests/support": {"behaviours", "faults", "recorded"},
     "tests": {
         "unit", "contract", "integration", "conformance", "faults", "migration", "benchmarks", "e2e", "support",
     },
