@@ -10,7 +10,8 @@ from workers.extract.applying import Html
 from workers.outlinks import Outlinks, redirect_target
 from workers.parse.charset import sniff
 from workers.parse.directives import x_robots_tag
-from workers.parse.html import parse_html, parse_refresh
+from workers.parse.html import Link, LinkKind, ParsedPage, parse_html, parse_refresh
+from workers.parse.link_field import sequence_links
 from workers.parse.mime import XHTML_TYPES, Media, classify, media_type
 
 REDIRECTS: Final = frozenset((300, 301, 302, 303, 307, 308))
@@ -71,6 +72,8 @@ def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answ
     refresh = answer.header("refresh") if parsed.refresh is None else None
     if refresh is not None:
         parsed = replace(parsed, refresh=parse_refresh(refresh))
+    if (links := answer.joined("link")) is not None:
+        parsed = _with_link_field(parsed, links, page.url, crawl.spec.extract.max_links_per_page)
     forbidden = crawl.obeys_robots and (parsed.robots.nofollow or _nofollow_by_header(crawl, answer))
     outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=forbidden)
     return Reading(
@@ -84,6 +87,18 @@ def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answ
         notes=(("outlinksLeftOut", str(outlinks.urls_left_out)),) if outlinks.urls_left_out else (),
         html=Html(body, charset, parsed.base_href),
     )
+
+
+def _with_link_field(parsed: ParsedPage, value: str, page_url: str, most: int) -> ParsedPage:
+    """Return the page with the links of its Link header, up to `most` links in all.
+
+    They are relative to the page's own URL, whatever its base element says (RFC 8288 §3.1).
+    """
+    targets = dict.fromkeys(sequence_links(value))
+    urls = [url for target in targets if (url := redirect_target(target, page_url)) is not None]
+    left = max(0, most - len(parsed.anchors) - len(parsed.marked))
+    found = tuple([Link(url, LinkKind.SEQUENCE, False) for url in urls[:left]])
+    return replace(parsed, marked=parsed.marked + found, links_cut=parsed.links_cut or len(urls) > left)
 
 
 def _redirect(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str) -> Reading:

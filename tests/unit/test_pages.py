@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from shared.domain.crawl import CrawlSpec, Politeness, Scope, Seed
+from shared.domain.crawl import CrawlSpec, Extract, Politeness, Scope, Seed
 from shared.domain.fetch import Answer, Timings
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.scope import MAX_HOPS, CompiledScope
@@ -20,9 +20,14 @@ HTML = b"<title> A  page </title><a href=next>next</a><a href=http://other.examp
 class Crawl:
     """What of an ActiveCrawl a page needs."""
 
-    def __init__(self, *, obeys_robots: bool = True, scope: Scope | None = None) -> None:
+    def __init__(
+        self, *, obeys_robots: bool = True, scope: Scope | None = None, extract: Extract | None = None
+    ) -> None:
         self.spec = CrawlSpec(
-            seeds=(Seed(url=PAGE),), scope=scope or Scope(), politeness=Politeness(obey_robots=obeys_robots)
+            seeds=(Seed(url=PAGE),),
+            scope=scope or Scope(),
+            politeness=Politeness(obey_robots=obeys_robots),
+            extract=extract or Extract(),
         )
         self.obeys_robots = obeys_robots
         self.scope = CompiledScope(self.spec)
@@ -124,6 +129,15 @@ def test_a_refresh_header_is_a_link_unless_the_page_has_its_own() -> None:
     assert found(reading(b"<p>", *fields)) == ["http://site.example/there"]
     own = b"<meta http-equiv=refresh content='0;url=/own'>"
     assert found(reading(own, *fields)) == ["http://site.example/own"]
+
+
+def test_link_header_leads_on_from_the_page_whatever_its_base() -> None:
+    fields = (("content-type", "text/html"), ("link", "<2>; rel=next, </x>; rel=alternate"), ("link", "</1>; rel=prev"))
+    body = b"<base href=/else/><a href=here>x</a>"
+    there = ["http://site.example/else/here", "http://site.example/dir/2", "http://site.example/1"]
+    assert found(reading(body, *fields)) == there
+    assert found(reading(body, *fields, crawl=Crawl(extract=Extract(max_links_per_page=2)))) == there[:2]
+    assert found(reading(body, *fields, ("x-robots-tag", "nofollow"))) == []
 
 
 def test_multiple_choices_lead_to_their_location_or_to_their_links() -> None:
