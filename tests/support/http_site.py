@@ -47,12 +47,13 @@ class Reply:
 class RawReply:
     """Bytes sent as they come, head included; then the connection is closed (`reset`: by RST). `status` is logged.
 
-    Bytes that a client can take for a whole answer say `Connection: close`.
+    Bytes that a client can take for a whole answer say `Connection: close`, or the connection `keeps` open.
     """
 
     status: int
     stream: AsyncIterator[bytes]
     reset: bool = False
+    keeps: bool = False
 
 
 Respond = Callable[[Request], Reply | RawReply]
@@ -249,7 +250,7 @@ class Connection(asyncio.Protocol):
             self._finish(time.monotonic_ns(), complete=True)
             self._transport.abort()
         else:
-            self._done(time.monotonic_ns(), closes=True)
+            self._done(time.monotonic_ns(), closes=not reply.keeps)
 
     def _done(self, ended_ns: int, closes: bool) -> None:
         self._finish(ended_ns, complete=not self._transport.is_closing())

@@ -23,6 +23,7 @@ from typing import Final
 
 import msgspec
 
+from tests.support.behaviours.served import BehaviourSite
 from tests.support.filetree import FileTree
 from tests.support.hostile import HostileSite
 from tests.support.http_site import Connection, ExchangeLog, Gate, Respond, listen_on
@@ -31,7 +32,7 @@ from tests.support.throttled import ThrottledSite
 from tests.support.weblog import Exchange, Tail
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-Site = FileTree | HostileSite | SyntheticSite | ThrottledSite
+Site = BehaviourSite | FileTree | HostileSite | SyntheticSite | ThrottledSite
 
 
 def address(index: int) -> str:

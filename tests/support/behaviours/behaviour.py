@@ -17,7 +17,8 @@ REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 class Answer(msgspec.Struct, frozen=True):
     """One answer. `before` is sent as it is before the status line. A framed answer gets a Content-Length and leaves
-    the connection open; any other is `body` after the head, and then the connection ends (`reset`: by RST).
+    the connection open; any other is `body` after the head, and then the connection ends (`reset`: by RST). Of status 0
+    nothing is sent.
 
     `payload` is what an archive must hold of it, where that is not `body`.
     """
@@ -29,6 +30,7 @@ class Answer(msgspec.Struct, frozen=True):
     before: bytes = b""
     reset: bool = False
     payload: bytes | None = None
+    version: str = "HTTP/1.1"
 
 
 class Behaviour(msgspec.Struct, frozen=True):
@@ -39,8 +41,9 @@ class Behaviour(msgspec.Struct, frozen=True):
 
     `asked` has every target that must be asked for, robots.txt apart, as often as it must be. Nothing else may be asked
     for. Each of them must end `done` with the status of its last answer, but for those in `ends`: a target or URL ->
-    the state, and the reason where it is given too. `titles` maps a target to the title in the export of pages.
-    `truncated` maps one to why its page is stored in part. `apart_s` are the least seconds between two requests for one
+    the state, and the reason where it is given too. "" there means that no export has it. `titles` maps a target to the
+    title in the export of pages, and `truncated` to why its page is stored in part. `gap_s` are the least seconds from
+    an answer of the host to the next request (0: the delay of the crawl), `apart_s` those between two requests for one
     target.
     """
 
@@ -52,6 +55,7 @@ class Behaviour(msgspec.Struct, frozen=True):
     titles: dict[str, str] = {}
     truncated: dict[str, str] = {}
     apart_s: float = 0.0
+    gap_s: float = 0.0
     seed: str = "/"
 
 

@@ -170,12 +170,6 @@ TYPES: Final = (
         ("/", "/ok"),
     ),
     Behaviour(
-        "nosniff_without_a_type_is_no_page",
-        "MIME Sniffing §7",
-        site(Answer(200, ("X-Content-Type-Options: nosniff",), b'<html><a href="/no">x</a>')),
-        ("/",),
-    ),
-    Behaviour(
         "plain_text_has_no_links",
         "MIME Sniffing §7",
         site(Answer(200, (PLAIN,), b'<html><a href="/no">x</a>')),
@@ -202,9 +196,9 @@ TYPES: Final = (
     Behaviour(
         "same_type_keeps_the_charset_before",
         "Fetch, extract a MIME type",
-        site(page(b"<title>caf\xe9</title>", "Content-Type: text/html;charset=windows-1252, text/html;x=y")),
+        site(page("<title>кот</title>".encode("koi8-r"), "Content-Type: text/html;charset=koi8-r, text/html;x=y")),
         ("/",),
-        titles={"/": "café"},
+        titles={"/": "кот"},
     ),
 )
 
@@ -236,12 +230,11 @@ PROMISES: Final = (
         "docs/limits.md, MAX_HOPS",
         site(links("/h/1"), {f"/h/{hop}": redirect(f"/h/{hop + 1}") for hop in range(1, 14)}),
         ("/", *(f"/h/{hop}" for hop in range(1, 12))),
-        ends={"/h/12": "excluded"},
     ),
     Behaviour(
         "long_urls_are_refused",
         "docs/limits.md, scope.max_url_length",
-        site(links("/" + "a/" * 0 + "b" * 1900, "/" + "c" * 2100)),
+        site(links("/" + "b" * 1900, "/" + "c" * 2100)),
         ("/", "/" + "b" * 1900),
     ),
     Behaviour(
@@ -249,14 +242,12 @@ PROMISES: Final = (
         "docs/limits.md, scope.traps.max_segment_repeats",
         site(links("/r/r/r/x", "/t/t/t/t/x")),
         ("/", "/r/r/r/x"),
-        ends={"/t/t/t/t/x": "excluded"},
     ),
     Behaviour(
         "repeated_parameters_are_a_trap",
         "docs/limits.md, scope.traps.max_parameter_repeats",
-        site(links("/p?a=1&a=2", "/q?a=1&a=2&a=3")),
-        ("/", "/p?a=1&a=2"),
-        ends={"/q?a=1&a=2&a=3": "excluded"},
+        site(links("/p?a=1&a=1", "/q?a=1&a=1&a=1", "/r?a=1&a=2&a=3")),
+        ("/", "/p?a=1&a=1", "/r?a=1&a=2&a=3"),
     ),
 )
 

@@ -1,0 +1,124 @@
+"""The web as it is, ordinary and hostile: one crawl of many small sites, judged by their server and by the exports.
+
+A second crawl runs mutants: on each host the rule is removed that its behaviour tests, and the judge must object.
+"""
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support import judge
+from tests.support.behaviours.answers import ANSWERS, MAX_BODY
+from tests.support.behaviours.behaviour import Behaviour
+from tests.support.behaviours.http_standards import HTTP_AND_ROBOTS
+from tests.support.behaviours.judging import Crawled, objections
+from tests.support.behaviours.markup import MARKUP
+from tests.support.behaviours.mutants import MUTANTS
+from tests.support.behaviours.mutated import ENTRY, HOSTS
+from tests.support.behaviours.page_standards import URLS_AND_PAGES
+from tests.support.behaviours.served import BehaviourSite
+from tests.support.orb_command import ROOT, command_line, export, orb
+from tests.support.stored import check_with_warcio, segments
+from tests.support.web import Web
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+DELAY_S: Final = 0.2
+STANDARDS: Final = (*HTTP_AND_ROBOTS, *URLS_AND_PAGES)
+BEHAVIOURS: Final = (*STANDARDS, *ANSWERS, *MARKUP)
+Served = Callable[..., Web]
+
+
+def crawled(
+    served: Web, behaviours: Sequence[Behaviour], folder: Path, *, mutants: bool = False
+) -> tuple[dict[str, Any], Crawled]:
+    """Crawl the hosts of `behaviours`; the summary as JSON, and what is known afterwards."""
+    spec = folder / "spec.json"
+    seeds = [origin + behaviour.seed for origin, behaviour in zip(served.origins, behaviours, strict=False)]
+    spec.write_text(
+        json.dumps(
+            {
+                "name": "web",
+                "seeds": seeds,
+                "egress": {"allow": ["127.0.0.0/8"]},
+                "politeness": {"delay_s": DELAY_S},
+                "retry": {"base_s": 1, "host_base_s": 2, "host_attempts": 1, "outage_s": 30},
+                "fetch": {"max_body_bytes": MAX_BODY},
+            }
+        )
+    )
+    out = folder / "web.crawl"
+    hosts = {host: behaviour.name for host, behaviour in zip(served.hosts, behaviours, strict=False)}
+    arguments = ("crawl", "--spec", spec, "--out", out, "--json", "--no-progress", "--workers", "2")
+    ended = subprocess.run(
+        command_line(*arguments, entry=ENTRY if mutants else "orb"),
+        cwd=ROOT,
+        capture_output=True,
+        timeout=200,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, HOSTS: json.dumps(hosts)},
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    urls = {row["url"]: row for row in export("urls", out)}
+    pages = {row["url"]: row for row in export("pages", out)}
+    return json.loads(ended.stdout), Crawled(served.log(), urls, pages, DELAY_S)
+
+
+def judged(served: Web, behaviours: Sequence[Behaviour], seen: Crawled) -> dict[str, list[str]]:
+    """What is wrong, by behaviour; empty where nothing is."""
+    bystander = served.origins[-1]
+    found = {
+        behaviour.name: objections(behaviour, origin, bystander, seen)
+        for behaviour, origin in zip(behaviours, served.origins, strict=False)
+    }
+    return {name: wrong for name, wrong in found.items() if wrong}
+
+
+def reasons(urls: Mapping[str, Mapping[str, Any]], state: str) -> Counter[str]:
+    return Counter(row["reason"] for row in urls.values() if row["state"] == state)
+
+
+def test_every_behaviour_is_met_and_every_loss_is_told(web: Served, tmp_path: Path) -> None:
+    assert len({behaviour.name for behaviour in BEHAVIOURS}) == len(BEHAVIOURS) >= 100
+    served = web(BehaviourSite.of(BEHAVIOURS))
+    summary, seen = crawled(served, BEHAVIOURS, tmp_path)
+    assert judged(served, BEHAVIOURS, seen) == {}
+    assert judge.of_host(seen.log, served.hosts[-1]) == []
+    assert judge.asked_before_robots(seen.log) == []
+    assert max(judge.most_in_flight(seen.log, host) for host in served.hosts[:-1]) == 1
+    # What the user reads is what the server saw, and every loss has its reason.
+    assert (summary["end"], summary["exit_code"], summary["state"]) == ("finished", 0, "finished")
+    assert summary["identities"] == {"urls": 0, "links": 0}
+    assert summary["pages"] == len(seen.pages)
+    for state in ("failed", "excluded"):
+        assert summary[state] == reasons(seen.urls, state)
+        assert summary["counters"][state] == reasons(seen.urls, state).total()
+    assert summary["truncated"] == Counter(why for one in BEHAVIOURS for why in one.truncated.values())
+    text = orb("show", tmp_path / "web.crawl").decode()
+    for told in (
+        "state      finished",
+        "host unreachable",
+        "large headers",
+        "HTTP 451",
+        "robots",
+        "disconnect",
+        "length",
+    ):
+        assert told in text
+    check_with_warcio(segments(tmp_path / "web.crawl"))
+
+
+def test_every_removed_rule_is_noticed_by_the_judge(web: Served, tmp_path: Path) -> None:
+    """Nothing but the rule is gone: a mutant works for the host of its own behaviour alone."""
+    behaviours = [behaviour for behaviour in STANDARDS if behaviour.name in MUTANTS]
+    assert len(behaviours) == len(MUTANTS) >= 40
+    served = web(BehaviourSite.of(behaviours))
+    _, seen = crawled(served, behaviours, tmp_path, mutants=True)
+    assert MUTANTS.keys() - judged(served, behaviours, seen).keys() == set()

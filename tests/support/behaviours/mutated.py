@@ -1,0 +1,79 @@
+"""`orb` with mutants: `python -m tests.support.behaviours.mutated crawl ...` runs it, its master and its workers.
+
+ORB_MUTANTS says, as JSON, which behaviour each host (`ip:port`) serves. A visit of that host meets the mutant of that
+behaviour and no other: the visit notes its behaviour in a context variable, which its tasks and threads inherit.
+"""
+
+import asyncio
+import functools
+import json
+import os
+import pkgutil
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from tests.support.behaviours.mutants import EVERYWHERE, MUTANTS, Replacement
+from workers.visit import Visit
+
+HOSTS: Final = "ORB_MUTANTS"
+ENTRY: Final = "tests.support.behaviours.mutated"
+_behaviour: ContextVar[str] = ContextVar("behaviour", default="")
+
+
+def install(hosts: Mapping[str, str]) -> None:
+    """Replace what the mutants of these hosts' behaviours replace, in this process."""
+    targets: defaultdict[str, dict[str, Replacement]] = defaultdict(dict)
+    for name in set(hosts.values()) & MUTANTS.keys():
+        for target, replacement in MUTANTS[name].items():
+            targets[target][name] = replacement
+    for target, replacements in targets.items():
+        home, _, attribute = target.rpartition(".")
+        owner = pkgutil.resolve_name(home)
+        setattr(owner, attribute, _dispatched(getattr(owner, attribute), replacements))
+    visited = Visit.run
+
+    async def run(visit: Visit) -> bool:
+        _behaviour.set(hosts.get(visit._shard.host, ""))
+        return await visited(visit)
+
+    setattr(Visit, "run", run)  # noqa: B010  mypy refuses what is the point of this module
+
+
+def _dispatched(original: Callable[..., Any], replacements: Mapping[str, Replacement]) -> Callable[..., Any]:
+    everywhere = next((replacements[name] for name in sorted(EVERYWHERE & replacements.keys())), None)
+
+    @functools.wraps(original)
+    def dispatch(*given: Any, **more: Any) -> Any:
+        replacement = replacements.get(_behaviour.get(), everywhere)
+        return original(*given, **more) if replacement is None else replacement(original, *given, **more)
+
+    return dispatch
+
+
+def _spread() -> None:
+    """Let `orb crawl` start this module where it would start `orb`."""
+    start = asyncio.create_subprocess_exec
+
+    async def started(*command: Any, **more: Any) -> Any:
+        return await start(*[ENTRY if word == "orb" else word for word in command], **more)
+
+    asyncio.create_subprocess_exec = started
+
+
+def main() -> int:
+    """Run `orb` with the mutants of ORB_MUTANTS."""
+    from cli.main import main as orb
+
+    if sys.argv[1].startswith("_"):
+        install(json.loads(os.environ[HOSTS]))
+    else:
+        _spread()
+    return orb()
+
+
+if __name__ == "__main__":
+    # Run as __main__, this module would be a second copy of itself for those that import it.
+    sys.exit(pkgutil.resolve_name(ENTRY).main())
