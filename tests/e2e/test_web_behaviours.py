@@ -24,7 +24,7 @@ from tests.support.behaviours.mutated import ENTRY, HOSTS
 from tests.support.behaviours.page_standards import URLS_AND_PAGES
 from tests.support.behaviours.served import BehaviourSite
 from tests.support.orb_command import ROOT, command_line, export, orb
-from tests.support.stored import check_with_warcio, segments
+from tests.support.stored import payload_digest, record_at
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -112,7 +112,9 @@ def test_every_behaviour_is_met_and_every_loss_is_told(web: Served, tmp_path: Pa
         "length",
     ):
         assert told in text
-    check_with_warcio(segments(tmp_path / "web.crawl"))
+    for url, row in seen.pages.items():
+        record = record_at(tmp_path / "web.crawl", row["segment"], row["offset"], row["length"])
+        assert (record.url, record.status, payload_digest(record.payload)) == (url, row["status"], row["digest"])
 
 
 def test_every_removed_rule_is_noticed_by_the_judge(web: Served, tmp_path: Path) -> None:

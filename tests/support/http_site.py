@@ -238,19 +238,24 @@ class Connection(asyncio.Protocol):
         self._done(time.monotonic_ns(), closes)
 
     async def _send_raw(self, reply: RawReply) -> None:
+        ended = time.monotonic_ns()
         async for chunk in reply.stream:
+            # A client may take these bytes for the last ones, so the end is not later than they were sent.
+            ended = time.monotonic_ns()
             self._write(chunk)
-            await self._writable.wait()
+            if not self._writable.is_set():
+                await self._writable.wait()
+                ended = time.monotonic_ns()
             # The wait may return at once for ever: let the loop see that the client has gone.
             await asyncio.sleep(0)
             if self._transport.is_closing():
                 return
         self._task = None
         if reply.reset:
-            self._finish(time.monotonic_ns(), complete=True)
+            self._finish(ended, complete=True)
             self._transport.abort()
         else:
-            self._done(time.monotonic_ns(), closes=not reply.keeps)
+            self._done(ended, closes=not reply.keeps)
 
     def _done(self, ended_ns: int, closes: bool) -> None:
         self._finish(ended_ns, complete=not self._transport.is_closing())
