@@ -132,9 +132,10 @@ class LocalRun:
                     except Malformed as error:
                         log.warning("progress.malformed", reason=str(error))
                         continue
-                    self._heard = True
+                    first, self._heard = not self._heard, True
                     self._watch.progress(progress)
-                    if progress.state == CrawlState.FINISHED:
+                    # The first look loads the database's libraries, while the crawl goes on by itself.
+                    if first or progress.state == CrawlState.FINISHED:
                         await self._look_for_end()
         finally:
             await broker.close()

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Final, Protocol, cast
 
 from cli.exits import Environment, Exit, Failed, Usage, failure
@@ -56,6 +57,26 @@ WITH_JSON: Final = frozenset({"crawl", "show", "config", "db", "up"})
 
 HIDDEN: Final = {"_master": ("cli.roles", ""), "_worker": ("cli.roles", "")}
 """What `orb crawl` starts, and nobody else; not in the help."""
+
+_LOGGING: Final = frozenset(
+    (
+        "crawl",
+        "show",
+        "export",
+        "warc",
+        "up",
+        "key",
+        "master",
+        "worker",
+        "migrate",
+        "db",
+        "backup",
+        "restore",
+        "ctl",
+        *HIDDEN,
+    )
+)
+"""The commands that load structlog."""
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What the system says where a file takes no more; of standard output it says EIO as well."""
@@ -144,8 +165,22 @@ def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def _load_logging() -> None:
+    """Import structlog without rich and pygments, which it loads if it can: that takes each process 60 ms of CPU. They
+    serve coloured tracebacks only, which no log of ours has. A display imports rich by itself."""
+    if "structlog" in sys.modules or "rich" in sys.modules:
+        return
+    sys.modules["rich"] = cast(ModuleType, None)  # what Python takes for a module that is not there
+    try:
+        import_module("structlog")
+    finally:
+        del sys.modules["rich"]
+
+
 def _run(argv: list[str]) -> int:
     chosen = argv[0] if argv and (argv[0] in COMMANDS or argv[0] in HIDDEN) else None
+    if chosen in _LOGGING:
+        _load_logging()
     parser = parser_of(() if chosen is None else (chosen,))
     if chosen is None and argv and not argv[0].startswith("-"):
         raise Usage(f"there is no command {argv[0]!r}{meant(argv[0], COMMANDS, before='orb ')}; see `orb --help`")

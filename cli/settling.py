@@ -8,7 +8,6 @@ from cli.folder import CrawlFolder
 from cli.watch import say
 from shared.adapters.objects.cdxj import write_index
 from shared.adapters.objects.repair import repair_torn
-from shared.adapters.sql.reading import CrawlReader
 from shared.domain.crawl import CrawlSpec, encode_spec
 from shared.domain.errors import Transient
 from shared.domain.frontier import CrawlState
@@ -20,6 +19,8 @@ def is_finished(folder: CrawlFolder, spec: CrawlSpec, before_ms: int | None = No
     """Return True if the database says that the crawl, declared by `spec`, is finished, and not since `before_ms`."""
     if not folder.database.is_file():
         return False
+    from shared.adapters.sql.reading import CrawlReader  # takes longer to load than all else of the command
+
     reader = CrawlReader(folder.database)
     try:
         row = reader.crawl()
@@ -45,6 +46,8 @@ def settle(folder: CrawlFolder) -> None:
     repair(folder.archive)
     if not folder.database.is_file():
         return
+    from shared.adapters.sql.reading import CrawlReader
+
     reader = CrawlReader(folder.database)
     try:
         row = reader.crawl()

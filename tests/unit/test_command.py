@@ -134,6 +134,18 @@ def test_help_needs_no_engine() -> None:
     assert loaded.isdisjoint({"nats", "sqlalchemy", "pycurl", "pydantic", "rich", "asyncio"})
 
 
+def test_start_of_a_crawl_loads_no_database_and_no_drawing() -> None:
+    """The processes are started first: SQLAlchemy alone takes longer to load than all else of the command."""
+    code = (
+        "import sys; from cli.main import main; main(['crawl', '--help']);"
+        " import cli.crawl, cli.local, cli.logs, cli.settling; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "structlog" in loaded
+    assert loaded.isdisjoint({"sqlalchemy", "rich", "pygments"})
+
+
 def test_reader_that_leaves_early_causes_no_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)  # before anything is written: what fits into a pipe meets no end of it
