@@ -203,7 +203,8 @@ def test_a_changed_spec_goes_on_in_the_same_folder(web: Served, tmp_path: Path) 
     # The same with fewer flags is the same crawl: what was said before holds.
     same, beside = orb("crawl", seed, "--out", out, "--json")
     assert (json.loads(same)["revision"], json.loads(same)["pages"]) == (1, 3)
-    assert "its --max-pages is used up: a greater one goes on, and --fresh starts over" in beside
+    assert "its --max-pages is used up: a greater one goes on, " in beside
+    assert "--fresh starts over" in beside
     said, beside = orb("crawl", seed, "--max-pages", "none", "--out", out, "--json")
     second = json.loads(said)
     assert "under a changed spec: budget.max_pages: 3 -> none" in beside
