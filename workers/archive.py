@@ -22,6 +22,7 @@ from shared.domain.ids import CrawlId
 from shared.domain.tally import Histogram
 from shared.domain.warc import page_records, warcinfo_record
 from shared.ports.archive import Segment, SegmentStore
+from workers.retrying import persisted
 
 # igzip level 1: 112 us for a 99 KB page of documentation at ratio 5.7, where zlib 1 takes 436 us (5.5), zlib-ng 2
 # 304 us (5.8) and igzip 3 218 us (6.0).
@@ -143,10 +144,11 @@ class SegmentWriter:
         """Bytes placed and not durable yet."""
         return self._buffered
 
-    async def append(self, exchange: Exchange) -> Archived:
+    async def append(self, exchange: Exchange, *, page: bool = True) -> Archived:
         """Place a page; durable after the next `sync`. ArchiveFull or ArchiveUnavailable: the page was not placed.
 
-        Waits for a sync when 8 MiB are buffered. Pages above 512 KiB are compressed in a thread.
+        Waits for a sync when 8 MiB are buffered. Pages above 512 KiB are compressed in a thread. With `page` False it
+        is not counted as a page: no URL of the crawl ends with it.
         """
         if self._buffered >= _BUFFER_BYTES:
             await self.sync()
@@ -155,6 +157,7 @@ class SegmentWriter:
             packed = await loop.run_in_executor(self._archive.threads, self._archive.pack, exchange)
         else:
             packed = self._archive.pack(exchange)
+        self._archive.tally.pages += page
         return Archived(self._place(packed), packed.digest)
 
     async def sync(self) -> None:
@@ -200,7 +203,6 @@ class SegmentWriter:
         live.pages += 1
         self._placed += 1
         self._buffered += size
-        self._archive.tally.pages += 1
         self._archive.tally.bytes += size
         return location
 
@@ -305,6 +307,11 @@ class WarcArchive:
         """Whether all that was placed of the crawl is durable, so that `finish` takes nothing from anybody."""
         writer = self._writers.get(crawl_id)
         return writer is None or writer.settled
+
+    async def keep(self, crawl: ArchivedCrawl, exchange: Exchange, *, page: bool = True) -> Archived:
+        """Append an exchange as `SegmentWriter.append` does, again and again while the store fails."""
+        writer = self.writer(crawl)
+        return await persisted("visit.archive", lambda: writer.append(exchange, page=page), crawl=crawl.crawl_id)
 
     async def finish(self, crawl_id: CrawlId) -> None:
         """Sync and finish the crawl's segments; a page that is appended meanwhile by whoever asks for the writer anew

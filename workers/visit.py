@@ -12,6 +12,7 @@ and what is left is handed back. Deleted, what is in flight is cancelled too, an
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -41,7 +42,6 @@ from workers.owners import Owners
 from workers.pages import READ_ON_LOOP, read
 from workers.report import Reporter
 from workers.reservations import Reservations
-from workers.retrying import persisted
 from workers.robots import Robots, RobotsCache, retry_after_ms
 from workers.tally import Tally
 from workers.visit_report import Ending, SettledUrl
@@ -278,7 +278,7 @@ class Visit:
         crawl = self._followed()
         while crawl is not None:
             if crawl.obeys_robots:
-                robots = await self._robots_of(origin_of(entry.url), crawl)
+                robots = await self._robots_of(entry.url, crawl)
                 if robots is None or isinstance(robots.policy, Unreachable):
                     return None
                 if not robots.allows(entry.url, crawl.token):
@@ -302,12 +302,13 @@ class Visit:
             return None
         return crawl
 
-    async def _robots_of(self, origin: str, crawl: ActiveCrawl) -> Robots | None:
-        """What holds for the origin; None when the visit is to end."""
+    async def _robots_of(self, url: str, crawl: ActiveCrawl) -> Robots | None:
+        """Return what holds for the URL's origin, None if the visit is to end."""
+        origin = origin_of(url)
         robots = self._robots.get(origin)
         if robots is not None:
             return robots
-        robots = await self._with.robots.of(origin, crawl, self._send)
+        robots = await self._with.robots.of(origin, crawl, partial(self._send, url))
         if robots is None:
             return None
         self._robots[origin] = robots
@@ -330,13 +331,17 @@ class Visit:
             self._earliest = max(self._earliest, self._arrived + delay_s)
         return True
 
-    async def _send(self, request: FetchRequest) -> Answer | FetchFailed | None:
-        """A request in its turn; None when the visit is to end instead."""
+    async def _send(self, via: str, request: FetchRequest) -> Answer | FetchFailed | None:
+        """Send a request for robots.txt in its turn, and archive the answer. `via` is the URL that needs it. Return
+        None if the visit is to end instead."""
         crawl = await self._turn()
         answer = None if crawl is None else await self._fetched(crawl, request)
         if isinstance(answer, FetchFailed) and answer.stale:
             crawl = await self._turn()
             answer = None if crawl is None else await self._fetched(crawl, replace(request, fresh=True))
+        if isinstance(answer, Answer) and crawl is not None and self._crawl is not None:
+            exchange = Exchange(answer, self._asked_at_ms, 0, via=via)
+            await self._with.archive.keep(crawl.archived, exchange, page=False)
         return answer
 
     async def _turn(self, patience_s: float = inf) -> ActiveCrawl | None:
@@ -384,8 +389,7 @@ class Visit:
         else:
             reading = read(crawl, page, entry.depth, entry.hops, answer)
         exchange = Exchange(answer, at_ms, entry.depth, outlinks=reading.archived, notes=reading.notes)
-        writer = self._with.archive.writer(crawl.archived)
-        stored = await persisted("visit.archive", lambda: writer.append(exchange), crawl=crawl.crawl_id)
+        stored = await self._with.archive.keep(crawl.archived, exchange)
         self._with.failpoint("archived")
         self._with.tally.pages += 1
         self._with.tally.bytes += len(answer.body)

@@ -78,7 +78,7 @@ def pages_of(folder: Path) -> list[str]:
 def whole(folder: Path, served: Web, site: SyntheticSite) -> None:
     """The folder holds every page of the site once, and its books balance."""
     assert pages_of(folder) == sorted(site.expected_pages(served.origins))
-    assert sorted(line["url"] for line in stored.index_lines(folder)) == pages_of(folder)
+    assert sorted(line["url"] for line in stored.index_lines(folder) if line["status"] == "200") == pages_of(folder)
     stored.check_with_warcio(stored.segments(folder))
     shown: dict[str, Any] = json.loads(orb("show", folder, "--json")[0])
     assert (shown["state"], shown["identities"], shown["running"]) == ("finished", {"urls": 0, "links": 0}, False)
@@ -155,7 +155,7 @@ def test_ctrl_c_drains_says_how_to_go_on_and_that_command_does(web: Served, tmp_
     assert "state      running" in said
     done = pages_of(out)
     assert len(done) >= 5
-    assert sorted(line["url"] for line in stored.index_lines(out)) == done
+    assert sorted(line["url"] for line in stored.index_lines(out) if line["status"] == "200") == done
     summary = json.loads(orb("crawl", "--out", out, "--json")[0])
     assert summary["end"] == "finished"
     whole(out, served, SLOW)
@@ -231,10 +231,12 @@ def test_failed_urls_are_fetched_again_on_request_and_no_others(web: Served, tmp
     tree, out = tmp_path / "tree", tmp_path / "a.crawl"
     tree.mkdir()
     (tree / "index.html").write_text(
-        "<a href=late.html>late</a> <a href=never.html>never</a> <a href=page.html>page</a>"
+        "<a href=late.html>late</a> <a href=never.html>never</a> <a href=page.html>page</a><a href=sub>a redirect</a>"
     )
     (tree / "page.html").write_text("a page")
-    served = web(FileTree(str(tree)))
+    (tree / "sub").mkdir()
+    (tree / "sub" / "index.html").write_text("below")
+    served = web(FileTree(str(tree), robots="User-agent: *\nDisallow: /private/\n"))
     seed = f"{served.origins[0]}/"
     orb("crawl", seed, "--delay", "0", *OPEN, "--out", out, "--json")
     assert orb("crawl", "--out", out)[1].endswith(
@@ -249,10 +251,22 @@ def test_failed_urls_are_fetched_again_on_request_and_no_others(web: Served, tmp
     assert sorted(exchange.path for exchange in served.log()[before:]) == ["/late.html", "/never.html"]
     assert "every URL that failed is tried again" in beside
     assert (summary["end"], summary["revision"], summary["pages"], summary["failed"]) == (
-        *("finished", 1, 3),
+        *("finished", 1, 4),
         {"http_404": 1},
     )
     assert summary["identities"] == {"urls": 0, "links": 0}
+    # Redirects and errors can be replayed, too, and robots.txt of each origin is in the archive.
+    index = list(stored.index_lines(out))
+    assert {line["url"].removeprefix(seed): line["status"] for line in index} == {
+        **dict.fromkeys(("", "page.html", "late.html", "sub/"), "200"),
+        **{"sub": "301", "never.html": "404"},
+    }
+    for line in index:
+        record = stored.record_at(out, line["filename"], int(line["offset"]), int(line["length"]))
+        assert (record.url, str(record.status)) == (line["url"], line["status"])
+        assert record.digest == f"sha1:{line['digest']}"
+    assert stored.payloads(out, f"{seed}robots.txt") == [b"User-agent: *\nDisallow: /private/\n"]
+    stored.check_with_warcio(stored.segments(out))
 
 
 def test_a_typo_in_the_spec_makes_nothing(tmp_path: Path) -> None:

@@ -68,6 +68,19 @@ def record_at(folder: Path, segment: str, offset: int, length: int) -> Record:
     return found[0]
 
 
+def payloads(folder: Path, url: str) -> list[bytes]:
+    """Return the payloads of every response record of a URL, by reading all segments."""
+    found = []
+    for path in segments(folder):
+        with path.open("rb") as file:
+            found += [
+                record.raw_stream.read()
+                for record in ArchiveIterator(file)
+                if record.rec_type == "response" and record.rec_headers.get_header("WARC-Target-URI") == url
+            ]
+    return found
+
+
 def payload_digest(payload: bytes) -> str:
     """The WARC-Payload-Digest of `payload`."""
     return f"sha1:{base64.b32encode(hashlib.sha1(payload).digest()).decode()}"

@@ -36,15 +36,17 @@ _CHAIN: Final = 50
 _START: Final = {"after_host": -1, "after": b""}
 _AFTER: Final = "f.crawl_id = :crawl_id AND (f.host_id, f.fingerprint) > (:after_host, :after)"
 
-_PAGES = text(
+_CAPTURES = (
     "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
     ' f."offset", f.length, f.at_ms, f.title'
     " FROM fetches f JOIN urls u"
     " ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id AND u.fingerprint = f.fingerprint"
     " JOIN hosts h ON h.host_id = f.host_id"
-    f" WHERE {_AFTER} AND f.page AND f.segment IS NOT NULL"
+    f" WHERE {_AFTER} AND f.segment IS NOT NULL {{}}"
     " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :most"
 )
+_PAGES = text(_CAPTURES.format("AND f.page"))
+_ANSWERS = text(_CAPTURES.format(""))
 _URLS = text(
     "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts, v.url AS via_url,"
     " w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location"
@@ -153,8 +155,8 @@ class CrawlReader:
             yield from found
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
-        """Every stored page as a line of the index."""
-        for page in self.pages(crawl_id):
+        """Yield every accepted answer as a line of the index: pages, redirects and errors."""
+        for page in map(stored_page, self._pieces(_ANSWERS, crawl_id)):
             yield IndexRow(
                 surt=surt(page.url),
                 fetched_at_ms=page.fetched_at_ms,
