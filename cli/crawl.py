@@ -18,7 +18,7 @@ from cli.folder import CrawlFolder
 from cli.spec import FLAGS, add_flags, changed_fields
 from cli.wanted import Wanted, judged, resume_command
 from cli.watch import say
-from shared.domain.crawl import CrawlSpec, encode_spec
+from shared.domain.crawl import CrawlSpec, ScopeMode, encode_spec
 from shared.domain.errors import Transient, Unusable
 from shared.domain.frontier import CrawlState
 
@@ -70,6 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _announce(wanted: Wanted, before: CrawlSpec | None) -> None:
     path = wanted.folder.path
+    if wanted.spec.scope.mode is ScopeMode.PREFIX and (before is None or before.scope != wanted.spec.scope):
+        from shared.domain.scope import prefixes
+
+        below = [f"{host}{path}" for host, paths in prefixes(wanted.spec).items() for path in paths if path[-1] == "/"]
+        more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+        say(f"scope prefix: what lies below {', '.join(below[:3])}{more}, and the seeds themselves")
     if before is None:
         return say(f"crawling into {path} with {wanted.workers} worker{'s' if wanted.workers > 1 else ''}")
     if wanted.arguments.retry_failed:

@@ -7,6 +7,7 @@ registrable domain (example.org -> www.example.org) is in scope (in mode prefix,
 `include` nor the traps are asked. Mode prefix knows the seeds of the spec only.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,6 +25,9 @@ MAX_HOPS: Final = 10
 
 SIZE_OF_A_WEIGHT: Final = 200
 """Instructions of patterns that may cost as much again as parsing the text does."""
+
+_FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$").search
+"""Finds the extension in the name of a file."""
 
 _CACHE: Final = 8192
 """Entries of each scope's two caches (about 200 bytes each)."""
@@ -86,7 +90,7 @@ class CompiledScope:
         self._exclude: Final = Patterns(scope.exclude if self.problem is None else ())
         self.weight: Final = 1 + (self._include.size + self._exclude.size) // SIZE_OF_A_WEIGHT
         """How many times more than without patterns it may cost to judge the links of a page."""
-        self._prefixes: Final = _prefixes(spec) if scope.mode is ScopeMode.PREFIX else {}
+        self._prefixes: Final = prefixes(spec) if scope.mode is ScopeMode.PREFIX else {}
         self._all_prefixes: Final = tuple({prefix for paths in self._prefixes.values() for prefix in paths})
         self._alone: Final = lru_cache(_CACHE)(self._judge_alone)
         self._elsewhere: Final = lru_cache(_CACHE)(self._judge_host)
@@ -170,9 +174,10 @@ class CompiledScope:
                 return Rule(ExclusionReason.PREFIX, f"no seed of the spec is on {host}")
             paths = self._all_prefixes
         path = url[url.index("/", 8) :]
-        if path.startswith(paths):
+        # A prefix `/docs?` takes in `/docs` with a query and, by the mark that is added here, without one.
+        if f"{path}?".startswith(paths):
             return None
-        return Rule(ExclusionReason.PREFIX, f"not below {' or '.join(paths[:3])}")
+        return Rule(ExclusionReason.PREFIX, f"not below {' or '.join([path for path in paths if path[-1] == '/'][:3])}")
 
     def _judge_alone(self, url: str, seed_like: bool) -> Rule | None:
         if self.problem is not None:
@@ -197,10 +202,16 @@ class CompiledScope:
             yield ExclusionReason.TRAP, trap(url, scope.traps)
 
 
-def _prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:
-    """Of each seed's host the paths down to the last slash: `/docs/` for `/docs/index.html`, `/` for `/docs`."""
-    prefixes: dict[str, set[str]] = {}
+def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:
+    """Return how paths in scope begin, by the hosts of seeds.
+
+    A seed that names a file (`/docs/index.html`) stands for its folder, `/docs/`. Any other stands for itself and all
+    below it: `/docs` for `/docs`, also with a query, and `/docs/`.
+    """
+    begins: dict[str, set[str]] = {}
     for seed in spec.seeds:
         path = seed.url[seed.url.index("/", 8) :].partition("?")[0]
-        prefixes.setdefault(host_of(seed.url), set()).add(path[: path.rindex("/") + 1])
-    return {host: tuple(sorted(paths)) for host, paths in prefixes.items()}
+        folder, _, name = path.rpartition("/")
+        at = {f"{path}/", f"{path}?"} if name and _FILE(name) is None else {f"{folder}/"}
+        begins.setdefault(host_of(seed.url), set()).update(at)
+    return {host: tuple(sorted(paths)) for host, paths in begins.items()}

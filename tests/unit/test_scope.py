@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.crawl import Traps
-from shared.domain.scope import MAX_HOPS, CompiledScope, ExclusionReason
+from shared.domain.scope import MAX_HOPS, CompiledScope, ExclusionReason, prefixes
 from shared.domain.spec_parse import parse_spec
 from shared.domain.traps import trap
 from shared.domain.url import canonicalize, host_of
@@ -49,6 +49,17 @@ def test_mode_prefix_follows_links_below_the_seeds_directory() -> None:
     assert verdict(compiled, "http://example.org/docs") is ExclusionReason.PREFIX
     assert verdict(compiled, "http://example.org/blog/") is ExclusionReason.PREFIX
     assert verdict(compiled, "http://other.example/docs/") is ExclusionReason.PREFIX
+
+
+def test_prefix_of_a_seed_without_a_slash_is_the_seed_and_below() -> None:
+    compiled = CompiledScope(parse_spec({"seeds": ["http://example.org/docs"], "scope": {"mode": "prefix"}}))
+    for path in ("/docs", "/docs?page=2", "/docs/", "/docs/a", "/docs/a/b?x=1"):
+        assert verdict(compiled, f"http://example.org{path}") is None, path
+    for path in ("/", "/docsx", "/docs.html", "/doc", "/blog/docs/"):
+        assert verdict(compiled, f"http://example.org{path}") is ExclusionReason.PREFIX, path
+    assert prefixes(parse_spec({"seeds": ["http://a.example/v1.2", "http://a.example/x/index.html?a=b"]})) == {
+        "a.example": ("/v1.2/", "/v1.2?", "/x/")
+    }
 
 
 def test_mode_prefix_goes_on_where_a_seed_was_redirected_to() -> None:
