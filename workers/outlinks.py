@@ -136,11 +136,11 @@ class OutlinkResolver:
         self._generation = known.generation(crawl_id, revision)
 
     def outlinks(self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False) -> Outlinks:
-        """The outlinks of `page`, fetched at `depth`. `nofollow` is what the X-Robots-Tag header says.
+        """The outlinks of `page`, fetched at `depth`. `nofollow`: the page asks that none be followed.
 
         The page's own robots directives count as well, and hold for all its links, canonical and refresh included.
         """
-        references, skipped = self._references(parsed, nofollow or parsed.robots.nofollow)
+        references, skipped = self._references(parsed, nofollow)
         base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
         too_long = self._scope.max_url_length
         long_base = len(base) > too_long

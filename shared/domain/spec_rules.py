@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from shared.domain.agents import impersonated
 from shared.domain.crawl import CrawlSpec, Egress, Extract, Fetch, Politeness, Retry, Scope, Seed
 from shared.domain.credentials import HEADERS, has_userinfo
 from shared.domain.egress import network_problem
@@ -22,6 +23,7 @@ _NO_CREDENTIALS: Final = (
     "is a credential: the crawl would send it to every host, store it in the archive and show it to every viewer",
     "leave it out; a spec cannot hold credentials, and sites that need them cannot be crawled yet",
 )
+_OWN_NAME: Final = "name your own, such as mybot/1.0 (+https://example.org/bot), or leave it out and set fetch.contact"
 _PROXY_ADVICE: Final = "every viewer of the crawl would see it; use a proxy that knows the workers by their addresses"
 PROXY_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
 
@@ -151,6 +153,8 @@ def _fetch(fetch: Fetch) -> Iterator[Problem]:
         text = getattr(fetch, name)
         if text is not None and not (text.isascii() and text.isprintable() and text == text.strip()):
             yield Problem(name, "must be printable ASCII without space around it, for it is sent as a header")
+    if fetch.user_agent is not None and (why := impersonated(fetch.user_agent)):
+        yield Problem("user_agent", f"{why}, and sites must be able to tell crawlers apart", _OWN_NAME)
     if fetch.contact is not None and "://" not in fetch.contact and "@" not in fetch.contact:
         yield Problem("contact", f"{fetch.contact!r} is neither a URL nor a mail address")
     for name, value in fetch.headers.items():

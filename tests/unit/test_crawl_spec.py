@@ -99,6 +99,8 @@ def test_every_problem_is_reported_at_its_place_in_one_go() -> None:
         ({"politeness": {"adaptive": True, "max_delay_s": 0.5}}, "politeness.max_delay_s", "less than delay_s"),
         ({"retry": {"base_s": 10, "max_s": 5}}, "retry.max_s", "less than base_s"),
         ({"fetch": {"user_agent": "a\r\nX: y"}}, "fetch.user_agent", "printable"),
+        ({"fetch": {"user_agent": "Googlebot/2.1"}}, "fetch.user_agent", "names another crawler (Googlebot)"),
+        ({"fetch": {"user_agent": "Mozilla/5.0 (X11) AppleWebKit/537 Chrome/126.0"}}, "fetch.user_agent", "a browser"),
         ({"fetch": {"headers": {"X": "a\r\nY: b"}}}, "fetch.headers.X", "cannot carry"),
         ({"fetch": {"headers": {"user-agent": "x"}}}, "fetch.headers.user-agent", "fetch.user_agent"),
         ({"fetch": {"headers": {"X": 1}}}, "fetch.headers", "expected text"),

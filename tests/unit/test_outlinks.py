@@ -12,7 +12,6 @@ from shared.domain.ids import CrawlId, Fingerprint, Revision
 from shared.domain.scope import CompiledScope, ExclusionReason
 from shared.domain.url import Location, canonicalize, fingerprint, locate
 from workers.outlinks import MAX_OUTLINKS_BYTES, KnownLinks, OutlinkResolver, Outlinks, redirect_target
-from workers.parse.directives import Directives
 from workers.parse.html import Link, LinkKind, ParsedPage, Refresh, parse_html
 
 
@@ -117,9 +116,8 @@ def test_nofollow_of_link_page_and_header_is_obeyed_unless_the_spec_says_otherwi
     assert (urls(obeyed), obeyed.nofollow) == (["http://site.example/dir/a"], 1)
     header = resolver().outlinks(PAGE, parsed, depth=0, nofollow=True)
     assert (urls(header), header.nofollow) == ([], 2)
-    meta = ParsedPage(marked=parsed.links, robots=Directives(nofollow=True))
-    assert resolver().outlinks(PAGE, meta, depth=0).fresh == ()
-    assert len(resolver(extract=Extract(follow_nofollow=True)).outlinks(PAGE, meta, depth=0, nofollow=True).fresh) == 2
+    all_of_them = resolver(extract=Extract(follow_nofollow=True))
+    assert len(all_of_them.outlinks(PAGE, parsed, depth=0, nofollow=True).fresh) == 2
     assert adds_up(obeyed)
     assert adds_up(header)
 

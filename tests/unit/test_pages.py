@@ -78,7 +78,9 @@ def test_a_header_that_forbids_to_follow_is_heeded_where_robots_are(header: str)
 
 
 def test_a_page_that_forbids_to_follow_says_so_itself() -> None:
-    assert found(reading(b"<meta name=robots content=nofollow>" + HTML)) == []
+    forbidding = b"<meta name=robots content=nofollow>" + HTML
+    assert found(reading(forbidding)) == []
+    assert found(reading(forbidding, crawl=Crawl(obeys_robots=False))) != [], "as X-Robots-Tag"
 
 
 @pytest.mark.parametrize(
