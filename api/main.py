@@ -123,6 +123,7 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
                 alone=settings.alone,
                 gauges={Place.MEMORY: memory_of_process(settings.memory_bytes)},
                 retry_id=settings.retry_id,
+                unblock=settings.unblock,
             )
             up.set()
             await master.run(stop, grace_s=settings.grace_s)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cli.exits import Exit
 from cli.folder import CrawlFolder
 from cli.spec import FLAGS, add_flags, changed_fields
-from cli.wanted import Wanted, judged, resume_command
+from cli.wanted import Wanted, judged, resume_command, unblock_command
 from cli.watch import say
 from shared.domain.crawl import CrawlSpec, ScopeMode, encode_spec
 from shared.domain.errors import Transient, Unusable
@@ -46,6 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="remove what is in DIR and start over")
     parser.add_argument(
         "--retry-failed", action="store_true", help="try every URL that failed once more, with new attempts"
+    )
+    parser.add_argument(
+        "--unblock", action="store_true", help="go on and ask at once what is left alone after 429, 503 or an outage"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout at the end, nothing else there")
     parser.add_argument("--no-progress", action="store_true", help="no display and no progress lines")
@@ -80,13 +83,15 @@ def _announce(wanted: Wanted, before: CrawlSpec | None) -> None:
         return say(f"crawling into {path} with {wanted.workers} worker{'s' if wanted.workers > 1 else ''}")
     if wanted.arguments.retry_failed:
         say(f"going on in {path}: every URL that failed is tried again")
+    if wanted.arguments.unblock:
+        say(f"going on in {path}: hosts that are left alone are asked at once")
     changed = changed_fields(before, wanted.spec)
     if changed:
         more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
         say(f"going on in {path} under a changed spec: {'; '.join(changed[:4])}{more}")
         if any(field.startswith(("scope.", "extract.")) for field in changed):
             say("pages already fetched are not read again for links under the changed rules; --fresh does that")
-    elif not wanted.arguments.retry_failed:
+    elif not (wanted.arguments.retry_failed or wanted.arguments.unblock):
         say(f"going on in {path}, which was interrupted")
 
 
@@ -155,6 +160,7 @@ def _crawled(wanted: Wanted, lock: int, finished_before_ms: int | None) -> int:
             watch=watch,
             finished=lambda: is_finished(folder, wanted.spec, finished_before_ms),
             retry_id=f"retry-{uuid.uuid4().hex}" if wanted.arguments.retry_failed else "",
+            unblock=wanted.arguments.unblock,
         )
         return await local.run()
 
@@ -169,7 +175,7 @@ def _ended(wanted: Wanted, ending: "Ending", seconds: float, finished_before_ms:
     """Put the folder in order, tell how it stands and why, and choose the exit code."""
     from cli.family import End, Ending
     from cli.settling import is_finished, settle
-    from cli.summary import as_json, as_text, summarized
+    from cli.summary import as_json, as_text, given_up_text, summarized
 
     folder = wanted.folder
     summary = None
@@ -197,7 +203,9 @@ def _ended(wanted: Wanted, ending: "Ending", seconds: float, finished_before_ms:
         from shared.domain.explain import no_page
 
         tallies = {kind: dict(counts) for kind, counts in summary.tallies.items()}
-        message = f"no page was fetched: {no_page(tallies, dict(summary.last_failures or {}))}"
+        message = f"no page was fetched: {no_page(tallies, dict(summary.last_failures or {}), summary.redirected)}"
+    if summary is not None and (lost := given_up_text(summary, folder)):
+        message = f"{message} {lost}".strip()
     if wanted.arguments.json and summary is not None:
         _print_json(as_json(summary, folder) | _run_json(ending.end.value, code, seconds, message))
     elif wanted.arguments.json:
@@ -222,11 +230,12 @@ def _watch(wanted: Wanted, started: float) -> Any:
     if wanted.arguments.no_progress:
         return Silent()
     pace = Pace(started, wanted.spec.budget)
+    unblock = unblock_command(wanted.folder.path)
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         from cli.display import LiveDisplay
 
-        return LiveDisplay(wanted.folder.path.name, pace)
-    return PlainLines(pace)
+        return LiveDisplay(wanted.folder.path.name, pace, unblock=unblock)
+    return PlainLines(pace, unblock=unblock)
 
 
 # --- the last words ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The live display of a run: a few calm lines, redrawn in place, that fit the terminal whatever its width."""
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,9 +13,13 @@ from rich.text import Text
 
 from cli.pace import Pace, amount, clock, count, rate
 from cli.tally import errors, ranked, status_classes
+from cli.waits import blocking, partly, told_waits
 from shared.wire.messages import Progress
 
 _LABEL: Final = 10
+_TITLE: Final = 10
+"""A title keeps so many columns at least."""
+
 _SEPARATOR: Final = "  "
 _WIDEST: Final = 110
 
@@ -22,8 +27,12 @@ _WIDEST: Final = 110
 class LiveDisplay:
     """Draws on stderr. Falls silent for good when the terminal is gone."""
 
-    def __init__(self, title: str, pace: Pace, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, title: str, pace: Pace, *, unblock: str = "--unblock", now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`unblock`: the command that lifts a wait."""
         self._title = title
+        self._unblock = unblock
         self._pace = pace
         self._now = now
         self._latest: Progress | None = None
@@ -48,7 +57,9 @@ class LiveDisplay:
             return
         width = min(self._console.width, _WIDEST) - 1
         try:
-            drawn = picture(self._title, self._latest, self._pace, self._now(), width, phase=self._phase)
+            drawn = picture(
+                self._title, self._latest, self._pace, self._now(), width, phase=self._phase, unblock=self._unblock
+            )
             self._live.update(drawn, refresh=True)
         except OSError:
             self.hang_up()
@@ -68,23 +79,31 @@ class LiveDisplay:
 
 
 def picture(
-    title: str, progress: Progress | None, pace: Pace, now: float, width: int, *, phase: str | None = None
+    title: str,
+    progress: Progress | None,
+    pace: Pace,
+    now: float,
+    width: int,
+    *,
+    phase: str | None = None,
+    unblock: str = "--unblock",
 ) -> RenderableType:
     """The display at `width` columns; `phase` says what the run does instead of what the crawl's state is."""
     elapsed = clock(now - pace.started)
     if progress is None:
         return Group(_spread(Text(title, "bold"), Text(f"{phase or 'starting'}  {elapsed}", "dim"), width))
     return Group(
-        _spread(Text(title, "bold"), Text(_state(progress, pace, elapsed, phase), "cyan"), width),
+        _spread(Text(title, "bold"), Text(_state(progress, pace, elapsed, phase, width), "cyan"), width),
+        *(_wrapped(part, width) for part in (blocking(progress, unblock) if phase is None else ())),
         *(_line(label, parts, width, style) for label, parts, style in _facts(progress, pace, now) if parts),
     )
 
 
-def _state(progress: Progress, pace: Pace, elapsed: str, phase: str | None) -> str:
+def _state(progress: Progress, pace: Pace, elapsed: str, phase: str | None, width: int) -> str:
     left = pace.left_s(progress) if progress.state == "running" and phase is None else None
-    return f"{phase or progress.state}  {elapsed}" + (
-        f"  about {clock(left)} left" if left is not None and left >= 1 else ""
-    )
+    state = f"{phase or progress.state}  {elapsed}"
+    estimate = f"  about {clock(left)} left" if left is not None and left >= 1 else ""
+    return state + estimate if len(state + estimate) + _TITLE <= width else state
 
 
 def _facts(progress: Progress, pace: Pace, now: float) -> list[tuple[str, list[str], str]]:
@@ -116,6 +135,7 @@ def _facts(progress: Progress, pace: Pace, now: float) -> list[tuple[str, list[s
             [
                 *([f"{count(progress.hosts_in_motion)} in motion"] if progress.hosts_in_motion else []),
                 *([f"{count(progress.hosts_known)} known"] if progress.hosts_known else []),
+                *partly(told_waits(progress)),
                 _workers(progress),
             ],
             "",
@@ -155,6 +175,12 @@ def _spread(left: Text, right: Text, width: int) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis").append_text(left)
     line.append(" " * max(2, width - len(left) - len(right)))
     return line.append_text(right)
+
+
+def _wrapped(said: str, width: int) -> Text:
+    """Return a sentence on as many lines as it needs: it is worth reading whole."""
+    inner = max(1, width - 2)
+    return Text("\n".join(f"  {line}" for line in textwrap.wrap(said, inner)), "bold yellow", no_wrap=True)
 
 
 def _line(label: str, parts: Sequence[str], width: int, style: str) -> Text:

@@ -40,7 +40,7 @@ _SILENT_LOOKS: Final = 30
 class LocalRun:
     """Runs the crawl in `folder`, whose lock the caller holds, until it is finished, told to stop, or cannot go on.
 
-    `finished` asks the database whether the crawl is. `retry_id`: see MasterSettings. May be run once.
+    `finished` asks the database whether the crawl is. `retry_id`, `unblock`: see MasterSettings. May be run once.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class LocalRun:
         watch: Watch,
         finished: Callable[[], bool],
         retry_id: str = "",
+        unblock: bool = False,
     ) -> None:
         self._folder = folder
         self._spec = spec
@@ -66,6 +67,7 @@ class LocalRun:
         self._workers = [f"worker-{number}" for number in range(1, workers + 1)]
         self._names = ["master", *self._workers]
         self._heard = False
+        self._at_first = {"ORB_ALONE": "true"} | ({"ORB_UNBLOCK": "true"} if unblock else {})
 
     async def run(self) -> Ending:
         """The whole run; every process it started has ended when it returns."""
@@ -99,9 +101,7 @@ class LocalRun:
             begin_log(path)
             if name == "master":
                 settings = {**shared, "ORB_RETRY_ID": self._retry_id}
-                child = RoleProcess(
-                    name, ["_master"], path, settings, at_first={"ORB_ALONE": "true"}, inherit=(self._lock,)
-                )
+                child = RoleProcess(name, ["_master"], path, settings, at_first=self._at_first, inherit=(self._lock,))
             else:
                 child = RoleProcess(name, ["_worker"], path, {**shared, "ORB_ID": name}, inherit=(self._lock,))
             if not await self._family.start(child, ended=self._ended):

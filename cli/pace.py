@@ -5,10 +5,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shared.domain.crawl import Budget
+from shared.domain.frontier import CrawlState
 from shared.wire.messages import Progress
 
 MEMORY_S: Final = 10.0
 """A rate forgets: what was this long ago weighs 1/e of what is now."""
+
+LEAST_EVENTS: Final = 1.0
+"""Below so many remembered events a rate says nothing of the future."""
 
 _SETTLED: Final = ("done", "failed", "excluded")
 
@@ -26,6 +30,11 @@ class Rate:
     def per_s(self) -> float | None:
         """None before two counts were seen."""
         return self._events / self._elapsed_s if self._elapsed_s > 0 else None
+
+    @property
+    def steady(self) -> float | None:
+        """Return the rate if enough events are remembered for an estimate."""
+        return self.per_s if self._events >= LEAST_EVENTS else None
 
     def seen(self, count: int, now: float) -> None:
         """The count stands at `count`. One that shrank begins another measurement."""
@@ -68,20 +77,36 @@ class Pace:
         return (self._pages - (self._first_pages or 0)) / elapsed if elapsed > 0 else 0.0
 
     def left_s(self, progress: Progress) -> float | None:
-        """Seconds until the queue is empty or a budget is used up, if things stay as they are; None when nobody knows.
+        """Return the seconds until the queue is empty or a budget is used up, if things stay as they are; None if that
+        cannot be estimated.
 
-        The queue may grow, so this is a lower bound where no budget is near.
+        The queue takes at least the time of its slowest host, waits and delays included. Rates count only while hosts
+        are asked, and while there are enough events for one. The queue may grow, so this is a lower bound where no
+        budget is near.
         """
+        if progress.state != CrawlState.RUNNING:
+            return None
         counters = progress.counters
         open_urls = counters.get("queued", 0) + counters.get("leased", 0)
         ends = []
-        if self.settled.per_s:
-            ends.append(open_urls / self.settled.per_s)
-        if self.budget.max_pages is not None and self.pages.per_s:
-            ends.append(max(0, self.budget.max_pages - counters.get("pages", 0)) / self.pages.per_s)
+        settled = None if progress.standing else self.settled.steady
+        if settled is not None or progress.hosts_left_ms >= 0:
+            ends.append(max(open_urls / settled if settled else 0.0, progress.hosts_left_ms / 1000))
+        if self.budget.max_pages is not None:
+            ends += self._pages_left_s(progress, max(0, self.budget.max_pages - counters.get("pages", 0)), open_urls)
         if self.budget.max_seconds is not None:
             ends.append(max(0.0, self.budget.max_seconds - progress.active_ms / 1000))
         return min(ends) if ends else None
+
+    def _pages_left_s(self, progress: Progress, pages: int, open_urls: int) -> list[float]:
+        """Return the seconds until so many more pages are there, if that can be estimated."""
+        rate = None if progress.standing else self.pages.steady
+        if rate is not None:
+            return [pages / rate]
+        if progress.hosts_left_ms < 0 or pages >= open_urls or progress.hosts_known != 1:
+            return []
+        wait_s = progress.waiting[0].wait_ms / 1000 if progress.waiting else 0.0
+        return [wait_s + (progress.hosts_left_ms / 1000 - wait_s) * pages / open_urls]
 
 
 def clock(seconds: float) -> str:

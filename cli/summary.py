@@ -3,22 +3,32 @@
 The JSON fields are documented in docs/command.md; scripts rely on them.
 """
 
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from cli.folder import CrawlFolder
 from cli.pace import amount, clock, count, rate
 from cli.tally import ranked
+from cli.waits import as_objects, sentences
+from cli.wanted import retry_command, unblock_command
 from shared.adapters.objects.local import OPEN_SUFFIX
 from shared.adapters.sql.reading import CrawlReader
-from shared.domain.explain import moment
+from shared.domain.crawl import decode_spec
+from shared.domain.explain import meaning, moment, why_unknown
+from shared.domain.failure import HOST_UNREACHABLE
+from shared.domain.frontier import CrawlState
 from shared.domain.ledger import Counters, CrawlRow
+from shared.domain.redirects import Hop, redirects_end
 from shared.domain.software import VERSION
+from shared.domain.url import Location, canonicalize, fingerprint, host_of
 from shared.domain.views import HostView
+from shared.domain.waits import Waits, given_up, rested, waits_of
 
 _LABEL: Final = 11
+_SEEDS: Final = 20
 _TALLIES: Final = ("status", "failed", "excluded", "retried", "host_failures", "truncated")
 _BUDGETS: Final = {
     "complete": "every URL in scope was tried",
@@ -41,6 +51,9 @@ class Summary:
     archive_bytes: int
     top_hosts: tuple[HostView, ...] = ()
     last_failures: Mapping[str, int] | None = None
+    waits: Waits = field(default_factory=Waits)
+    hosts_given_up: Mapping[str, str] = field(default_factory=dict)
+    redirected: str = ""
 
 
 def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
@@ -52,20 +65,63 @@ def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
         row = reader.crawl()
         if row is None:
             return None
+        counters = reader.counters(row.crawl_id)
+        tallies = reader.tallies(row.crawl_id)
         segments, size = _archived(folder.archive)
         return Summary(
             row=row,
-            counters=reader.counters(row.crawl_id),
-            tallies=reader.tallies(row.crawl_id),
+            counters=counters,
+            tallies=tallies,
             hosts=reader.hosts(row.crawl_id),
             dead_letters=reader.dead_letters(row.crawl_id),
             segments=segments,
             archive_bytes=size,
             top_hosts=tuple(reader.top_hosts(row.crawl_id, top)) if top else (),
             last_failures=reader.last_failures(row.crawl_id),
+            waits=_waits(reader, row),
+            redirected="" if counters.pages else _redirected(reader, row),
+            hosts_given_up=reader.hosts_given_up(row.crawl_id)
+            if tallies.get("failed", {}).get(HOST_UNREACHABLE)
+            else {},
         )
     finally:
         reader.close()
+
+
+def given_up_text(summary: Summary, folder: CrawlFolder) -> str:
+    """Return the sentence on hosts that were given up, with the command that continues; empty if none was."""
+    urls = summary.tallies.get("failed", {}).get(HOST_UNREACHABLE, 0)
+    return given_up(summary.hosts_given_up, urls, retry_command(folder.path))
+
+
+def _waits(reader: CrawlReader, row: CrawlRow) -> Waits:
+    """Return what the hosts of an unfinished crawl wait for, by what its database has of them."""
+    if row.state is CrawlState.FINISHED:
+        return Waits()
+    spec, now_ms = decode_spec(row.spec), time.time_ns() // 1_000_000
+    return waits_of([rested(state, spec) for state in reader.host_states(row.crawl_id, now_ms)], spec, now_ms)
+
+
+def _redirected(reader: CrawlReader, row: CrawlRow) -> str:
+    """Return where the redirects of the first seed that answered with one end."""
+    spec = decode_spec(row.spec)
+    for seed in spec.seeds[:_SEEDS]:
+        hops: list[Hop] = []
+        url: str | None = canonicalize(seed.url)
+        while url is not None and url not in [hop.url for hop in hops]:
+            view = reader.url(row.crawl_id, Location(url, host_of(url), fingerprint(url)))
+            if view is None or view.fetch is None or view.fetch.status // 100 != 3:
+                break
+            target = canonicalize(view.fetch.redirect, url) if view.fetch.redirect else None
+            hops.append(Hop(url, view.fetch.status, target))
+            url = target
+        if hops:
+            known = url is not None and reader.url(row.crawl_id, Location(url, host_of(url), fingerprint(url)))
+            verdicts = [] if url is None or known else why_unknown(url, spec, host_known=False)[1]
+            refused = next((each for each in verdicts if not each.allowed), None)
+            advice = "" if refused is None else meaning(refused.rule).advice
+            return redirects_end(hops, "" if refused is None else "; ".join(filter(None, (refused.detail, advice))))
+    return ""
 
 
 def as_json(summary: Summary, folder: CrawlFolder) -> dict[str, Any]:
@@ -87,6 +143,8 @@ def as_json(summary: Summary, folder: CrawlFolder) -> dict[str, Any]:
         **{kind: dict(summary.tallies.get(kind, {})) for kind in _TALLIES},
         "hosts": summary.hosts,
         "dead_letters": summary.dead_letters,
+        "waits": as_objects(summary.waits, unblock_command(folder.path)),
+        "hosts_given_up": dict(summary.hosts_given_up),
         "archive": {"segments": summary.segments, "bytes": summary.archive_bytes},
         "created_at": moment(row.created_at_ms),
         "finished_at": None if row.finished_at_ms is None else moment(row.finished_at_ms),
@@ -115,7 +173,9 @@ def as_text(summary: Summary, folder: CrawlFolder, *, seconds: float | None = No
     """The summary for people; `seconds` is the length of the run that has just ended."""
     row, counters = summary.row, summary.counters
     took = row.active_ms / 1000
+    waits = sentences(summary.waits, unblock_command(folder.path))
     lines = [
+        *(_line("" if number else "waits", said) for number, said in enumerate(waits)),
         _line("state", state_text(summary)),
         _line("pages", f"{count(counters.pages)}, {amount(counters.bytes)}{_timed(counters.pages, took, seconds)}"),
         _line(
@@ -136,6 +196,8 @@ def as_text(summary: Summary, folder: CrawlFolder, *, seconds: float | None = No
             said = f"{count(summary.hosts)} known" + (f"; could not be visited: {said}" if said else "")
         if said:
             lines.append(_line(label, said))
+    if seconds is None and (said := given_up_text(summary, folder)):  # the end of a run says it last
+        lines.append(_line("given up", said))
     if summary.dead_letters:
         lines.append(_line("given up", f"{count(summary.dead_letters)} dead letters"))
     drift = counters.url_drift(), counters.link_drift()

@@ -99,6 +99,11 @@ def retry_command(path: Path) -> str:
     return shlex.join([*_going_on(path), "--retry-failed"])
 
 
+def unblock_command(path: Path) -> str:
+    """Return the command that goes on in a folder and asks at once what is left alone."""
+    return shlex.join([*_going_on(path), "--unblock"])
+
+
 def _going_on(path: Path) -> list[str]:
     return [program(), "crawl", "--out", str(path)]
 

@@ -7,6 +7,7 @@ from typing import Final, Protocol, TextIO
 
 from cli.pace import Pace, amount, clock, count, rate
 from cli.tally import ranked
+from cli.waits import blocking, partly, told_waits
 from shared.wire.messages import Progress
 
 LINE_EVERY_S: Final = 5.0
@@ -63,8 +64,10 @@ class Silent:
 class PlainLines:
     """A line about every five seconds, for logs and pipes."""
 
-    def __init__(self, pace: Pace, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pace: Pace, *, unblock: str = "--unblock", now: Callable[[], float] = time.monotonic) -> None:
+        """`unblock`: the command that lifts a wait."""
         self._pace = pace
+        self._unblock = unblock
         self._now = now
         self._latest: Progress | None = None
         self._said_at = pace.started
@@ -82,7 +85,7 @@ class PlainLines:
         now = self._now()
         if self._open and self._latest is not None and now - self._said_at >= LINE_EVERY_S:
             self._said_at = now
-            say(plain_line(self._latest, self._pace, now))
+            say(plain_line(self._latest, self._pace, now, self._unblock))
 
     def phase(self, name: str) -> None: ...
 
@@ -92,11 +95,13 @@ class PlainLines:
     def close(self) -> None: ...
 
 
-def plain_line(progress: Progress, pace: Pace, now: float) -> str:
-    """How a crawl stands, in one line."""
+def plain_line(progress: Progress, pace: Pace, now: float, unblock: str = "--unblock") -> str:
+    """Return how a crawl stands, in one line; if it waits, the line begins with the reason and what changes it."""
     counters = progress.counters
+    waits = blocking(progress, unblock)
+    state = "".join(f"{said} | " for said in waits) or f"{progress.state}: "
     parts = [
-        f"{clock(now - pace.started)} {progress.state}: {count(counters.get('pages', 0))} pages",
+        f"{clock(now - pace.started)} {state}{count(counters.get('pages', 0))} pages",
         f"{rate(pace.pages.per_s)} (average {rate(pace.average(now))})",
         amount(counters.get("bytes", 0)),
         f"{count(counters.get('queued', 0))} queued",
@@ -107,6 +112,7 @@ def plain_line(progress: Progress, pace: Pace, now: float) -> str:
     parts += [f"{count(counters[name])} {name}" for name in ("failed", "excluded") if counters.get(name)]
     if troubled := ranked(progress.tallies.get("host_failures", {})):
         parts.append(f"hosts that could not be visited: {troubled[0]}")
+    parts += partly(told_waits(progress))
     left = pace.left_s(progress)
     if left is not None:
         parts.append(f"about {clock(left)} left")

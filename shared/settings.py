@@ -61,7 +61,7 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     `partitions` is fixed when the folder is first used. `grant_s`: how long a worker may fetch without asking again.
     `grace_s`: how long reports are still applied at a stop. `synchronous` FULL survives the loss of power. `alone`: the
     starter has proved that no process of an earlier run lives. `retry_id`: retry every failed URL, once for each such
-    id; empty: retry none.
+    id; empty: retry none. `unblock`: ask hosts at once that are left alone.
     """
 
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 8
@@ -71,6 +71,7 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
     alone: bool = False
     retry_id: str = ""
+    unblock: bool = False
 
 
 class WorkerSettings(_Process, frozen=True, kw_only=True):

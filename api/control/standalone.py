@@ -18,11 +18,13 @@ from api.frontier.owner import Owner, unheard
 from api.frontier.ownership import FrontierSettings
 from api.frontier.room import Allowance, PoolRoom, Spent
 from api.frontier.tally import FrontierTally
+from api.frontier.waiting import front_waits, waiting_in
 from shared.domain.crawl import CrawlSpec, encode_spec
 from shared.domain.errors import NoRoom, Transient
 from shared.domain.frontier import CrawlState
 from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.ledger import CrawlRow
+from shared.domain.waits import Waits
 from shared.domain.watermarks import Place, Watermarks
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
@@ -41,6 +43,9 @@ log = structlog.get_logger("orb.control")
 
 _PROGRESS_S = 0.5
 _SLOWEST = 5
+_HOSTS_A_SECOND = 4_000
+"""Hosts gone over for what they wait for, some 3 us each."""
+
 _ACTIVE_TIME_S = 5.0
 
 
@@ -60,11 +65,14 @@ class Standalone:
         alone: bool,
         gauges: Mapping[Place, Gauge] = NO_GAUGES,
         retry_id: str = "",
+        unblock: bool = False,
     ) -> None:
         """`gauges`: what is looked at: while one is full, nothing is sent out, and no time of the crawl is used up.
-        `retry_id`: retry every failed URL, once for each such id; empty: retry none."""
+        `retry_id`: retry every failed URL, once for each such id; empty: retry none. `unblock`: ask at once what is
+        left alone."""
         self._spec = spec
         self._retry_id = retry_id
+        self._unblock = unblock
         self._store = store
         self._writer = ItemWriter(items, broker, clock, FrontierTally(), unheard)
         self._broker = broker
@@ -78,6 +86,8 @@ class Standalone:
         watcher = MasterRoom("master", self._room, lambda: self._rationing, unheard_of_room, lambda: None)
         self._rationing = Rationing(gauges, Watermarks, watcher)
         self._owners: list[Owner] = []
+        self._waits = Waits()
+        self._waits_again_at = float("-inf")
 
     async def run(self, stop: asyncio.Event, *, grace_s: float) -> None:
         """Work until `stop`, then apply what was reported, for at most `grace_s`."""
@@ -87,6 +97,8 @@ class Standalone:
     async def _run(self, stop: asyncio.Event, active: asyncio.Event, grace_s: float) -> None:
         """`active` is set once the crawl is: what is waited for until then may never come."""
         crawl = await self._activate()
+        now_ms = self._clock.unix_ms()
+        await _answered(partial(self._store.begin_run, crawl.crawl_id, now_ms, unblock=self._unblock))
         term = Term(await _answered(self._store.newest_term) + 1)
         active.set()
         self._owners = [self._owner(Partition(p), term) for p in range(self._settings.partitions)]
@@ -241,6 +253,7 @@ class Standalone:
         tallies = await self._store.tallies(row.crawl_id)
         owned = [owner.ownership for owner in self._owners if owner.ownership is not None]
         now = self._clock.elapsed()
+        waits = self._waits_at(row.crawl_id, now)
         hosts = [host for own in owned for host in own.front.moving()]
         hosts.sort(key=lambda host: host.facts.latency_ms, reverse=True)
         return Progress(
@@ -267,7 +280,20 @@ class Standalone:
             ],
             workers=self._room.live(now),
             alarms=[*_alarms(self._owners), *([f"nothing is sent out: {held}"] if (held := self._held()) else [])],
+            waiting=waiting_in(waits),
+            hosts_waiting=waits.number,
+            standing=waits.standing,
+            hosts_left_ms=int(waits.left_s * 1000) if waits.left_s >= 0 else -1,
         )
+
+    def _waits_at(self, crawl_id: CrawlId, now: float) -> Waits:
+        """Return what hosts wait for: of many hosts, as of a few seconds ago."""
+        crawl = self._crawls.get(crawl_id)
+        if crawl is not None and now >= self._waits_again_at:
+            fronts = [owner.ownership.front for owner in self._owners if owner.ownership is not None]
+            self._waits = front_waits(fronts, crawl, now, self._clock.unix_ms())
+            self._waits_again_at = now + sum(map(len, fronts)) / _HOSTS_A_SECOND
+        return self._waits
 
     async def _catch_up(self, crawl_id: CrawlId, grace_s: float) -> None:
         """Apply what is in the streams, for at most `grace_s`."""

@@ -20,7 +20,7 @@ Invariants:
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -65,6 +65,10 @@ class Front:
 
     def __len__(self) -> int:
         return len(self._hosts)
+
+    def hosts(self) -> Iterable[Host]:
+        """Every host that is held."""
+        return self._hosts.values()
 
     def moving(self) -> list[Host]:
         """Hosts with a shard out."""

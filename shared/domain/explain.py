@@ -10,8 +10,9 @@ from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import CrawlState, UrlState
 from shared.domain.politeness import host_delay
+from shared.domain.redirects import COOKIES
 from shared.domain.scope import CompiledScope, ExclusionReason, Verdict
-from shared.domain.url import host_of
+from shared.domain.url import canonicalize, host_of
 from shared.domain.views import UrlView
 
 
@@ -178,10 +179,11 @@ def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, li
     return via, CompiledScope(spec).explain(url, host, depth=1, via_host=via)
 
 
-def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int]) -> str:
-    """Why a finished crawl has no page: the most frequent end of its URLs, what it means and what to do.
+def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], redirected: str = "") -> str:
+    """Return why a finished crawl has no page: the most frequent end of its URLs, what it means and what to do.
 
     `last_failures` counts what was last wrong with hosts, for URLs that failed because their host was given up.
+    `redirected`: where redirects ended (shared.domain.redirects).
     """
     ends: dict[str, int] = {}
     for kind in ("failed", "excluded"):
@@ -198,8 +200,9 @@ def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int]) -
         if not statuses:
             return "no URL could be fetched."
         status = max(statuses, key=lambda key: statuses[key])
-        led = "; what they lead to is out of scope" if status.startswith("3") else ""
-        return f"the servers answered mostly with status {status}{led}."
+        if redirected and status.startswith("3"):
+            return redirected
+        return f"the servers answered mostly with status {status}."
     reason = max(ends, key=lambda key: ends[key])
     found = meaning(reason)
     return f"{found.text}" + (f"; {found.advice}." if found.advice else ".")
@@ -229,6 +232,8 @@ def _fetched(view: UrlView) -> str:
     if fetch.page:
         return f"It was fetched on {at} and is stored: status {fetch.status}, {fetch.mime or 'no type'}."
     led = f", a redirect to {fetch.redirect}" if fetch.redirect else ""
+    if fetch.redirect and canonicalize(fetch.redirect, view.url) == view.url:
+        led = f", a redirect to itself; {COOKIES}"
     return f"It was fetched on {at}: status {fetch.status}{led}."
 
 

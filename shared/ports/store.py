@@ -65,6 +65,14 @@ class Store(Protocol):
         """Return those of the crawls that are not deleted."""
         ...
 
+    async def begin_run(self, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
+        """Begin a run of a crawl that has the database for itself, before any partition is claimed.
+
+        Outages are counted anew, since nothing was asked between the runs. `unblock`: hosts are blocked no longer, and
+        URLs that wait for another try are due.
+        """
+        ...
+
     async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None: ...
 
     async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None: ...

@@ -291,11 +291,26 @@ class HostProgress(msgspec.Struct, frozen=True, array_like=True):
     blocked_ms: int = 0
 
 
+class HostWaiting(msgspec.Struct, frozen=True, array_like=True):
+    """A host that waits `wait_ms`: shared.domain.waits.HostWait, with times in ms."""
+
+    host: str
+    reason: str
+    wait_ms: int
+    urls: int
+    delay_ms: int = 0
+    cause: str = ""
+    given_up_ms: int = -1
+    asked: bool = False
+
+
 class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", omit_defaults=True):
     """How a crawl stands, told about twice a second by the master and once more when it finishes.
 
     `counters` are shared.domain.ledger.Counters' fields, `tallies` kind -> key -> count (kinds: status, failed,
-    excluded). `state` is a CrawlState; `active_ms` the time the crawl was worked on, over all runs.
+    excluded). `state` is a CrawlState; `active_ms` the time the crawl was worked on, over all runs. `waiting`: the
+    first of the `hosts_waiting` hosts that wait; `standing`: no host is asked now. `hosts_left_ms`: the time that the
+    slowest host needs, -1 where it is not known.
     """
 
     crawl: int
@@ -314,6 +329,10 @@ class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", 
     workers: list[WorkerStatus] = []
     dead_letters: int = 0
     alarms: list[str] = []
+    waiting: list[HostWaiting] = []
+    hosts_waiting: int = 0
+    standing: bool = False
+    hosts_left_ms: int = -1
 
 
 Report = Outcome | Command | Unreadable

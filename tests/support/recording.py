@@ -184,7 +184,7 @@ def main() -> int:
     """Write down what this version has no recording of."""
     path = FOLDER / f"{VERSION}.json"
     there = recorded().get(VERSION, [])
-    missing = [each for each in of_this_version() if each.struct not in {one.struct for one in there}]
+    missing = [each for each in of_this_version() if each not in there]
     path.write_bytes(msgspec.json.format(msgspec.json.encode([*there, *missing]), indent=1) + b"\n")
     print(f"{path.name}: {len(missing)} added, {len(there)} kept", file=sys.stderr)
     return 0

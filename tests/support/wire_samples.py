@@ -9,6 +9,7 @@ from shared.wire.messages import (
     Gone,
     HostNote,
     HostProgress,
+    HostWaiting,
     Link,
     MasterStatus,
     Message,
@@ -201,6 +202,21 @@ SAMPLES: dict[str, tuple[Message, str]] = {
         "6f726b6572739185a474797065a8776f726b65722f31a6776f726b6572a8776f726b65722d31a4706f6f6ca26575a6766973"
         "697473cd0190a4627573791fac646561645f6c65747465727301a6616c61726d7391bf746865207265706f72747320737472"
         "65616d20776173207265706c61636564",
+    ),
+    "progress, of a crawl that waits": (
+        Progress(
+            crawl=1,
+            name="docs",
+            revision=1,
+            state="running",
+            waiting=[HostWaiting("a.test", "silent", 20_000, 7, 1_000, "connect", 500_000, asked=True)],
+            hosts_waiting=3,
+            standing=True,
+            hosts_left_ms=90_000,
+        ),
+        "de0009a474797065aa70726f67726573732f31a5637261776c01a46e616d65a4646f6373a87265766973696f6e01a5737461"
+        "7465a772756e6e696e67a777616974696e679198a6612e74657374a673696c656e74cd4e2007cd03e8a7636f6e6e656374ce"
+        "0007a120c3ad686f7374735f77616974696e6703a87374616e64696e67c3ad686f7374735f6c6566745f6d73ce00015f90",
     ),
     "worker status": (
         WorkerStatus(

@@ -31,7 +31,7 @@ def test_reasons_made_of_parts_are_understood() -> None:
         ({"excluded": {"robots": 2}}, {}, "robots.txt forbids it"),
         ({"failed": {HOST_UNREACHABLE: 9, "http_404": 1}}, {"dns": 1}, "could not be resolved"),
         ({"failed": {HOST_UNREACHABLE: 9}}, {}, "given up"),
-        ({"status": {"301": 2}}, {}, "out of scope"),
+        ({"status": {"301": 2}}, {}, "status 301"),
         ({"status": {"304": 1}}, {}, "status 304"),
         ({}, {}, "no URL could be fetched"),
     ],

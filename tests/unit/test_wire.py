@@ -19,6 +19,7 @@ from shared.wire.messages import (
     Gone,
     HostNote,
     HostProgress,
+    HostWaiting,
     Link,
     Malformed,
     MasterStatus,
@@ -65,7 +66,16 @@ DECODERS: dict[type[msgspec.Struct], Decoder] = {
     Progress: decode_progress,
 }
 EVERY_DECODER = sorted(set(DECODERS.values()), key=lambda decoder: decoder.__name__)
-INNER: tuple[type[msgspec.Struct], ...] = (ShardUrl, Record, UrlOutcome, HostNote, Link, Origin, HostProgress)
+INNER: tuple[type[msgspec.Struct], ...] = (
+    ShardUrl,
+    Record,
+    UrlOutcome,
+    HostNote,
+    Link,
+    Origin,
+    HostProgress,
+    HostWaiting,
+)
 
 # msgpack integers end at 64 bits; a lone surrogate is no text.
 integers = st.integers(-(2**63), 2**63 - 1)

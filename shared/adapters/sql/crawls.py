@@ -111,6 +111,27 @@ def living(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection
     }
 
 
+_OUTAGES_ANEW = text("UPDATE hosts SET silent_since_ms = 0 WHERE silent_since_ms <> 0")
+_UNBLOCK = text("UPDATE hosts SET blocked_until_ms = 0 WHERE blocked_until_ms <> 0")
+_WAITING = "crawl_id = :crawl_id AND waiting > 0"
+_DUE_NOW = (
+    text(
+        "UPDATE urls SET rank = :now_ms WHERE crawl_id = :crawl_id AND state = 1 AND rank > :now_ms"
+        f" AND host_id IN (SELECT host_id FROM queues WHERE {_WAITING})"
+    ),
+    text(f"UPDATE queues SET next_due_ms = :now_ms WHERE {_WAITING} AND next_due_ms > :now_ms"),
+)
+
+
+def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
+    """See Store.begin_run."""
+    connection.execute(_OUTAGES_ANEW)
+    if unblock:
+        connection.execute(_UNBLOCK)
+        for statement in _DUE_NOW:
+            connection.execute(statement, {"crawl_id": crawl_id, "now_ms": now_ms})
+
+
 def set_state(connection: Connection, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
     """Put a crawl into a state; the first RUNNING and every FINISHED are dated."""
     table = schema.crawls

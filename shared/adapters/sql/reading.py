@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, Row, TextClause, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from shared.adapters.sql import crawls
+from shared.adapters.sql import crawls, waiting
 from shared.adapters.sql import items as item_table
 from shared.adapters.sql.engine import mapped, sqlite_engine
 from shared.adapters.sql.shortened import whole
@@ -28,6 +28,7 @@ from shared.domain.ledger import Counters, CrawlRow
 from shared.domain.surt import surt
 from shared.domain.url import Location
 from shared.domain.views import FetchView, HostView, KnownUrl, Page, UrlView
+from shared.domain.waits import HostState
 
 T = TypeVar("T")
 
@@ -138,6 +139,14 @@ class CrawlReader:
             kind = row.last_failure.split(" ", 1)[0]
             counts[kind] = counts.get(kind, 0) + row.n
         return counts
+
+    def host_states(self, crawl_id: CrawlId, now_ms: int) -> list[HostState]:
+        """Return the hosts with URLs left, as `waiting.host_states` has them."""
+        return self._read(lambda c: waiting.host_states(c, crawl_id, now_ms))
+
+    def hosts_given_up(self, crawl_id: CrawlId) -> dict[str, str]:
+        """Return hosts that were given up with URLs of the crawl, and the last failure of each."""
+        return self._read(lambda c: waiting.hosts_given_up(c, crawl_id))
 
     def pages(self, crawl_id: CrawlId) -> Iterator[Page]:
         """Every stored page, clustered by host."""

@@ -96,6 +96,9 @@ class SqlStore:
     async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         return await self._executor.read(lambda c: crawls.living(c, crawl_ids)) if crawl_ids else ()
 
+    async def begin_run(self, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
+        await self._executor.write(lambda c: crawls.begin_run(c, crawl_id, now_ms, unblock=unblock))
+
     async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
         await self._executor.write(lambda c: crawls.set_state(c, crawl_id, state, reason, now_ms))
 
