@@ -5,6 +5,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from shared.adapters.sql.access_schema import metadata
 from shared.adapters.sql.engine import sqlite_engine
-from shared.adapters.sql.migrate import upgrade, upgrade_sqlite
+from shared.adapters.sql.migrate import HEAD, upgrade, upgrade_sqlite
 from shared.adapters.sql.shortened import without_host
 from shared.adapters.sql.store import SqliteStore
 from shared.domain.errors import Unusable
@@ -25,17 +26,28 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def migrated(path: Path) -> Path:
+    """A file that every migration was applied to, one after the other."""
+    engine = sqlite_engine(path)
+    with engine.begin() as connection:
+        upgrade(connection, "0001")
+    upgrade_sqlite(engine)
+    engine.dispose()
+    return path
+
+
+def made_in_one_go(path: Path) -> Path:
+    """A file that was empty when it was opened."""
     engine = sqlite_engine(path)
     upgrade_sqlite(engine)
     engine.dispose()
     return path
 
 
-def made_from_metadata(path: Path) -> Path:
-    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
-    metadata.create_all(engine)
-    engine.dispose()
-    return path
+def rows(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """The rows of every table that has any."""
+    with closing(sqlite3.connect(path)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: found for name in tables if (found := connection.execute(f"SELECT * FROM {name}").fetchall())}
 
 
 def statements(path: Path) -> dict[str, tuple[str, ...]]:
@@ -45,7 +57,7 @@ def statements(path: Path) -> dict[str, tuple[str, ...]]:
     return {
         name: tuple(sorted(re.sub(r'[\s"()]+', " ", clause).strip() for clause in sql.split(",")))
         for name, sql in rows
-        if name not in {"alembic_version", "sqlite_sequence"}
+        if name != "sqlite_sequence"
     }
 
 
@@ -63,8 +75,9 @@ def test_the_migrations_make_the_tables_of_the_metadata(tmp_path: Path) -> None:
 def test_what_a_comparison_of_metadata_does_not_see_is_the_same_too(tmp_path: Path) -> None:
     """WITHOUT ROWID, AUTOINCREMENT and the conditions of partial indexes stand only in the statements themselves."""
     by_migration = words(migrated(tmp_path / "a.db"))
-    by_metadata = words(made_from_metadata(tmp_path / "b.db"))
-    assert by_migration == by_metadata
+    in_one_go = words(made_in_one_go(tmp_path / "b.db"))
+    assert by_migration == in_one_go
+    assert rows(tmp_path / "a.db") == rows(tmp_path / "b.db") == {"alembic_version": [(HEAD,)]}
     for table in ("urls", "queues", "fetches", "producers"):
         assert {"WITHOUT", "ROWID"} <= set(by_migration[table]), table
     for table in ("crawls", "dead_letters"):
@@ -73,11 +86,23 @@ def test_what_a_comparison_of_metadata_does_not_see_is_the_same_too(tmp_path: Pa
         assert "WHERE" in by_migration[index], index
 
 
-def test_upgrading_again_changes_nothing(tmp_path: Path) -> None:
-    path = migrated(tmp_path / "a.db")
+@pytest.mark.parametrize("made", [migrated, made_in_one_go])
+def test_upgrading_again_changes_nothing(tmp_path: Path, made: Callable[[Path], Path]) -> None:
+    path = made(tmp_path / "a.db")
     before = path.read_bytes()
-    migrated(path)
+    made_in_one_go(path)
     assert path.read_bytes() == before
+
+
+def test_new_file_is_made_without_alembic(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from shared.adapters.sql.engine import sqlite_engine;"
+        " from shared.adapters.sql.migrate import upgrade_sqlite; upgrade_sqlite(sqlite_engine(Path(sys.argv[1])));"
+        " print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.db")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "alembic" not in done.stdout.split()
 
 
 def test_a_schema_newer_than_the_program_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -150,4 +175,4 @@ def test_processes_that_open_a_new_database_at_once_agree(tmp_path: Path) -> Non
     answers = [opener.communicate(timeout=60) for opener in openers]
     assert [opener.returncode for opener in openers] == [0, 0, 0], answers
     assert len({out for out, _ in answers}) == 1, answers
-    assert words(tmp_path / "a.db") == words(made_from_metadata(tmp_path / "b.db"))
+    assert words(tmp_path / "a.db") == words(migrated(tmp_path / "b.db"))
