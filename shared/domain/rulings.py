@@ -66,12 +66,13 @@ def rulings(
         _pool(spec.pool, around.workers),
         _room(around.held),
     ]
-    if 0 < around.visits <= around.busy:
-        found.append(_capacity(spec, around))
     if around.host is not None and around.others and not around.host.leased:
         found.append(_turn(around.host, around.others))
     if around.host is not None:
         found += _host(spec, around.host, around.regained_s, now_ms)
+    if 0 < around.visits <= around.busy and (around.host is None or not around.host.leased):
+        # Last: it is the reason only if nothing else keeps the URL from being sent out.
+        found.append(_capacity(spec, around))
     return found
 
 
@@ -193,8 +194,8 @@ def _room(held: str | None) -> Ruling:
 
 
 def _capacity(spec: CrawlSpec, around: Circumstances) -> Ruling:
-    said = f"all {around.visits} visits of the pool {spec.pool!r} are in use, and this crawl has its share of them"
-    return Ruling("capacity", False, f"{said}: it waits for one that becomes free (weight {spec.weight})")
+    said = f"all {around.visits} visits of the pool {spec.pool!r} are in use"
+    return Ruling("capacity", False, f"{said}: it waits for one that becomes free, by its weight ({spec.weight})")
 
 
 def _turn(host: HostView, others: tuple[str, ...]) -> Ruling:

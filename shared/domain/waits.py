@@ -76,7 +76,8 @@ class HostWait:
 class Waits:
     """The hosts of a crawl that wait, those that end first first, and how many. `standing`: no host is asked now.
 
-    `left_s`: the time that the slowest host needs for what it has now, as things are; -1 where no host has anything.
+    `left_s`: the time that the slowest host needs for what it has now, as things are; -1 where no host has anything, or
+    one does not answer.
     """
 
     hosts: tuple[HostWait, ...] = ()
@@ -143,7 +144,7 @@ def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
 
 def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, most: int = 5) -> Waits:
     """Return what the hosts of a crawl that have something left wait for."""
-    found, left_s, moving = [], -1.0, False
+    found, left_s, moving, silent = [], -1.0, False, False
     for state in states:
         wait = wait_of(state, spec, now_ms)
         delay_s = delay_of(state, spec)
@@ -154,8 +155,9 @@ def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, most:
             moving = True
         else:
             found.append(wait)
+            silent |= wait.reason is WaitReason.SILENT
     found.sort(key=lambda wait: wait.wait_s)
-    return Waits(tuple(found[:most]), len(found), bool(found) and not moving, left_s)
+    return Waits(tuple(found[:most]), len(found), bool(found) and not moving, -1.0 if silent else left_s)
 
 
 def cause_of(wait: HostWait, clock: str) -> str:

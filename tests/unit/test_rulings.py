@@ -170,7 +170,15 @@ def test_explain_names_the_wait_for_capacity_and_for_another_crawls_turn() -> No
     host = replace(HOST, leased=0)
     busy = replace(AROUND, host=host, visits=64, busy=64, others=("news",))
     found = judged(view(UrlState.QUEUED), busy)
-    assert held_by(found) == ["capacity", "turn"]
-    assert "all 64 visits of the pool 'default' are in use, and this crawl has its share" in found["capacity"].detail
+    assert held_by(found) == ["turn", "capacity"]
+    assert "all 64 visits of the pool 'default' are in use: it waits for one" in found["capacity"].detail
     assert "another crawl's turn on a.test: news" in found["turn"].detail
     assert held_by(judged(view(UrlState.QUEUED), replace(busy, busy=63, others=()))) == []
+
+
+def test_capacity_is_no_reason_while_the_host_itself_waits_or_is_visited() -> None:
+    """`capacity` came before `blocked`, so a blocked host seemed to wait for a free visit."""
+    full = replace(AROUND, visits=64, busy=64)
+    blocked = replace(full, host=replace(HOST, leased=0, blocked_until_ms=NOW_MS + 60_000))
+    assert held_by(judged(view(UrlState.QUEUED), blocked)) == ["blocked", "capacity"]
+    assert held_by(judged(view(UrlState.QUEUED), replace(full, host=replace(HOST, leased=3)))) == []

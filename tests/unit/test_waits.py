@@ -131,6 +131,7 @@ def test_the_time_left_has_the_wait_and_the_delays_in_it() -> None:
     waits = waits_of([state(REFUSED, latency_s=0.5), state()], spec(politeness={"delay_s": 2}), NOW_MS)
     assert waits.left_s == pytest.approx(60 + 0.5 + 10 * 2.5)
     assert waits_of([], spec(), NOW_MS).left_s == -1
+    assert waits_of([state(SILENT), state()], spec(), NOW_MS).left_s == -1, "when it answers again is not known"
 
 
 def test_the_rest_of_a_host_counts_from_its_last_visit() -> None:
