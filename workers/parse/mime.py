@@ -38,7 +38,10 @@ _BINARY_MAGIC: Final = re.compile(
     rb"|\xca\xfe\xba\xbe|OggS\0|fLaC\0|ID3[\x02-\x04]|wOF[F2](?:\0\x01\0\0|OTTO|true)|OTTO\0|\0\x01\0\0|\0\0\x01\0"
     rb"|\x1aE\xdf\xa3|\0asm|SQLite format 3\0|II\*\0|MM\0\*|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 )
-_WIDE_BOMS: Final = (b"\xfe\xff", b"\xff\xfe")
+_BINARY_BYTE: Final = re.compile(rb"[\0-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+"""https://mimesniff.spec.whatwg.org/#binary-data-byte"""
+
+_TEXT_BOMS: Final = (b"\xfe\xff", b"\xff\xfe", b"\xef\xbb\xbf")
 _HTML_SIGNATURE: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?[ \t\n\f\r]*<(?:!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body"
     rb"|br|p|!--)(?:[ \t\n\f\r>]|(?<=--))",
@@ -70,9 +73,8 @@ def parse_content_type(value: str | None) -> ContentType:
     for part in _VALUES.findall(value or ""):
         part = part.strip(_SPACE)
         match = _TYPE.match(part)
-        if match is None or match[0] == "*/*":
+        if match is None or (essence := f"{match[1]}/{match[2]}".lower()) == "*/*":
             continue
-        essence = f"{match[1]}/{match[2]}".lower()
         charset = next((label for name, label in _parameters(part[match.end() :]) if name == "charset"), None)
         if charset is None and essence == declared.essence:
             charset = declared.charset
@@ -105,11 +107,11 @@ def classify(body: bytes, content_type: str | None) -> Media:
         if declared is Media.HTML:
             return Media.OTHER if _BINARY_MAGIC.match(body) is not None else declared
         return Media.OTHER if declared is not Media.OTHER and is_binary(body, content_type) else declared
-    if is_binary(body, content_type):
-        return Media.OTHER
     if _HTML_SIGNATURE.match(body) is not None:
         return Media.HTML
-    return Media.XML if _XML_SIGNATURE.match(body) is not None else Media.TEXT
+    if _XML_SIGNATURE.match(body) is not None:
+        return Media.XML
+    return Media.OTHER if is_binary(body, content_type) else Media.TEXT
 
 
 def _declared(essence: str) -> Media:
@@ -121,9 +123,9 @@ def _declared(essence: str) -> Media:
 
 
 def is_binary(body: bytes, content_type: str | None) -> bool:
-    """Return True if the first bytes are those of a known binary format, or hold NUL without being UTF-16."""
+    """Return True if the first bytes are those of a known binary format, or hold what no text does."""
     if _BINARY_MAGIC.match(body) is not None:
         return True
-    if body.find(b"\0", 0, _SNIFFED_BYTES) < 0:
+    if _BINARY_BYTE.search(body, 0, _SNIFFED_BYTES) is None:
         return False
-    return not (body.startswith(_WIDE_BOMS) or "utf-16" in (content_type or "").lower())
+    return not (body.startswith(_TEXT_BOMS) or "utf-16" in (content_type or "").lower())

@@ -235,6 +235,9 @@ KINDS: Final = (
     _no_page("plain_text_without_a_type_is_no_page", "MIME Sniffing §7.1", b"text " + OK.encode()),
     _no_page("download_of_bytes_is_no_page", "MIME Sniffing §7", OK.encode(), "Content-Type: application/octet-stream"),
     _leads(
+        "nul_leaves_a_page_without_a_type_a_page", "MIME Sniffing §7.1", f"<html>\0{OK}", "/ok", headers=("X-A: b",)
+    ),
+    _leads(
         "malformed_type_means_html",
         "Issue of a server in the field",
         OK,
