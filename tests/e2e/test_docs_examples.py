@@ -1,6 +1,6 @@
 """Every example of README and docs is run in order, on one small site and one cluster, and does what its page shows.
 
-An example that cannot run here is listed in LISTED with the reason; one that is neither run nor listed fails the test.
+What cannot run here is in `documents.LISTED` with the reason (tests/unit/test_docs_examples.py).
 """
 
 import os
@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from tests.support import documents
-from tests.support.documents import Block
+from tests.support.documents import FILES, OUTPUTS, Block, entry
 from tests.support.filetree import FileTree
 from tests.support.orb_command import ROOT
 from tests.support.upped import Up, upped
@@ -27,50 +27,6 @@ from tests.support.web import Web
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 Served = Callable[..., Web]
-SHELL: Final = frozenset({"orb", "./orb", "curl", "export", "source", "mkdir", "tag=$(sed"})
-"""What an example that is run begins with."""
-
-NETWORK: Final = "needs a package index; tests/integration/test_wheel.py builds the wheel and runs it"
-DOCKER: Final = "needs Docker and images; tests/e2e/test_compose.py and test_compose_backup.py run the same services"
-MINUTES: Final = "takes minutes; tests and benchmarks are run by themselves"
-SYNOPSIS: Final = "a synopsis; its commands and flags are compared with the program's"
-SHAPE: Final = "no command; shows a form"
-LISTED: Final = {
-    ("README.md", "./orb test"): MINUTES,
-    ("README.md", "orb crawl URL..."): SYNOPSIS,
-    ("README.md", "./orb lint"): MINUTES,
-    ("README.md", "pip wheel"): NETWORK,
-    ("README.md", "seeds "): "a diagram",
-    ("docs/api.md", "openapi-python-client"): "tests/integration/test_typed_client.py generates the client",
-    ("docs/api.md", "from orbweaver_client"): "tests/integration/test_typed_client.py runs such a client",
-    ("docs/benchmarks.md", "orb bench"): MINUTES,
-    ("docs/cluster.md", "orb up [--masters"): SYNOPSIS,
-    ("docs/cluster.md", "orb master --id"): "names servers of other machines; tests/e2e/test_cluster.py runs members",
-    ("docs/cluster.md", "deploy/certificates"): DOCKER,
-    ("docs/cluster.md", "./orb ctl login"): DOCKER,
-    ("docs/command.md", "orb crawl URL..."): SYNOPSIS,
-    ("docs/items.md", '{"type": "items/1"'): SHAPE,
-    ("docs/metrics.md", "scrape_configs:"): SHAPE,
-    ("docs/operations.md", "docker compose"): DOCKER,
-    ("docs/reliability.md", "./orb faults"): MINUTES,
-    ("docs/reliability.md", "ORB_MODEL_EXAMPLES"): MINUTES,
-}
-"""Examples that are not run here, by their page and beginning, and why."""
-
-FILES: Final = {
-    ("docs/command.md", "name: docs"): "crawl.yaml",
-    ("docs/configuration.md", "dir: /var/lib/orb"): "w1.yaml",
-    ("docs/ctl.md", "name: site"): "crawl.yaml",
-    ("docs/ctl.md", "name: docs"): "docs.yaml",
-}
-"""Examples that are files, which are there before their page's commands run."""
-
-OUTPUTS: Final = {
-    ("docs/items.md", '{"id":'): "orb export items shop.crawl",
-    ("docs/items.md", "extract.items[0]"): "orb crawl --spec hover.yaml --out hover.crawl",
-}
-"""Examples that are the output of a command."""
-
 SOMETIMES: Final = ("API key:", "orb: crawl site: is running")
 """Lines that a page shows and that a test does not see: a prompt of a terminal, a crawl that is not finished yet."""
 
@@ -223,27 +179,15 @@ def free_port() -> int:
     return port
 
 
-def entry(known: dict[tuple[str, str], str], block: Block, text: str) -> tuple[str, str] | None:
-    """The entry of a table that an example falls under."""
-    start = text.strip()
-    return next((key for key in known if key[0] == block.page and start.startswith(key[1])), None)
-
-
 def test_every_example_of_the_documentation_does_what_its_page_shows(reader: Reader) -> None:
-    used: set[tuple[str, str]] = set()
-    forgotten: list[str] = []
     for page in documents.pages():
         found = documents.blocks(page)
         for block in found:
             if key := entry(FILES, block, block.text):
-                used.add(key)
                 documents.written(reader.folder, FILES[key], reader.declared(block.text))
         documents.written(reader.folder, "hover.yaml", reader.declared(HOVER))
         for block in found:
-            if key := entry(LISTED, block, block.text) or entry(FILES, block, block.text):
-                used.add(key)
-            elif key := entry(OUTPUTS, block, block.text):
-                used.add(key)
+            if key := entry(OUTPUTS, block, block.text):
                 if OUTPUTS[key] not in reader.ran[-1]:
                     reader.shell(OUTPUTS[key], code=2, place=block.place)
                 for line in block.text.split("\n"):  # the order may be that of made-up ids
@@ -251,10 +195,8 @@ def test_every_example_of_the_documentation_does_what_its_page_shows(reader: Rea
             elif block.text.startswith("$ "):
                 for command, shown in documents.spoken(block.text):
                     asks(reader, command, shown, block)
-            else:
-                runs(reader, block, used, forgotten)
-    assert forgotten == [], "these are neither run nor listed"
-    assert (LISTED.keys() | FILES.keys() | OUTPUTS.keys()) - used == set(), "these are in no page any more"
+            elif documents.scripted(block):
+                runs(reader, block)
     copied_when_stopped(reader)
     assert not reader.wrong, "\n\n".join(reader.wrong)
 
@@ -278,19 +220,12 @@ def shows(reader: Reader, shown: str, block: Block) -> None:
         reader.wrong.append(f"{block.place}: the output has no {gone}:\n{reader.said}")
 
 
-def runs(reader: Reader, block: Block, used: set[tuple[str, str]], forgotten: list[str]) -> None:
+def runs(reader: Reader, block: Block) -> None:
     """Run a block of shell, without the commands that are listed."""
     if "<<" in block.text:
         reader.shell(block.text, place=block.place)
         return
-    script = []
-    for command in documents.commands(block.text):
-        if key := entry(LISTED, block, command):
-            used.add(key)
-        elif command.split(" ")[0] in SHELL:
-            script.append(command)
-        else:
-            forgotten.append(f"{block.place}: {command}")
+    script, _ = documents.remaining(block)
     if script == ["./orb up"]:  # the cluster that all pages share
         return
     if script and script[0].startswith("orb db copy"):
@@ -307,14 +242,3 @@ def copied_when_stopped(reader: Reader) -> None:
     command = next(text for text in reader.ran if text.startswith("orb db copy"))
     reader.shell(command, place="docs/operations.md, with the cluster stopped")
     reader.shell("orb db check --database copy.db", place="the copy")
-
-
-def test_documented_commands_and_flags_exist() -> None:
-    """Also those inside of sentences, and those that no test runs."""
-    wrong = []
-    for page in documents.pages():
-        lines = [line for block in documents.blocks(page) for line in documents.commands(block.text)]
-        named = [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith(("orb ", "./orb "))]
-        for command in named + documents.inline(page):
-            wrong += [f"{page}: {command}: {each}" for each in documents.unknown(command)]
-    assert wrong == []

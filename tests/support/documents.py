@@ -139,3 +139,74 @@ def inline(page: str) -> list[str]:
 def written(folder: Path, name: str, text: str) -> None:
     """Write an example's file, with the line end that an editor would give it."""
     (folder / name).write_text(f"{text}\n", "utf-8")
+
+
+# --- what becomes of each example -------------------------------------------------------------------------------------
+
+SHELL: Final = frozenset({"orb", "./orb", "curl", "export", "source", "mkdir", "tag=$(sed"})
+"""What an example that is run begins with."""
+
+NETWORK: Final = "needs a package index; tests/integration/test_wheel.py builds the wheel and runs it"
+DOCKER: Final = "needs Docker and images; tests/e2e/test_compose.py and test_compose_backup.py run the same services"
+MINUTES: Final = "takes minutes; tests and benchmarks are run by themselves"
+SYNOPSIS: Final = "a synopsis; its commands and flags are compared with the program's"
+SHAPE: Final = "no command; shows a form"
+LISTED: Final = {
+    ("README.md", "./orb test"): MINUTES,
+    ("README.md", "orb crawl URL..."): SYNOPSIS,
+    ("README.md", "./orb lint"): MINUTES,
+    ("README.md", "pip wheel"): NETWORK,
+    ("README.md", "seeds "): "a diagram",
+    ("docs/api.md", "openapi-python-client"): "tests/integration/test_typed_client.py generates the client",
+    ("docs/api.md", "from orbweaver_client"): "tests/integration/test_typed_client.py runs such a client",
+    ("docs/benchmarks.md", "orb bench"): MINUTES,
+    ("docs/cluster.md", "orb up [--masters"): SYNOPSIS,
+    ("docs/cluster.md", "orb master --id"): "names servers of other machines; tests/e2e/test_cluster.py runs members",
+    ("docs/cluster.md", "deploy/certificates"): DOCKER,
+    ("docs/cluster.md", "./orb ctl login"): DOCKER,
+    ("docs/command.md", "orb crawl URL..."): SYNOPSIS,
+    ("docs/command.md", "waits "): SHAPE,
+    ("docs/items.md", '{"type": "items/1"'): SHAPE,
+    ("docs/metrics.md", "scrape_configs:"): SHAPE,
+    ("docs/operations.md", "docker compose"): DOCKER,
+    ("docs/reliability.md", "./orb faults"): MINUTES,
+    ("docs/reliability.md", "ORB_MODEL_EXAMPLES"): MINUTES,
+}
+"""Examples that are not run here, by their page and beginning, and why."""
+
+FILES: Final = {
+    ("docs/command.md", "name: docs"): "crawl.yaml",
+    ("docs/configuration.md", "dir: /var/lib/orb"): "w1.yaml",
+    ("docs/ctl.md", "name: site"): "crawl.yaml",
+    ("docs/ctl.md", "name: docs"): "docs.yaml",
+}
+"""Examples that are files, which are there before their page's commands run."""
+
+OUTPUTS: Final = {
+    ("docs/items.md", '{"id":'): "orb export items shop.crawl",
+    ("docs/items.md", "extract.items[0]"): "orb crawl --spec hover.yaml --out hover.crawl",
+}
+"""Examples that are the output of a command."""
+
+
+def entry(known: dict[tuple[str, str], str], block: Block, text: str) -> tuple[str, str] | None:
+    """The entry of a table that an example falls under."""
+    start = text.strip()
+    return next((key for key in known if key[0] == block.page and start.startswith(key[1])), None)
+
+
+def remaining(block: Block) -> tuple[list[str], list[str]]:
+    """The commands of a block of shell that are run, and its lines that are neither run nor listed."""
+    run: list[str] = []
+    forgotten: list[str] = []
+    for command in commands(block.text):
+        if entry(LISTED, block, command):
+            continue
+        (run if command.split(" ")[0] in SHELL else forgotten).append(command)
+    return run, forgotten
+
+
+def scripted(block: Block) -> bool:
+    """Return True for a block of shell: no file, no output, not listed as a whole, no terminal with its answers."""
+    tables = (LISTED, FILES, OUTPUTS)
+    return not block.text.startswith("$ ") and not any(entry(table, block, block.text) for table in tables)
