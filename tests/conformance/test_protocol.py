@@ -32,6 +32,7 @@ from tests.support.simweb import Kind, Node
 _MOST_OWNERS = 3
 _MOST_WORKERS = 3
 _EXAMPLES = 220
+_SHORT = 50
 _STEPS = 25
 
 
@@ -315,8 +316,8 @@ def profile(examples: int, **more: Any) -> settings:
 
 # The default test's time is that of its examples, and of shrinking one only when it fails.
 @pytest.mark.timeout(600)
-def test_every_promise_is_kept_whatever_fails() -> None:
-    run_state_machine_as_test(Protocol, settings=profile(_EXAMPLES, derandomize=True))
+def test_every_promise_is_kept_whatever_fails(short: bool) -> None:
+    run_state_machine_as_test(Protocol, settings=profile(_SHORT if short else _EXAMPLES, derandomize=True))
 
 
 @pytest.mark.slow

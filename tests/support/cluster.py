@@ -259,7 +259,8 @@ class Cluster:
 
     def finish(self, crawl_id: CrawlId, timeout_s: float = 90.0) -> CrawlRow:
         """The crawl as soon as it is finished."""
-        self.wait_until(lambda: self.row(crawl_id).state == "finished", "the crawl is finished", timeout_s)
+        state = f"SELECT state FROM crawls WHERE crawl_id = {crawl_id}"
+        self.wait_until(lambda: self.query(state) == [("finished",)], "the crawl is finished", timeout_s)
         return self.row(crawl_id)
 
     def last_words(self) -> str:
