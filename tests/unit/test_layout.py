@@ -68,6 +68,7 @@ HOMES = {
     "re2": ("shared/domain/patterns.py",),
     "httpx": ("api/", "cli/"),
     "fastapi": ("api/",),
+    "warcio": (),
     "starlette": ("api/",),
     "api": ("api/", "cli/", "orb.py"),
     "workers": ("workers/", "cli/", "orb.py"),
