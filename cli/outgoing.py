@@ -21,6 +21,15 @@ class _Output(io.FileIO):
             raise Unwritten(error.errno, error.strerror) from error
 
 
+class _Unbuffered(io.BufferedWriter):
+    """Writes all of what it is given, and keeps nothing back: a raw file may take a part only."""
+
+    def write(self, data: Any) -> int:
+        taken = super().write(data)
+        self.flush()
+        return taken
+
+
 @contextmanager
 def marked_output() -> Iterator[None]:
     """Within the block, what standard output refuses is Unwritten, where it is a file of the system's."""
@@ -33,7 +42,7 @@ def marked_output() -> Iterator[None]:
     text.flush()
     output = _Output(raw.fileno(), "wb", closefd=False)
     marked = io.TextIOWrapper(
-        io.BufferedWriter(output, 1 if binary is raw else io.DEFAULT_BUFFER_SIZE),
+        _Unbuffered(output) if binary is raw else io.BufferedWriter(output),
         text.encoding,
         text.errors,
         line_buffering=text.line_buffering,

@@ -1,5 +1,6 @@
 """The frame of the `orb` command: exit codes, one sentence per error, nothing imported that was not asked for."""
 
+import io
 import json
 import os
 import re
@@ -154,6 +155,24 @@ def test_reader_that_leaves_early_causes_no_traceback() -> None:
             [sys.executable, "-m", "orb", "version"], cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, text=True
         )
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_line_reaches_an_unbuffered_output_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With PYTHONUNBUFFERED=1 standard output has no buffer; a reader of lines waits for their ends."""
+    seen: list[bytes] = []
+    reader, writer = os.pipe()
+    with open(reader, "rb", buffering=0) as read, open(writer, "wb", buffering=0) as raw:
+
+        def run(arguments: object) -> int:
+            for line in ("first", "second"):
+                print(line)
+                seen.append(read.read(100) or b"")
+            return 0
+
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, write_through=True))
+        monkeypatch.setattr("cli.version.run", run)
+        assert main(["version"]) == Exit.OK
+    assert seen == [b"first\n", b"second\n"]
 
 
 @pytest.mark.parametrize("arguments", [("version",), ("openapi",)])
