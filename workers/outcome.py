@@ -3,6 +3,7 @@
 from typing import Final, assert_never
 
 from shared.domain.archive import Archived
+from shared.domain.explain import NEEDS_SCRIPTS
 from shared.domain.fetch import Answer, FetchFailed, Truncation
 from shared.domain.frontier import End
 from shared.domain.ids import Fingerprint
@@ -25,7 +26,7 @@ def answered(
         end=End.ANSWERED,
         at_ms=at_ms,
         status=answer.status,
-        detail=_incomplete(answer)[:_DETAIL],
+        detail=(_incomplete(answer) or NEEDS_SCRIPTS * reading.needs_scripts)[:_DETAIL],
         latency_ms=round(answer.timings.total_s * 1000),
         size=len(answer.body),
         mime=reading.mime,

@@ -220,11 +220,14 @@ def _fitting(urls: Sequence[str]) -> int:
 
 
 def redirect_target(location: str, page_url: str) -> str | None:
-    """The canonical URL that a Location header sends to, or None if it is unusable.
+    """The canonical URL that a Location header sends to, or None if it is unusable."""
+    return canonicalize(header_text(location), page_url)
 
-    Headers arrive as Latin-1 text; bytes beyond ASCII that form UTF-8 are read as such, as browsers do.
-    """
-    if not location.isascii():
+
+def header_text(value: str) -> str:
+    """Return the text of a header that arrived as Latin-1: bytes beyond ASCII that form UTF-8 are read as such, as
+    browsers do."""
+    if not value.isascii():
         with suppress(UnicodeError):  # not Latin-1 or not UTF-8: the text is taken as it came
-            location = location.encode("latin-1").decode()
-    return canonicalize(location, page_url)
+            return value.encode("latin-1").decode()
+    return value

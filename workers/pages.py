@@ -1,5 +1,6 @@
 """What an answer comes to: its type, its title and where it leads (pure), ready for the archive and the outcome."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -7,7 +8,7 @@ from shared.domain.fetch import Answer
 from shared.domain.url import Location, locate
 from workers.crawls import ActiveCrawl
 from workers.extract.applying import Html
-from workers.outlinks import Outlinks, redirect_target
+from workers.outlinks import Outlinks, header_text, redirect_target
 from workers.parse.charset import sniff
 from workers.parse.directives import x_robots_tag
 from workers.parse.html import Link, LinkKind, ParsedPage, parse_html, parse_refresh
@@ -27,6 +28,12 @@ _SNIFFED: Final = {
     Media.TEXT: "text/plain",
     Media.OTHER: "application/octet-stream",
 }
+_SHELL_BYTES: Final = 8 << 10
+"""A larger page is no shell for scripts, and would take too long to look through."""
+
+_UNSEEN: Final = re.compile(
+    rb"<!--.*?-->|<(script|style|title|noscript|template)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL
+)
 _TITLE: Final = 512
 _MIME: Final = 128
 
@@ -37,7 +44,8 @@ class Reading:
 
     `found` are the links to report, at `depth` and `hops`; `outlinks`, where it is a page, is to be acknowledged when
     their report was. `links` counts outlinks in scope, `archived` is what the metadata record says of them, `notes`
-    what it says besides. `html`: what items may be taken from.
+    what it says besides. `html`: what items may be taken from. `needs_scripts`: the page
+    has scripts and neither text nor links.
     """
 
     mime: str
@@ -51,6 +59,7 @@ class Reading:
     archived: tuple[tuple[str, str], ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     html: Html | None = None
+    needs_scripts: bool = False
 
 
 def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answer) -> Reading:
@@ -86,6 +95,7 @@ def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answ
         archived=tuple([(url, "L a/@href") for url in outlinks.urls]),
         notes=(("outlinksLeftOut", str(outlinks.urls_left_out)),) if outlinks.urls_left_out else (),
         html=Html(body, charset, parsed.base_href),
+        needs_scripts=not (parsed.anchors or parsed.marked or parsed.refresh) and _scripts_alone(body),
     )
 
 
@@ -101,6 +111,13 @@ def _with_link_field(parsed: ParsedPage, value: str, page_url: str, most: int) -
     return replace(parsed, marked=parsed.marked + found, links_cut=parsed.links_cut or len(urls) > left)
 
 
+def _scripts_alone(body: bytes) -> bool:
+    """Return True if a small page without links holds scripts and no text. What stands in `noscript` is no text."""
+    if len(body) > _SHELL_BYTES or b"<script" not in body.lower():
+        return False
+    return not _UNSEEN.sub(b"", body).strip()
+
+
 def _redirect(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str) -> Reading:
     """A redirect is a discovery at the same depth; from a seed on, only redirects keep the depth at 0."""
     location = answer.header("location")
@@ -109,14 +126,14 @@ def _redirect(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer:
     target = redirect_target(location, page.url)
     to = None if target is None else locate(target)
     if to is None:
-        return Reading(mime, location=location)
+        return Reading(mime, location=header_text(location))
     rule = crawl.scope.judge(
         to.url, to.host, depth=depth, via_host=page.host, via_seed_redirect=depth == 0, hops=hops + 1
     )
     found = (to,) if rule is None and to.url != page.url else ()
     return Reading(
         mime=mime,
-        location=location,
+        location=header_text(location),
         found=found,
         depth=depth,
         hops=hops + 1,

@@ -35,7 +35,8 @@ _MEANINGS: Final = {
     FailureKind.TLS: Meaning(
         "tls",
         "the host's certificate or encryption was not acceptable",
-        "give the URL with http:// where the host speaks no https; else look at its certificate",
+        "give the URL with http:// where the host speaks no https; if an authority of your own signed its certificate, "
+        "name that authority's file with --ca FILE (in a cluster: SSL_CERT_FILE of the workers)",
     ),
     FailureKind.CONNECT_TIMEOUT: Meaning(
         "connect timeout", "no connection came about in time", "check the network, or raise fetch.connect_timeout_s"
@@ -95,6 +96,10 @@ HELD: Final = {
 
 REOPENS: Final = "it runs again by itself as soon as something of it is queued"
 """What changes that for a crawl that had nothing left to do."""
+
+
+NEEDS_SCRIPTS: Final = "the page has scripts but neither text nor links, and scripts are not run"
+"""What is kept of a page that a browser would fill."""
 
 
 def counted(n: int, noun: str) -> str:

@@ -154,3 +154,25 @@ def test_several_content_types_count_as_one_header() -> None:
 def test_xhtml_is_read_as_xhtml() -> None:
     body = b"<html><head><script src='x.js'/><title/></head><a href='next'/></html>"
     assert found(reading(body, ("content-type", "application/xhtml+xml"))) == ["http://site.example/dir/next"]
+
+
+@pytest.mark.parametrize(
+    ("body", "needs"),
+    [
+        (b"<html><title>App</title><script src=a.js></script><body><div id=root></div><!-- x --></body>", True),
+        (b"<noscript>Please switch scripts on.</noscript><div id=root></div><SCRIPT>run()</SCRIPT>", True),
+        (b"<script src=a.js></script><p>Some text", False),
+        (b"<script src=a.js></script><a href=/next></a>", False),
+        (b"<div></div>", False),
+        (b"<script>run()</script>" + b" " * 20_000, False),
+        (b"<script>" * 2_000, True),
+    ],
+)
+def test_page_of_scripts_alone_is_told_from_others(body: bytes, needs: bool) -> None:
+    assert reading(body).needs_scripts is needs
+
+
+def test_location_of_a_redirect_is_read_as_utf8() -> None:
+    raw = "/stra\u00dfe".encode().decode("latin-1")
+    assert reading(b"", ("location", raw), status=301).location == "/stra\u00dfe"
+    assert reading(b"", ("location", "/stra\u00dfe"), status=301).location == "/stra\u00dfe", "this was Latin-1"
