@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cli.authorities import check_authorities, put_authorities
 from cli.exits import Exit
 from cli.folder import CrawlFolder
-from cli.spec import FLAGS, add_flags, changed_fields
+from cli.spec import FLAGS, add_flags, changed_fields, effects
 from cli.wanted import Wanted, judged, resume_command, unblock_command
 from cli.watch import say
 from shared.domain.crawl import CrawlSpec, ScopeMode, encode_spec
@@ -50,18 +51,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unblock", action="store_true", help="go on and ask at once what is left alone after 429, 503 or an outage"
     )
+    parser.add_argument(
+        "--ca", metavar="FILE", help="trust the authorities in this PEM file, too; `none` takes them away again"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout at the end, nothing else there")
     parser.add_argument("--no-progress", action="store_true", help="no display and no progress lines")
     add_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_authorities(arguments.ca)
     wanted = judged(arguments)
     folder = wanted.folder
     folder.make()
     with folder.held() as lock, _resumable(wanted):
         if (arguments.fresh or folder.renewing()) and (kept := folder.renew()):
             say(f"left in {folder.path}, for they are not the crawl's: {', '.join(kept[:5])}")
+        put_authorities(folder, arguments.ca)
         before = folder.spec()
         summary = None if before is None else _finished(wanted)
         if summary is not None and not (arguments.retry_failed and summary.counters.failed):
@@ -89,8 +95,8 @@ def _announce(wanted: Wanted, before: CrawlSpec | None) -> None:
     if changed:
         more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
         say(f"going on in {path} under a changed spec: {'; '.join(changed[:4])}{more}")
-        if any(field.startswith(("scope.", "extract.")) for field in changed):
-            say("pages already fetched are not read again for links under the changed rules; --fresh does that")
+        for effect in effects(changed):
+            say(effect)
     elif not (wanted.arguments.retry_failed or wanted.arguments.unblock):
         say(f"going on in {path}, which was interrupted")
 
@@ -204,6 +210,10 @@ def _ended(wanted: Wanted, ending: "Ending", seconds: float, finished_before_ms:
 
         tallies = {kind: dict(counts) for kind, counts in summary.tallies.items()}
         message = f"no page was fetched: {no_page(tallies, dict(summary.last_failures or {}), summary.redirected)}"
+    elif not message and summary is not None and summary.needs_scripts is not None:
+        from shared.domain.explain import NEEDS_SCRIPTS
+
+        message = f"{summary.needs_scripts}: {NEEDS_SCRIPTS}; name pages that have text in their HTML as seeds."
     if summary is not None and (lost := given_up_text(summary, folder)):
         message = f"{message} {lost}".strip()
     if wanted.arguments.json and summary is not None:

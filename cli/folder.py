@@ -5,6 +5,7 @@ archive/     WARC segments and index.cdxj
 nats/        the broker's store, configuration and log
 specs/       the specs as published to workers
 public_suffixes.dat   the public suffix list that hosts are divided by, as it was when the crawl began
+ca.pem       the authorities that hosts' certificates are checked with, if --ca named one
 spec.json    the effective spec: the mark of a crawl folder, written first and removed last
 logs/        supervisor, master and workers of the latest run, the run before as *.1
 lock         held by every process of a run
@@ -24,7 +25,7 @@ from cli.holding import check_disk, held, made, owner_of
 from shared.adapters.local.suffixes import SNAPSHOT, keep_snapshot
 from shared.domain.crawl import CrawlSpec, decode_spec, encode_spec
 
-NAMES: Final = ("nats", "crawl.db", "crawl.db-wal", "crawl.db-shm", "archive", "specs", SNAPSHOT, "logs")
+NAMES: Final = ("nats", "crawl.db", "crawl.db-wal", "crawl.db-shm", "archive", "specs", SNAPSHOT, "logs", "ca.pem")
 """What a run makes besides `spec.json` and `lock`, in the order in which it is removed: the broker's messages first, as
 they would be taken for those of the crawl that begins anew."""
 
@@ -46,6 +47,7 @@ class CrawlFolder:
         self.nats: Final = path / "nats"
         self.logs: Final = path / "logs"
         self.spec_file: Final = path / "spec.json"
+        self.authorities: Final = path / "ca.pem"
         self.lock_file: Final = path / "lock"
 
     def __repr__(self) -> str:

@@ -96,6 +96,8 @@ class LocalRun:
             "ORB_NATS_TOKEN": endpoint.token,
             "ORB_POOL": self._spec.pool,
         }
+        if self._folder.authorities.is_file():
+            shared["SSL_CERT_FILE"] = os.fspath(self._folder.authorities.resolve())
         for name in self._names:
             path = self._folder.logs / f"{name}.log"
             begin_log(path)

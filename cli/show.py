@@ -11,7 +11,7 @@ from cli.folder import CrawlFolder, running
 from cli.pace import amount, count
 from cli.summary import as_json, as_text, host_json, hosts_text, summarized
 from cli.wanted import retry_command
-from cli.warc import located
+from cli.warc import looked_up
 from shared.adapters.sql.reading import CrawlReader
 from shared.domain.archive import labelled_sha1
 from shared.domain.crawl import decode_spec
@@ -34,30 +34,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     folder = CrawlFolder(arguments.dir).opened()
     if arguments.url is not None:
-        return _show_url(folder, located(arguments.url), arguments.json)
+        return _show_url(folder, arguments.url, arguments.json)
     summary = summarized(folder, top=TOP_HOSTS)
     if summary is None:
         raise Usage(f"nothing has been crawled in {folder.path} yet.")
     pid = running(folder)
     if arguments.json:
         hosts = [host_json(host) for host in summary.top_hosts]
-        print(json.dumps(as_json(summary, folder) | {"running": pid is not None, "pid": pid, "top_hosts": hosts}))
+        print(
+            json.dumps(
+                as_json(summary, folder, at_work=pid is not None)
+                | {"running": pid is not None, "pid": pid, "top_hosts": hosts}
+            )
+        )
         return Exit.OK
-    print(as_text(summary, folder))
+    print(as_text(summary, folder, at_work=pid is not None))
     print(_field("at work", f"yes, as process {pid}" if pid is not None else "no", 11))
     if summary.top_hosts:
         print(f"\nhosts with the most pages\n{hosts_text(summary.top_hosts)}")
     return Exit.OK
 
 
-def _show_url(folder: CrawlFolder, url: Location, as_object: bool) -> int:
+def _show_url(folder: CrawlFolder, asked: str, as_object: bool) -> int:
     reader = CrawlReader(folder.database)
     try:
         row = reader.crawl()
         if row is None:
             raise Usage(f"nothing has been crawled in {folder.path} yet.")
         spec = decode_spec(row.spec)
-        view = reader.url(row.crawl_id, url)
+        url, view = looked_up(reader, row, asked)
         host_known = view is not None or reader.host(row.crawl_id, url.host) is not None
     finally:
         reader.close()

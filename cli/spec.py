@@ -16,11 +16,24 @@ import msgspec
 from cli.exits import Usage
 from cli.written import document, text_of
 from shared.domain.crawl import CrawlSpec, encode_spec
+from shared.domain.meant import url_meant
 from shared.domain.spec_parse import SpecError, parse_spec
 from shared.domain.url import canonicalize, with_scheme
 
 OUTAGE_S: Final = 600
 """How long `orb crawl` waits for a site that stops answering, unless told otherwise: a person is waiting, too."""
+
+_REQUESTS: Final = "the changed settings of requests hold from now on; what failed without an answer is tried again"
+_EFFECTS: Final = {
+    "seeds": "new seeds are added; seeds that are left out stay in the crawl",
+    "scope": "the changed scope holds for links found from now on: URLs that are queued stay, and pages already "
+    "fetched are not read again for links (--fresh does that)",
+    "extract": "the changed rules hold for pages fetched from now on: pages already fetched are not read again "
+    "(--fresh does that)",
+    "budget": "the crawl goes on up to the changed limits, which count what it has done already",
+    **dict.fromkeys(("politeness", "fetch", "retry", "egress"), _REQUESTS),
+}
+"""What a change in a section of the spec does to a crawl that goes on."""
 
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?").fullmatch
 
@@ -138,6 +151,8 @@ def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
             continue
         if text.endswith((".yaml", ".yml", ".json")) and Path(text).is_file():
             raise Usage(f"{text} is a file and not a URL; did you mean `--spec {text}`?")
+        if (meant := url_meant(text)) is not None:
+            raise Usage(f"{url!r} is not an http or https URL; did you mean `{meant}`?")
         assumed = canonicalize(with_scheme(text))
         if assumed is None or "@" in text or text.startswith(("/", ".")):
             raise Usage(f"{url!r} is not an http or https URL; write it as https://example.org/.")
@@ -154,6 +169,12 @@ def changed_fields(old: CrawlSpec, new: CrawlSpec) -> list[str]:
         for path in dict.fromkeys((*after, *before))
         if before.get(path) != after.get(path)
     ]
+
+
+def effects(changed: list[str]) -> list[str]:
+    """Return what the changes of a spec will do, in sentences. `changed` is as `changed_fields` has them."""
+    sections = [re.split(r"[.:\[]", field, maxsplit=1)[0] for field in changed]
+    return list(dict.fromkeys(_EFFECTS[section] for section in sections if section in _EFFECTS))
 
 
 def seconds_of(text: str) -> float | None:

@@ -17,13 +17,13 @@ from cli.wanted import retry_command, unblock_command
 from shared.adapters.objects.local import OPEN_SUFFIX
 from shared.adapters.sql.reading import CrawlReader
 from shared.domain.crawl import decode_spec
-from shared.domain.explain import meaning, moment, why_unknown
+from shared.domain.explain import NEEDS_SCRIPTS, meaning, moment, why_unknown
 from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.frontier import CrawlState
 from shared.domain.ledger import Counters, CrawlRow
 from shared.domain.redirects import Hop, redirects_end
 from shared.domain.software import VERSION
-from shared.domain.url import Location, canonicalize, fingerprint, host_of
+from shared.domain.url import Location, canonicalize, fingerprint, host_of, locate
 from shared.domain.views import HostView
 from shared.domain.waits import Waits, given_up, rested, waits_of
 
@@ -40,7 +40,8 @@ _BUDGETS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A crawl as its folder tells. `archive_bytes` counts segments, finished or not."""
+    """A crawl as its folder tells. `archive_bytes` counts segments, finished or not. `needs_scripts`: a seed whose page
+    has neither text nor links, but scripts."""
 
     row: CrawlRow
     counters: Counters
@@ -54,6 +55,7 @@ class Summary:
     waits: Waits = field(default_factory=Waits)
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
     redirected: str = ""
+    needs_scripts: str | None = None
 
 
 def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
@@ -83,6 +85,7 @@ def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
             hosts_given_up=reader.hosts_given_up(row.crawl_id)
             if tallies.get("failed", {}).get(HOST_UNREACHABLE)
             else {},
+            needs_scripts=_needing_scripts(reader, row),
         )
     finally:
         reader.close()
@@ -124,8 +127,18 @@ def _redirected(reader: CrawlReader, row: CrawlRow) -> str:
     return ""
 
 
-def as_json(summary: Summary, folder: CrawlFolder) -> dict[str, Any]:
-    """The summary's documented fields."""
+def _needing_scripts(reader: CrawlReader, row: CrawlRow) -> str | None:
+    """Return a seed whose page led nowhere since scripts are not run, None if there is none."""
+    for seed in decode_spec(row.spec).seeds[:_SEEDS]:
+        url = locate(seed.url)
+        view = None if url is None else reader.url(row.crawl_id, url)
+        if view is not None and view.fetch is not None and view.fetch.detail == NEEDS_SCRIPTS:
+            return view.url
+    return None
+
+
+def as_json(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> dict[str, Any]:
+    """Return the summary's documented fields. `at_work`: a command is at work in the folder."""
     row, counters = summary.row, summary.counters
     return {
         "orb": VERSION,
@@ -133,7 +146,7 @@ def as_json(summary: Summary, folder: CrawlFolder) -> dict[str, Any]:
         "crawl": row.name,
         "crawl_id": row.crawl_id,
         "revision": row.revision,
-        "state": row.state.value,
+        "state": _state(row, at_work),
         "finished_reason": row.finished_reason,
         "pages": counters.pages,
         "bytes": counters.bytes,
@@ -169,14 +182,14 @@ def host_json(host: HostView) -> dict[str, Any]:
     }
 
 
-def as_text(summary: Summary, folder: CrawlFolder, *, seconds: float | None = None) -> str:
-    """The summary for people; `seconds` is the length of the run that has just ended."""
+def as_text(summary: Summary, folder: CrawlFolder, *, seconds: float | None = None, at_work: bool = False) -> str:
+    """Return the summary for people; `seconds` is the length of the run that has just ended."""
     row, counters = summary.row, summary.counters
     took = row.active_ms / 1000
     waits = sentences(summary.waits, unblock_command(folder.path))
     lines = [
         *(_line("" if number else "waits", said) for number, said in enumerate(waits)),
-        _line("state", state_text(summary)),
+        _line("state", state_text(summary, at_work=at_work)),
         _line("pages", f"{count(counters.pages)}, {amount(counters.bytes)}{_timed(counters.pages, took, seconds)}"),
         _line(
             "URLs",
@@ -219,12 +232,17 @@ def hosts_text(hosts: tuple[HostView, ...]) -> str:
     )
 
 
-def state_text(summary: Summary) -> str:
-    """The state in words, with why it is finished."""
+def _state(row: CrawlRow, at_work: bool) -> str:
+    """Return the state: a crawl that is not finished and that no command works on is interrupted."""
+    return row.state.value if at_work or row.state not in (CrawlState.SEEDING, CrawlState.RUNNING) else "interrupted"
+
+
+def state_text(summary: Summary, *, at_work: bool = False) -> str:
+    """Return the state in words, with why it is finished."""
     row = summary.row
     reason = _BUDGETS.get(row.finished_reason or "", row.finished_reason or "")
     return (
-        row.state.value
+        _state(row, at_work)
         + (f": {reason}" if reason else "")
         + (f" (revision {row.revision})" if row.revision > 1 else "")
     )

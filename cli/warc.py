@@ -11,9 +11,12 @@ from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.reading import read_response
 from shared.adapters.sql.reading import CrawlReader
 from shared.domain.archive import RecordLocation
+from shared.domain.crawl import decode_spec
 from shared.domain.errors import Permanent
 from shared.domain.explain import meaning
-from shared.domain.url import Location, locate
+from shared.domain.ledger import CrawlRow
+from shared.domain.url import Location, locate, scheme_of
+from shared.domain.views import UrlView
 from shared.ports.archive import ArchiveUnavailable
 
 _MOST: int = 1 << 31
@@ -29,9 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     folder = CrawlFolder(arguments.dir).opened()
-    url = located(arguments.url)
     segments = LocalSegments(folder.archive)
-    place = _place(folder, url)
+    url, place = _place(folder, arguments.url)
     out = sys.stdout.buffer
     try:
         if arguments.record:
@@ -53,19 +55,29 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def located(text: str) -> Location:
-    """The canonical form of a URL a person typed. Usage where there is none."""
-    found = locate(text if "://" in text else f"https://{text}")
-    if found is None:
+def looked_up(reader: CrawlReader, crawl: CrawlRow, text: str) -> tuple[Location, UrlView | None]:
+    """Return the canonical form of a URL that a person typed, and what the crawl knows of it. Raise Usage if it is not
+    a URL.
+
+    Without a scheme it has the one under which the crawl knows it, else that of the first seed.
+    """
+    first = scheme_of(decode_spec(crawl.spec).seeds[0].url)
+    schemes = (first, "http" if first == "https" else "https")
+    tried = [text] if "://" in text else [f"{scheme}://{text}" for scheme in schemes]
+    found = [url for url in map(locate, tried) if url is not None]
+    if not found:
         raise Usage(f"{text!r} is not an http or https URL.")
-    return found
+    views = ((url, reader.url(crawl.crawl_id, url)) for url in found)
+    return next(((url, view) for url, view in views if view is not None), (found[0], None))
 
 
-def _place(folder: CrawlFolder, url: Location) -> RecordLocation:
+def _place(folder: CrawlFolder, text: str) -> tuple[Location, RecordLocation]:
     reader = CrawlReader(folder.database)
     try:
         row = reader.crawl()
-        view = None if row is None else reader.url(row.crawl_id, url)
+        if row is None:
+            raise Usage(f"nothing has been crawled in {folder.path} yet.")
+        url, view = looked_up(reader, row, text)
     finally:
         reader.close()
     if view is None:
@@ -76,4 +88,4 @@ def _place(folder: CrawlFolder, url: Location) -> RecordLocation:
     if view.fetch is None or view.fetch.location is None:
         why = f", {meaning(view.reason).text}" if view.reason else ""
         raise Usage(f"{url.url} has no stored page: it is {view.state.name.lower()}{why}.")
-    return view.fetch.location
+    return url, view.fetch.location

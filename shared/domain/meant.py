@@ -10,6 +10,8 @@ _CLOSE: Final = 0.6
 _LONGER: Final = (2 - _CLOSE) / _CLOSE
 """A name that is longer than another by more than this factor is never so alike, whatever is in it."""
 
+_SCHEME: Final = re.compile(r"([A-Za-z]{3,7})(?::/{1,3}|/{2,3})(?=[^/])").match
+
 SUGGESTED: Final = 20
 """Wrong names of one answer for which a likely one is looked for, which costs time; the rest are told without."""
 
@@ -28,6 +30,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = list(known)
     meant = nearest(name, known)
     return f"did you mean {meant}?" if meant is not None else f"known: {', '.join(known)}"
+
+
+def url_meant(text: str) -> str | None:
+    """Return the URL that a slip in a scheme (`htp://`, `https:/`, `http//`) was perhaps meant for, None if none is."""
+    slip = _SCHEME(text)
+    scheme = None if slip is None else nearest(slip[1], ("http", "https"))
+    if slip is None or scheme is None or slip[0].lower() == f"{scheme}://":
+        return None
+    return f"{scheme}://{text[slip.end() :]}"
 
 
 def label_meant(text: str) -> str:

@@ -13,6 +13,7 @@ from shared.domain.crawl import CrawlSpec, Egress, Extract, Fetch, Politeness, R
 from shared.domain.credentials import HEADERS, has_userinfo
 from shared.domain.egress import network_problem
 from shared.domain.item_rules import ItemField, ItemRule
+from shared.domain.meant import url_meant
 from shared.domain.patterns import pattern_problem, size_problem
 from shared.domain.selectors import selector_problem
 from shared.domain.url import canonicalize, scheme_of, with_scheme
@@ -86,7 +87,9 @@ def _seed(seed: Seed) -> Iterator[Problem]:
     elif "@" in seed.url:
         yield Problem("url", "has a user name or password, or is not a URL", "credentials do not belong in seeds")
     else:
-        yield Problem("url", f"{seed.url!r} is not an http or https URL that can be fetched")
+        meant = url_meant(seed.url)
+        hint = "" if meant is None else f"did you mean {meant}?"
+        yield Problem("url", f"{seed.url!r} is not an http or https URL that can be fetched", hint)
 
 
 def refused_pattern(scope: Scope, extract: Extract) -> str | None:

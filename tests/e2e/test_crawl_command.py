@@ -152,7 +152,7 @@ def test_ctrl_c_drains_says_how_to_go_on_and_that_command_does(web: Served, tmp_
         assert first.returncode == 3, beside
     assert "stopping" in beside
     assert f"to go on: orb crawl --out {out}" in beside
-    assert "state      running" in said
+    assert "state      interrupted" in said
     done = pages_of(out)
     assert len(done) >= 5
     assert sorted(line["url"] for line in stored.index_lines(out) if line["status"] == "200") == done

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from cli.authorities import put_authorities
 from cli.crawl import _ended
 from cli.exits import Exit
 from cli.family import End, Ending
@@ -30,6 +31,7 @@ from tests.support.exchanges import sha1
 from tests.support.faults.disks import filled, small
 from tests.support.orb_command import ROOT, command_line
 from tests.support.tables import books
+from workers.fetch.curl import default_ca_bundle
 
 Orb = Callable[..., bytes]
 
@@ -280,3 +282,34 @@ def test_a_disk_without_a_byte_left_as_the_crawl_ends_is_told_with_how_to_go_on(
             assert b"orb: to go on: " in err
             assert b"the database is full: make room there" in orb("show", there.path, code=Exit.ENVIRONMENT)
         assert _ended(wanted, Ending(End.INTERRUPTED), 1.0) == Exit.RESUMABLE
+
+
+@pytest.mark.parametrize("typed", ["a.example/1", "http://a.example/1", "A.EXAMPLE:80/1"])
+def test_url_without_a_scheme_has_that_of_the_crawl(crawl: Made, orb: Orb, typed: str) -> None:
+    assert json.loads(orb("show", crawl.path, "--url", typed, "--json"))["url"] == f"{SEED}1"
+    assert orb("warc", crawl.path, typed) == BODY + b"1"
+
+
+def test_url_that_is_not_known_has_the_scheme_of_the_first_seed(crawl: Made, orb: Orb) -> None:
+    assert json.loads(orb("show", crawl.path, "--url", "other.example:8080/x", "--json"))["url"].startswith("http://")
+
+
+def test_state_of_a_crawl_that_no_command_works_on_is_interrupted(tmp_path: Path, orb: Orb) -> None:
+    folder = made(tmp_path / "a.crawl", finished=False).path
+    assert json.loads(orb("show", folder, "--json"))["state"] == "interrupted"
+    with CrawlFolder(folder).held():
+        assert json.loads(orb("show", folder, "--json"))["state"] == "running"
+
+
+def test_authorities_are_kept_beside_those_of_the_system(crawl: Made, tmp_path: Path) -> None:
+    folder, own = CrawlFolder(crawl.path), tmp_path / "own.pem"
+    own.write_text("-----BEGIN CERTIFICATE-----\nours\n-----END CERTIFICATE-----")
+    put_authorities(folder, None)
+    assert not folder.authorities.exists()
+    put_authorities(folder, str(own))
+    assert folder.authorities.read_bytes().endswith(own.read_bytes() + b"\n")
+    assert folder.authorities.read_bytes().startswith(Path(default_ca_bundle()).read_bytes().strip())
+    put_authorities(folder, None)
+    assert folder.authorities.exists(), "a later command keeps them"
+    put_authorities(folder, "none")
+    assert not folder.authorities.exists()

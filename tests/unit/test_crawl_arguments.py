@@ -1,14 +1,16 @@
 """From a command line and a spec file to one crawl spec: what wins, and how all that is wrong is told at once."""
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
 
+from cli.authorities import check_authorities
 from cli.crawl import configure
 from cli.exits import Exit, Usage
 from cli.main import main
-from cli.spec import FLAGS, changed_fields, seed_urls, stored
+from cli.spec import FLAGS, changed_fields, effects, seed_urls, stored
 from cli.up import MEMBERS_MOST
 from cli.wanted import judged
 from shared.domain.crawl import CrawlSpec, ScopeMode
@@ -250,3 +252,45 @@ def test_a_cluster_on_one_machine_has_a_bounded_number_of_members(capsys: pytest
 def test_retrying_failures_without_a_crawl_is_refused(arguments: tuple[str, ...], said: str) -> None:
     with pytest.raises(Usage, match=f"--retry-failed goes on with a crawl, but .*{said}"):
         judged(parsed(URL, "--retry-failed", *arguments))
+
+
+def test_changed_flags_say_what_they_will_do() -> None:
+    def said(**sections: object) -> list[str]:
+        return effects(changed_fields(parse_spec({"seeds": [URL]}), parse_spec({"seeds": [URL], **sections})))
+
+    assert said() == []
+    assert "are not read again for links (--fresh does that)" in said(scope={"max_depth": 3})[0]
+    assert "up to the changed limits" in said(budget={"max_pages": 3})[0]
+    assert "new seeds are added" in said(seeds=[URL, "https://b.example/"])[0]
+    assert len(said(fetch={"contact": "a@b.example"}, politeness={"delay_s": 2})) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("htp://example.org/", "http://example.org/"),
+        ("htps://example.org/", "https://example.org/"),
+        ("https:/example.org/a", "https://example.org/a"),
+        ("http//example.org/", "http://example.org/"),
+    ],
+)
+def test_slip_in_a_scheme_names_the_url_that_was_meant(typed: str, meant: str) -> None:
+    with pytest.raises(Usage, match=rf"did you mean `?{re.escape(meant)}[`?]"):
+        spec_of(typed)
+
+
+@pytest.mark.parametrize("typed", ["ftp://example.org/", "mailto://a"])
+def test_another_scheme_is_no_slip(typed: str) -> None:
+    with pytest.raises(Usage) as refused:
+        spec_of(typed)
+    assert "did you mean" not in str(refused.value)
+
+
+def test_file_of_authorities_is_checked_before_anything_else(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match=r"--ca: cannot read .*: No such file"):
+        check_authorities(str(tmp_path / "none.pem"))
+    (tmp_path / "empty.pem").write_text("no certificate")
+    with pytest.raises(Usage, match="holds no certificate in PEM form"):
+        check_authorities(str(tmp_path / "empty.pem"))
+    check_authorities("none")
+    check_authorities(None)

@@ -65,7 +65,7 @@ class CurlFetcher:
         ca_bundle: str | None = None,
         source_address: str | None = None,
     ) -> None:
-        bundle = ca_bundle or _default_ca_bundle()
+        bundle = ca_bundle or default_ca_bundle()
         if not Path(bundle).is_file():
             raise FileNotFoundError(f"CA bundle {bundle} does not exist")
         self._options = HandleOptions(rules, verify, bundle, source_address, dict(resolve or {}))
@@ -167,8 +167,11 @@ def _denied_behind_proxy(target: Target, rules: EgressRules) -> str | None:
     return rules.explain_name(host, port) if address is None else rules.explain(address, port)
 
 
-def _default_ca_bundle() -> str:
-    """The operator's, the system's, or certifi's: libcurl's build has a path of its own that need not exist here."""
+def default_ca_bundle() -> str:
+    """Return the file of authorities that sign hosts' certificates: the operator's, the system's, or certifi's.
+
+    The build of libcurl has a path of its own that need not exist here.
+    """
     named = os.environ.get("SSL_CERT_FILE")
     python = ssl.get_default_verify_paths().cafile
     found = (path for path in (named, *_SYSTEM_BUNDLES, python) if path is not None and Path(path).is_file())
