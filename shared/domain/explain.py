@@ -36,7 +36,7 @@ _MEANINGS: Final = {
         "tls",
         "the host's certificate or encryption was not acceptable",
         "give the URL with http:// where the host speaks no https; if an authority of your own signed its certificate, "
-        "name that authority's file with --ca FILE (in a cluster: SSL_CERT_FILE of the workers)",
+        "name that authority's file with --ca FILE --retry-failed (in a cluster: SSL_CERT_FILE of the workers)",
     ),
     FailureKind.CONNECT_TIMEOUT: Meaning(
         "connect timeout", "no connection came about in time", "check the network, or raise fetch.connect_timeout_s"
