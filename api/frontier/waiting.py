@@ -35,6 +35,7 @@ def _state(host: Host, queue: Queue, now: float) -> HostState:
         crawl_delay_s=facts.crawl_delay_ms / 1000,
         operator_delay_s=facts.operator_delay_ms / 1000,
         latency_s=facts.latency_ms / 1000,
+        retry_s=max(0.0, queue.next_due - now) if queue.waiting else 0.0,
         gave_pages=queue.pages > 0,
         busy=bool(host.taken),
     )

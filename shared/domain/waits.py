@@ -13,6 +13,7 @@ LEAST_S: Final = 2.0
 
 _EXPECTED_FETCH_S: Final = 0.2
 _NAMED: Final = 3
+_ABOUT_MS: Final = 1_000
 _STATUS: Final = {"http_429": "429 (too many requests)", "http_503": "503 (unavailable)"}
 
 
@@ -38,7 +39,8 @@ class HostState:
     """What is known of a host and its queue of one crawl.
 
     `rest_s`: seconds until its delay has passed. `due_s`: seconds until a URL of the queue may be asked for at all.
-    `gave_pages`: it gave pages of this crawl. `busy`: requests of it are under way.
+    `retry_s`: seconds until the next URL that failed is tried again, 0 where none waits for that. `gave_pages`: it gave
+    pages of this crawl. `busy`: requests of it are under way.
     """
 
     host: str
@@ -50,6 +52,7 @@ class HostState:
     crawl_delay_s: float = 0.0
     operator_delay_s: float = 0.0
     latency_s: float = 0.0
+    retry_s: float = 0.0
     gave_pages: bool = False
     busy: bool = False
 
@@ -130,7 +133,9 @@ def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
     reason, cause, given_up_s, asked = WaitReason.DELAY, "", -1.0, False
     if blocked_s >= max(state.due_s, state.rest_s):
         reason = WaitReason.SILENT if silent else WaitReason.REFUSES
-        cause, asked = state.last_failure.partition(" ")[0], health.asked_ms > 0
+        cause = state.last_failure.partition(" ")[0]
+        held_ms = health.blocked_until_ms - health.last_failure_ms
+        asked = health.asked_ms > 0 and abs(held_ms - health.asked_ms) < _ABOUT_MS
         if silent and state.gave_pages:
             given_up_s = max(0.0, spec.retry.outage_s - (now_ms - health.silent_since_ms) / 1000)
     elif state.due_s > state.rest_s:
@@ -150,7 +155,8 @@ def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, most:
         delay_s = delay_of(state, spec)
         fetch_s = state.latency_s or _EXPECTED_FETCH_S
         rest_s = (state.urls - 1) * (delay_s + fetch_s) / host_slots(spec.politeness, delay_s)
-        left_s = max(left_s, (0.0 if wait is None else wait.wait_s) + fetch_s + rest_s)
+        wait_s = 0.0 if wait is None else wait.wait_s
+        left_s = max(left_s, wait_s + fetch_s + rest_s, state.retry_s + fetch_s)
         if wait is None:
             moving = True
         else:

@@ -1,12 +1,19 @@
 """A site that goes away for a while and comes back loses no page."""
 
+import json
+import os
+import re
+import signal
 import sqlite3
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from shared.supervise import dying_with
+from tests.support.orb_command import ROOT, command_line, orb
 from tests.support.running import Running, write_spec
 
 PAGES = 30
@@ -20,7 +27,10 @@ class _Site(BaseHTTPRequestHandler):
             body = b"".join(b"<a href=/%d>" % number for number in range(PAGES))
         else:
             body = b"<p>page" if self.path != "/robots.txt" else b""
-        self.send_response(200)
+        limited = self.path in self.server.limited  # type: ignore[attr-defined]
+        self.send_response(429 if limited else 200)
+        if limited:
+            self.send_header("Retry-After", "86400")
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -32,10 +42,11 @@ class _Site(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(port: int, served: list[str]) -> Iterator[int]:
-    """Serve the site; its port refuses connections before and after."""
+def serving(port: int, served: list[str], limited: Collection[str] = ()) -> Iterator[int]:
+    """Serve the site; its port refuses connections before and after. Each path `limited` gets a 429 for a day."""
     server = ThreadingHTTPServer(("127.0.0.1", port), _Site)
     server.served = served  # type: ignore[attr-defined]
+    server.limited = limited  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -74,3 +85,32 @@ def test_an_outage_longer_than_the_attempts_of_a_host_loses_no_page(tmp_path: Pa
     finally:
         run.kill_all()
     assert (summary["pages"], summary["failed"]) == (PAGES + 1, {})
+
+
+def test_a_blocked_crawl_begins_its_lines_with_the_reason_and_unblocks_on_request(tmp_path: Path) -> None:
+    """A site's `Retry-After: 86400` left "0 in flight, about 6688563 d left" and no way to go on."""
+    out, served, limited = tmp_path / "crawl", list[str](), {"/7"}
+    with serving(0, served, limited) as port:
+        seed, flags = f"http://127.0.0.1:{port}/", ("--allow-net", "127.0.0.0/8", "--delay", "0.1", "--out", out)
+        with subprocess.Popen(
+            [*dying_with(os.getpid()), *command_line("crawl", seed, *flags, "--workers", "1")],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if " waits " in line)
+            process.send_signal(signal.SIGINT)
+            summary, _ = process.communicate(timeout=120)
+        assert process.returncode == 3
+        reason = f"for 127.0.0.1:{port}: it answered 429 (too many requests) and asked for this pause"
+        assert re.match(
+            rf"orb: [\d:]+ waits (23:59:\d\d|1 d 00:00) {re.escape(reason)} \| to ask at once: Ctrl-C", line
+        )
+        assert re.match(rf"waits +(23:5\d:\d\d|1 d 00:00) {re.escape(reason)}\n", summary)
+        assert "--unblock" in line.partition("Ctrl-C")[2]
+        limited.clear()
+        ended = json.loads(orb("crawl", "--out", out, "--unblock", "--json", timeout_s=180))
+    assert (ended["pages"], ended["waits"], served.count("/7")) == (PAGES + 1, [], 2)

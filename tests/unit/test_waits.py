@@ -1,5 +1,6 @@
 """Why hosts wait, for how long, and what a crawl says of it first."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,10 @@ def state(health: HostHealth | None = None, **known: Any) -> HostState:
             "to ask at once: CMD",
         ),
         (
-            state(HostHealth(asked_ms=60_000, blocked_until_ms=NOW_MS + 60_000), last_failure="http_503"),
+            state(
+                HostHealth(asked_ms=90_000, last_failure_ms=NOW_MS - 30_000, blocked_until_ms=NOW_MS + 60_000),
+                last_failure="http_503",
+            ),
             {},
             WaitReason.REFUSES,
             60,
@@ -105,6 +109,13 @@ def test_a_host_that_waits_has_a_reason_and_a_remedy(
     assert sentences(waits, "CMD") == [cause, remedy]
 
 
+def test_a_pause_of_our_own_after_one_that_was_asked_for_is_not_called_asked() -> None:
+    health = replace(REFUSED, asked_ms=30_000, last_failure_ms=NOW_MS)
+    waits = wait_of(state(health, last_failure="http_429"), spec(), NOW_MS)
+    assert waits is not None
+    assert not waits.asked
+
+
 def test_a_host_that_is_asked_soon_does_not_wait() -> None:
     assert wait_of(state(rest_s=1.0), spec(), NOW_MS) is None
     assert wait_of(state(rest_s=60.0, busy=True), spec(), NOW_MS) is None, "requests of it are under way"
@@ -131,6 +142,7 @@ def test_the_time_left_has_the_wait_and_the_delays_in_it() -> None:
     waits = waits_of([state(REFUSED, latency_s=0.5), state()], spec(politeness={"delay_s": 2}), NOW_MS)
     assert waits.left_s == pytest.approx(60 + 0.5 + 10 * 2.5)
     assert waits_of([], spec(), NOW_MS).left_s == -1
+    assert waits_of([state(retry_s=86_400.0)], spec(), NOW_MS).left_s == pytest.approx(86_400.2), "one is tried later"
     assert waits_of([state(SILENT), state()], spec(), NOW_MS).left_s == -1, "when it answers again is not known"
 
 

@@ -53,6 +53,7 @@ def host_states(connection: Connection, crawl_id: CrawlId, now_ms: int) -> list[
             crawl_delay_s=row.crawl_delay_ms / 1000,
             operator_delay_s=row.operator_delay_ms / 1000,
             latency_s=row.latency_ms / 1000,
+            retry_s=max(0.0, (row.next_due_ms - now_ms) / 1000) if row.waiting else 0.0,
             gave_pages=row.pages > 0,
             busy=row.leased > 0,
         )
