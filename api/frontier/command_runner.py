@@ -22,6 +22,7 @@ from api.frontier.replaying import publish_letters
 from api.frontier.settle import Draft
 from api.frontier.tally import Work
 from shared.domain.command import CommandKind
+from shared.domain.command_progress import hosts_of_chunk
 from shared.domain.errors import Permanent, Transient
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import CommandRun, DeadLetter
@@ -88,7 +89,7 @@ class CommandRunner:
             if not own.commands.current(run):
                 return  # A later command has ended it.
             if run.kind in _SEEDS:
-                await self._call_back(run.crawl_id)
+                await self._call_back(run)
                 fence = own.fence
             rest = await own.store.run_command(fence, run, own.clock.unix_ms(), sent=sent, upto=upto)
             own.commands.advance(run, rest)
@@ -98,11 +99,16 @@ class CommandRunner:
             self._through.pop(run.id, None)
             log.info("command.applied", partition=own.partition, id=run.id, kind=run.kind, crawl=run.crawl_id)
 
-    async def _call_back(self, crawl_id: CrawlId) -> None:
-        """Queue again what is out in leases of the crawl that nobody has begun (within `writing`). It bears no mark:
-        the command means it."""
+    async def _call_back(self, run: CommandRun) -> None:
+        """Queue again what is out in leases that no worker has begun (within `writing`). It bears no mark: the command
+        means it.
+
+        Only the hosts at which the next chunk may look count: their leases are a bounded number, those of a crawl not.
+        """
         own = self._own
-        unbegun = [held for held in own.leases.of_crawl(crawl_id) if held.grant is None]
+        unbegun = [held for held in own.leases.of_crawl(run.crawl_id) if held.grant is None]
+        meant = hosts_of_chunk(run, {held.row.host_id: held.row.host for held in unbegun})
+        unbegun = [held for held in unbegun if held.row.host_id in meant]
         if unbegun:
             now, now_ms = own.clock.elapsed(), own.clock.unix_ms()
             draft = Draft(own.leases, own.front, own.crawls, now, now_ms, lambda: 0.5)

@@ -7,6 +7,7 @@ import pytest
 import structlog
 
 from shared.adapters.sql import chunks
+from shared.domain import command_progress
 from tests.support.simcluster import Cluster, Site
 from tests.support.simhand import Hand, Start
 from tests.support.simstore import Database
@@ -26,7 +27,7 @@ def quiet() -> Iterator[None]:
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands take several chunks of the few URLs there are, the same ones in every run of a test."""
     monkeypatch.setattr(chunks, "ROWS_A_CHUNK", 2)
-    monkeypatch.setattr(chunks, "HOSTS_A_CHUNK", 2)
+    monkeypatch.setattr(command_progress, "HOSTS_A_CHUNK", 2)
     monkeypatch.setattr(chunks, "CHUNK_S", 3600.0)
 
 

@@ -1,13 +1,14 @@
 """The store's promises about operators' commands: once, in bounded chunks, safe to start over after a crash."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from shared.adapters.sql import chunks
-from shared.adapters.sql.chunks import place_of
 from shared.adapters.sql.store import SqlStore
+from shared.domain.command_progress import place_of
 from shared.domain.frontier import LEVEL_MS, CrawlState, UrlState
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import Changes, CommandRun, DeadLetter, HostChange, UrlChange
@@ -164,6 +165,28 @@ def test_what_a_crawl_has_beside_its_hosts_is_deleted_in_chunks_too(
         assert left == [(7, 4), (5, 4), (2, 4), (0, 3), (0, 0), (0, 0)]
         assert t.value("SELECT count(*) FROM crawl_counters WHERE crawl_id = ?", t.crawl_id) == 0
         assert t.value("SELECT count(*) FROM urls") == t.value("SELECT count(*) FROM queues") == 0
+
+    on_store(story)
+
+
+def test_unbegun_leases_of_a_deleted_crawl_go_in_chunks(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are twice the free visits of a pool, each with the fingerprints of its URLs."""
+    monkeypatch.setattr(chunks, "ROWS_A_CHUNK", 3)
+    monkeypatch.setattr(chunks, "CHUNK_S", 60.0)
+
+    async def story(t: Tables) -> None:
+        hosts = [f"h{n}.example.com" for n in range(8)]
+        await t.found(*(link(f"http://{host}/") for host in hosts))
+        [begun, *_] = await t.lease_all([(host, 1) for host in hosts])
+        await t.store.grant(t.fence, [begun.lease_id])
+        t.fence = t.fence.next()
+        run = await t.accept(CommandRun("d", t.crawl_id, "delete", {}, PARTITION))
+        left = [8]
+        while run is not None:
+            run = await t.chunk(run)
+            left.append(t.value("SELECT count(*) FROM leases"))
+        assert max(before - after for before, after in pairwise(left)) <= 3
+        assert left[-1] == 1, "a grant of the first one may last"
 
     on_store(story)
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from api.routes import seed_deletion
-from shared.adapters.sql import chunks, seeds_deleted
+from shared.adapters.sql import chunks
+from shared.domain import command_progress
 from shared.domain.command import SEED_DELETED
 from shared.domain.frontier import COUNTED_AS_PAGE, UrlState
 from shared.domain.ledger import Changes, CommandRun, FoundLink, UrlChange
@@ -98,7 +99,7 @@ def test_what_a_page_led_to_is_no_seed_and_what_nobody_knows_is_no_error(on_stor
 def test_all_but_the_specs_seeds_are_deleted_in_chunks_that_may_start_over(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "HOSTS_A_CHUNK", 2)
+    monkeypatch.setattr(command_progress, "HOSTS_A_CHUNK", 2)
 
     async def story(t: Tables) -> None:
         kept = [link(f"http://{HOST}/1"), link(f"http://{HOST}/2")]
@@ -172,7 +173,7 @@ def test_any_number_of_the_specs_seeds_may_be_on_one_host(on_store: OnStore) -> 
 
 
 def test_many_named_seeds_go_in_chunks(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeds_deleted, "_PLACES_A_CHUNK", 4)
+    monkeypatch.setattr(command_progress, "PLACES_A_CHUNK", 4)
 
     async def story(t: Tables) -> None:
         seeds = [*links(HOST, range(5)), *links(OTHER_HOST, range(5))]

@@ -1,7 +1,4 @@
-"""Where one chunk of a command ends and the next begins: a URL of a host, as one number. How much a chunk may take.
-
-A chunk that began each time at the beginning of its host would walk over all that the chunks before it have done.
-"""
+"""How much one chunk of a command may take, and the statements by which it goes on behind the chunk before."""
 
 import time
 from typing import Final
@@ -17,9 +14,6 @@ STEP = 500
 """Rows that one statement looks at, however few of them it changes."""
 
 CHUNK_S = 0.05
-HOSTS_A_CHUNK = 200
-_BITS: Final = 128
-"""Of a fingerprint."""
 
 
 class Chunk:
@@ -43,22 +37,6 @@ class Chunk:
     def full(self) -> bool:
         """Whether the rest is left to the next transaction."""
         return self._rows <= 0 or time.monotonic() >= self._until
-
-
-def behind(host_id: int, fingerprint: bytes) -> int:
-    """Everything of earlier hosts is done, and of this one all up to `fingerprint`."""
-    return host_id << _BITS | int.from_bytes(fingerprint, "big")
-
-
-def behind_host(host_id: int) -> int:
-    """This host is done, too."""
-    return behind(host_id + 1, b"")
-
-
-def place_of(after: int) -> tuple[int, bytes]:
-    """The host to go on with, and behind which of its fingerprints; none is before the empty one."""
-    host_id, fingerprint = divmod(after, 1 << _BITS)
-    return host_id, fingerprint.to_bytes(_BITS // 8, "big") if fingerprint else b""
 
 
 def last_of(which: str, table: str = "urls") -> TextClause:

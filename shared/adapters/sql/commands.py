@@ -14,14 +14,16 @@ from typing import Any, Final, assert_never
 import msgspec
 from sqlalchemy import Connection, TextClause, bindparam, text
 
-from shared.adapters.sql import chunks, letters
+from shared.adapters.sql import letters
 from shared.adapters.sql.apply import add_counters, add_tallies
 from shared.adapters.sql.bulk import AMONG
-from shared.adapters.sql.chunks import BEHIND, HOSTS, UNMARKED, Chunk, behind, behind_host, last_of, place_of
+from shared.adapters.sql.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
 from shared.adapters.sql.crawls import chunked
 from shared.adapters.sql.fence import pass_fence
 from shared.adapters.sql.seeds_deleted import delete_seeds
+from shared.domain import command_progress
 from shared.domain.command import GREATEST, CommandKind, check_command
+from shared.domain.command_progress import behind, behind_host, place_of
 from shared.domain.frontier import LEVEL_MS, Fence, Position
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ledger import CommandRun
@@ -83,14 +85,23 @@ _DELETE_URLS = {
 _DELETE_FETCHES = text(f"DELETE FROM fetches WHERE {_OF_HOST} AND {BEHIND} AND fingerprint <= :upto")
 _DELETE_QUEUE = text(f"DELETE FROM queues WHERE {_OF_HOST}")
 # A lease that was ever granted stays until its grant has run out: a new owner must know that its host is being visited.
-_DELETE_LEASES = text(f"DELETE FROM leases WHERE {_OF_CRAWL} AND grants = 0")
-_DELETE_SOME_REST = tuple(
-    text(
-        f"DELETE FROM {table} WHERE {_OF_CRAWL} AND {key} IN"
-        f" (SELECT {key} FROM {table} WHERE {_OF_CRAWL} ORDER BY {key} LIMIT :step)"
-    )
-    for table, key in (("dead_letters", "id"), ("producers", "producer"))
+_SOME_OF_REST = (
+    ("dead_letters", "id", f"{_OF_CRAWL} ORDER BY id"),
+    ("producers", "producer", f"{_OF_CRAWL} ORDER BY producer"),
+    ("leases", "lease_id", f"{_OF_CRAWL} AND grants = 0"),
 )
+# As for `AMONG`: only the primary key can then find the rows on PostgreSQL.
+_DELETE_SOME_REST = {
+    dialect: tuple(
+        text(
+            f"DELETE FROM {table} WHERE {_OF_CRAWL} AND {key} {begin}"
+            f"SELECT {key} FROM {table} WHERE {which} LIMIT :step{end}"
+        )
+        for table, key, which in _SOME_OF_REST
+    )
+    for dialect, begin, end in (("sqlite", "IN (", ")"), ("postgresql", "= ANY(ARRAY(", "))"))
+}
+# One row, and one for each reason of an outcome.
 _DELETE_REST = tuple(text(f"DELETE FROM {table} WHERE {_OF_CRAWL}") for table in ("crawl_counters", "crawl_tallies"))
 _BLOCK = text("UPDATE hosts SET blocked_until_ms = :until_ms WHERE host = :host AND partition = :partition")
 _DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host AND partition = :partition")
@@ -196,7 +207,12 @@ def _only(command: CommandRun, *names: str) -> dict[str, object]:
 
 
 def _hosts(connection: Connection, command: CommandRun, first: int) -> Sequence[int]:
-    keys = {"crawl_id": command.crawl_id, "partition": command.partition, "first": first, "most": chunks.HOSTS_A_CHUNK}
+    keys = {
+        "crawl_id": command.crawl_id,
+        "partition": command.partition,
+        "first": first,
+        "most": command_progress.HOSTS_A_CHUNK,
+    }
     return [row.host_id for row in connection.execute(HOSTS[connection.dialect.name], keys)]
 
 
@@ -205,7 +221,7 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
     count, queue = _RETRY[kind, connection.dialect.name]
     first, mark = place_of(command.after)
     hosts = _hosts(connection, command, first)
-    rest = behind_host(hosts[-1]) if len(hosts) == chunks.HOSTS_A_CHUNK else None
+    rest = behind_host(hosts[-1]) if len(hosts) == command_progress.HOSTS_A_CHUNK else None
     chunk = Chunk()
     retried: set[int] = set()
     reasons: dict[str, int] = defaultdict(int)
@@ -262,7 +278,7 @@ def _delete(connection: Connection, command: CommandRun) -> int | None:
             places.append((host_id, upto))
         if chunk.full:
             return behind(*places[-1]) if places else behind_host(host_id)
-    if len(hosts) == chunks.HOSTS_A_CHUNK:
+    if len(hosts) == command_progress.HOSTS_A_CHUNK:
         return behind_host(hosts[-1])
     rest = behind_host(hosts[-1]) if hosts else command.after
     return None if _delete_rest(connection, command, chunk) else rest
@@ -271,7 +287,7 @@ def _delete(connection: Connection, command: CommandRun) -> int | None:
 def _delete_rest(connection: Connection, command: CommandRun, chunk: Chunk) -> bool:
     """Delete what a crawl has beside its hosts, as much as the chunk holds; whether that was all."""
     keys = {"crawl_id": command.crawl_id, "partition": command.partition}
-    for statement in _DELETE_SOME_REST:
+    for statement in _DELETE_SOME_REST[connection.dialect.name]:
         while True:
             if chunk.full:
                 return False
@@ -280,6 +296,6 @@ def _delete_rest(connection: Connection, command: CommandRun, chunk: Chunk) -> b
             chunk.take(n)
             if n < step:
                 break
-    for statement in (_DELETE_LEASES, *_DELETE_REST):
+    for statement in _DELETE_REST:
         connection.execute(statement, keys)
     return True

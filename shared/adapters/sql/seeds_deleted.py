@@ -13,16 +13,15 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, TextClause, bindparam, text
 
-from shared.adapters.sql import chunks
 from shared.adapters.sql.apply import add_counters, add_tallies
 from shared.adapters.sql.bulk import AMONG
-from shared.adapters.sql.chunks import BEHIND, HOSTS, UNMARKED, Chunk, behind, behind_host, last_of, place_of
-from shared.domain.command import GREATEST, SEED_DELETED, CommandKind
+from shared.adapters.sql.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
+from shared.domain import command_progress
+from shared.domain.command import GREATEST, SEED_DELETED
+from shared.domain.command_progress import behind, behind_host, deletes_by_host, place_of, places_of_chunk
 from shared.domain.frontier import COUNTED_AS_PAGE
 from shared.domain.ids import CrawlId
 from shared.domain.ledger import CommandRun
-
-_PLACES_A_CHUNK = 500
 
 _HOST = text("SELECT host_id FROM hosts WHERE host = :host AND partition = :partition")
 _HERE = "crawl_id = :crawl_id AND host_id = :host_id"
@@ -71,12 +70,12 @@ def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
     """Apply one chunk; where the next begins: behind so many of those named, or with `all` as `chunks` has it."""
     places: Any = command.args["places"]
     by_host: dict[str, list[bytes]] = defaultdict(list)
-    if command.kind == CommandKind.DELETE_SEEDS_BETWEEN or command.args["all"]:
+    if deletes_by_host(command):
         for host, key in sorted(places):
             by_host[host].append(key)
         return _delete_others(connection, command, by_host)
-    rest = command.after + _PLACES_A_CHUNK
-    for host, key in places[command.after : rest]:
+    rest = command.after + command_progress.PLACES_A_CHUNK
+    for host, key in places_of_chunk(command):
         by_host[host].append(key)
     for host, fingerprints in sorted(by_host.items()):
         host_id = connection.execute(_HOST, {"host": host, "partition": command.partition}).scalar()
@@ -90,7 +89,12 @@ def _delete_others(connection: Connection, command: CommandRun, kept: dict[str, 
     dialect = connection.dialect.name
     above, upto = _between(command)
     first, mark = place_of(command.after)
-    found = {"crawl_id": command.crawl_id, "partition": command.partition, "first": first, "most": chunks.HOSTS_A_CHUNK}
+    found = {
+        "crawl_id": command.crawl_id,
+        "partition": command.partition,
+        "first": first,
+        "most": command_progress.HOSTS_A_CHUNK,
+    }
     hosts = connection.execute(HOSTS[dialect], found).all()
     chunk = Chunk()
     places = [(row, max(above, mark) if row.host_id == first else above) for row in reversed(hosts) if row.open]
@@ -109,7 +113,7 @@ def _delete_others(connection: Connection, command: CommandRun, kept: dict[str, 
         if places and chunk.full:
             following, mark = places[-1]
             return behind(following.host_id, mark)
-    return behind_host(hosts[-1].host_id) if len(hosts) == chunks.HOSTS_A_CHUNK else None
+    return behind_host(hosts[-1].host_id) if len(hosts) == command_progress.HOSTS_A_CHUNK else None
 
 
 def _parameter(dialect: str, kept: Sequence[bytes]) -> Any:
