@@ -146,7 +146,7 @@ class Clients:
         self._soak = soak
         self._all = [AnyMaster(soak.cluster, list(MASTERS)) for _ in range(2)]
         self._numbers = itertools.count(1)
-        self._kills = 0
+        self._kills = [0 for _ in self._all]
         self.names = tuple(f"soak{number}" for number in range(len(SITES)))
 
     def declare(self) -> None:
@@ -188,10 +188,10 @@ class Clients:
 
     def _ask(self, client: int, method: str, path: str, body: object = None) -> None:
         one = self._all[client]
-        if len(self._soak.kills) != self._kills:
-            self._kills = len(self._soak.kills)
-            for each in self._all:
-                each.refresh()
+        # Each client has a thread of its own, so each looks for itself where the masters are.
+        if len(self._soak.kills) != self._kills[client]:
+            self._kills[client] = len(self._soak.kills)
+            one.refresh()
         answer = one.ask(method, path, body)
         if answer is None:
             one.refresh()  # a master that was started again listens elsewhere
