@@ -28,7 +28,7 @@ _SNIFFED: Final = {
     Media.TEXT: "text/plain",
     Media.OTHER: "application/octet-stream",
 }
-_SHELL_BYTES: Final = 8 << 10
+SHELL_BYTES: Final = 8 << 10
 """A larger page is no shell for scripts, and would take too long to look through."""
 
 _UNSEEN: Final = re.compile(
@@ -113,7 +113,7 @@ def _with_link_field(parsed: ParsedPage, value: str, page_url: str, most: int) -
 
 def _scripts_alone(body: bytes) -> bool:
     """Return True if a small page without links holds scripts and no text. What stands in `noscript` is no text."""
-    if len(body) > _SHELL_BYTES or b"<script" not in body.lower():
+    if len(body) > SHELL_BYTES or b"<script" not in body.lower():
         return False
     return not _UNSEEN.sub(b"", body).strip()
 
