@@ -18,7 +18,7 @@ _PAGE: Final = "4099-8a5edab282632443219e051e4ade2d1d"
 _LOOK: Final[dict[str, Any]] = {
     "id": _PAGE, "url": _URL, "host": "example.org", "status": 200, "mime": "text/html", "size": 18250,
     "digest": "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ", "depth": 1, "title": "A guide", "fetched_at": _LATER,
-    "archive": {"segment": "orb-w1-20300101080000-00001.warc.gz", "offset": 10240, "length": 5120},
+    "archive": {"segment": "orb-w1-20300101080000-00001.warc.gz", "offset": 10240, "length": 5120}, "truncated": None,
 }  # fmt: skip
 _MEMBER: Final[dict[str, Any]] = {
     "version": "0.1.0", "started_at": _AT, "draining": False, "state": "active", "config_revision": 3,
@@ -79,7 +79,7 @@ SCHEMAS: Final[dict[str, Any]] = {
     "UrlSummary": {
         "url": _URL, "host": "example.org", "state": "done", "reason": None, "depth": 1, "attempts": 1,
         "discovered_from": _SEED, "status": 200, "mime": "text/html", "size": 18250, "fetched_at": _LATER,
-        "redirect": None,
+        "redirect": None, "truncated": None,
     },
     "UrlDetail": {
         "url": _URL, "fingerprint": "8a5edab282632443219e051e4ade2d1d", "state": "done", "reason": None, "depth": 1,
@@ -87,6 +87,7 @@ SCHEMAS: Final[dict[str, Any]] = {
         "fetch": {
             "at": _LATER, "status": 200, "page": True, "reason": None, "detail": None, "latency_ms": 85, "size": 18250,
             "mime": "text/html", "title": "A guide", "redirect": None, "links": 42,
+            "links_found": 51, "left_out": {"other_host": 9}, "truncated": None,
         },
         "host": _HOST, "evidence": [],
     },
@@ -97,7 +98,8 @@ SCHEMAS: Final[dict[str, Any]] = {
     },
     "PageSummary": _LOOK,
     "PageDetail": {
-        **_LOOK, "latency_ms": 85, "links": 42, "redirect": None, "etag": '"5f-3c0a"', "last_modified": None,
+        **_LOOK, "latency_ms": 85, "links": 42, "links_found": 51, "left_out": {"other_host": 9}, "redirect": None,
+        "etag": '"5f-3c0a"', "last_modified": None,
         "history": [{"at": _AT, "status": 503, "reason": "http_503"}],
     },
     "HostSummary": _HOST,

@@ -216,6 +216,8 @@ def _ended(wanted: Wanted, ending: "Ending", seconds: float, finished_before_ms:
         message = f"{summary.needs_scripts}: {NEEDS_SCRIPTS}; name pages that have text in their HTML as seeds."
     if summary is not None and (lost := given_up_text(summary, folder)):
         message = f"{message} {lost}".strip()
+    elif not message and summary is not None and ending.end is End.FINISHED:
+        message = summary.too_narrow()
     if wanted.arguments.json and summary is not None:
         _print_json(as_json(summary, folder) | _run_json(ending.end.value, code, seconds, message))
     elif wanted.arguments.json:

@@ -143,6 +143,7 @@ def _facts(progress: Progress, pace: Pace, now: float) -> list[tuple[str, list[s
         ("answers", [f"{name} {count(n)}" for name, n in status_classes(tallies.get("status", {})).items()], ""),
         ("errors", ranked(errors(tallies)), "yellow"),
         ("excluded", ranked(tallies.get("excluded", {})), "dim"),
+        ("left out", [f"{each} links" for each in ranked(tallies.get("left_out", {}))], "dim"),
         ("slowest", _slowest(progress), "dim"),
         ("given up", [f"{count(progress.dead_letters)} dead letters"] if progress.dead_letters else [], "yellow"),
         ("alarm", list(progress.alarms[-2:]), "bold red"),

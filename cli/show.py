@@ -6,19 +6,19 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from cli import unknown_url
 from cli.exits import Exit, Usage
 from cli.folder import CrawlFolder, running
 from cli.pace import amount, count
 from cli.summary import as_json, as_text, host_json, hosts_text, summarized
+from cli.tally import ranked
 from cli.wanted import retry_command
 from cli.warc import looked_up
 from shared.adapters.sql.reading import CrawlReader
 from shared.domain.archive import labelled_sha1
 from shared.domain.crawl import decode_spec
-from shared.domain.explain import counted, moment, why, why_unknown
+from shared.domain.explain import counted, moment, why
 from shared.domain.frontier import UrlState
-from shared.domain.scope import Verdict
-from shared.domain.url import Location
 from shared.domain.views import FetchView, UrlView
 
 TOP_HOSTS: Final = 10
@@ -61,20 +61,17 @@ def _show_url(folder: CrawlFolder, asked: str, as_object: bool) -> int:
         row = reader.crawl()
         if row is None:
             raise Usage(f"nothing has been crawled in {folder.path} yet.")
-        spec = decode_spec(row.spec)
         url, view = looked_up(reader, row, asked)
-        host_known = view is not None or reader.host(row.crawl_id, url.host) is not None
+        unknown = unknown_url.explained(reader, folder, row, url) if view is None else None
     finally:
         reader.close()
     now_ms = time.time_ns() // 1_000_000
     if view is None:
-        via, verdicts = why_unknown(url.url, spec, host_known=host_known)
-        document = _unknown_json(url, via, verdicts)
-        text = _unknown_text(url, via, verdicts)
+        assert unknown is not None
+        document, text = unknown_url.as_json(unknown), unknown_url.as_text(unknown, _LABEL)
     else:
-        reasons = why(view, spec, now_ms, retry=retry_command(folder.path))
-        document = _known_json(view, reasons)
-        text = _known_text(view, reasons, now_ms)
+        reasons = why(view, decode_spec(row.spec), now_ms, retry=retry_command(folder.path))
+        document, text = _known_json(view, reasons), _known_text(view, reasons, now_ms)
     print(json.dumps(document, ensure_ascii=False) if as_object else text)
     return Exit.OK
 
@@ -125,13 +122,24 @@ def _fetch_text(fetch: FetchView) -> list[str]:
     if fetch.location is not None:
         place = fetch.location
         lines.append(_field("stored", f"{place.segment} at {place.offset}, {place.length} bytes"))
-    if fetch.page:
-        lines.append(_field("outlinks", count(fetch.links)))
+    if fetch.truncated:
+        lines.append(_field("cut", fetch.truncated))
+    if fetch.page or fetch.left_out:
+        lines.append(_field("outlinks", _outlinks(fetch)))
     lines += [
         _field("before" if number == 0 else "", f"{moment(at_ms)}: {status or 'no answer'}{_because(reason)}")
         for number, (at_ms, status, reason) in enumerate(fetch.history)
     ]
     return lines
+
+
+def _outlinks(fetch: FetchView) -> str:
+    if fetch.links_found is None:
+        return count(fetch.links)
+    left_out = ", ".join(ranked(fetch.left_out))
+    return f"{count(fetch.links)} taken of {count(fetch.links_found)} found" + (
+        f"; left out: {left_out}" if left_out else ""
+    )
 
 
 def _because(reason: str) -> str:
@@ -172,43 +180,14 @@ def _fetch_json(fetch: FetchView) -> dict[str, Any]:
         "title": fetch.title,
         "redirect": fetch.redirect,
         "links": fetch.links,
+        "links_found": fetch.links_found,
+        "left_out": dict(fetch.left_out),
+        "truncated": fetch.truncated,
         "digest": labelled_sha1(fetch.digest) if fetch.digest else None,
         "record": None if place is None else {"segment": place.segment, "offset": place.offset, "length": place.length},
         "history": [
             {"at": moment(at_ms), "status": status or None, "reason": None if reason == "-" else reason}
             for at_ms, status, reason in fetch.history
-        ],
-    }
-
-
-# --- a URL it has never seen ------------------------------------------------------------------------------------------
-
-
-def _unknown_text(url: Location, via: str, verdicts: list[Verdict]) -> str:
-    refused = next((verdict for verdict in verdicts if not verdict.allowed), None)
-    judged = (
-        f"It would be excluded: {refused.detail}."
-        if refused is not None
-        else "No scope rule would keep it out; no page that was read links to it (or the crawl has not come so far)."
-    )
-    lines = [
-        url.url,
-        _field("state", "unknown: the crawl has never heard of it"),
-        _field("why", judged),
-        _field("rules", f"judged as a link one level deep, from a page on {via}:"),
-    ]
-    lines += [f"  {'ok ' if verdict.allowed else 'NO '} {verdict.rule:<16} {verdict.detail}" for verdict in verdicts]
-    return "\n".join(lines)
-
-
-def _unknown_json(url: Location, via: str, verdicts: list[Verdict]) -> dict[str, Any]:
-    return {
-        "url": url.url,
-        "known": False,
-        "linked_from": via,
-        "in_scope": all(verdict.allowed for verdict in verdicts),
-        "rules": [
-            {"rule": verdict.rule.value, "allowed": verdict.allowed, "detail": verdict.detail} for verdict in verdicts
         ],
     }
 

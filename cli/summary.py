@@ -4,7 +4,7 @@ The JSON fields are documented in docs/command.md; scripts rely on them.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,8 @@ from shared.domain.explain import NEEDS_SCRIPTS, meaning, moment, why_unknown
 from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.frontier import CrawlState
 from shared.domain.ledger import Counters, CrawlRow
+from shared.domain.left_out import LeftOutExample
+from shared.domain.losses import NOT_READ_AGAIN, Losses
 from shared.domain.redirects import Hop, redirects_end
 from shared.domain.software import VERSION
 from shared.domain.url import Location, canonicalize, fingerprint, host_of, locate
@@ -29,7 +31,7 @@ from shared.domain.waits import Waits, given_up, rested, waits_of
 
 _LABEL: Final = 11
 _SEEDS: Final = 20
-_TALLIES: Final = ("status", "failed", "excluded", "retried", "host_failures", "truncated")
+_TALLIES: Final = ("status", "failed", "excluded", "retried", "host_failures", "truncated", "left_out")
 _BUDGETS: Final = {
     "complete": "every URL in scope was tried",
     "max_pages": "the page budget is used up",
@@ -56,6 +58,17 @@ class Summary:
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
     redirected: str = ""
     needs_scripts: str | None = None
+    examples: Mapping[str, Sequence[LeftOutExample]] = field(default_factory=dict)
+
+    def losses(self) -> Losses:
+        """Return what the crawl lacks although nothing failed."""
+        return Losses(self.tallies.get("left_out", {}), self.tallies.get("truncated", {}), self.examples)
+
+    def too_narrow(self) -> str:
+        """Return why the crawl ended with one page, if that is because rules left out its links; else nothing."""
+        counters = self.counters
+        whole = self.row.finished_reason == "complete" and not counters.failed and not counters.excluded
+        return self.losses().too_narrow() if whole and counters.pages == 1 else ""
 
 
 def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
@@ -86,6 +99,7 @@ def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
             if tallies.get("failed", {}).get(HOST_UNREACHABLE)
             else {},
             needs_scripts=_needing_scripts(reader, row),
+            examples=reader.left_out(row.crawl_id),
         )
     finally:
         reader.close()
@@ -154,6 +168,10 @@ def as_json(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> 
         "counters": {name: value for name, value in asdict(counters).items() if name != "version"},
         "identities": {"urls": counters.url_drift(), "links": counters.link_drift()},
         **{kind: dict(summary.tallies.get(kind, {})) for kind in _TALLIES},
+        "left_out_examples": {
+            reason: [asdict(example) for example in examples] for reason, examples in summary.examples.items()
+        },
+        "losses": _losses(summary),
         "hosts": summary.hosts,
         "dead_letters": summary.dead_letters,
         "waits": as_objects(summary.waits, unblock_command(folder.path)),
@@ -202,9 +220,8 @@ def as_text(summary: Summary, folder: CrawlFolder, *, seconds: float | None = No
         ("failed", "failed"),
         ("excluded", "excluded"),
         ("hosts", "host_failures"),
-        ("cut", "truncated"),
     ):
-        said = ", ".join(ranked(summary.tallies.get(kind, {}), plain=kind in ("status", "truncated")))
+        said = ", ".join(ranked(summary.tallies.get(kind, {}), plain=kind == "status"))
         if kind == "host_failures" and summary.hosts:
             said = f"{count(summary.hosts)} known" + (f"; could not be visited: {said}" if said else "")
         if said:
@@ -219,6 +236,10 @@ def as_text(summary: Summary, folder: CrawlFolder, *, seconds: float | None = No
     lines.append(
         _line("folder", f"{folder.path}: {amount(summary.archive_bytes)} of WARC in {_segments(summary.segments)}")
     )
+    spec, losses = decode_spec(row.spec), summary.losses()
+    if left_out := losses.links(spec):
+        lines += _block("left out", [*left_out, NOT_READ_AGAIN])
+    lines += _block("cut", losses.pages(spec))
     return "\n".join(lines)
 
 
@@ -241,6 +262,8 @@ def state_text(summary: Summary, *, at_work: bool = False) -> str:
     """Return the state in words, with why it is finished."""
     row = summary.row
     reason = _BUDGETS.get(row.finished_reason or "", row.finished_reason or "")
+    if row.finished_reason == "complete" and summary.losses().hide_urls():
+        reason = "every URL in scope that was found was tried, but links or pages were cut (see below)"
     return (
         _state(row, at_work)
         + (f": {reason}" if reason else "")
@@ -261,6 +284,17 @@ def _segments(n: int) -> str:
 
 def _line(label: str, said: str) -> str:
     return f"{label:<{_LABEL}}{said}"
+
+
+def _block(label: str, said: Sequence[str]) -> list[str]:
+    return [_line(label if number == 0 else "", line) for number, line in enumerate(said)]
+
+
+def _losses(summary: Summary) -> list[str]:
+    """Return what is missing, a sentence each."""
+    spec, losses = decode_spec(summary.row.spec), summary.losses()
+    left_out = [f"left out: {line}" for line in losses.links(spec)]
+    return [*left_out, *([NOT_READ_AGAIN] if left_out else []), *(f"cut: {line}" for line in losses.pages(spec))]
 
 
 def _archived(folder: Path) -> tuple[int, int]:

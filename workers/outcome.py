@@ -7,8 +7,9 @@ from shared.domain.explain import NEEDS_SCRIPTS
 from shared.domain.fetch import Answer, FetchFailed, Truncation
 from shared.domain.frontier import End
 from shared.domain.ids import Fingerprint
+from shared.domain.left_out import LINKS_PER_PAGE
 from shared.domain.scope import ExclusionReason
-from shared.wire.messages import Record, UrlOutcome
+from shared.wire.messages import LeftOut, Record, UrlOutcome
 from workers.pages import Reading
 
 _LOCATION: Final = 2_048
@@ -26,7 +27,9 @@ def answered(
         end=End.ANSWERED,
         at_ms=at_ms,
         status=answer.status,
-        detail=(_incomplete(answer) or NEEDS_SCRIPTS * reading.needs_scripts)[:_DETAIL],
+        detail="; ".join(
+            filter(None, (_incomplete(answer), _links_cut(reading), NEEDS_SCRIPTS * reading.needs_scripts))
+        )[:_DETAIL],
         latency_ms=round(answer.timings.total_s * 1000),
         size=len(answer.body),
         mime=reading.mime,
@@ -38,7 +41,9 @@ def answered(
         title=reading.title,
         links=reading.links,
         retry_after_ms=retry_after_ms,
-        truncated=answer.truncated.value if answer.truncated is not None else "decoded" * answer.decoded_truncated,
+        truncated=_truncated(answer),
+        found=reading.links_found,
+        left_out=[LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()],
     )
 
 
@@ -57,6 +62,20 @@ def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> Url
 def denied(fingerprint: Fingerprint, reason: ExclusionReason, *, at_ms: int) -> UrlOutcome:
     """A rule forbade asking."""
     return UrlOutcome(fingerprint=fingerprint, end=End.DENIED, at_ms=at_ms, reason=reason.value)
+
+
+def _truncated(answer: Answer) -> str:
+    """Return why a body is not whole, as the wire names it; empty if it is."""
+    if answer.truncated is not None:
+        return answer.truncated.value
+    if answer.decoded_truncated:
+        return "decoded"
+    return "undecodable" if answer.decode_error else ""
+
+
+def _links_cut(reading: Reading) -> str:
+    cut = reading.left_out.get(LINKS_PER_PAGE, 0)
+    return f"{cut} links beyond extract.max_links_per_page were left out" if cut else ""
 
 
 def _incomplete(answer: Answer) -> str:

@@ -7,15 +7,15 @@ resolution (cached by directory, shared/domain/url.py), links already reported, 
 import re
 from array import array
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import Final
 
 from shared.domain.crawl import Extract
 from shared.domain.ids import CrawlId, Fingerprint, Revision
+from shared.domain.left_out import LINKS_PER_PAGE, MAX_EXAMPLES, NOFOLLOW, kept
 from shared.domain.scope import CompiledScope, ExclusionReason
 from shared.domain.url import Location, Resolver, canonicalize, origin_of
 from workers.parse.html import ParsedPage
@@ -30,6 +30,9 @@ _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
 _DEPTH_BITS: Final = 24
 _MAX_DEPTH: Final = (1 << _DEPTH_BITS) - 1
 _MAX_GENERATIONS: Final = 4096
+
+MAX_EXAMPLES_SENT: Final = 100
+"""Examples of links left out that a worker sends of one crawl, revision and reason: the owner keeps fewer."""
 
 
 class KnownLinks:
@@ -111,11 +114,48 @@ class Outlinks:
 
     excluded: Mapping[ExclusionReason, int]
 
+    cut: int = 0
+    """Links beyond `max_links_per_page`, which are not counted in `found`."""
+
+    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """URLs of some links that were left out, by reason, cut to a bounded length."""
+
     urls: tuple[str, ...] = ()
     """Every other canonical URL that the page links to and that is no longer than the spec's limit, in document order,
     in scope or not; those beyond `MAX_OUTLINKS_BYTES` together are left out and counted in `urls_left_out`."""
 
     urls_left_out: int = 0
+
+    def left_out(self) -> dict[str, int]:
+        """Return how many links were left out, by reason."""
+        counts = {reason.value: n for reason, n in self.excluded.items()}
+        if self.nofollow:
+            counts[NOFOLLOW] = self.nofollow
+        if self.cut:
+            counts[LINKS_PER_PAGE] = self.cut
+        return counts
+
+
+class _Examples:
+    """Gathers examples of one page's links that are left out. `sent` counts those of the crawl and is raised.
+
+    A thread that reads a large page may raise a count at the same time as the loop. Then the worker sends a few more.
+    """
+
+    __slots__ = ("_sent", "gathered")
+
+    def __init__(self, sent: dict[str, int]) -> None:
+        self._sent = sent
+        self.gathered: dict[str, list[str]] = {}
+
+    def add(self, reason: str, url: str) -> None:
+        sent = self._sent.get(reason, 0)
+        if sent >= MAX_EXAMPLES_SENT:
+            return
+        gathered = self.gathered.setdefault(reason, [])
+        if len(gathered) < MAX_EXAMPLES:
+            gathered.append(kept(url))
+            self._sent[reason] = sent + 1
 
 
 class OutlinkResolver:
@@ -125,7 +165,7 @@ class OutlinkResolver:
     A link found again in between is reported twice, which is harmless; one never acknowledged is reported again.
     """
 
-    __slots__ = ("_extract", "_generation", "_known", "_scope")
+    __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_scope")
 
     def __init__(
         self, crawl_id: CrawlId, revision: Revision, scope: CompiledScope, extract: Extract, known: KnownLinks
@@ -133,6 +173,7 @@ class OutlinkResolver:
         self._scope = scope
         self._extract = extract
         self._known = known
+        self._examples_sent: dict[str, int] = {}
         self._generation = known.generation(crawl_id, revision)
 
     def outlinks(self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False) -> Outlinks:
@@ -140,7 +181,7 @@ class OutlinkResolver:
 
         The page's own robots directives count as well, and hold for all its links, canonical and refresh included.
         """
-        references, skipped = self._references(parsed, nofollow)
+        references, unfollowed = self._references(parsed, nofollow)
         base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
         too_long = self._scope.max_url_length
         long_base = len(base) > too_long
@@ -149,12 +190,13 @@ class OutlinkResolver:
         resolve, judge, contains = Resolver(base).resolve, self._scope.judge, self._known.contains
         generation, via_host, below = self._generation, page.host, depth + 1
         fresh: list[Location] = []
-        excluded: Counter[ExclusionReason] = Counter()
+        excluded: dict[ExclusionReason, int] = {}
+        examples = _Examples(self._examples_sent)
         seen = {page.url: None}
         known = unusable = repeated = 0
         for reference in references:
             if long_base and _RELATIVE.match(reference) is not None:
-                excluded[ExclusionReason.LENGTH] += 1
+                excluded[ExclusionReason.LENGTH] = excluded.get(ExclusionReason.LENGTH, 0) + 1
                 continue
             location = resolve(reference)
             if location is None:
@@ -162,7 +204,9 @@ class OutlinkResolver:
                 continue
             url, host, fingerprint = location
             if len(url) > too_long:
-                excluded[ExclusionReason.LENGTH] += 1
+                n = excluded[ExclusionReason.LENGTH] = excluded.get(ExclusionReason.LENGTH, 0) + 1
+                if n <= MAX_EXAMPLES:
+                    examples.add(ExclusionReason.LENGTH, url)
                 continue
             if url in seen:
                 repeated += 1
@@ -173,34 +217,48 @@ class OutlinkResolver:
             elif (rule := judge(url, host, depth=below, via_host=via_host)) is None:
                 fresh.append(location)
             else:
-                excluded[rule.name] += 1
+                n = excluded[rule.name] = excluded.get(rule.name, 0) + 1
+                if n <= MAX_EXAMPLES:
+                    examples.add(rule.name, url)
+        for reason, some in ((NOFOLLOW, unfollowed), (LINKS_PER_PAGE, parsed.cut_links)):
+            for reference in islice(some, MAX_EXAMPLES):
+                if (location := resolve(reference)) is not None:
+                    examples.add(reason, location.url)
         urls = tuple(seen)[1:]
-        kept = _fitting(urls)
+        named = _fitting(urls)
         return Outlinks(
             fresh=tuple(fresh),
             depth=below,
-            found=len(references) + skipped,
+            found=len(references) + len(unfollowed),
             known=known,
-            nofollow=skipped,
+            nofollow=len(unfollowed),
             unusable=unusable,
             repeated=repeated,
             excluded=excluded,
-            urls=urls[:kept],
-            urls_left_out=len(urls) - kept,
+            cut=parsed.links_cut,
+            examples=examples.gathered,
+            urls=urls[:named],
+            urls_left_out=len(urls) - named,
         )
 
     def acknowledged(self, outlinks: Outlinks) -> None:
         """The broker has durably taken the report of `outlinks.fresh`."""
         self._known.remember(self._generation, (location.fingerprint for location in outlinks.fresh), outlinks.depth)
 
-    def _references(self, parsed: ParsedPage, page_nofollow: bool) -> tuple[dict[str, None], int]:
-        """The distinct references to follow, in order, and how many are not to be."""
+    def example(self, reason: str, url: str) -> Mapping[str, Sequence[str]]:
+        """Return the URL as an example of what this reason leaves out, or nothing if enough were sent."""
+        examples = _Examples(self._examples_sent)
+        examples.add(reason, url)
+        return examples.gathered
+
+    def _references(self, parsed: ParsedPage, page_nofollow: bool) -> tuple[dict[str, None], dict[str, None]]:
+        """Return the distinct references to follow, and those not to follow, each in order."""
         follow_all = self._extract.follow_nofollow
         references = dict.fromkeys(parsed.anchors)
-        refused: set[str] = set()
+        refused: dict[str, None] = {}
         for link in parsed.marked:
             if link.nofollow and not follow_all:
-                refused.add(link.href)
+                refused[link.href] = None
             else:
                 references[link.href] = None
         if self._extract.canonical_links and parsed.canonical is not None:
@@ -208,8 +266,8 @@ class OutlinkResolver:
         if self._extract.meta_refresh and parsed.refresh is not None:
             references[parsed.refresh.target] = None
         if page_nofollow and not follow_all:
-            return {}, len(refused | references.keys())
-        return references, len(refused - references.keys())
+            return {}, references | refused
+        return references, {reference: None for reference in refused if reference not in references}
 
 
 def _fitting(urls: Sequence[str]) -> int:

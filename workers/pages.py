@@ -1,7 +1,8 @@
 """What an answer comes to: its type, its title and where it leads (pure), ready for the archive and the outcome."""
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from shared.domain.fetch import Answer
@@ -45,7 +46,8 @@ class Reading:
     `found` are the links to report, at `depth` and `hops`; `outlinks`, where it is a page, is to be acknowledged when
     their report was. `links` counts outlinks in scope, `archived` is what the metadata record says of them, `notes`
     what it says besides. `html`: what items may be taken from. `needs_scripts`: the page
-    has scripts and neither text nor links.
+    has scripts and neither text nor links. `links_found` counts all outlinks (-1 if the answer can have none),
+    `left_out` those that were left out, by reason, `examples` are URLs of these.
     """
 
     mime: str
@@ -60,6 +62,9 @@ class Reading:
     notes: tuple[tuple[str, str], ...] = ()
     html: Html | None = None
     needs_scripts: bool = False
+    links_found: int = -1
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answer) -> Reading:
@@ -96,6 +101,9 @@ def read(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer: Answ
         notes=(("outlinksLeftOut", str(outlinks.urls_left_out)),) if outlinks.urls_left_out else (),
         html=Html(body, charset, parsed.base_href),
         needs_scripts=not (parsed.anchors or parsed.marked or parsed.refresh) and _scripts_alone(body),
+        links_found=outlinks.found + outlinks.cut,
+        left_out=outlinks.left_out(),
+        examples=outlinks.examples,
     )
 
 
@@ -139,6 +147,9 @@ def _redirect(crawl: ActiveCrawl, page: Location, depth: int, hops: int, answer:
         hops=hops + 1,
         links=len(found),
         archived=((to.url, "R Location:"),),
+        links_found=1,
+        left_out={} if rule is None else {rule.name.value: 1},
+        examples={} if rule is None else crawl.outlinks.example(rule.name, to.url),
     )
 
 

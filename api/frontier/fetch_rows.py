@@ -1,9 +1,10 @@
 """The row that an outcome leaves of a fetch. Pure."""
 
 from shared.domain.fetch import FailureKind, Truncation
-from shared.domain.frontier import End
+from shared.domain.frontier import COUNTED_LOSSES, End
 from shared.domain.ids import CrawlId, Fingerprint, HostId
-from shared.domain.ledger import FetchRow
+from shared.domain.ledger import Changes, FetchRow
+from shared.domain.left_out import LeftOutLink, encoded, kept, losses
 from shared.wire.messages import UrlOutcome
 
 
@@ -45,4 +46,23 @@ def fetch_row(
         location=result.location,
         title=result.title,
         links=result.links,
+        truncated=result.truncated[:16] or None,
+        links_found=result.found if result.found >= 0 else None,
+        left_out=encoded({each.reason: each.n for each in result.left_out}),
     )
+
+
+def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
+    """Count what the fetch left out or got in part; return the URL's flags. A repeated fetch replaces the counts."""
+    for each in result.left_out:
+        for url in each.examples:
+            changes.left_out.append(LeftOutLink(row.crawl_id, each.reason, kept(url), row.host_id, row.fingerprint))
+    if flags & COUNTED_LOSSES:
+        changes.losses_again.append(row)
+        return flags
+    counts = losses(row.page, row.truncated, row.left_out)
+    if not counts:
+        return flags
+    for kind, key, n in counts:
+        changes.tallies[row.crawl_id, kind, key] += n
+    return flags | COUNTED_LOSSES

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from api.frontier.burying import letter_of_shard
 from api.frontier.crawls import ActiveCrawl, Crawls
-from api.frontier.fetch_rows import broken_off, fetch_row, reason_of
+from api.frontier.fetch_rows import broken_off, count_losses, fetch_row, reason_of
 from api.frontier.front import Front
 from api.frontier.host_facts import facts_after, facts_noted, host_change, retry_after_s
 from api.frontier.hosts import Host, HostFacts
@@ -21,7 +21,7 @@ from api.frontier.ownership import FrontierSettings
 from api.frontier.turns import Queue
 from shared.domain.failure import HOST_UNREACHABLE, Decision, decide, policy_for
 from shared.domain.fetch import FailureKind
-from shared.domain.frontier import COUNTED_AS_PAGE, End, Merge, UrlState, merge_link
+from shared.domain.frontier import COUNTED_AS_PAGE, COUNTED_LOSSES, End, Merge, UrlState, merge_link
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, partition_of_id
 from shared.domain.ledger import Changes, DeadLetter, LeasedUrl, UrlChange
 from shared.domain.politeness import HostHealth
@@ -251,13 +251,14 @@ class Draft:
         if result.end == End.ANSWERED:
             self.changes.tallies[crawl_id, "status", str(result.status)] += 1
         page = decision.state is UrlState.DONE and 200 <= result.status < 300 and result.record is not None
-        self.changes.fetches.append(fetch_row(crawl_id, host_id, fingerprint, result, page=page))
+        row = fetch_row(crawl_id, host_id, fingerprint, result, page=page)
+        self.changes.fetches.append(row)
         attempts = url.attempt if decision.attempt_used else url.attempt - 1
         flags = url.flags
+        if decision.state is UrlState.DONE or flags & COUNTED_LOSSES:
+            flags = count_losses(self.changes, row, result, flags)
         match decision.state:
             case UrlState.DONE:
-                if page and result.truncated:
-                    self.changes.tallies[crawl_id, "truncated", result.truncated] += 1
                 if page and not flags & COUNTED_AS_PAGE:
                     flags |= COUNTED_AS_PAGE
                     self._new_page(held, result.size)

@@ -11,7 +11,7 @@ from fastapi import Path
 from api.deps import Served, Services, needs, problems
 from api.routing import Router
 from api.schemas.crawls import NAME
-from api.schemas.frontier import CrawlProgress, CrawlStats, Identity, host_body
+from api.schemas.frontier import CrawlProgress, CrawlStats, Identity, LeftOutLink, host_body
 from api.schemas.progress import Rates, rates_body
 from shared.domain.access import Role
 from shared.domain.errors import Transient
@@ -33,13 +33,19 @@ RATES_S: Final = 1.0
 async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) -> CrawlStats:
     """Counters, the two identities they must keep, tallies by status and reason, and the hosts with the most pages."""
     crawl = await served.catalog.crawl(name)
-    (counters, tallies, hosts), rates = await asyncio.gather(
-        served.catalog.stats(crawl.crawl_id), _rates(served, crawl.crawl_id)
+    (counters, tallies, hosts), left_out, rates = await asyncio.gather(
+        served.catalog.stats(crawl.crawl_id),
+        served.catalog.left_out(crawl.crawl_id),
+        _rates(served, crawl.crawl_id),
     )
     return CrawlStats(
         counters={each: getattr(counters, each) for each in counters.__dataclass_fields__ if each not in _UNSHOWN},
         identity=Identity(url_drift=counters.url_drift(), link_drift=counters.link_drift()),
         tallies={kind: dict(counts) for kind, counts in tallies.items()},
+        left_out={
+            reason: [LeftOutLink(url=each.url, page=each.page) for each in examples]
+            for reason, examples in left_out.items()
+        },
         top_hosts=[host_body(host) for host in hosts],
         rates=rates,
     )

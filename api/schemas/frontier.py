@@ -1,6 +1,7 @@
 """What the frontier knows, as it is shown: numbers, URLs, hosts, and what was given up."""
 
 from datetime import datetime
+from typing import Final
 
 from pydantic import Field
 
@@ -10,6 +11,10 @@ from shared.domain.declared import DeadLetterView, HostQueue
 from shared.domain.frontier import CrawlState
 from shared.domain.rulings import Ruling
 from shared.domain.views import FetchView, HostView, KnownUrl, UrlView
+
+TRUNCATED: Final = (
+    "Why the body is not whole: `length`, `time`, `disconnect`, `decoded` or `undecodable`; null where it is."
+)
 
 
 class Identity(Model):
@@ -38,13 +43,25 @@ class HostSummary(Model):
     visited_at: datetime | None
 
 
+class LeftOutLink(Model):
+    """A link that a rule left out."""
+
+    url: str = Field(description="The first 300 characters, with an ellipsis if there are more.")
+    page: str = Field(description="A page that has the link.")
+
+
 class CrawlStats(Model):
     """Maintained counters, never a scan."""
 
     counters: dict[str, int] = Field(examples=[{"discovered": 120, "queued": 20, "done": 100, "pages": 97}])
     identity: Identity
     tallies: dict[str, dict[str, int]] = Field(
-        description="By status, by reason of failure and of exclusion.", examples=[{"status": {"200": 97, "404": 3}}]
+        description="By status, by reason of failure and of exclusion. `left_out` counts links of pages that a rule "
+        "left out, `truncated` the pages whose body is not whole.",
+        examples=[{"status": {"200": 97, "404": 3}, "left_out": {"other_host": 51}}],
+    )
+    left_out: dict[str, list[LeftOutLink]] = Field(
+        description="Of each reason in `tallies.left_out` up to 20 links that the crawl has not taken up since."
     )
     top_hosts: list[HostSummary] = Field(description="Those with the most pages.")
     rates: Rates | None = Field(description="Null before there are any, and while the broker does not answer.")
@@ -80,6 +97,7 @@ class UrlSummary(Model):
     size: int | None
     fetched_at: datetime | None
     redirect: str | None
+    truncated: str | None = Field(description=TRUNCATED)
 
 
 class FetchSummary(Model):
@@ -95,7 +113,10 @@ class FetchSummary(Model):
     mime: str | None
     title: str | None
     redirect: str | None
-    links: int
+    links: int = Field(description="Outlinks that were taken up.")
+    links_found: int | None = Field(description="All outlinks; null where they were not counted.")
+    left_out: dict[str, int] = Field(description="Outlinks that were left out, by reason.")
+    truncated: str | None = Field(description=TRUNCATED)
 
 
 class UrlDetail(Model):
@@ -199,6 +220,7 @@ def url_body(url: KnownUrl) -> UrlSummary:
         size=url.size,
         fetched_at=when(url.fetched_at_ms),
         redirect=url.redirect,
+        truncated=url.truncated,
     )
 
 
@@ -259,4 +281,7 @@ def _fetch(fetch: FetchView) -> FetchSummary:
         title=fetch.title,
         redirect=fetch.redirect,
         links=fetch.links,
+        links_found=fetch.links_found,
+        left_out=dict(fetch.left_out),
+        truncated=fetch.truncated,
     )

@@ -6,6 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
+from api.schemas.frontier import TRUNCATED
 from api.schemas.model import Model, moment_of, when
 from shared.domain.archive import labelled_sha1
 from shared.domain.ids import Fingerprint, HostId
@@ -38,6 +39,7 @@ class PageSummary(Model):
     title: str | None
     fetched_at: datetime
     archive: ArchivePlace
+    truncated: str | None = Field(description=TRUNCATED)
 
 
 class EarlierFetch(Model):
@@ -52,7 +54,9 @@ class PageDetail(PageSummary):
     """A stored page with the record of its fetch."""
 
     latency_ms: int
-    links: int = Field(description="Links found in it.")
+    links: int = Field(description="Links in it that were taken up.")
+    links_found: int | None = Field(description="All links in it; null where they were not counted.")
+    left_out: dict[str, int] = Field(description="Links in it that were left out, by reason.")
     redirect: str | None
     etag: str | None = Field(description="The site's own, for asking it again.")
     last_modified: str | None
@@ -104,6 +108,7 @@ def page_body(page: Page) -> PageSummary:
         title=page.title,
         fetched_at=moment_of(page.fetched_at_ms),
         archive=ArchivePlace(segment=place.segment, offset=place.offset, length=place.length),
+        truncated=page.truncated,
     )
 
 
@@ -115,6 +120,8 @@ def page_detail(view: PageView) -> PageDetail:
         **dict(page_body(view.page)),
         latency_ms=fetch.latency_ms,
         links=fetch.links,
+        links_found=fetch.links_found,
+        left_out=dict(fetch.left_out),
         redirect=fetch.redirect,
         etag=fetch.etag,
         last_modified=fetch.last_modified,

@@ -9,6 +9,7 @@ from shared.domain.crawl import CrawlSpec
 from shared.domain.failure import HOST_UNREACHABLE
 from shared.domain.fetch import FailureKind
 from shared.domain.frontier import CrawlState, UrlState
+from shared.domain.left_out import LINKS_PER_PAGE, NOFOLLOW
 from shared.domain.politeness import host_delay
 from shared.domain.redirects import COOKIES
 from shared.domain.scope import CompiledScope, ExclusionReason, Verdict
@@ -68,6 +69,7 @@ _MEANINGS: Final = {
     ExclusionReason.HOPS: Meaning("redirects", "it lies behind too many redirects in a row"),
     ExclusionReason.DEPTH: Meaning("depth", "it lies deeper than the crawl goes", "raise --max-depth"),
     ExclusionReason.HOST: Meaning("other host", "it is on another host", "widen --scope"),
+    ExclusionReason.PORT: Meaning("other port", "it is on another port of the host", "widen --scope"),
     ExclusionReason.DOMAIN: Meaning("other domain", "it is on another domain", "widen --scope"),
     ExclusionReason.PREFIX: Meaning("outside prefix", "it is not below a seed's path", "widen --scope"),
     ExclusionReason.SCHEME: Meaning("scheme", "its scheme is not crawled", "see scope.schemes"),
@@ -79,6 +81,12 @@ _MEANINGS: Final = {
         "robots", "the host's robots.txt forbids it", "ask the site's owner; --no-robots disregards it"
     ),
     SEED_DELETED: Meaning("seed deleted", "an operator took it from the seeds before it was fetched", "add it again"),
+    LINKS_PER_PAGE: Meaning(
+        "links per page",
+        "its page has more links than are read of one page",
+        "raise extract.max_links_per_page in the spec",
+    ),
+    NOFOLLOW: Meaning("nofollow", "its page marks it as nofollow", "see extract.follow_nofollow"),
     "max_pages_per_host": Meaning(
         "host budget", "its host has given all the pages it may", "raise budget.max_pages_per_host"
     ),

@@ -29,6 +29,9 @@ COLUMNS: Final[Mapping[str, Columns]] = {
         "depth": "int32",
         "fetched_at": "timestamp",
         "title": "string",
+        "truncated": "string",
+        "links": "int32",
+        "links_found": "int32",
     },
     "urls": {
         "url": "string",
@@ -43,6 +46,7 @@ COLUMNS: Final[Mapping[str, Columns]] = {
         "size": "int64",
         "fetched_at": "timestamp",
         "redirect": "string",
+        "truncated": "string",
     },
     "links": {"source": "string", "target": "string", "kind": "string", "found": "string"},
     "items": {"id": "string", "rule": "string", "url": "string", "fetched_at": "timestamp", "data": "json"},
@@ -72,6 +76,9 @@ def page_row(page: Page) -> Row:
         "depth": page.depth,
         "fetched_at": page.fetched_at_ms,
         "title": page.title,
+        "truncated": page.truncated,
+        "links": page.links,
+        "links_found": page.links_found,
     }
 
 
@@ -90,6 +97,7 @@ def url_row(url: KnownUrl) -> Row:
         "size": url.size,
         "fetched_at": url.fetched_at_ms,
         "redirect": url.redirect,
+        "truncated": url.truncated,
     }
 
 

@@ -49,6 +49,9 @@ FOUND_NEARER: Final = 2
 """Flag of a leased URL that was found at a lesser depth than it was sent with: an owner that takes over knows by it
 that the page is to be queued again (merge_link); it goes when the URL is settled."""
 
+COUNTED_LOSSES: Final = 4
+"""Flag of a URL whose fetch counts in the tallies `left_out` or `truncated`: another fetch replaces what it counted."""
+
 ANSWER_S: Final = 3.0
 """So long a worker waits for an owner's answer before it puts the shard off."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from shared.domain.frontier import CrawlState, Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision
+from shared.domain.left_out import LeftOutLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,10 @@ class UrlChange:
 
 @dataclass(frozen=True, slots=True)
 class FetchRow:
-    """The last outcome of a URL that was tried. `page`: its record belongs in the index."""
+    """The last outcome of a URL that was tried. `page`: its record belongs in the index.
+
+    `truncated`: why the body is not whole. `left_out`: as shared.domain.left_out encodes it.
+    """
 
     crawl_id: CrawlId
     host_id: HostId
@@ -155,6 +159,9 @@ class FetchRow:
     location: str | None = None
     title: str | None = None
     links: int = 0
+    truncated: str | None = None
+    links_found: int | None = None
+    left_out: str | None = None
 
 
 @dataclass(slots=True)
@@ -222,6 +229,7 @@ class Changes:
     Of the queues in `give_up` as many URLs end as one transaction may hold; `Store.apply` says which have more.
     `letters_sent` are dead letters whose messages were published again. `commands_given_up` are ids of commands in
     progress that can never be applied. `marks`: per crawl the newest command in progress, which touches none of `urls`.
+    `losses_again` are those of `fetches` whose losses replace what an earlier fetch of the URL counted in `tallies`.
     """
 
     urls: list[UrlChange] = field(default_factory=list)
@@ -233,6 +241,8 @@ class Changes:
     give_up: list[QueueEnd] = field(default_factory=list)
     counters: dict[CrawlId, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     tallies: dict[tuple[CrawlId, str, str], int] = field(default_factory=lambda: defaultdict(int))
+    losses_again: list[FetchRow] = field(default_factory=list)
+    left_out: list[LeftOutLink] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     letters_sent: list[int] = field(default_factory=list)
     commands_given_up: list[str] = field(default_factory=list)

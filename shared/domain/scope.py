@@ -39,6 +39,7 @@ class ExclusionReason(StrEnum):
     HOPS = "redirects"
     DEPTH = "depth"
     HOST = "other_host"
+    PORT = "other_port"
     DOMAIN = "other_domain"
     PREFIX = "outside_prefix"
     SCHEME = "scheme"
@@ -142,7 +143,7 @@ class CompiledScope:
             verdicts.append(Verdict(ExclusionReason.DEPTH, depth <= self._max_depth, f"depth {depth}, {limit}"))
             place = self._judge_place(url, host, via_host, via_seed_redirect)
             detail = f"in scope from {via_host} in mode {self._scope.mode}" if place is None else place.detail
-            verdicts.append(Verdict(self._place_rule, place is None, detail))
+            verdicts.append(Verdict(self._place_rule if place is None else place.name, place is None, detail))
         seed_like = via_host is None or via_seed_redirect
         verdicts += [Verdict(name, why is None, why or "allowed") for name, why in self._alone_rules(url, seed_like)]
         return verdicts
@@ -164,14 +165,14 @@ class CompiledScope:
         if redirect or self._scope.mode is ScopeMode.DOMAIN:
             domain, via_domain = registrable_domain(host), registrable_domain(via_host)
             return None if domain == via_domain else Rule(self._place_rule, f"{domain} is not {via_domain}")
-        return Rule(self._place_rule, f"{host} is not {via_host}")
+        return Rule(_other(host, via_host, self._place_rule), f"{host} is not {via_host}")
 
     def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> Rule | None:
         """A host that seeds name has their prefixes; one that a seed redirected to has those of all seeds."""
         paths = self._prefixes.get(host)
         if paths is None:
             if not (host == via_host or (redirect and registrable_domain(host) == registrable_domain(via_host))):
-                return Rule(ExclusionReason.PREFIX, f"no seed of the spec is on {host}")
+                return Rule(_other(host, via_host, ExclusionReason.PREFIX), f"no seed of the spec is on {host}")
             paths = self._all_prefixes
         path = url[url.index("/", 8) :]
         # A prefix `/docs?` takes in `/docs` with a query and, by the mark that is added here, without one.
@@ -200,6 +201,16 @@ class CompiledScope:
             missing = bool(self._include) and self._include.first(url) is None
             yield ExclusionReason.INCLUDE, "matches none of the include patterns" if missing else None
             yield ExclusionReason.TRAP, trap(url, scope.traps)
+
+
+def _other(host: str, via_host: str, rule: ExclusionReason) -> ExclusionReason:
+    """Return PORT if the hosts differ in their ports only, else `rule`."""
+    return ExclusionReason.PORT if _name(host) == _name(via_host) else rule
+
+
+def _name(host: str) -> str:
+    """Return the host without its port."""
+    return host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
 
 
 def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:

@@ -1,6 +1,7 @@
 """What is read back of a crawl, as values: rows of exports, and everything known of one URL. Times are Unix ms."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from shared.domain.archive import RecordLocation
 from shared.domain.frontier import UrlState
@@ -9,7 +10,10 @@ from shared.domain.ids import Fingerprint, HostId
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A stored page: its record stands in the index. `digest` is the payload's SHA-1 (20 bytes, or empty)."""
+    """A stored page: its record stands in the index. `digest` is the payload's SHA-1 (20 bytes, or empty).
+
+    `truncated` says why the body is not whole. `links_found` counts all outlinks, `links` those that were taken.
+    """
 
     host_id: HostId
     fingerprint: Fingerprint
@@ -23,6 +27,9 @@ class Page:
     location: RecordLocation
     fetched_at_ms: int
     title: str | None
+    truncated: str | None = None
+    links: int | None = None
+    links_found: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,7 @@ class KnownUrl:
     size: int | None
     fetched_at_ms: int | None
     redirect: str | None
+    truncated: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,7 @@ class FetchView:
     """The fetch of a URL that stands: the last, or the last that stored a page.
 
     `history` lists the others, the newest first, each `at_ms status reason`; one later than `at_ms` brought no page.
+    `links` counts the outlinks taken, `links_found` all (None if not counted), `left_out` the others by reason.
     """
 
     at_ms: int
@@ -88,6 +97,9 @@ class FetchView:
     title: str | None
     links: int
     history: tuple[tuple[int, int, str], ...]
+    truncated: str | None = None
+    links_found: int | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
 from shared.domain.items import ItemFilter, StoredItem
 from shared.domain.ledger import Counters
+from shared.domain.left_out import LeftOutExample
 from shared.domain.url import Location
 from shared.domain.views import HostView, KnownUrl, Page, PageView, SeedView, UrlView
 
@@ -139,6 +140,10 @@ class Catalog(Protocol):
 
     async def stats(self, crawl_id: CrawlId) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
         """Counters, tallies (kind -> key -> count) and the hosts with the most pages."""
+        ...
+
+    async def left_out(self, crawl_id: CrawlId) -> Mapping[str, Sequence[LeftOutExample]]:
+        """Return examples of links that were left out, by reason: at most `left_out.MAX_EXAMPLES` of each."""
         ...
 
     async def urls(

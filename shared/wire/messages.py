@@ -112,13 +112,25 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     length: int
 
 
+class LeftOut(msgspec.Struct, frozen=True, array_like=True):
+    """Links of a page that were left out for one reason: how many, and URLs of some of them, cut to bounds.
+
+    `reason` is a shared.domain.scope.ExclusionReason value, or one of shared.domain.left_out.
+    """
+
+    reason: str
+    n: int
+    examples: list[str] = []
+
+
 class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
     """What became of one URL.
 
     `end` is a shared.domain.outcome.End value, `status` the HTTP status or 0, `reason` a failure kind, exclusion reason
     or empty, `digest` the payload's sha1 (20 bytes) or empty, `size` the payload in bytes, `links` the outlinks in
     scope, `retry_after_ms` what the server asked for (-1: nothing). `truncated` says why the body is not whole: a
-    shared.domain.fetch.Truncation value, or `decoded` if it was read in part only; empty if it is whole.
+    shared.domain.fetch.Truncation value, `decoded` if it was read in part only, or `undecodable` if its coding breaks
+    off; empty if it is whole. `found` counts all outlinks of a page (-1: not counted), `left_out` those not taken.
     """
 
     fingerprint: bytes
@@ -139,6 +151,8 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
     links: int = 0
     retry_after_ms: int = -1
     truncated: str = ""
+    found: int = -1
+    left_out: list[LeftOut] = []
 
 
 class HostNote(msgspec.Struct, frozen=True, array_like=True):

@@ -10,8 +10,9 @@ from shared.adapters.sql import chunks
 from shared.adapters.sql.store import SqlStore
 from shared.domain.command_progress import place_of
 from shared.domain.frontier import LEVEL_MS, CrawlState, UrlState
-from shared.domain.ids import CrawlId
+from shared.domain.ids import CrawlId, Fingerprint
 from shared.domain.ledger import Changes, CommandRun, DeadLetter, HostChange, UrlChange
+from shared.domain.left_out import LeftOutLink
 from tests.support.plans import accesses, analyze, recorded
 from tests.support.tables import NOW_MS, PARTITION, Tables, link, links
 
@@ -126,14 +127,18 @@ def test_deleting_removes_every_row_of_a_crawl_in_chunks_and_nothing_of_another(
         await t.bury(DeadLetter(other.crawl_id, "url", NOW_MS, "y"))
         changes = Changes()
         changes.tallies[t.crawl_id, "status", "200"] += 1
+        changes.left_out.append(
+            LeftOutLink(t.crawl_id, "depth", "http://x.test/", t.host_id(hosts[0]), Fingerprint(b"f"))
+        )
         await t.apply(changes)
+        assert t.value("SELECT count(*) FROM links_left_out") == 1
         await t.store.set_state(t.crawl_id, CrawlState.DELETED, None, NOW_MS)
         run = await t.chunk(await t.accepted(CommandRun("c1", t.crawl_id, "delete", {}, PARTITION)))
         assert run is not None
         assert (await t.claim(2)).commands == (run,)
         assert await t.run(run) >= 1
         tables = ("urls", "queues", "fetches", "leases", "producers", "crawl_counters", "crawl_tallies", "dead_letters")
-        for table in tables:
+        for table in (*tables, "links_left_out"):
             assert t.value(f"SELECT count(*) FROM {table} WHERE crawl_id = ?", t.crawl_id) == 0, table
         assert t.value("SELECT count(*) FROM urls") == 3
         assert t.value("SELECT count(*) FROM dead_letters") == 1

@@ -135,6 +135,49 @@ def test_a_file_that_cannot_be_written_leaves_nothing(crawl: Made, orb: Orb, tmp
     assert list(tmp_path.glob("*.part")) == []
 
 
+def test_show_names_what_was_left_out_and_what_was_cut(crawl: Made, orb: Orb) -> None:
+    shown = json.loads(orb("show", crawl.path, "--json"))
+    assert (shown["left_out"], shown["truncated"]) == ({"max_links_per_page": 5, "other_host": 48}, {"length": 1})
+    assert shown["left_out_examples"] == {"other_host": [{"url": "http://www.a.example/1", "page": SEED}]}
+    lines = orb("show", crawl.path).decode().splitlines()
+    told = next(line for line in lines if line.startswith("left out"))
+    assert told.endswith(
+        f"48 links to other hosts, such as http://www.a.example/1 on {SEED}; --scope domain follows them"
+    )
+    assert any(line.startswith("cut        1 page at fetch.max_body_bytes") for line in lines)
+    page = orb("show", crawl.path, "--url", SEED).decode()
+    assert "2 taken of 55 found; left out: other host 48, links per page 5" in page
+    row = next(row for row in rows(orb("export", "pages", crawl.path)) if row["url"] == SEED)
+    assert (row["truncated"], row["links"], row["links_found"]) == ("length", 2, 55)
+    assert next(r for r in rows(orb("export", "urls", crawl.path)) if r["url"] == SEED)["truncated"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason", "page"),
+    [
+        ("http://www.a.example/1", "other_host", SEED),  # an example
+        (f"{SEED}1x", None, f"{SEED}1"),  # in the archive alone, and no rule keeps it out
+    ],
+)
+def test_show_of_a_link_without_a_row_names_page_and_rule(
+    crawl: Made, orb: Orb, url: str, reason: str | None, page: str
+) -> None:
+    said = json.loads(orb("show", crawl.path, "--url", url, "--json"))
+    assert (said["known"], said["left_out"], said["found_on"]) == (False, reason, page)
+    assert page in orb("show", crawl.path, "--url", url).decode()
+
+
+def test_show_of_a_url_that_no_page_names_doubts_what_was_cut(
+    crawl: Made, orb: Orb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.unknown_url.MAX_PAGES_READ", 1)
+    said = orb("show", crawl.path, "--url", f"{SEED}unseen").decode()
+    assert "no link to it is known" in said
+    assert "one of 5 links beyond extract.max_links_per_page (20000)" in said
+    assert "the missing part of 1 page whose body was cut" in said
+    assert "Only the links of 1 page were looked through" in said
+
+
 def test_the_index_lists_each_page_once_at_its_record(crawl: Made) -> None:
     settle(CrawlFolder(crawl.path))
     lines = list(stored.index_lines(crawl.path))
@@ -224,7 +267,7 @@ def test_show_of_an_unseen_url_runs_the_rules_dry(crawl: Made, orb: Orb, url: st
     said = json.loads(orb("show", crawl.path, "--url", url, "--json"))
     assert (said["known"], said["in_scope"]) == (False, refused is None)
     assert next((rule["rule"] for rule in said["rules"] if not rule["allowed"]), None) == refused
-    assert b"never heard of it" in orb("show", crawl.path, "--url", url)
+    assert b"the crawl has no row of it" in orb("show", crawl.path, "--url", url)
 
 
 @pytest.mark.parametrize("command", [("show",), ("export", "pages"), ("warc",)])

@@ -10,6 +10,7 @@ from shared.domain.crawl import CrawlSpec, encode_spec
 from shared.domain.frontier import COUNTED_AS_PAGE, CrawlState, UrlState
 from shared.domain.ids import CrawlId, Fingerprint
 from shared.domain.ledger import Changes, DeadLetter, FetchRow, HostChange, LeaseRow, UrlChange
+from shared.domain.left_out import LeftOutLink
 from shared.domain.spec_parse import parse_spec
 from shared.domain.url import fingerprint
 from tests.support.exchanges import AT_MS, answer
@@ -108,8 +109,13 @@ def _settled(row: LeaseRow, urls: list[str], archived: list[Archived]) -> Change
                 crawl_id, host_id, fingerprint(url), AT_MS + number, 200, True,
                 latency_ms=12, size=len(BODY) + 1, mime="text/html", digest=stored.digest, segment=place.segment,
                 offset=place.offset, length=place.length, title=TITLE if number == 0 else None, links=2,
+                truncated="length" if number == 0 else None, links_found=55 if number == 0 else 2,
+                left_out="other_host 48;max_links_per_page 5" if number == 0 else None,
             )
         )  # fmt: skip
+    changes.left_out.append(
+        LeftOutLink(crawl_id, "other_host", "http://www.a.example/1", host_id, Fingerprint(fingerprint(SEED)))
+    )
     failed = FetchRow(
         crawl_id, host_id, Fingerprint(fingerprint(f"{SEED}later")), AT_MS, 500, False, "http_500", "try again"
     )
@@ -119,6 +125,9 @@ def _settled(row: LeaseRow, urls: list[str], archived: list[Archived]) -> Change
         (crawl_id, "status", "500"): 1,
         (crawl_id, "excluded", "robots"): 1,
         (crawl_id, "failed", "poison"): 1,
+        (crawl_id, "left_out", "other_host"): 48,
+        (crawl_id, "left_out", "max_links_per_page"): 5,
+        (crawl_id, "truncated", "length"): 1,
         (crawl_id, "retried", "http_500"): 1,
     }
     changes.hosts[host_id] = HostChange(

@@ -136,7 +136,15 @@ class Judge:
         for crawl_id, command in self.deleted.items():
             if not self.database.rows("SELECT 1 FROM commands WHERE id = :id", id=command):
                 continue
-            for table in ("urls", "queues", "fetches", "producers", "crawl_counters", "crawl_tallies"):
+            for table in (
+                "urls",
+                "queues",
+                "fetches",
+                "producers",
+                "crawl_counters",
+                "crawl_tallies",
+                "links_left_out",
+            ):
                 n = self.database.rows(f"SELECT count(*) FROM {table} WHERE crawl_id = :c", c=crawl_id)[0][0]
                 if n:
                     self._blame(f"crawl {crawl_id} was deleted, and {table} has {n} rows of it")

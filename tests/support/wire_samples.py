@@ -10,6 +10,7 @@ from shared.wire.messages import (
     HostNote,
     HostProgress,
     HostWaiting,
+    LeftOut,
     Link,
     MasterStatus,
     Message,
@@ -128,6 +129,39 @@ SAMPLES: dict[str, tuple[Message, str]] = {
         "20323032352030303a30303a303020474d54b068747470733a2f2f612e746573742f62ad45696e20546974656c20e298830c"
         "cdea60ad6e6f745f617474656d7074656491c410202122232425262728292a2b2c2d2e2fa566696e616cc3a871756965745f"
         "6d7328a46e6f746596cd07d05aa93139322e302e322e31a8687474705f353033a462757379ce0001d4c0",
+    ),
+    "outcome, with losses": (
+        Outcome(
+            lease=4099,
+            crawl=1,
+            grant=2,
+            host_id=8195,
+            results=[
+                UrlOutcome(
+                    fingerprint=bytes(range(16)),
+                    end=1,
+                    at_ms=1751328000123,
+                    status=200,
+                    detail="the body was cut at fetch.max_body_bytes",
+                    mime="text/html",
+                    record=Record("orb-20250701-00001.warc.gz", 17, 4096),
+                    links=12,
+                    truncated="length",
+                    found=64,
+                    left_out=[
+                        LeftOut("other_host", 50, ["http://www.a.test/1", "http://www.a.test/2"]),
+                        LeftOut("max_links_per_page", 2),
+                    ],
+                ),
+            ],
+            final=True,
+        ),
+        "87a474797065a96f7574636f6d652f31a56c65617365cd1003a5637261776c01a56772616e7402a7686f73745f6964cd2003"
+        "a7726573756c747391dc0014c410000102030405060708090a0b0c0d0e0f01cf00000197c348887bccc8a0d9287468652062"
+        "6f647920776173206375742061742066657463682e6d61785f626f64795f62797465730000a9746578742f68746d6cc40093"
+        "ba6f72622d32303235303730312d30303030312e776172632e677a11cd1000c0c0c0c00cffa66c656e677468409293aa6f74"
+        "6865725f686f73743292b3687474703a2f2f7777772e612e746573742f31b3687474703a2f2f7777772e612e746573742f32"
+        "93b26d61785f6c696e6b735f7065725f706167650290a566696e616cc3",
     ),
     "discoveries": (
         Discoveries(

@@ -152,10 +152,12 @@ def test_links_beyond_the_limit_are_cut_and_said_to_be() -> None:
     html = "".join(f"<a href=/{number}>" for number in range(50)) + "<meta name=robots content=nofollow>"
     page = parsed(html, Extract(max_links_per_page=20))
     assert [link.href for link in page.links] == [f"/{number}" for number in range(20)]
-    assert page.links_cut
+    assert (page.links_cut, page.cut_links) == (30, tuple(f"/{number}" for number in range(20, 40)))
     assert page.robots.nofollow
     assert not parsed(html, Extract(max_links_per_page=50)).links_cut
     assert parsed(html, Extract(max_links_per_page=0)).links == ()
+    marked = parsed("<a href=/1><a rel=x href=/2><a rel=x href=/3>", Extract(max_links_per_page=2))
+    assert (marked.links_cut, marked.cut_links, len(marked.links)) == (1, ("/3",), 2)
 
 
 @pytest.mark.parametrize(

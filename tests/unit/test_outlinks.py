@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 
 from shared.domain.crawl import CrawlSpec, Extract, Scope, ScopeMode, Seed
 from shared.domain.ids import CrawlId, Fingerprint, Revision
+from shared.domain.left_out import CUT, MAX_EXAMPLES, MAX_URL
 from shared.domain.scope import CompiledScope, ExclusionReason
 from shared.domain.url import Location, canonicalize, fingerprint, locate
-from workers.outlinks import MAX_OUTLINKS_BYTES, KnownLinks, OutlinkResolver, Outlinks, redirect_target
+from workers.outlinks import (
+    MAX_EXAMPLES_SENT,
+    MAX_OUTLINKS_BYTES,
+    KnownLinks,
+    OutlinkResolver,
+    Outlinks,
+    redirect_target,
+)
 from workers.parse.html import Link, LinkKind, ParsedPage, Refresh, parse_html
 
 
@@ -259,3 +267,37 @@ def test_the_outlinks_record_is_bounded_and_counts_what_it_leaves_out() -> None:
     assert sum(map(len, outlinks.urls)) <= MAX_OUTLINKS_BYTES
     assert len(outlinks.urls) + outlinks.urls_left_out == 3_000
     assert outlinks.urls_left_out > 0
+
+
+def test_links_left_out_are_counted_by_reason_with_examples() -> None:
+    scope = Scope(max_depth=1, exclude=("/private/",), schemes=("http",))
+    parsed = ParsedPage(
+        anchors=("/private/x", "//other.example/a", "//site.example:81/b", "https://site.example/c", "/" + "q" * 3_000),
+        marked=(Link("/unfollowed", LinkKind.ANCHOR, True),),
+        links_cut=7,
+        cut_links=("/beyond",),
+    )
+    outlinks = resolver(scope=scope).outlinks(PAGE, parsed, depth=0)
+    assert outlinks.left_out() == {
+        "exclude_pattern": 1, "other_host": 1, "other_port": 1, "scheme": 1, "url_length": 1, "nofollow": 1,
+        "max_links_per_page": 7,
+    }  # fmt: skip
+    assert outlinks.examples["other_port"] == ["http://site.example:81/b"]
+    assert outlinks.examples["nofollow"] == ["http://site.example/unfollowed"]
+    assert outlinks.examples["max_links_per_page"] == ["http://site.example/beyond"]
+    assert len(outlinks.examples["url_length"][0]) == MAX_URL + len(CUT)
+    assert adds_up(outlinks)
+    assert resolver(scope=scope).outlinks(PAGE, page_of("x"), depth=1).left_out() == {"depth": 1}
+
+
+def test_examples_of_a_page_and_of_a_crawl_are_bounded() -> None:
+    links = resolver()
+    hrefs = [f"//other.example/{n}" for n in range(50)]
+    first = links.outlinks(PAGE, page_of(*hrefs), depth=0)
+    assert first.examples == {"other_host": [f"http:{href}" for href in hrefs[:MAX_EXAMPLES]]}
+    assert first.left_out() == {"other_host": 50}
+    sent = len(first.examples["other_host"])
+    for _ in range(20):
+        sent += len(links.outlinks(PAGE, page_of(*hrefs), depth=0).examples.get("other_host", ()))
+    assert sent == MAX_EXAMPLES_SENT
+    assert links.example("other_host", "http://other.example/") == {}

@@ -1,15 +1,18 @@
 """What an answer comes to: type, title, links; redirects as discoveries; nofollow heeded where robots are obeyed."""
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from shared.domain.archive import Archived, RecordLocation
 from shared.domain.crawl import CrawlSpec, Extract, Politeness, Scope, Seed
-from shared.domain.fetch import Answer, Timings
-from shared.domain.ids import CrawlId, Revision
+from shared.domain.fetch import Answer, Timings, Truncation
+from shared.domain.ids import CrawlId, Fingerprint, Revision
 from shared.domain.scope import MAX_HOPS, CompiledScope
 from shared.domain.url import locate
+from shared.wire.messages import LeftOut
 from workers.crawls import ActiveCrawl
+from workers.outcome import answered
 from workers.outlinks import KnownLinks, OutlinkResolver
 from workers.pages import Reading, read
 
@@ -176,3 +179,34 @@ def test_location_of_a_redirect_is_read_as_utf8() -> None:
     raw = "/stra\u00dfe".encode().decode("latin-1")
     assert reading(b"", ("location", raw), status=301).location == "/stra\u00dfe"
     assert reading(b"", ("location", "/stra\u00dfe"), status=301).location == "/stra\u00dfe", "this was Latin-1"
+
+
+def test_outlinks_are_counted_as_found_and_as_left_out() -> None:
+    page = reading()
+    assert (page.links, page.links_found, page.left_out) == (1, 3, {"other_host": 1})
+    assert page.examples == {"other_host": ["http://other.example/"]}
+    redirect = reading(b"", ("location", "http://other.example/"), status=301)
+    assert (redirect.links, redirect.links_found, redirect.left_out) == (0, 1, {"other_host": 1})
+    assert redirect.examples == {"other_host": ["http://other.example/"]}
+    assert reading(b"x", ("content-type", "image/png")).links_found == -1
+
+
+@pytest.mark.parametrize(
+    ("more", "truncated", "detail"),
+    [
+        ({}, "", "5 links beyond extract.max_links_per_page were left out"),
+        ({"truncated": Truncation.LENGTH}, "length", "the body was cut at fetch.max_body_bytes; 5 links beyond"),
+        ({"decoded_truncated": True}, "decoded", "the page was read as far as fetch.max_decoded_bytes; 5 links"),
+        ({"decode_error": "it ends early"}, "undecodable", "it ends early; 5 links"),
+    ],
+)
+def test_the_outcome_says_what_the_page_lacks(more: dict[str, Any], truncated: str, detail: str) -> None:
+    answer = Answer(PAGE, 200, (), b"", b"", b"", b"", "127.0.0.1", Timings(), **more)
+    page = Reading(
+        "text/html", links_found=8, left_out={"max_links_per_page": 5, "depth": 2}, examples={"depth": ["u"]}
+    )
+    stored = Archived(RecordLocation("s", 0, 1), b"")
+    said = answered(Fingerprint(bytes(16)), answer, page, stored, at_ms=1, retry_after_ms=-1)
+    assert (said.truncated, said.found) == (truncated, 8)
+    assert said.left_out == [LeftOut("max_links_per_page", 5), LeftOut("depth", 2, ["u"])]
+    assert said.detail.startswith(detail)

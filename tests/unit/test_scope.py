@@ -27,7 +27,7 @@ def test_mode_host_follows_links_within_the_host_of_the_page_only() -> None:
     assert verdict(compiled, "http://example.org/other") is None
     assert verdict(compiled, "https://example.org/other") is None
     assert verdict(compiled, "http://www.example.org/") is ExclusionReason.HOST
-    assert verdict(compiled, "http://example.org:8080/") is ExclusionReason.HOST
+    assert verdict(compiled, "http://example.org:8080/") is ExclusionReason.PORT
 
 
 def test_pages_of_an_uploaded_seed_are_judged_by_their_own_host() -> None:

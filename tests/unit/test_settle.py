@@ -20,12 +20,12 @@ from api.frontier.settle import Draft
 from api.frontier.shares import Shares
 from shared.domain.crawl import Retry
 from shared.domain.fetch import FailureKind
-from shared.domain.frontier import COUNTED_AS_PAGE, CrawlState, End, UrlState
+from shared.domain.frontier import COUNTED_AS_PAGE, COUNTED_LOSSES, CrawlState, End, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, numbered
 from shared.domain.ledger import LeasedUrl, LeaseRow, QueueRow
 from shared.domain.politeness import HostHealth
 from shared.domain.spec_parse import parse_spec
-from shared.wire.messages import HostNote, Outcome, Record, UrlOutcome
+from shared.wire.messages import HostNote, LeftOut, Outcome, Record, UrlOutcome
 
 P = Partition(2)
 CRAWL = CrawlId(7)
@@ -406,3 +406,34 @@ def test_a_page_cut_at_a_limit_is_done_and_counted_as_cut() -> None:
     desk.commit(draft)
     assert desk.states[fingerprint(1, 0)] is UrlState.DONE
     assert draft.changes.tallies[CRAWL, "truncated", "length"] == 1
+
+
+def test_what_a_page_left_out_counts_once_with_its_accepted_outcome() -> None:
+    desk = Desk(sizes=(2,))
+    draft = desk.draft()
+    lossy = msgspec.structs.replace(
+        page(fingerprint(1, 0)), truncated="length", found=60, left_out=[LeftOut("other_host", 50, ["http://b.test/"])]
+    )
+    draft.outcome(outcome(1, lossy, lossy, final=False), LIMITS)
+    draft.outcome(outcome(1, msgspec.structs.replace(lossy, fingerprint=fingerprint(2, 0))), LIMITS)
+    changes = draft.changes
+    assert {key[1:]: n for key, n in changes.tallies.items()} == {
+        ("status", "200"): 1, ("left_out", "other_host"): 50, ("truncated", "length"): 1,
+    }  # fmt: skip
+    assert [(link.reason, link.url) for link in changes.left_out] == [("other_host", "http://b.test/")]
+    (row,) = changes.fetches
+    assert (row.links_found, row.left_out, row.truncated) == (60, "other_host 50", "length")
+    settled = next(change for change in changes.urls if change.fingerprint == fingerprint(1, 0))
+    assert settled.flags == COUNTED_AS_PAGE | COUNTED_LOSSES
+    assert changes.losses_again == []
+
+
+def test_a_page_fetched_again_replaces_what_it_left_out() -> None:
+    desk = Desk(sizes=(1,))
+    held = desk.leases.get(lease_id(1))
+    assert held is not None
+    held.row.urls[fingerprint(1, 0)].flags = COUNTED_AS_PAGE | COUNTED_LOSSES
+    draft = desk.draft()
+    draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), found=60)), LIMITS)
+    assert draft.changes.losses_again == draft.changes.fetches
+    assert {kind for _, kind, _ in draft.changes.tallies} == {"status"}

@@ -20,6 +20,7 @@ from shared.wire.messages import (
     HostNote,
     HostProgress,
     HostWaiting,
+    LeftOut,
     Link,
     Malformed,
     MasterStatus,
@@ -69,6 +70,7 @@ EVERY_DECODER = sorted(set(DECODERS.values()), key=lambda decoder: decoder.__nam
 INNER: tuple[type[msgspec.Struct], ...] = (
     ShardUrl,
     Record,
+    LeftOut,
     UrlOutcome,
     HostNote,
     Link,

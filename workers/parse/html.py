@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from shared.domain.crawl import Extract
+from shared.domain.left_out import MAX_EXAMPLES
 from workers.parse.charset import is_ascii_based
 from workers.parse.directives import NOTHING_FORBIDDEN, Directives, meta_robots
 from workers.parse.references import attribute_text, plain_text
@@ -62,10 +63,11 @@ class Refresh(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParsedPage:
-    """A page, parsed. Links may repeat an href, but not a tag; `links_cut` tells that there were more.
+    """A page, parsed. Links may repeat an href, but not a tag.
 
     `anchors` are the hrefs of plain links (most of a page's), `marked` the links of which there is more to say; each in
-    document order. `links` are both.
+    document order. `links` are both. `links_cut` counts the links beyond `max_links_per_page`; of a page with more than
+    ten times as many it is a lower bound. `cut_links` are the first of them.
     """
 
     title: str = ""
@@ -76,7 +78,8 @@ class ParsedPage:
     robots: Directives = NOTHING_FORBIDDEN
     anchors: tuple[str, ...] = ()
     marked: tuple[Link, ...] = ()
-    links_cut: bool = False
+    links_cut: int = 0
+    cut_links: tuple[str, ...] = ()
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -105,9 +108,12 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
             marked.append(found)
         elif type(found) is _Element:
             marked += head.add(found)
-    cut = scan.cut or len(hrefs) + len(marked) > most
+    cut = max(len(hrefs) + len(marked) - most, int(scan.cut))
+    cut_links: list[str] = []
     if cut:
+        cut_links = _texts(hrefs[most : most + MAX_EXAMPLES], charset)
         del hrefs[most:]
+        cut_links += [link.href for link in marked[most - len(hrefs) :][:MAX_EXAMPLES]]
         del marked[most - len(hrefs) :]
     parsed = ParsedPage(
         title=" ".join(plain_text(scan.title[:_MAX_TITLE_BYTES], charset).split())[:MAX_TITLE_CHARS],
@@ -119,6 +125,7 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
         anchors=tuple(_texts(hrefs, charset)),
         marked=tuple(marked),
         links_cut=cut,
+        cut_links=tuple(cut_links[:MAX_EXAMPLES]),
     )
     return parsed if encoding is None else _with_queries_in(encoding, parsed)
 
@@ -135,6 +142,7 @@ def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
         if page.refresh is None
         else page.refresh._replace(target=_query_in(encoding, page.refresh.target)),
         anchors=tuple([_query_in(encoding, href) for href in page.anchors]),
+        cut_links=tuple([_query_in(encoding, href) for href in page.cut_links]),
         marked=tuple([link._replace(href=_query_in(encoding, link.href)) for link in page.marked]),
     )
 

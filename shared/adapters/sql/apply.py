@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 from shared.adapters.sql import schema
 from shared.adapters.sql.bulk import AMONG, Each, inserting, updating
 from shared.adapters.sql.fence import pass_fence
+from shared.adapters.sql.left_out import keep, recounted
 from shared.domain.frontier import Fence, Position
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ledger import Changes, DeadLetter, QueueEnd
@@ -140,10 +141,15 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
     if changes.marks:
         marked = [(changes.marks[c.crawl_id], *_place(c)) for c in changes.urls if c.crawl_id in changes.marks]
         MARK.run(connection, marked)
+    again = recounted(connection, changes.losses_again)
     FETCH.run(connection, [tuple(map(storable, _fetch_values(row))) for row in sorted(changes.fetches, key=_place)])
     QUEUE.run(connection, [(*_queue_values(delta), *key) for key, delta in sorted(changes.queues.items(), key=_key)])
     counters = {crawl_id: dict(deltas) for crawl_id, deltas in changes.counters.items()}
     tallies = dict(changes.tallies)
+    for place, delta in again.items():
+        tallies[place] = tallies.get(place, 0) + delta
+    if changes.left_out:
+        keep(connection, partition, changes.left_out)
     most, unfinished = _GIVEN_UP_AT_ONCE, []
     for end in changes.give_up:
         n = _give_up(connection, end, most, changes.marks.get(end[0]))

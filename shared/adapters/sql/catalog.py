@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql import access, declared, items, listing, pages, seeds
+from shared.adapters.sql import access, declared, items, left_out, listing, pages, seeds
 from shared.adapters.sql.glance import Glance
 from shared.domain.access import ApiKey
 from shared.domain.crawl_state import Verb
@@ -26,6 +26,7 @@ from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
 from shared.domain.items import ItemFilter, StoredItem
 from shared.domain.ledger import Counters
+from shared.domain.left_out import LeftOutExample
 from shared.domain.url import Location
 from shared.domain.views import HostView, KnownUrl, Page, PageView, SeedView, UrlView
 from shared.ports.catalog import UrlPlace
@@ -107,6 +108,9 @@ class SqlCatalog:
 
     async def revision(self, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
         return await self._run.read(lambda c: declared.revision(c, crawl_id, revision))
+
+    async def left_out(self, crawl_id: CrawlId) -> Mapping[str, Sequence[LeftOutExample]]:
+        return await self._run.read(lambda c: left_out.examples(c, crawl_id))
 
     async def stats(self, crawl_id: CrawlId) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
         return await self._run.read(lambda c: listing.stats(c, crawl_id))

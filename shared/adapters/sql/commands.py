@@ -101,8 +101,9 @@ _DELETE_SOME_REST = {
     )
     for dialect, begin, end in (("sqlite", "IN (", ")"), ("postgresql", "= ANY(ARRAY(", "))"))
 }
-# One row, and one for each reason of an outcome.
-_DELETE_REST = tuple(text(f"DELETE FROM {table} WHERE {_OF_CRAWL}") for table in ("crawl_counters", "crawl_tallies"))
+# One row, one for each reason of an outcome, and a bounded number for each reason of links left out.
+_REST = ("crawl_counters", "crawl_tallies", "links_left_out")
+_DELETE_REST = tuple(text(f"DELETE FROM {table} WHERE {_OF_CRAWL}") for table in _REST)
 _BLOCK = text("UPDATE hosts SET blocked_until_ms = :until_ms WHERE host = :host AND partition = :partition")
 _DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host AND partition = :partition")
 

@@ -27,7 +27,8 @@ _ORDER: Final = "ORDER BY u.crawl_id, u.host_id, u.fingerprint"
 def _url_page(where: str) -> str:
     return (
         "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts,"
-        " v.url AS via_url, w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location"
+        " v.url AS via_url, w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location,"
+        " r.truncated"
         f" FROM (SELECT * FROM urls u WHERE {_BEHIND}{where} {_ORDER} LIMIT :scanned) f"
         " JOIN hosts h ON h.host_id = f.host_id"
         " LEFT JOIN urls v ON v.crawl_id = f.crawl_id AND v.host_id = f.via_host AND v.fingerprint = f.via"

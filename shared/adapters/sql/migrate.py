@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from shared.adapters.sql.engine import mapped
 from shared.domain.errors import Unusable
 
-HEAD = "0014"
+HEAD = "0015"
 """The newest migration; a test compares it with the scripts."""
 
 _ROOT = Path(__file__).parents[3]

@@ -36,7 +36,7 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
     which = (" AND f.status = :status" if status else "") + (" AND f.mime = :mime" if mime else "")
     return text(
         "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
-        ' f."offset", f.length, f.at_ms, f.title'
+        ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found'
         f" FROM (SELECT * FROM fetches r WHERE {_BEHIND}{here} {_ORDER} LIMIT :scanned) f{_JOINED}"
         f" WHERE {_STORED}{which} ORDER BY f.host_id, f.fingerprint LIMIT :most"
     )

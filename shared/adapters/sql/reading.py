@@ -15,9 +15,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from shared.adapters.sql import crawls, waiting
 from shared.adapters.sql import items as item_table
+from shared.adapters.sql import left_out as links_left_out
 from shared.adapters.sql.engine import mapped, sqlite_engine
 from shared.adapters.sql.shortened import whole
 from shared.adapters.sql.unwritable import ReadFile
+from shared.domain import left_out
 from shared.domain.archive import RecordLocation
 from shared.domain.cdxj import IndexRow
 from shared.domain.errors import Unusable
@@ -25,6 +27,7 @@ from shared.domain.frontier import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.items import ItemFilter, StoredItem
 from shared.domain.ledger import Counters, CrawlRow
+from shared.domain.left_out import LeftOutExample
 from shared.domain.surt import surt
 from shared.domain.url import Location
 from shared.domain.views import FetchView, HostView, KnownUrl, Page, UrlView
@@ -39,7 +42,7 @@ _AFTER: Final = "f.crawl_id = :crawl_id AND (f.host_id, f.fingerprint) > (:after
 
 _CAPTURES = (
     "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
-    ' f."offset", f.length, f.at_ms, f.title'
+    ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found'
     " FROM fetches f JOIN urls u"
     " ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id AND u.fingerprint = f.fingerprint"
     " JOIN hosts h ON h.host_id = f.host_id"
@@ -50,7 +53,7 @@ _PAGES = text(_CAPTURES.format("AND f.page"))
 _ANSWERS = text(_CAPTURES.format(""))
 _URLS = text(
     "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts, v.url AS via_url,"
-    " w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location"
+    " w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location, r.truncated"
     " FROM urls f JOIN hosts h ON h.host_id = f.host_id"
     " LEFT JOIN urls v ON v.crawl_id = f.crawl_id AND v.host_id = f.via_host AND v.fingerprint = f.via"
     " LEFT JOIN hosts w ON w.host_id = f.via_host"
@@ -118,6 +121,10 @@ class CrawlReader:
     def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         """kind -> key -> count."""
         return self._read(lambda c: crawls.tallies(c, crawl_id))
+
+    def left_out(self, crawl_id: CrawlId) -> dict[str, list[LeftOutExample]]:
+        """Examples of links left out, by reason."""
+        return self._read(lambda c: links_left_out.examples(c, crawl_id))
 
     def dead_letters(self, crawl_id: CrawlId) -> int:
         """How many were kept."""
@@ -287,6 +294,9 @@ def stored_page(row: Row[Any]) -> Page:
         location=_location(row),
         fetched_at_ms=row.at_ms,
         title=row.title,
+        truncated=row.truncated,
+        links=row.links,
+        links_found=row.links_found,
     )
 
 
@@ -304,6 +314,7 @@ def known_url(row: Row[Any]) -> KnownUrl:
         size=row.size,
         fetched_at_ms=row.at_ms,
         redirect=row.location,
+        truncated=row.truncated,
     )
 
 
@@ -325,6 +336,9 @@ def fetch_view(row: Row[Any]) -> FetchView:
         title=row.title,
         links=row.links,
         history=_history(row.history),
+        truncated=row.truncated,
+        links_found=row.links_found,
+        left_out=left_out.decoded(row.left_out),
     )
 
 

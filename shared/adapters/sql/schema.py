@@ -273,9 +273,27 @@ fetches = Table(
     Column("links", Integer, nullable=False),
     Column("page", Boolean, nullable=False),
     Column("history", Text),
+    Column("truncated", String(16)),
+    Column("links_found", Integer),
+    Column("left_out", Text),
     sqlite_with_rowid=False,
 )
-"""The last outcome of every URL that was tried; `page`: its record stands in the index. `history`: earlier outcomes."""
+"""The last outcome of every URL that was tried; `page`: its record stands in the index. `history`: earlier outcomes.
+`left_out` is as shared.domain.left_out encodes it; it and `links_found` are NULL for what an older version wrote."""
+
+links_left_out = Table(
+    "links_left_out",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("reason", String(40), primary_key=True),
+    Column("url", Text, primary_key=True),
+    Column("host_id", BigInteger, nullable=False),
+    Column("fingerprint", LargeBinary(16), nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Examples of links left out, at most shared.domain.left_out.MAX_EXAMPLES of a reason in a partition; `host_id` and
+`fingerprint` are the page's."""
 
 leases = Table(
     "leases",

@@ -1,0 +1,86 @@
+"""Links that were left out: examples by reason, and the counts of a page that is fetched again."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+from shared.adapters.sql.shortened import whole
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ledger import FetchRow
+from shared.domain.left_out import MAX_EXAMPLES, LeftOutExample, LeftOutLink, losses
+from shared.domain.url import locate
+
+_KEPT: Final = text(
+    "SELECT reason, count(*) AS n FROM links_left_out WHERE crawl_id = :crawl_id AND partition = :partition"
+    " GROUP BY reason"
+)
+_KEEP: Final = text(
+    "INSERT INTO links_left_out (crawl_id, partition, reason, url, host_id, fingerprint)"
+    " VALUES (:crawl_id, :partition, :reason, :url, :host_id, :fingerprint) ON CONFLICT DO NOTHING"
+)
+_EXAMPLES: Final = text(
+    "SELECT l.reason, l.url AS link, u.url, h.host FROM links_left_out l"
+    " JOIN urls u ON u.crawl_id = l.crawl_id AND u.host_id = l.host_id AND u.fingerprint = l.fingerprint"
+    " JOIN hosts h ON h.host_id = l.host_id"
+    " WHERE l.crawl_id = :crawl_id ORDER BY l.crawl_id, l.partition, l.reason, l.url"
+)
+_KNOWN: Final = text(
+    "SELECT 1 FROM urls u JOIN hosts h ON h.host_id = u.host_id"
+    " WHERE u.crawl_id = :crawl_id AND h.host = :host AND u.fingerprint = :fingerprint"
+)
+_LOSSES: Final = text(
+    "SELECT page, truncated, left_out FROM fetches"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+)
+
+
+def keep(connection: Connection, partition: Partition, links: Iterable[LeftOutLink]) -> None:
+    """Keep the links as examples, as far as there is room for their reasons."""
+    by_crawl: dict[CrawlId, dict[str, dict[str, LeftOutLink]]] = {}
+    for link in links:
+        reason, url = link.reason.replace("\0", "")[:40], link.url.replace("\0", "")
+        by_crawl.setdefault(link.crawl_id, {}).setdefault(reason, {}).setdefault(url, link)
+    for crawl_id, reasons in sorted(by_crawl.items()):
+        place = {"crawl_id": crawl_id, "partition": partition}
+        kept = {row.reason: row.n for row in connection.execute(_KEPT, place)}
+        rows = [
+            place | {"reason": reason, "url": url, "host_id": link.host_id, "fingerprint": link.fingerprint}
+            for reason, found in sorted(reasons.items())
+            for url, link in list(found.items())[: max(0, MAX_EXAMPLES - kept.get(reason, 0))]
+        ]
+        if rows:
+            connection.execute(_KEEP, rows)
+
+
+def recounted(connection: Connection, rows: Iterable[FetchRow]) -> Mapping[tuple[CrawlId, str, str], int]:
+    """Return what changes in the tallies when these rows replace those that are stored; call it before they do."""
+    deltas: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
+    for row in rows:
+        keys = {"crawl_id": row.crawl_id, "host_id": row.host_id, "fingerprint": row.fingerprint}
+        old = connection.execute(_LOSSES, keys).first()
+        if old is not None and old.page and not row.page:
+            continue
+        for kind, key, n in losses(row.page, row.truncated, row.left_out):
+            deltas[row.crawl_id, kind, key] += n
+        for kind, key, n in losses(old.page, old.truncated, old.left_out) if old is not None else ():
+            deltas[row.crawl_id, kind, key] -= n
+    return deltas
+
+
+def examples(connection: Connection, crawl_id: CrawlId) -> dict[str, list[LeftOutExample]]:
+    """Return examples of what is still left out, by reason: at most MAX_EXAMPLES of each.
+
+    A link that the crawl knows by now, from another page or under another spec, is no example.
+    """
+    found: dict[str, list[LeftOutExample]] = {}
+    for row in connection.execute(_EXAMPLES, {"crawl_id": crawl_id}).all():
+        some = found.setdefault(row.reason, [])
+        if len(some) >= MAX_EXAMPLES:
+            continue
+        place = locate(row.link)
+        keys = {} if place is None else {"host": place.host, "fingerprint": place.fingerprint}
+        if not keys or connection.execute(_KNOWN, {"crawl_id": crawl_id, **keys}).first() is None:
+            some.append(LeftOutExample(row.link, whole(row.url, row.host)))
+    return {reason: some for reason, some in found.items() if some}

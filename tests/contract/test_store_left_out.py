@@ -1,0 +1,69 @@
+"""Links left out: a bounded number of examples, and counts that a repeated fetch replaces."""
+
+from collections.abc import Callable
+
+from shared.adapters.sql import left_out
+from shared.domain.ledger import Changes, FetchRow, FoundLink
+from shared.domain.left_out import MAX_EXAMPLES, LeftOutExample, LeftOutLink
+from tests.support.tables import NOW_MS, Tables, link
+
+OnStore = Callable[..., None]
+PAGE = "http://a.test/page"
+
+
+async def page_of(t: Tables) -> FoundLink:
+    page = link(PAGE)
+    await t.found(page)
+    return page
+
+
+def example(t: Tables, page: FoundLink, url: str, reason: str = "other_host") -> LeftOutLink:
+    return LeftOutLink(t.crawl_id, reason, url, t.host_id(page.host), page.fingerprint)
+
+
+def fetch(t: Tables, page: FoundLink, status: int, counts: str | None, truncated: str | None = None) -> FetchRow:
+    host_id = t.host_id(page.host)
+    return FetchRow(
+        t.crawl_id, host_id, page.fingerprint, NOW_MS, status, status == 200, truncated=truncated, left_out=counts
+    )
+
+
+def test_examples_are_bounded_by_reason_and_name_their_page(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        page = await page_of(t)
+        for begin in range(0, 60, 15):
+            urls = [f"http://b.test/{n:02}" for n in range(begin, begin + 15)]
+            await t.apply(Changes(left_out=[example(t, page, url) for url in (*urls, urls[0])]))
+        await t.apply(Changes(left_out=[example(t, page, "http://a.test/nul\0", "depth")]))
+        kept = await t.store.executor.read(lambda c: left_out.examples(c, t.crawl_id))
+        assert kept["other_host"] == [LeftOutExample(f"http://b.test/{n:02}", PAGE) for n in range(MAX_EXAMPLES)]
+        assert kept["depth"] == [LeftOutExample("http://a.test/nul", PAGE)]
+
+    on_store(story)
+
+
+def test_a_link_that_the_crawl_knows_by_now_is_no_example(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        page = await page_of(t)
+        await t.apply(Changes(left_out=[example(t, page, f"http://a.test/{n}", "depth") for n in (1, 2)]))
+        await t.found(link("http://a.test/1"))
+        kept = await t.store.executor.read(lambda c: left_out.examples(c, t.crawl_id))
+        assert kept == {"depth": [LeftOutExample("http://a.test/2", PAGE)]}
+
+    on_store(story)
+
+
+def test_a_repeated_fetch_replaces_the_counts_and_one_without_a_page_does_not(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        page = await page_of(t)
+        first = fetch(t, page, 200, "depth 50;other_host 2", "length")
+        counts = {("left_out", "depth"): 50, ("left_out", "other_host"): 2, ("truncated", "length"): 1}
+        await t.apply(Changes(fetches=[first], tallies={(t.crawl_id, *key): n for key, n in counts.items()}))
+        refused = fetch(t, page, 503, None)
+        await t.apply(Changes(fetches=[refused], losses_again=[refused]))
+        assert (await t.store.tallies(t.crawl_id))["left_out"] == {"depth": 50, "other_host": 2}
+        again = fetch(t, page, 200, "other_host 3")
+        await t.apply(Changes(fetches=[again], losses_again=[again]))
+        assert await t.store.tallies(t.crawl_id) == {"left_out": {"other_host": 3}}
+
+    on_store(story)

@@ -1,0 +1,81 @@
+"""What a crawl lacks is said with its number, an example and the setting that changes it; examples are bounded."""
+
+from typing import Any
+
+import pytest
+
+from shared.domain.left_out import CUT, MAX_URL, LeftOutExample, decoded, encoded, kept, losses
+from shared.domain.losses import Losses
+from shared.domain.spec_parse import parse_spec
+
+SPEC = parse_spec({"seeds": ["http://a.test/"], "scope": {"max_depth": 1}, "extract": {"max_links_per_page": 20_000}})
+TWIN = LeftOutExample("http://www.a.test/1", "http://a.test/")
+ELSEWHERE = LeftOutExample("http://b.test/1", "http://a.test/")
+
+
+def of(left_out: dict[str, int], truncated: dict[str, int] | None = None, **examples: LeftOutExample) -> Losses:
+    return Losses(left_out, truncated or {}, {reason: [example] for reason, example in examples.items()})
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("depth", "1,000 links deeper than --max-depth 1; a greater --max-depth follows them"),
+        ("other_port", "1,000 links to other ports; --scope domain follows them"),
+        ("outside_prefix", "1,000 links outside of the seeds' paths; --scope host follows them"),
+        ("exclude_pattern", "1,000 links matching --exclude; another --exclude, or none, follows them"),
+        ("max_links_per_page", "1,000 links beyond extract.max_links_per_page (20000); a greater extract.max_links"),
+        ("url_length", "1,000 links longer than scope.max_url_length (2048 characters); a greater scope.max_url"),
+        ("scheme", "1,000 links of another scheme; scope.schemes in the spec follows them"),
+        ("a_rule_of_tomorrow", "1,000 links by the rule a_rule_of_tomorrow"),
+    ],
+)
+def test_links_left_out_are_told_with_the_flag(reason: str, said: str) -> None:
+    assert of({reason: 1_000}).links(SPEC)[0].startswith(said)
+
+
+def test_reasons_are_told_in_the_order_of_their_numbers() -> None:
+    told = of({"depth": 1, "other_host": 50}, other_host=TWIN).links(SPEC)
+    assert told[0].startswith("50 links to other hosts, such as http://www.a.test/1 on http://a.test/; --scope domain")
+    assert told[1].endswith("a greater --max-depth follows it")
+
+
+@pytest.mark.parametrize(("example", "flag"), [(TWIN, "--scope domain"), (ELSEWHERE, "--scope any")])
+def test_a_crawl_of_one_page_names_the_scope_that_its_links_need(example: LeftOutExample, flag: str) -> None:
+    said = of({"other_host": 50}, other_host=example).too_narrow()
+    assert said == (
+        "only 1 page was crawled: the rules left out 50 links. "
+        f"To follow them: {flag} (with --fresh, or another --out)."
+    )
+    assert of({}).too_narrow() == ""
+
+
+@pytest.mark.parametrize("reason", ["length", "time", "disconnect", "decoded", "undecodable", "of tomorrow"])
+def test_pages_in_part_are_told_and_hide_urls(reason: str) -> None:
+    cut = of({}, {reason: 2})
+    assert cut.pages(SPEC)[0].startswith("2 pages ")
+    assert cut.hide_urls()
+    assert not of({"other_host": 3}).hide_urls()
+    assert of({"max_links_per_page": 3}).hide_urls()
+
+
+def test_an_example_of_a_long_url_is_cut_and_still_matches() -> None:
+    long = "http://a.test/" + "x" * 5_000
+    assert kept(long) == long[:MAX_URL] + CUT
+    assert LeftOutExample(kept(long), "p").is_of(long)
+    assert not LeftOutExample(kept(long), "p").is_of(long[:MAX_URL])
+
+
+@pytest.mark.parametrize("counts", [{}, {"depth": 3}, {"other_host": 48, "max_links_per_page": 5_001}])
+def test_the_counts_of_a_page_survive_their_row(counts: dict[str, int]) -> None:
+    assert decoded(encoded(counts)) == counts
+
+
+@pytest.mark.parametrize("row", [None, "", ";;", "depth", "depth x", "depth -1"])
+def test_a_row_that_says_nothing_counts_nothing(row: Any) -> None:
+    assert decoded(row) == {}
+
+
+def test_a_body_in_part_counts_of_a_page_only() -> None:
+    assert losses(True, "length", "depth 2") == [("left_out", "depth", 2), ("truncated", "length", 1)]
+    assert losses(False, "length", None) == []
