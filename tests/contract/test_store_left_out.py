@@ -1,8 +1,10 @@
 """Links left out: a bounded number of examples, and counts that a repeated fetch replaces."""
 
 from collections.abc import Callable
+from typing import cast
 
 from shared.adapters.sql import left_out
+from shared.adapters.sql.store import SqlStore
 from shared.domain.ledger import Changes, FetchRow, FoundLink
 from shared.domain.left_out import MAX_EXAMPLES, LeftOutExample, LeftOutLink
 from tests.support.tables import NOW_MS, Tables, link
@@ -35,7 +37,7 @@ def test_examples_are_bounded_by_reason_and_name_their_page(on_store: OnStore) -
             urls = [f"http://b.test/{n:02}" for n in range(begin, begin + 15)]
             await t.apply(Changes(left_out=[example(t, page, url) for url in (*urls, urls[0])]))
         await t.apply(Changes(left_out=[example(t, page, "http://a.test/nul\0", "depth")]))
-        kept = await t.store.executor.read(lambda c: left_out.examples(c, t.crawl_id))
+        kept = await cast(SqlStore, t.store).executor.read(lambda c: left_out.examples(c, t.crawl_id))
         assert kept["other_host"] == [LeftOutExample(f"http://b.test/{n:02}", PAGE) for n in range(MAX_EXAMPLES)]
         assert kept["depth"] == [LeftOutExample("http://a.test/nul", PAGE)]
 
@@ -47,7 +49,7 @@ def test_a_link_that_the_crawl_knows_by_now_is_no_example(on_store: OnStore) -> 
         page = await page_of(t)
         await t.apply(Changes(left_out=[example(t, page, f"http://a.test/{n}", "depth") for n in (1, 2)]))
         await t.found(link("http://a.test/1"))
-        kept = await t.store.executor.read(lambda c: left_out.examples(c, t.crawl_id))
+        kept = await cast(SqlStore, t.store).executor.read(lambda c: left_out.examples(c, t.crawl_id))
         assert kept == {"depth": [LeftOutExample("http://a.test/2", PAGE)]}
 
     on_store(story)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.crawl import CrawlSpec, Extract, Scope, ScopeMode, Seed
+from shared.domain.crawl import CrawlSpec, Extract, Scheme, Scope, ScopeMode, Seed
 from shared.domain.ids import CrawlId, Fingerprint, Revision
 from shared.domain.left_out import CUT, MAX_EXAMPLES, MAX_URL
 from shared.domain.scope import CompiledScope, ExclusionReason
@@ -270,7 +270,7 @@ def test_the_outlinks_record_is_bounded_and_counts_what_it_leaves_out() -> None:
 
 
 def test_links_left_out_are_counted_by_reason_with_examples() -> None:
-    scope = Scope(max_depth=1, exclude=("/private/",), schemes=("http",))
+    scope = Scope(max_depth=1, exclude=("/private/",), schemes=(Scheme.HTTP,))
     parsed = ParsedPage(
         anchors=("/private/x", "//other.example/a", "//site.example:81/b", "https://site.example/c", "/" + "q" * 3_000),
         marked=(Link("/unfollowed", LinkKind.ANCHOR, True),),
