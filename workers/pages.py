@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from shared.domain.fetch import Answer
+from shared.domain.left_out import MAX_EXAMPLES
 from shared.domain.url import Location, locate
 from workers.crawls import ActiveCrawl
 from workers.extract.applying import Html
@@ -116,7 +117,13 @@ def _with_link_field(parsed: ParsedPage, value: str, page_url: str, most: int) -
     urls = [url for target in targets if (url := redirect_target(target, page_url)) is not None]
     left = max(0, most - len(parsed.anchors) - len(parsed.marked))
     found = tuple([Link(url, LinkKind.SEQUENCE, False) for url in urls[:left]])
-    return replace(parsed, marked=parsed.marked + found, links_cut=parsed.links_cut or len(urls) > left)
+    cut = urls[left:]
+    return replace(
+        parsed,
+        marked=parsed.marked + found,
+        links_cut=parsed.links_cut + len(cut),
+        cut_links=(*parsed.cut_links, *cut)[:MAX_EXAMPLES],
+    )
 
 
 def _scripts_alone(body: bytes) -> bool:
