@@ -9,8 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from cli.effective import KINDS, gathered, read
-from cli.exits import Exit
+from cli.exits import Exit, Usage, failure
 from cli.member import add_flags, flags_of
+from cli.watch import say
 from shared.domain.config import MasterPart, WorkerPart
 from shared.settings import Origin, Said, masked
 
@@ -36,11 +37,24 @@ def run(arguments: argparse.Namespace) -> int:
     said = gathered(role, flags_of(role), arguments, os.environ)
     rows = shown(role, said)
     if arguments.json:
-        print(json.dumps({"role": role, "settings": rows}, indent=2, ensure_ascii=False))
-    else:
-        print(table(rows))
+        return _as_json(role, said, rows)
+    print(table(rows))
     read(KINDS[role], said, flags_of(role))
     return Exit.OK
+
+
+def _as_json(role: str, said: Mapping[str, Said], rows: list[dict[str, Any]]) -> int:
+    """Print the one object, with the fields of a failure if the settings are incomplete; return the exit code."""
+    facts: dict[str, Any] = {"role": role, "settings": rows}
+    code = Exit.OK
+    try:
+        read(KINDS[role], said, flags_of(role))
+    except Usage as problem:
+        code = Exit.USAGE
+        facts |= failure(code, problem)
+        say(str(problem))
+    print(json.dumps(facts, indent=2, ensure_ascii=False))
+    return code
 
 
 def shown(role: str, said: Mapping[str, Said]) -> list[dict[str, Any]]:

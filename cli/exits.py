@@ -26,8 +26,6 @@ class Environment(Exception):
     """The machine lacks something (space, a port, a right); the message says what and what to do. Exit code 4."""
 
 
-def failure(code: Exit, message: object) -> str:
-    """Return what `--json` writes of a command that ended without its answer."""
-    import json  # most commands need none
-
-    return json.dumps({"end": "failed", "exit_code": int(code), "seconds": 0.0, "message": str(message)})
+def failure(code: Exit, message: object) -> dict[str, object]:
+    """Return the fields that `--json` writes of a command that ended without its answer."""
+    return {"end": "failed", "exit_code": int(code), "seconds": 0.0, "message": str(message)}

@@ -132,7 +132,9 @@ def _failed(arguments: Sequence[str], code: Exit, problem: object) -> Exit:
     _say(problem)
     flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if flags and flags[0] in WITH_JSON and "--json" in flags:
-        print(failure(code, problem))
+        import json  # most commands need none
+
+        print(json.dumps(failure(code, problem)))
     return code
 
 

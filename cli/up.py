@@ -140,7 +140,7 @@ class _Up:
         if ending.end is End.FAILED:
             say(ending.message)
             if self._as_json and not self._was_ready:
-                print(failure(Exit.ENVIRONMENT, ending.message))
+                print(json.dumps(failure(Exit.ENVIRONMENT, ending.message)))
             say(f"the logs are in {_near(self._folder.logs)}; the same command goes on")
             return Exit.ENVIRONMENT
         say(f"stopped{' at once' if ending.at_once else ''}; the same command goes on")

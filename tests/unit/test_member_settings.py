@@ -203,7 +203,9 @@ def test_what_is_missing_is_shown_as_missing_and_is_an_error_in_the_end(
 ) -> None:
     code, out, err = printed(capsys, monkeypatch, {"ORB_ID": "m1"}, "master", "--json")
     assert code == 2
-    rows = {row["name"]: row for row in json.loads(out)["settings"]}
+    said = json.loads(out)
+    assert (said["end"], said["exit_code"]) == ("failed", 2)
+    rows = {row["name"]: row for row in said["settings"]}
     assert rows["etcd"] == {"name": "etcd", "value": None, "origin": "missing", "place": "", "hot": False}
     assert rows["grant_s"]["hot"]
     assert "etcd is not told: say --etcd or ORB_ETCD" in err

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from shared.adapters.local.clock import SystemClock
-from shared.domain.errors import Transient
 from shared.domain.fetch import Answer, FetchRequest, Timings
 from shared.domain.ids import CrawlId, Partition, Revision, numbered
 from shared.domain.spec_parse import parse_spec
@@ -68,12 +67,9 @@ class Stage:
         pass
 
     # the archive
-    def writer(self, crawl: object) -> "Stage":
-        return self
-
-    async def append(self, exchange: Any) -> None:
+    async def keep(self, crawl: object, exchange: Any) -> None:
         self.archived.append(exchange.answer.url)
-        raise Transient("only that it was asked to matters", retry_in=60.0)
+        await asyncio.Event().wait()
 
     async def run(self) -> None:
         """Visit all URLs, until it is over or asks the archive for something."""
