@@ -41,7 +41,7 @@ _PAGES: Final = {
     "decoded": "at fetch.max_decoded_bytes ({spec.fetch.max_decoded_bytes}): a greater one in the spec",
     "time": "at fetch.total_timeout_s ({spec.fetch.total_timeout_s:g} s): a greater one in the spec",
     "disconnect": "by the network at each of {spec.retry.attempts} attempts: a crawl at another time",
-    "undecodable": "where the content coding is damaged: only the site",
+    "undecodable": "where the content coding is damaged or unknown: only the site",
 }
 """Of each reason why bodies are not whole: where they end, and what brings the rest."""
 

@@ -158,7 +158,7 @@ def test_every_process_that_dies_is_started_again_and_told_of(web: Served, tmp_p
 def test_what_no_restart_can_help_ends_it_with_the_reason(tmp_path: Path) -> None:
     with upped(tmp_path / "orb.cluster", ready=False, settings={"ORB_VISITS": "none"}) as up:
         said, _ = up.process.communicate(timeout=WAIT_S)
-        assert (up.process.returncode, said) == (4, "")
+        assert (up.process.returncode, json.loads(said)["exit_code"]) == (4, 4)
         assert "visits (ORB_VISITS): expected" in up.errors()
         assert f"the logs are in {tmp_path / 'orb.cluster' / 'logs'}" in up.errors()
         # The key that nobody has read yet is shown after all.

@@ -108,8 +108,9 @@ def test_every_behaviour_is_met_and_every_loss_is_told(web: Served, tmp_path: Pa
         "large headers",
         "HTTP 451",
         "robots",
-        "disconnect",
-        "length",
+        "by the network at each of",
+        "at fetch.max_body_bytes",
+        "damaged or unknown",
     ):
         assert told in text
     for url, row in seen.pages.items():

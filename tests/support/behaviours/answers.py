@@ -42,8 +42,9 @@ def _again(name: str, source: str, first: Answer) -> Behaviour:
     return Behaviour(name, source, site(links("/a"), {"/a": (first, page(LINK))}), ("/", "/a", "/a", "/ok"))
 
 
-def _raw(name: str, source: str, answer: Answer, *asked: str) -> Behaviour:
-    return Behaviour(name, source, site(links("/a"), {"/a": answer}), ("/", "/a", *asked))
+def _raw(name: str, source: str, answer: Answer, *asked: str, truncated: str = "") -> Behaviour:
+    cut = {"/a": truncated} if truncated else {}
+    return Behaviour(name, source, site(links("/a"), {"/a": answer}), ("/", "/a", *asked), truncated=cut)
 
 
 STATUSES: Final = (
@@ -229,8 +230,20 @@ CODINGS: Final = (
         "/ok",
     ),
     _raw("identity_is_no_coding", "RFC 9110 §8.4.1", page(LINK, HTML, "Content-Encoding: identity"), "/ok"),
-    _raw("unknown_coding_leaves_the_page", "RFC 9110 §8.4", page(LINK, HTML, "Content-Encoding: none"), "/ok"),
-    _raw("cut_gzip_is_read_as_far_as_it_goes", "RFC 9110 §8.4.1.3", page(_CUT, HTML, "Content-Encoding: gzip"), "/ok"),
+    _raw(
+        "unknown_coding_leaves_the_page",
+        "RFC 9110 §8.4",
+        page(LINK, HTML, "Content-Encoding: none"),
+        "/ok",
+        truncated="undecodable",
+    ),
+    _raw(
+        "cut_gzip_is_read_as_far_as_it_goes",
+        "RFC 9110 §8.4.1.3",
+        page(_CUT, HTML, "Content-Encoding: gzip"),
+        "/ok",
+        truncated="undecodable",
+    ),
     _raw("empty_gzip_is_empty", "RFC 9110 §8.4", page("", HTML, "Content-Encoding: gzip")),
     _raw(
         "gzip_in_members_is_whole",
