@@ -1,4 +1,4 @@
-"""The `orb` command. It and the package behind it, `cli`, are the only code that sees both master and worker."""
+"""The `orb` command. Only it and the package `cli` import both master and worker code."""
 
 import sys
 

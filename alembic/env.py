@@ -1,8 +1,8 @@
-"""Runs migrations on the connection that shared.adapters.sql.migrate hands over."""
+"""Runs migrations on the connection that shared.adapters.sql.engine.migrate passes."""
 
 from alembic import context
 
-from shared.adapters.sql.access_schema import metadata
+from shared.adapters.sql.engine.access_schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,6 +1,15 @@
-"""The master: control plane over HTTP, leadership, and the owners of partitions.
+"""The master: the control plane over HTTP, leadership, and the owners of partitions.
 
-Three parts that share a process and little else. HTTP (`routes`, `schemas`, `security`) answers on any replica and
-never touches the frontier's hot path. `control` is the leader and what runs under its term: placement, schedules,
-budgets. `frontier` is what an owner of a partition does, all day. A master never fetches a page.
+Any replica answers reads and accepts seeds and commands. Writes of declared resources go to the leader.
+
+- `server` (application, sockets): a request enters here.
+- `http` (identity, limits, errors, caching): a request passes these layers.
+- `routes`: the handlers; they shape responses by `schemas`.
+- `leader` campaigns, and publishes specs and configuration.
+- `crawls` drives the crawls of a cluster.
+- `members` holds the state of the other members and the partitions that this master owns.
+- `frontier` is the owner of one partition: it ingests reports, dispatches URL shards and grants leases.
+- `events` records changes, and `observe` exposes metrics.
+
+Entry points: `main.cluster_main` for a cluster, `main.main` for a crawl on one machine. A master never fetches a page.
 """

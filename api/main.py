@@ -1,4 +1,4 @@
-"""The master's composition root. The order of the contexts is the order of shutdown, reversed."""
+"""The master's composition root. Shutdown runs in the reverse order of the contexts."""
 
 import asyncio
 import os
@@ -8,43 +8,43 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
 import uvloop
 
-from api.control.cluster import ClusterMaster, ClusterSettings
-from api.control.eviction import Eviction
-from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
-from api.frontier.tally import FrontierTally
+from api.frontier.stats import OwnerStats
+from api.master.cluster_master import ClusterMaster, ClusterSettings
+from api.master.standalone import Standalone
+from api.members.eviction import Eviction
 from shared.adapters.local.addresses import listening_endpoints
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.local.room import disk_of, memory_of_process
+from shared.adapters.local.resources import disk_of, memory_of_process
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import installed_list, use_list, use_snapshot
 from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.settings import StreamSettings, nats_tls_of, streams_of
-from shared.adapters.sql.engine import SqliteThreads
-from shared.adapters.sql.holder import write_note
-from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqliteStore, SqlStore
-from shared.domain.crawl import CrawlSpec, decode_spec
-from shared.domain.egress import ETCD_PORT, NATS_PORT, POSTGRES_PORT, engine_endpoints
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.engine.lock_holder import write_note
+from shared.adapters.sql.engine.sqlite import SqliteThreads
+from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
+from shared.domain.crawl.spec import CrawlSpec, decode_spec
+from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.errors import Permanent, Transient, Unusable, single
-from shared.domain.placement import StoreKind
+from shared.domain.frontier.placement import StoreKind
+from shared.domain.ops.counts import CrawlCounts
+from shared.domain.ops.egress import ETCD_PORT, NATS_PORT, POSTGRES_PORT, engine_endpoints
+from shared.domain.ops.watermarks import Resource
 from shared.domain.software import VERSION
-from shared.domain.spec_rules import refused_pattern
-from shared.domain.tally import CrawlCounts
-from shared.domain.url import public_suffix_snapshot
-from shared.domain.watermarks import Place
+from shared.domain.web.url import public_suffix_snapshot
 from shared.ports.catalog import Catalog
-from shared.ports.rationing import Gauge, refusing
-from shared.ports.retrying import until_answered
+from shared.runtime.pressure_monitor import Gauge, refusing
+from shared.runtime.retry import until_answered
+from shared.runtime.stalls import ending_where_it_stands
+from shared.runtime.supervise import Tasks, close_on_exec, failpoint_of, until_stopped
 from shared.settings import ClusterMasterSettings, MasterSettings, from_environment, listed
-from shared.stalls import ending_where_it_stands
-from shared.supervise import Tasks, close_on_exec, failpoint_of, until_stopped
 from shared.telemetry import configure_logging
 from shared.tls import ClientTls, TlsSettings, following, server_tls
 from shared.wire.keys import Keys, MemberRecord
@@ -52,6 +52,9 @@ from shared.wire.keys import Keys, MemberRecord
 T = TypeVar("T")
 
 log = structlog.get_logger("orb.master")
+
+_MAX_LOCAL_HOSTS: Final = 40_000
+"""Hosts that the master of a local crawl keeps in memory, over all partitions."""
 
 _PROBE_S = 2.0
 _LAST_WORDS_S = 1.0
@@ -62,12 +65,12 @@ _POSTGRES = ("postgresql:", "postgres:")
 
 
 async def run(settings: MasterSettings) -> int:
-    """Work on the folder's crawl until SIGTERM; 0, or 4 when the environment does not carry it."""
+    """Work on the folder's crawl until SIGTERM. Return the exit code: 0, or 4 if the environment is unusable."""
     return await _until_signalled(lambda stop, up: _serve(settings, stop, up))
 
 
 async def serve_cluster(settings: ClusterMasterSettings) -> int:
-    """Be a master of the cluster until SIGTERM; 0, or 4 when the environment does not carry it."""
+    """Run a master of the cluster until SIGTERM. Return the exit code: 0, or 4 if the environment is unusable."""
     return await _until_signalled(lambda stop, up: _serve_cluster(settings, stop, up))
 
 
@@ -81,7 +84,7 @@ async def _until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Corout
         with ending_where_it_stands(SystemClock()):
             await until_stopped(work(stop, up), stop, up)
     except* Unusable as group:
-        log.error("master.unusable", error="; ".join(map(str, single(group))))
+        log.error("master.failed", error="; ".join(map(str, single(group))))
         code = 4
     else:
         log.info("master.stopped")
@@ -118,10 +121,13 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
                 specs=LocalSpecs(settings.dir / SPECS),
                 clock=clock,
                 settings=FrontierSettings(
-                    partitions=partitions, grant_s=settings.grant_s, ack_wait_s=settings.ack_wait_s
+                    partitions=partitions,
+                    grant_s=settings.grant_s,
+                    ack_wait_s=settings.ack_wait_s,
+                    max_hosts=max(1, _MAX_LOCAL_HOSTS // partitions),
                 ),
                 alone=settings.alone,
-                gauges={Place.MEMORY: memory_of_process(settings.memory_bytes)},
+                gauges={Resource.MEMORY: memory_of_process(settings.memory_bytes)},
                 retry_id=settings.retry_id,
                 unblock=settings.unblock,
             )
@@ -134,25 +140,25 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
 
 
 async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, up: asyncio.Event) -> None:
-    from api.control.chronicle import Chronicle
-    from api.control.metering import Metering
-    from api.control.telling import Telling
-    from api.deps import Services
-    from api.feeds import OpenStreams
-    from api.forwarding import leaders_client
-    from api.http import application
-    from api.metrics import MasterMetrics
-    from api.security.authentication import Keyring
-    from api.serving import address_of, bound, listen, places_for, serving
-    from shared.adapters.etcd import EtcdCoordinator  # its libraries are loaded where they are needed
+    from api.events.publisher import EventPublisher
+    from api.events.recorder import EventRecorder
+    from api.http.authentication import Keyring
+    from api.http.deps import Services
+    from api.http.forwarding import leaders_client
+    from api.http.sse import OpenEventStreams
+    from api.observe.metrics import MasterMetrics
+    from api.observe.sampler import StatsSampler
+    from api.server.app import application
+    from api.server.serving import address_of, bound, listen, places_for, serving
+    from shared.adapters.etcd import EtcdCoordinator  # Imported here, so that only a cluster loads its libraries.
     from shared.adapters.etcd.settings import etcd_of
     from shared.adapters.etcd.specs import EtcdSpecPublisher
     from shared.adapters.objects.local import LocalSegments
-    from shared.adapters.objects.served import ServedPages
-    from shared.adapters.sql.catalog import SqlCatalog
-    from shared.adapters.sql.desired import SqlDesired
-    from shared.adapters.sql.overview import SqlOverview
-    from shared.adapters.sql.retained import SqlRetained
+    from shared.adapters.objects.page_archive import ServedPages
+    from shared.adapters.sql.admin.retention import SqlRetained
+    from shared.adapters.sql.catalog.catalog import SqlCatalog
+    from shared.adapters.sql.catalog.desired import SqlDesired
+    from shared.adapters.sql.catalog.overview import SqlOverview
 
     clock, keys = SystemClock(), Keys(settings.cluster)
     async with AsyncExitStack() as stack:
@@ -182,7 +188,8 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
         others = ClientTls(TlsSettings(settings.tls_ca or settings.tls_client_ca, settings.tls_cert, settings.tls_key))
         listener = bound(settings.http)
         stack.callback(listener.close)
-        # Behind all that may end this start, for it is shown once; before anybody may ask, for it waits, too.
+        # The key is shown only once, so print it after everything that can fail the start. It may wait for the
+        # database, so do it before listening.
         await show_first_key(catalog, clock.unix_ms())
         listen(listener)
         address = settings.address or ("" if tls is None else "https://") + address_of(listener)
@@ -194,8 +201,8 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
             endpoints=_endpoints(settings, address_of(listener)),
         )
         desired = SqlDesired(store.executor)
-        tally = FrontierTally(crawls=CrawlCounts(settings.metrics_crawls))
-        telling = Telling(broker.events, clock, settings.id)
+        tally = OwnerStats(crawls=CrawlCounts(settings.metrics_crawls))
+        telling = EventPublisher(broker.events, clock, settings.id)
         master = ClusterMaster(
             member,
             coordinator=coordinator,
@@ -217,9 +224,9 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
             room_heard=telling.room,
             retained=SqlRetained(store.executor),
         )
-        overview, streams_open = SqlOverview(store.executor), OpenStreams(settings.event_streams)
-        chronicle = Chronicle(master, overview, broker.events, telling, clock, settings.id)
-        metering = Metering(
+        overview, streams_open = SqlOverview(store.executor), OpenEventStreams(settings.event_streams)
+        chronicle = EventRecorder(master, overview, broker.events, telling, clock, settings.id)
+        metering = StatsSampler(
             master.crawls,
             tally.crawls,
             master.owned,
@@ -258,18 +265,18 @@ async def _serve_cluster(settings: ClusterMasterSettings, stop: asyncio.Event, u
             backlog=broker,
             telling=telling,
             streams=streams_open,
-            exports=OpenStreams(settings.exports),
+            exports=OpenEventStreams(settings.exports),
             body_bytes=settings.body_bytes,
             roster=master.roster,
             tuning=master.tuning,
             wanted=master.wanted,
             longest_grant_s=settings.grant_s,
             ack_wait_s=settings.ack_wait_s,
-            held=lambda: master.rationing.reason,
+            pressure=lambda: master.rationing.pressure,
         )
         client = await stack.enter_async_context(leaders_client(others.context))
         up.set()
-        log.info("master.started", master=settings.id, partitions=partitions, store=kind, http=member.address)
+        log.info("master.started", master=settings.id, partitions=partitions, store=kind, address=member.address)
         async with serving(application(services, client), listener, tls, places), Tasks() as beside:
             beside.start("certificates", following(*((others,) if tls is None else (others, tls))))
             beside.start("metering", metering.run())
@@ -300,9 +307,12 @@ def _endpoints(settings: ClusterMasterSettings, listening: str) -> tuple[str, ..
 
 
 async def show_first_key(catalog: Catalog, now_ms: int) -> None:
-    """Print an admin's key where there is no key at all yet, however long the database is away or has no room. It is
-    the same one at every try: one whose answer was lost is in the database, and nowhere else."""
-    from api.security.authentication import first_key
+    """Create and print an admin key if there is no key at all yet.
+
+    Wait while the database is unavailable or full. Every attempt adds the same key: if a reply was lost, that key may
+    be stored already and must be the one that is printed.
+    """
+    from api.http.authentication import first_key
 
     kept, key = first_key(now_ms)
     if await _waiting("database", lambda: catalog.add_first_key(kept)):
@@ -310,12 +320,14 @@ async def show_first_key(catalog: Catalog, now_ms: int) -> None:
 
 
 async def _waiting(engine: str, call: Callable[[], Awaitable[T]]) -> T:
-    """The call's result, however long the engine is away; the log says what is waited for, and why."""
-    return await until_answered(call, lambda error: log.warning("master.waits", engine=engine, error=str(error)))
+    """Return the call's result. Log and retry every Transient, for as long as the engine is unavailable."""
+    return await until_answered(
+        call, lambda error: log.warning("master_start.delayed", engine=engine, error=str(error))
+    )
 
 
 async def _declare(broker: NatsBroker, pools: Sequence[str]) -> None:
-    """The streams as they are to be. Unusable where the broker cannot have them so: waiting would not help."""
+    """Declare the streams. Raise Unusable if the broker refuses them: waiting would not help."""
     try:
         await _waiting("nats", lambda: broker.declare(pools))
         await _waiting("nats", broker.events.declare)
@@ -324,32 +336,32 @@ async def _declare(broker: NatsBroker, pools: Sequence[str]) -> None:
 
 
 async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Sequence[str]:
-    """The engines that do not answer now."""
+    """Return the names of the engines that do not answer now."""
     missing = []
     for name, probe in probes.items():
         try:
             async with asyncio.timeout(_PROBE_S):
                 await probe()
         except (Transient, Permanent, Unusable, TimeoutError) as error:
-            log.warning("master.unready", engine=name, error=str(error))
+            log.warning("readiness_probe.failed", engine=name, error=str(error))
             missing.append(name)
     return missing
 
 
 def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
-    """Return what tells of a master, by its id and its start, whether the coordinator lists it."""
+    """Return a function: True if the coordinator lists a master with this id and start time."""
 
     def lives(member: str, started_at_ms: int) -> bool:
-        found = master.members().masters.get(member)
-        return found is not None and found.started_at_ms == started_at_ms
+        record = master.members().masters.get(member)
+        return record is not None and record.started_at_ms == started_at_ms
 
     return lives
 
 
 async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:
-    """The cluster's database, by its URL or path; waits for a server that is away."""
+    """Open the cluster's database by its URL or path. Wait while the server is unavailable."""
     if settings.database.startswith(_POSTGRES):
-        from shared.adapters.sql.postgres import (  # its libraries are loaded where they are needed
+        from shared.adapters.sql.engine.postgres import (  # Imported here, so that SQLite does not load its libraries.
             PostgresSettings,
             PostgresStore,
         )
@@ -363,17 +375,20 @@ async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKi
 
 def _gauges(
     settings: ClusterMasterSettings, store: SqlStore, kind: StoreKind, broker: NatsBroker
-) -> Mapping[Place, Gauge]:
-    """What this master sees filling up."""
-    gauges: dict[Place, Gauge] = {Place.NATS: broker.storage, Place.MEMORY: memory_of_process(settings.memory_bytes)}
+) -> Mapping[Resource, Gauge]:
+    """Return the gauges of the resources that this master measures."""
+    gauges: dict[Resource, Gauge] = {
+        Resource.NATS: broker.storage,
+        Resource.MEMORY: memory_of_process(settings.memory_bytes),
+    }
     if kind is StoreKind.SQLITE:
-        gauges[Place.DATABASE] = refusing(disk_of(_sqlite_file(settings)), store.executor.out_of_room)
+        gauges[Resource.DATABASE] = refusing(disk_of(_sqlite_file(settings)), store.executor.out_of_room)
     else:
-        from shared.adapters.sql.room import room_of
+        from shared.adapters.sql.frontier.size import room_of
 
-        gauges[Place.DATABASE] = room_of(store.executor, settings.database_bytes)
+        gauges[Resource.DATABASE] = room_of(store.executor, settings.database_bytes)
     if settings.nats_store is not None:
-        gauges[Place.NATS_DISK] = disk_of(settings.nats_store)
+        gauges[Resource.NATS_DISK] = disk_of(settings.nats_store)
     return gauges
 
 

@@ -1,6 +1,9 @@
-"""The command line: a composition root, and nothing that a library should hold.
+"""The command `orb`: a composition root, and nothing that a library should hold.
 
-`main` finds the command that the first argument names and imports that one alone; each command is a module with
-`configure(parser)` and `run(arguments) -> int`. What a person can put right is raised as `Usage` or `Environment`
-(`exits`) with one sentence that says what to do; anything else is our bug and keeps its traceback.
+`main` finds the command that the first argument names and imports only that one. A command is a module with
+`configure(parser)` and `run(arguments) -> int`. `local` runs crawls and clusters on this machine. `data` reads a
+crawl's folder. `admin` maintains a cluster's database and keys. `ctl` uses the REST API. `dev` serves developers.
+`terminal` has input, output and exit codes.
+An error that the user can fix is `Usage` or `Environment` (`terminal.exits`), with one sentence that says what to do.
+Any other exception is a bug and keeps its traceback.
 """

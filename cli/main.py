@@ -1,4 +1,4 @@
-"""Finds the command that the arguments name, runs it, and turns what people can put right into one sentence."""
+"""Run the command that the arguments name, and print an error that the user can fix as one sentence."""
 
 import argparse
 import errno
@@ -9,54 +9,60 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final, Protocol, cast
 
-from cli.exits import Environment, Exit, Failed, Usage, failure
-from cli.outgoing import Unwritten, marked_output
-from cli.parser import Parser, meant
+from cli.terminal.exits import Environment, Exit, Failed, Usage, failure
+from cli.terminal.parser import Parser, meant
+from cli.terminal.stdout import StdoutUnwritable, marked_output
 from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
 
 
-class Command(Protocol):
-    """What a command's module offers."""
+class CommandModule(Protocol):
+    """The interface of a command's module."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command's arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; the exit code. Raises Usage or Environment with a sentence for people."""
+        """Run the command; return the exit code. Raise Usage or Environment with a sentence for the user."""
 
 
 COMMANDS: Final = {
-    "crawl": ("cli.crawl", "crawl from URLs or a spec into a folder; the same again resumes"),
-    "show": ("cli.show", "what a crawl has done, or what became of one URL, and why"),
-    "export": ("cli.export", "pages, URLs or links of a crawl as JSON Lines, CSV or Parquet"),
-    "warc": ("cli.warc", "the stored body of a page"),
-    "up": ("cli.up", "a whole cluster on this machine; the same again goes on"),
-    "key": ("cli.key", "make an API key on the database itself, for who has lost the others"),
-    "master": ("cli.member", "be a master of a cluster: etcd, NATS and a database are told by flags or ORB_*"),
-    "worker": ("cli.member", "be a worker of a cluster: etcd and NATS are told by flags or ORB_*"),
-    "migrate": ("cli.migrate", "bring a cluster's database to this release's schema, or say what is missing"),
-    "db": ("cli.database", "check a cluster's database, or copy it to another engine"),
-    "backup": ("cli.backup", "a consistent copy of a cluster that goes on working"),
-    "restore": ("cli.restore", "a fresh cluster from a backup"),
-    "config": ("cli.config", "show the settings that a master or worker would have here, and where each is said"),
-    "ctl": ("cli.ctl.command", "ask a cluster: get, apply, start, seeds, events, explain and more; over its REST API"),
-    "openapi": ("cli.document", "print the document of the REST API (OpenAPI 3.1)"),
-    "completion": ("cli.completion", "print the completion script of bash, zsh or fish"),
-    "version": ("cli.version", "print the versions of orb and of what it runs on"),
-    "test": ("cli.develop", "run the short set of tests, or all of them: --all; arguments go to pytest (in a clone)"),
-    "lint": ("cli.develop", "check style, types and the direction of imports (in a clone)"),
-    "faults": ("cli.develop", "run every fault test, or explore: --seed N --rounds R, --soak MINUTES (in a clone)"),
-    "bench": ("cli.develop", "run a benchmark by name; without one, list them (in a clone)"),
-    "lock": ("cli.develop", "renew the lock files from pyproject.toml (in a clone)"),
+    "crawl": ("cli.local.crawl", "crawl from URLs or a spec into a folder; repeat the command to resume"),
+    "show": ("cli.data.show", "show the results of a crawl, or the state of one URL and its reason"),
+    "export": ("cli.data.export", "export pages, URLs, links or items of a crawl as JSON Lines, CSV or Parquet"),
+    "warc": ("cli.data.warc", "print the stored body of a page"),
+    "up": ("cli.local.up", "run a whole cluster on this machine; repeat the command to restart it"),
+    "key": ("cli.admin.key", "create an API key directly in the database, if all others are lost"),
+    "master": ("cli.local.member", "run a master of a cluster; set etcd, NATS and the database by flags or ORB_*"),
+    "worker": ("cli.local.member", "run a worker of a cluster; set etcd and NATS by flags or ORB_*"),
+    "migrate": ("cli.admin.migrate", "upgrade a cluster's database to this release's schema, or list what is missing"),
+    "db": ("cli.admin.database", "check a cluster's database, or copy it to another engine"),
+    "backup": ("cli.admin.backup", "make a consistent backup of a running cluster"),
+    "restore": ("cli.admin.restore", "restore a backup into a new cluster"),
+    "config": ("cli.admin.config", "show the settings that a master or worker would use here, and the source of each"),
+    "ctl": (
+        "cli.ctl.command",
+        "control a cluster over its REST API: get, apply, start, seeds, events, explain and more",
+    ),
+    "openapi": ("cli.dev.document", "print the OpenAPI 3.1 document of the REST API"),
+    "completion": ("cli.dev.completion", "print the completion script of bash, zsh or fish"),
+    "version": ("cli.dev.version", "print the versions of orb and of its libraries"),
+    "test": (
+        "cli.dev.develop",
+        "run the short set of tests, or all of them: --all; arguments go to pytest (in a clone)",
+    ),
+    "lint": ("cli.dev.develop", "check style, types and the direction of imports (in a clone)"),
+    "faults": ("cli.dev.develop", "run every fault test, or explore: --seed N --rounds R, --soak MINUTES (in a clone)"),
+    "bench": ("cli.dev.develop", "run a benchmark by name; without one, list them (in a clone)"),
+    "lock": ("cli.dev.develop", "renew the lock files from pyproject.toml (in a clone)"),
 }
-"""Every command: its module, imported only when asked for, and its line in the help."""
+"""Every command: its module, imported only when needed, and its line in the help."""
 
 WITH_JSON: Final = frozenset({"crawl", "show", "config", "db", "up"})
 """Commands with a flag `--json`."""
 
-HIDDEN: Final = {"_master": ("cli.roles", ""), "_worker": ("cli.roles", "")}
-"""What `orb crawl` starts, and nobody else; not in the help."""
+HIDDEN: Final = {"_master": ("cli.local.roles", ""), "_worker": ("cli.local.roles", "")}
+"""Commands that only `orb crawl` starts; they are not in the help."""
 
 _LOGGING: Final = frozenset(
     (
@@ -78,22 +84,25 @@ _LOGGING: Final = frozenset(
 )
 """The commands that load structlog."""
 
+_ASKING: Final = frozenset(("up", "master", "ctl"))
+"""The commands that load httpx."""
+
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What the system says where a file takes no more; of standard output it says EIO as well."""
+"""Errors for a file that cannot grow. For standard output, EIO counts as well."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command named by `argv` (by default the process's arguments); returns the exit code, never exits."""
+    """Run the command named by `argv` (by default the process's arguments); return the exit code, never exit."""
     with marked_output():
         try:
             code = _ended(list(sys.argv[1:] if argv is None else argv))
             sys.stdout.flush()
             return code
-        except BrokenPipeError:  # the reader of our output left, as `head` does
+        except BrokenPipeError:  # the reader of our output closed it, as `head` does
             _leave_output()
             return 141
         except OSError as error:
-            ours = isinstance(error, Unwritten)
+            ours = isinstance(error, StdoutUnwritable)
             if error.errno not in _NO_ROOM and not (ours and error.errno == errno.EIO):
                 raise
             if ours:
@@ -103,16 +112,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unwritten(error: OSError) -> str:
-    """What could not be written, and what to do."""
-    if isinstance(error, Unwritten):
-        return f"not all of the output could be written ({error.strerror}); make room where it goes, and ask again."
+    """Return a sentence for what could not be written, and what to do."""
+    if isinstance(error, StdoutUnwritable):
+        return f"the output was cut short ({error.strerror}); make room where it goes, and run the command again."
     where = "a file" if error.filename is None else error.filename
-    return f"{where} could not be written ({error.strerror}); make room where it lies, and ask again."
+    return f"{where} could not be written ({error.strerror}); make room there, and run the command again."
 
 
 def _ended(arguments: list[str]) -> int:
-    """The exit code of the command, after a sentence where it did not end well. OSError where nobody takes what it
-    writes."""
+    """Run the command; return its exit code, after printing a sentence for an error that the user can fix. OSError of
+    its output propagates."""
     try:
         return _run(arguments)
     except Usage as problem:
@@ -121,14 +130,14 @@ def _ended(arguments: list[str]) -> int:
         return _failed(arguments, Exit.FAILED, problem)
     except (Environment, Unusable, Transient) as problem:
         return _failed(arguments, Exit.ENVIRONMENT, problem)
-    except KeyboardInterrupt:  # the commands that can go on later say so themselves
+    except KeyboardInterrupt:  # commands that can be resumed print that themselves
         return 130
     except SystemExit as asked:  # argparse, after --help
         return Exit.OK if asked.code is None else int(asked.code)
 
 
 def _failed(arguments: Sequence[str], code: Exit, problem: object) -> Exit:
-    """Say what went wrong; with `--json` also as an object on standard output, which has nothing else by then."""
+    """Print what went wrong; with `--json` also as an object on standard output, which is empty until then."""
     _say(problem)
     flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if flags and flags[0] in WITH_JSON and "--json" in flags:
@@ -139,21 +148,21 @@ def _failed(arguments: Sequence[str], code: Exit, problem: object) -> Exit:
 
 
 def _say(problem: object) -> None:
-    """One sentence on stderr; where it takes none (a log on a full disk), the exit code has to say it alone."""
+    """Print one sentence to stderr. If that fails (a log on a full disk), only the exit code reports the problem."""
     try:
         print(f"orb: {problem}", file=sys.stderr, flush=True)
     except OSError:
-        # What is still to be written goes nowhere: the interpreter would end with a code of its own.
+        # Discard the rest: otherwise the interpreter would fail at exit with its own code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _leave_output() -> None:
-    """What is still to be written goes nowhere: the interpreter would try once more at its end, and complain."""
+    """Discard the remaining output: otherwise the interpreter would retry it at exit and print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
-    """The parser of the whole command line, in which only the commands in `chosen` have their arguments: declaring
+    """Return the parser of the whole command line. Only the commands in `chosen` get their arguments, because declaring
     those of a command imports it."""
     parser = Parser(prog="orb", description=f"{NAME} {VERSION}: a distributed web crawler.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"orb {VERSION}")
@@ -163,26 +172,28 @@ def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
             name, help=summary, description=summary, allow_abbrev=False, add_help=name in chosen
         )
         if name in chosen:
-            cast(Command, import_module(module)).configure(subparser)
+            cast(CommandModule, import_module(module)).configure(subparser)
     return parser
 
 
-def _load_logging() -> None:
-    """Import structlog without rich and pygments, which it loads if it can: that takes each process 60 ms of CPU. They
-    serve coloured tracebacks only, which no log of ours has. A display imports rich by itself."""
-    if "structlog" in sys.modules or "rich" in sys.modules:
-        return
-    sys.modules["rich"] = cast(ModuleType, None)  # what Python takes for a module that is not there
+def _load_undrawn(*modules: str) -> None:
+    """Import modules without rich and pygments, which they import if present: that costs each process 60 ms of CPU.
+    All they add is coloured tracebacks of structlog, which no log of ours has, and the command of httpx. A display
+    imports rich itself."""
+    hidden = [name for name in ("rich", "pygments") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden, cast(ModuleType, None)))  # Python treats None as an absent module
     try:
-        import_module("structlog")
+        for module in modules:
+            import_module(module)
     finally:
-        del sys.modules["rich"]
+        for name in hidden:
+            del sys.modules[name]
 
 
 def _run(argv: list[str]) -> int:
     chosen = argv[0] if argv and (argv[0] in COMMANDS or argv[0] in HIDDEN) else None
     if chosen in _LOGGING:
-        _load_logging()
+        _load_undrawn("structlog", *(("httpx",) if chosen in _ASKING else ()))
     parser = parser_of(() if chosen is None else (chosen,))
     if chosen is None and argv and not argv[0].startswith("-"):
         raise Usage(f"there is no command {argv[0]!r}{meant(argv[0], COMMANDS, before='orb ')}; see `orb --help`")
@@ -191,4 +202,4 @@ def _run(argv: list[str]) -> int:
         parser.print_help()
         return Exit.USAGE
     module, _ = COMMANDS[chosen] if chosen in COMMANDS else HIDDEN[chosen]
-    return cast(Command, import_module(module)).run(parsed)
+    return cast(CommandModule, import_module(module)).run(parsed)

@@ -1,7 +1,7 @@
-"""The settings of a process: read once from its environment (`ORB_*`), frozen, handed down by constructors.
+"""The settings of a process: read once from its environment (`ORB_*`), frozen, passed down by constructors.
 
-A process of a cluster is told by flags, variables and a file, too: whatever says a setting first, in this order, is
-what holds (`Said`); who gathers them is `cli.effective`.
+A process of a cluster reads its settings from flags, variables and a file. The first of them, in this order, that has a
+setting determines it (`SettingValue`). `cli.terminal.settings` gathers them.
 """
 
 import os
@@ -16,9 +16,9 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from shared.domain.egress import Networks
 from shared.domain.errors import Unusable
-from shared.domain.tally import MOST_CRAWLS
+from shared.domain.ops.counts import MAX_CRAWLS
+from shared.domain.ops.egress import Networks
 
 PREFIX = "ORB_"
 
@@ -36,11 +36,13 @@ _QUERY: Final = re.compile(r"(?i)\b(password|sslpassword|token)=[^&\s]*")
 
 
 class _Process(msgspec.Struct, frozen=True, kw_only=True):
-    """What every process is told.
+    """The settings of every process.
 
-    `dir`: the folder of the crawl (crawl.db, archive/, nats/). `nats_url`, `nats_token`: the broker. `ack_wait_s`:
-    after this the broker delivers a silent shard again. `memory_bytes`: at so much memory it takes on nothing new; 0:
-    at a share of what there is (shared.adapters.local.room).
+    - `dir`: the folder of the crawl (crawl.db, archive/, nats/).
+    - `nats_url`, `nats_token`: the broker.
+    - `ack_wait_s`: after this the broker delivers a silent shard again.
+    - `memory_bytes`: the memory at which the process takes on no new work. 0 means a share of the available memory
+      (shared.adapters.local.resources).
     """
 
     dir: Path
@@ -56,15 +58,18 @@ class _Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MasterSettings(_Process, frozen=True, kw_only=True):
-    """A master's: owns partitions of the frontier.
+    """The settings of a master, which owns partitions of the frontier.
 
-    `partitions` is fixed when the folder is first used. `grant_s`: how long a worker may fetch without asking again.
-    `grace_s`: how long reports are still applied at a stop. `synchronous` FULL survives the loss of power. `alone`: the
-    starter has proved that no process of an earlier run lives. `retry_id`: retry every failed URL, once for each such
-    id; empty: retry none. `unblock`: ask hosts at once that are left alone.
+    - `partitions` is fixed when the folder is first used.
+    - `grant_s`: how long a worker may fetch without asking again.
+    - `grace_s`: how long reports are still applied at a stop.
+    - `synchronous`: FULL survives the loss of power.
+    - `alone`: the starter has proved that no process of an earlier run lives.
+    - `retry_id`: retry every failed URL, once for each such id. Empty: retry none.
+    - `unblock`: request blocked hosts at once.
     """
 
-    partitions: Annotated[int, Meta(ge=1, le=4096)] = 8
+    partitions: Annotated[int, Meta(ge=1, le=4096)] = 1
     pool: str = "default"
     grant_s: Patience = 30.0
     grace_s: Span = 10.0
@@ -75,49 +80,59 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
 
 
 class WorkerSettings(_Process, frozen=True, kw_only=True):
-    """A worker's: fetches what it is leased.
+    """The settings of a worker, which fetches the URL shards leased to it.
 
-    `visits`: URL shards in hand at once. `connections`: kept open. `grace_s`: how long visits may go on after a stop.
-    `report_s`: longest time a finished page waits to be reported. `metrics`: where they are served, as `host:port`; not
-    at all without. `metrics_crawls`: so many crawls have metrics of their own, the others share theirs.
-    `extract_s`, `extract_bytes`: processor time and memory that taking items out of one page may take. `open_crawls`:
-    so many may have a WARC file open.
+    - `max_visits`: URL shards in hand at once, most of which wait for their hosts.
+    - `max_requests`: requests under way at once.
+    - `connections`: connections kept open.
+    - `grace_s`: how long visits may continue after a stop.
+    - `report_s`: the longest time a finished page waits to be reported.
+    - `metrics`: the `host:port` that serves them. Empty: none.
+    - `metrics_crawls`: how many crawls have metrics of their own. The others share theirs.
+    - `extract_s`, `extract_bytes`: processor time and memory to extract the items of one page.
+    - `open_crawls`: how many crawls may have a WARC file open.
     """
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     pool: str = "default"
-    visits: Annotated[int, Meta(ge=1, le=10_000)] = 64
+    max_visits: Annotated[int, Meta(ge=1, le=100_000)] = 1_024
+    max_requests: Annotated[int, Meta(ge=1, le=65_536)] = 128
     connections: Annotated[int, Meta(ge=1, le=65_536)] = 512
     grace_s: Span = 10.0
     report_s: Annotated[float, Meta(ge=0.01, le=60.0)] = 2.0
     metrics: str = ""
-    metrics_crawls: Annotated[int, Meta(ge=0, le=10_000)] = MOST_CRAWLS
+    metrics_crawls: Annotated[int, Meta(ge=0, le=10_000)] = MAX_CRAWLS
     extract_s: Annotated[float, Meta(ge=0.1, le=60.0)] = 2.0
     extract_bytes: Annotated[int, Meta(ge=1 << 28)] = 1 << 30
     open_crawls: Annotated[int, Meta(ge=1, le=100_000)] = 256
 
 
 class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A master's of a cluster.
+    """The settings of a master of a cluster. Those not listed are as in MasterSettings.
 
-    `id` names it among the masters; a second process of the same name takes its place. `etcd` and `nats_url` are
-    endpoints separated by commas, `pools` the names of pools. `nats_replicas`: on so many servers of a NATS cluster
-    every stream is kept, or on more where it is already. `database`: a path or `sqlite:` URL of a file on a local disk,
-    or a `postgresql:` URL. `partitions` is fixed when the cluster is first used. `http`: where its API listens, over
-    TLS with `tls_cert` and `tls_key`, for holders of a certificate of `tls_client_ca` alone where that is told;
-    `address`: where the others reach it, if that is another place. `tls_ca` has signed the masters' certificates, if it
-    is not `tls_client_ca`. `metrics_crawls`: so many crawls have metrics of their own, the others share theirs;
-    `metrics_s`: how often what SQL knows is read for them. `archive`: the folder that workers write their segments to,
-    where this master can read it; stored pages are served from it. `events_age_s` and `events_bytes`: events older than
-    this, and the oldest above this size, are forgotten; `items_age_s` and `items_bytes`: the same of items in their
-    stream; `event_streams`: so many clients may follow events on this master at once, `exports`: and so many be sent
-    exports; `body_bytes`: of a request; `http_connections`: open to the API at once. `pool_visits` and `pool_workers`:
-    visits that the workers of a pool may have in hand together, and workers of it that may wait for some;
-    `reports_per_partition`: of a kind, in NATS; `robots_bytes`: robots.txt kept there. `database_bytes`: the size at
-    which a PostgreSQL database counts as full, `database_writers` and `database_readers`: connections to it that a
-    master has at most for each of these, `reports_bytes` what reports may take in NATS, 0 both: no bound;
-    `nats_store`: the folder of NATS's files, where it lies on this machine. `member_ttl_s`: after so long a silence it
-    counts as dead. The rest as in MasterSettings.
+    - `id` names it among the masters. A second process of the same name takes its place.
+    - `etcd`, `nats_url`: endpoints, separated by commas. `pools`: the names of the pools, separated by commas.
+    - `nats_replicas`: how many servers of a NATS cluster keep each stream. A stream that has more keeps them.
+    - `database`: a path or `sqlite:` URL of a file on a local disk, or a `postgresql:` URL.
+    - `partitions` is fixed when the cluster is first used.
+    - `http`: where its API listens. `address`: where other masters reach it, if that differs.
+    - `tls_cert`, `tls_key`: serve the API over TLS. `tls_client_ca`: accept only clients with a certificate it signed.
+    - `tls_ca`: the CA of the masters' certificates, if it is not `tls_client_ca`.
+    - `metrics_crawls`: how many crawls have metrics of their own. The others share theirs.
+    - `metrics_s`: how often the metrics from SQL are read.
+    - `archive`: the folder that workers write their segments to, if this master can read it. It serves stored pages.
+    - `events_age_s`, `events_bytes`: the age and total size above which the oldest events are dropped.
+    - `items_age_s`, `items_bytes`: the same for items in their stream.
+    - `event_streams`, `exports`: how many clients may follow events, and receive exports, from this master at once.
+    - `body_bytes`: the size of a request. `http_connections`: connections to the API at once.
+    - `pool_visits`: visits that the workers of a pool may have in hand together. `pool_workers`: workers of a pool
+      that may wait for visits.
+    - `reports_per_partition`: reports of a kind in NATS. `robots_bytes`: the size of robots.txt records there.
+    - `database_bytes`: the size at which a PostgreSQL database counts as full. 0: no bound.
+    - `database_writers`, `database_readers`: connections of each kind from a master to PostgreSQL.
+    - `reports_bytes`: the size of reports in NATS. 0: no bound.
+    - `nats_store`: the folder of NATS's files, if it is on this machine.
+    - `member_ttl_s`: after this silence the master counts as dead.
     """
 
     id: MemberId
@@ -140,7 +155,7 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     tls_ca: Path | None = None
-    metrics_crawls: Annotated[int, Meta(ge=0, le=10_000)] = MOST_CRAWLS
+    metrics_crawls: Annotated[int, Meta(ge=0, le=10_000)] = MAX_CRAWLS
     metrics_s: Annotated[float, Meta(ge=0.1, le=300.0)] = 5.0
     address: str = ""
     archive: Path | None = None
@@ -154,7 +169,7 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     exports: Annotated[int, Meta(ge=1, le=1_000)] = 16
     body_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 26)] = 4 << 20
     http_connections: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
-    pool_visits: Annotated[int, Meta(ge=1, le=10_000_000)] = 20_000
+    pool_visits: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     pool_workers: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
     reports_per_partition: Annotated[int, Meta(ge=100, le=100_000_000)] = 100_000
     robots_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
@@ -176,10 +191,11 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterWorkerSettings(WorkerSettings, frozen=True, kw_only=True):
-    """A worker's of a cluster; `dir` holds its archive. The rest as in ClusterMasterSettings.
+    """The settings of a worker of a cluster. Those not listed are as in ClusterMasterSettings.
 
-    `allow_net`: networks in CIDR notation, separated by commas, that a spec's `egress.allow` may open; none by default.
-    `closed`: `host:port` of further servers, separated by commas, that no crawl reaches, as engines and members.
+    - `dir` holds its archive.
+    - `allow_net`: networks in CIDR notation, separated by commas, that a spec's `egress.allow` may open. Default: none.
+    - `closed`: `host:port` of further servers, separated by commas, that no crawl reaches, like engines and members.
     """
 
     etcd: str
@@ -204,12 +220,12 @@ class ClusterWorkerSettings(WorkerSettings, frozen=True, kw_only=True):
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of a setting that are separated by commas."""
+    """Return the parts of a setting separated by commas."""
     return tuple(part for part in map(str.strip, text.split(",")) if part)
 
 
-class Origin(StrEnum):
-    """Where the value of a setting comes from; the earlier ones go over the later ones."""
+class SettingOrigin(StrEnum):
+    """Where the value of a setting comes from. Earlier origins override later ones."""
 
     FLAG = "flag"
     ENVIRONMENT = "environment"
@@ -218,51 +234,55 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A setting as it was said: its text, and the place, as `--visits`, `ORB_VISITS` or `orb.yaml:3`."""
+class SettingValue:
+    """A setting as given: its text, and its place, such as `--visits`, `ORB_MAX_VISITS` or `orb.yaml:3`."""
 
     text: str
-    origin: Origin
+    origin: SettingOrigin
     place: str
 
 
-def in_environment(kind: type[msgspec.Struct], environment: Mapping[str, str]) -> dict[str, Said]:
-    """What `ORB_<FIELD>` variables say of the settings."""
+def in_environment(kind: type[msgspec.Struct], environment: Mapping[str, str]) -> dict[str, SettingValue]:
+    """Return the settings given by `ORB_<FIELD>` variables."""
     return {
-        name: Said(environment[variable], Origin.ENVIRONMENT, variable)
+        name: SettingValue(environment[variable], SettingOrigin.ENVIRONMENT, variable)
         for name in kind.__struct_fields__
         if (variable := PREFIX + name.upper()) in environment
     }
 
 
-def settled(kind: type[Process], said: Mapping[str, Said], flags: Mapping[str, str] = MappingProxyType({})) -> Process:
-    """The settings; Unusable names everything that is missing or wrong, and where it was said. `flags`: by which a
-    setting may be told beside its variable."""
+def settled(
+    kind: type[Process], given: Mapping[str, SettingValue], flags: Mapping[str, str] = MappingProxyType({})
+) -> Process:
+    """Return the settings. Raise Unusable with everything missing or wrong, and where it was given.
+
+    `flags` maps a setting to the flag that sets it, for messages.
+    """
     values: dict[str, Any] = {}
     problems = []
     for field in msgspec.structs.fields(kind):
-        told = said.get(field.name)
-        if told is not None:
+        value = given.get(field.name)
+        if value is not None:
             try:
-                values[field.name] = msgspec.convert(told.text, field.type, strict=False, dec_hook=_path)
+                values[field.name] = msgspec.convert(value.text, field.type, strict=False, dec_hook=_path)
             except msgspec.ValidationError as error:
                 reason = str(error)[:1].lower() + str(error)[1:]
-                problems.append(f"{field.name} ({told.place}): {reason}")
+                problems.append(f"{field.name} ({value.place}): {reason}")
         elif field.required:
             how = [*filter(None, (flags.get(field.name),)), f"{PREFIX}{field.name.upper()}"]
-            problems.append(f"{field.name} is not told: {'say' if len(how) > 1 else 'set'} {' or '.join(how)}")
+            problems.append(f"no {field.name} given: set {' or '.join(how)}")
     if problems:
         raise Unusable("the settings cannot be used: " + "; ".join(problems))
     return kind(**values)
 
 
 def from_environment(kind: type[Process], environment: Mapping[str, str] | None = None) -> Process:
-    """The settings in `ORB_<FIELD>` variables alone; Unusable as `settled`."""
+    """Return the settings in `ORB_<FIELD>` variables alone. Raise Unusable as `settled` does."""
     return settled(kind, in_environment(kind, os.environ if environment is None else environment))
 
 
 def masked(name: str, text: str) -> str:
-    """A setting as it may be shown: without passwords and tokens, those in URLs too."""
+    """Return a setting for display: passwords and tokens are masked, also those in URLs."""
     if name in _HIDDEN:
         return _MASK
     if name == "nats_url":  # a user without a password is a token there

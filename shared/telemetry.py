@@ -1,6 +1,7 @@
-"""Logs, one event verb and its fields a line on stderr; and metrics, read from a process's counts when it is scraped.
+"""Logs and metrics.
 
-The library of the metrics is loaded by those who expose any, and by nobody else.
+A log line on stderr is one event and its fields (docs/logs.md). Metrics are read from a process's counts at each
+scrape. The metrics library is loaded only by processes that expose metrics.
 """
 
 import json
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, assert_never
 import msgspec
 import structlog
 
-from shared.domain.tally import Histogram
-from shared.domain.watermarks import Shortages
+from shared.domain.ops.counts import Histogram
+from shared.domain.ops.watermarks import PressureState
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -25,7 +26,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class _Threshold:
-    """Drops lines below a level that may change: loggers are cached, so their own cannot."""
+    """Drops lines below a level that may change. Loggers are cached, so their own level cannot change."""
 
     def __init__(self, level: int) -> None:
         self.level = level
@@ -39,10 +40,12 @@ class _Threshold:
 _threshold = _Threshold(logging.INFO)
 
 
-class Lines:
-    """A stream for log lines that never raises for want of room, nor because nobody reads any more: whoever logs is in
-    the midst of something else. What could not be written when it was said is counted, and told before the next line
-    that can be: `log.unwritten` with the number of `lines`, which are late or lost."""
+class LogStream:
+    """A stream for log lines that never raises on a full disk or a closed pipe, since logging must not fail the caller.
+
+    Lines that could not be written are counted. Before the next line that can be written comes `log_lines.delayed` with
+    the number of `lines`, which are late or lost.
+    """
 
     def __init__(self, stream: TextIO, rendered: Callable[[Any, str, Any], Any]) -> None:
         self._stream = stream
@@ -52,7 +55,7 @@ class Lines:
     def write(self, text: str) -> None:
         try:
             if self._unwritten:
-                gap = {"event": "log.unwritten", "lines": self._unwritten, "level": "warning"}
+                gap = {"event": "log_lines.delayed", "lines": self._unwritten, "level": "warning"}
                 self._stream.write(f"{self._rendered(None, 'warning', _now(None, 'warning', gap))}\n")
                 self._stream.flush()
                 self._unwritten = 0
@@ -62,12 +65,14 @@ class Lines:
             self._unwritten += 1
 
     def flush(self) -> None:
-        """Each line is already."""
+        """Do nothing: each line is flushed already."""
 
 
 def configure_logging(level: str, form: str, **fields: Any) -> None:
-    """Send structlog and the standard library's logging to stderr, as JSON or text; `fields` stand in every line. To
-    log never raises for a stderr that takes nothing, as a file on a full disk."""
+    """Send structlog and the standard library's logging to stderr, as JSON or text, with `fields` in every line.
+
+    Logging never raises if stderr cannot be written, such as a file on a full disk.
+    """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -75,7 +80,7 @@ def configure_logging(level: str, form: str, **fields: Any) -> None:
         structlog.processors.format_exc_info,
     ]
     renderer: Any = _as_json if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
-    lines: Any = Lines(sys.stderr, renderer)
+    lines: Any = LogStream(sys.stderr, renderer)
     structlog.configure(
         processors=[_threshold, *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
@@ -94,8 +99,10 @@ _encoder = msgspec.json.Encoder(enc_hook=repr)
 
 
 def _as_json(_logger: Any, _method: str, event: Any) -> str:
-    """The line as JSON. What the encoder refuses (numbers beyond 64 bits, halves of characters) is written as
-    it can be: a line is not lost."""
+    """Return the line as JSON.
+
+    Values that msgspec refuses (numbers beyond 64 bits, lone surrogates) are encoded by `json`, so no line is lost.
+    """
     try:
         return _encoder.encode(event).decode()
     except (TypeError, ValueError, OverflowError):
@@ -103,7 +110,7 @@ def _as_json(_logger: Any, _method: str, event: Any) -> str:
 
 
 def set_log_level(level: str) -> None:
-    """Log from this level on; of other libraries warnings at least."""
+    """Set the level to log from. Other libraries log warnings at least."""
     _threshold.level = _LEVELS[level]
     logging.getLogger().setLevel(max(_LEVELS[level], logging.WARNING))
 
@@ -117,7 +124,7 @@ def _without_meta(_logger: Any, _method: str, event: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric by its name without the prefix `orb_`, as it stands in the documentation."""
+    """A metric. `name` has no prefix `orb_`; `text` is its help."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -126,34 +133,38 @@ class Metric:
 
 
 LEASE: Final = Metric(
-    "member_lease_seconds", "gauge", "Time left until the others take this member for dead; renewed at a third of it."
+    "member_lease_seconds", "gauge", "Time until the lease of this member expires; it is renewed at a third of it."
 )
 LOST: Final = Metric(
-    "member_sessions_lost_total", "counter", "How often it had been taken for dead and registered anew."
+    "member_sessions_lost_total", "counter", "Leases of this member that expired; it registered anew each time."
 )
-USED: Final = Metric("room_used_bytes", "gauge", "How much is used of what may fill up.", ("place",))
-LIMIT: Final = Metric("room_limit_bytes", "gauge", "How much there is of it, or may be.", ("place",))
-SHORT: Final = Metric("room_short", "gauge", "1 while it is so full that nothing new is taken on.", ("place",))
-"""Of masters and of workers."""
+USED: Final = Metric("resource_used_bytes", "gauge", "Bytes used of a resource that may fill up.", ("resource",))
+LIMIT: Final = Metric(
+    "resource_limit_bytes", "gauge", "Size of that resource, or its ceiling; 0 if it has none.", ("resource",)
+)
+SHORT: Final = Metric(
+    "resource_pressure", "gauge", "1 while the resource is so full that the member takes on no new work.", ("resource",)
+)
+"""These five are metrics of masters and of workers."""
 
 Values = Mapping[Any, float | Histogram]
-"""By the values of the labels: tuples of text, () where there are none."""
+"""Values by label values: tuples of text, () without labels."""
 
 Readings = Iterable[tuple[Metric, Values]]
 
 
-def room_of(shortages: Shortages) -> "Readings":
-    """How full everything was when it was last looked at."""
+def room_of(shortages: PressureState) -> "Readings":
+    """Yield how full each resource was at its last check."""
     levels = shortages.levels.items()
     yield USED, {(str(place),): level.used for place, level in levels}
-    yield LIMIT, {(str(place),): max(0, level.most) for place, level in levels}
+    yield LIMIT, {(str(place),): max(0, level.capacity) for place, level in levels}
     yield SHORT, {(str(place),): int(shortages.full(place)) for place, _ in levels}
 
 
 def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "CollectorRegistry":
-    """What a process exposes: its own metrics as `read` finds them at each scrape, and those of Python and the process.
+    """Return the registry of a process: its own metrics, read by `read` at each scrape, and those of Python.
 
-    `read` runs on the event loop, between two steps of everybody else: it needs no lock, and must not take long.
+    `read` runs on the event loop without an await, so it needs no lock and must not take long.
     """
     from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
@@ -173,7 +184,7 @@ def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "C
 
 
 def exposed(registry: "CollectorRegistry", accept: str = "") -> tuple[bytes, str]:
-    """Everything as text, in the format that suits the Accept header best, and its media type."""
+    """Return all metrics as text in the format that fits the Accept header best, and its media type."""
     from prometheus_client.exposition import choose_encoder
 
     encode, media_type = choose_encoder(accept)

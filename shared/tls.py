@@ -1,7 +1,7 @@
-"""TLS between our own processes and their engines: PEM files, and the contexts that are made of them.
+"""TLS between our own processes and their engines: PEM files, and the contexts made from them.
 
-Certificates are short-lived where they are issued well: `following` reads the files again when they have changed, and
-connections from then on are made with what they hold. Those that are open go on.
+Certificates may be short-lived. `following` reads the files again when they have changed, and new connections use
+them. Open connections continue.
 """
 
 import asyncio
@@ -21,8 +21,10 @@ LOOK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """PEM files. `ca` signs the other side's certificates, by default the system's authorities do; with `cert` and
-    `key` we show one of our own."""
+    """PEM files. `ca` signs the peer's certificates (default: the system's authorities).
+
+    `cert` and `key` are our own certificate.
+    """
 
     ca: Path | None = None
     cert: Path | None = None
@@ -30,20 +32,25 @@ class TlsSettings:
 
 
 def told(ca: Path | None, cert: Path | None, key: Path | None) -> TlsSettings | None:
-    """The files, or None where none is named."""
+    """Return the files, or None if none is named."""
     return TlsSettings(ca, cert, key) if ca or cert or key else None
 
 
 def client_context(files: TlsSettings) -> ssl.SSLContext:
-    """For connections we open: the server's certificate and name are verified. Unusable when a file is no good."""
+    """Return a context for connections we open. It verifies the server's certificate and name.
+
+    Raise Unusable if a file is invalid.
+    """
     return _loaded(ssl.Purpose.SERVER_AUTH, files)
 
 
 def server_context(files: TlsSettings) -> ssl.SSLContext:
-    """For connections we take, showing our certificate; with a CA, only those whose certificate it has signed. Unusable
-    when a file is no good."""
+    """Return a context for connections we accept. With a CA, the client must have a certificate it signed.
+
+    Raise Unusable if a file is invalid.
+    """
     if files.cert is None:
-        raise Unusable("tls_cert is not told, and without a certificate nobody can be answered over TLS")
+        raise Unusable("no tls_cert given: TLS needs a certificate")
     context = _loaded(ssl.Purpose.CLIENT_AUTH, files)
     if files.ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
@@ -51,21 +58,23 @@ def server_context(files: TlsSettings) -> ssl.SSLContext:
 
 
 class ServerTls:
-    """A listener's side: `context` is for the listener, whose connections are made under the files last read. `stamp`:
-    as they were before they were read first."""
+    """The TLS of a listener, which uses `context`. New connections use the files last read.
+
+    `stamp` is the files' state before the first read.
+    """
 
     def __init__(self, files: TlsSettings) -> None:
         self.files = files
         self.stamp: Final = _stamp(files)
         self._newest = server_context(files)
         self.context = server_context(files)
-        self.context.sni_callback = self._choose  # called at the first word of every client, also without a name
+        self.context.sni_callback = self._choose  # called for every client hello, also without a server name
 
     def __repr__(self) -> str:
         return f"<ServerTls {self.files.cert}>"
 
     def renew(self) -> None:
-        """Read the files again; when they are no good, Unusable, and all stays as it was."""
+        """Read the files again. If they are invalid, change nothing and raise Unusable."""
         self._newest = server_context(self.files)
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
@@ -73,8 +82,10 @@ class ServerTls:
 
 
 class ClientTls:
-    """The side that asks. An authority that is taken out of the files is believed until the process ends. `stamp`: as
-    they were before they were read first."""
+    """The TLS of a client. An authority removed from the files is trusted until the process ends.
+
+    `stamp` is the files' state before the first read.
+    """
 
     def __init__(self, files: TlsSettings) -> None:
         self.files = files
@@ -85,7 +96,7 @@ class ClientTls:
         return f"<ClientTls {self.files.cert}>"
 
     def renew(self) -> None:
-        """Read the files again; when they are no good, Unusable, and all stays as it was."""
+        """Read the files again. If they are invalid, change nothing and raise Unusable."""
         client_context(self.files)
         if self.files.ca is not None:
             self.context.load_verify_locations(self.files.ca)
@@ -94,14 +105,16 @@ class ClientTls:
 
 
 def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
-    """A listener's side, or None where no file is named. Unusable when they are no good."""
+    """Return the TLS of a listener, or None if no file is named. Raise Unusable if a file is invalid."""
     files = told(client_ca, cert, key)
     return None if files is None else ServerTls(files)
 
 
 async def following(*sides: ServerTls | ClientTls, look_s: float = LOOK_S) -> NoReturn:
-    """Keep them as the files are, also where they changed since the sides were made. Files that are no good are logged
-    and tried again at the next look."""
+    """Reload the files when they change, also if they changed since the sides were made.
+
+    Invalid files are logged and tried again after `look_s`.
+    """
     seen = {side: side.stamp for side in sides}
     while True:
         await asyncio.sleep(look_s)
@@ -112,22 +125,22 @@ async def following(*sides: ServerTls | ClientTls, look_s: float = LOOK_S) -> No
             try:
                 side.renew()
             except (Unusable, OSError) as error:
-                log.warning("tls.not_renewed", cert=str(side.files.cert), error=str(error))
+                log.warning("certificate.rejected", certificate=str(side.files.cert), error=str(error))
             else:
                 seen[side] = stamp
-                log.info("tls.renewed", cert=str(side.files.cert))
+                log.info("certificate.reloaded", certificate=str(side.files.cert))
 
 
 def _stamp(files: TlsSettings) -> tuple[object, ...]:
-    """What differs after a file was written or replaced, also by way of a link; None for one that is not there."""
-    found: list[object] = []
+    """Return a value that differs after a file was written or replaced, also behind a link. An absent file has None."""
+    states: list[object] = []
     for path in (files.ca, files.cert, files.key):
         try:
-            about = path.stat() if path is not None else None
+            stat = path.stat() if path is not None else None
         except OSError:
-            about = None
-        found.append(about and (about.st_ino, about.st_size, about.st_mtime_ns))
-    return tuple(found)
+            stat = None
+        states.append(stat and (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(states)
 
 
 def _loaded(purpose: ssl.Purpose, files: TlsSettings) -> ssl.SSLContext:
@@ -147,5 +160,5 @@ def _loaded(purpose: ssl.Purpose, files: TlsSettings) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Asked for by a key that has one: without this, the terminal would be asked."""
+    """Raise for an encrypted key. Without this callback OpenSSL would prompt on the terminal."""
     raise ValueError("the key is encrypted; keys are protected by their file's mode here")

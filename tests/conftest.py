@@ -1,7 +1,7 @@
 """Fixtures shared by all tests: thin doors to tests/support, which knows nothing of pytest."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from structlog.dev import ConsoleRenderer, plain_traceback
 
+from tests.support import leftovers
 from tests.support.corpora import CORPORA, Corpus, missing_packages
 from tests.support.postgres import PostgresServer, postgres, server_programs
 from tests.support.web import Site, Web, serve
@@ -26,6 +27,17 @@ if settings().derandomize:
 
 # A picture of an exception with all its locals takes seconds, in which the loop that logs it stands still.
 ConsoleRenderer.get_active().exception_formatter = plain_traceback
+
+leftovers.watch()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that closed an event loop with pending tasks or open connections on it."""
+    result = yield
+    if left := leftovers.taken():
+        pytest.fail(f"{item.nodeid} left on an event loop:\n" + "\n".join(left), pytrace=False)
+    return result
 
 
 @pytest.fixture

@@ -1,28 +1,28 @@
-"""The discovery messages of one process: which link goes to which partition, in messages of bounded size, numbered."""
+"""Builds the discovery messages of one process: links sorted by partition, in numbered messages of bounded size."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from shared.domain.ids import CrawlId, Fingerprint, Partition, Revision, partition_of_id
-from shared.domain.retention import named_for, week_of
-from shared.domain.url import Location, partition_of
+from shared.domain.ops.retention import named_for, week_of
+from shared.domain.web.url import Location, partition_of
 from shared.wire.messages import Discoveries, Link, Origin, encode
-from workers.crawls import ActiveCrawl
+from workers.visit_crawls import VisitCrawl
 
-MOST_LINKS: Final = 2_000
-MOST_BYTES: Final = 512 * 1024
-"""What a message may hold; half of the smallest limit a broker is likely to have."""
+MAX_LINKS: Final = 2_000
+MAX_BYTES: Final = 512 * 1024
+"""The limits of a message. MAX_BYTES is half of the smallest limit that a broker is likely to have."""
 
 _LINK_BYTES: Final = 16
 _ORIGIN_BYTES: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Links found on one page, all at one depth, to be reported."""
+class PageLinks:
+    """Links of one page to be reported, all at one depth."""
 
-    crawl: ActiveCrawl
+    crawl: VisitCrawl
     host_id: int
     host: str
     page: Fingerprint
@@ -31,14 +31,14 @@ class Found:
     hops: int
 
 
-class Stream(NamedTuple):
-    """What messages are numbered in: a crawl's discoveries for one partition."""
+class DiscoveryStream(NamedTuple):
+    """A crawl's discoveries for one partition. Messages are numbered within a stream."""
 
     crawl_id: CrawlId
     partition: Partition
 
 
-class Batch(NamedTuple):
+class DiscoveryBatch(NamedTuple):
     """Links for one message, under one revision of the spec."""
 
     spec: Revision
@@ -46,18 +46,18 @@ class Batch(NamedTuple):
     links: int
 
 
-def sorted_out(pages: Iterable[Found]) -> dict[Stream, list[Batch]]:
-    """The links of `pages` by stream, in their order, in batches within `MOST_LINKS` and `MOST_BYTES`.
+def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[DiscoveryBatch]]:
+    """Return the links of `pages` by stream, in their order, in batches within `MAX_LINKS` and `MAX_BYTES`.
 
-    A link that stands there already, as near to the seeds, is left out: all of these are acknowledged before any of the
-    pages' outcomes is published.
+    A repeated link is dropped unless it is nearer to the seeds. That is safe because all batches are acknowledged
+    before the outcome of any of these pages is published.
     """
-    streams: dict[Stream, _Filling] = {}
+    streams: dict[DiscoveryStream, _Filling] = {}
     for page in pages:
         crawl, own = page.crawl, partition_of_id(page.host_id)
         for url, host, _ in page.links:
             partition = own if host == page.host else partition_of(host, crawl.partitions)
-            stream = Stream(crawl.crawl_id, partition)
+            stream = DiscoveryStream(crawl.crawl_id, partition)
             filling = streams.get(stream)
             if filling is None:
                 filling = streams[stream] = _Filling()
@@ -65,24 +65,25 @@ def sorted_out(pages: Iterable[Found]) -> dict[Stream, list[Batch]]:
     return {stream: list(filling.batches()) for stream, filling in streams.items()}
 
 
-def streams_of(page: Found) -> set[Stream]:
-    """Return the streams that the page's links go to (see `sorted_out`)."""
+def streams_of(page: PageLinks) -> set[DiscoveryStream]:
+    """Return the streams that the page's links go to (see `batches_by_stream`)."""
     crawl, own = page.crawl, partition_of_id(page.host_id)
     hosts = {host for _, host, _ in page.links}
     return {
-        Stream(crawl.crawl_id, own if host == page.host else partition_of(host, crawl.partitions)) for host in hosts
+        DiscoveryStream(crawl.crawl_id, own if host == page.host else partition_of(host, crawl.partitions))
+        for host in hosts
     }
 
 
 class _Filling:
-    """Batches of one stream being filled."""
+    """The batches of one stream while they are filled."""
 
     __slots__ = ("_bytes", "_done", "_links", "_nearest", "_origin", "_origins", "_page", "_spec")
 
     def __init__(self) -> None:
-        self._done: list[Batch] = []
+        self._done: list[DiscoveryBatch] = []
         self._nearest: dict[str, tuple[int, int]] = {}
-        self._page: Found | None = None
+        self._page: PageLinks | None = None
         self._spec = Revision(0)
         self._begin()
 
@@ -91,7 +92,7 @@ class _Filling:
         self._origin: list[Link] = []
         self._links = self._bytes = 0
 
-    def add(self, page: Found, url: str) -> None:
+    def add(self, page: PageLinks, url: str) -> None:
         place = page.depth, page.hops
         if page.crawl.revision == self._spec:
             nearest = self._nearest.get(url)
@@ -102,7 +103,7 @@ class _Filling:
         self._nearest[url] = place
         size = len(url) + _LINK_BYTES
         if self._links and (
-            self._links >= MOST_LINKS or self._bytes + size > MOST_BYTES or page.crawl.revision != self._spec
+            self._links >= MAX_LINKS or self._bytes + size > MAX_BYTES or page.crawl.revision != self._spec
         ):
             self._finish()
         if page is not self._page or not self._origins:
@@ -114,10 +115,10 @@ class _Filling:
         self._bytes += size
 
     def _finish(self) -> None:
-        self._done.append(Batch(self._spec, self._origins, self._links))
+        self._done.append(DiscoveryBatch(self._spec, self._origins, self._links))
         self._begin()
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[DiscoveryBatch]:
         if self._links:
             self._finish()
         yield from self._done
@@ -125,7 +126,7 @@ class _Filling:
 
 @dataclass(slots=True)
 class _Mark:
-    """How far a stream is numbered under the name of a week. `pending`: a message was made and is not acknowledged."""
+    """The last number of a stream under the name of a week. `pending`: a message is not acknowledged yet."""
 
     week: int
     n: int = 0
@@ -134,23 +135,23 @@ class _Mark:
 
 
 class Numbering:
-    """The numbers of one producer's messages: n + 1 is made only once n is acknowledged.
+    """The numbers of one producer's messages. Message n + 1 is made only after n was acknowledged.
 
-    Each week numbers begin anew under another name, so that owners may forget the names of weeks long past, and this
-    the streams that have come to rest. A name is never taken up again, whatever the clock does.
+    Each week numbers begin anew under another name. So owners may forget the names of old weeks, and this object may
+    forget idle streams. A name is never used again, even if the clock goes back.
     """
 
     def __init__(self, producer: str) -> None:
         self.producer = producer
         self._week = 0
-        self._marks: dict[Stream, _Mark] = {}
+        self._marks: dict[DiscoveryStream, _Mark] = {}
 
     def __len__(self) -> int:
-        """The streams that are remembered."""
+        """Return the number of streams with a mark."""
         return len(self._marks)
 
-    def message(self, stream: Stream, batch: Batch, now_ms: int) -> tuple[bytes, str]:
-        """The next message of the stream and its id; the same until `acknowledged` is called."""
+    def message(self, stream: DiscoveryStream, batch: DiscoveryBatch, now_ms: int) -> tuple[bytes, str]:
+        """Return the next message of the stream and its id. They stay the same until `acknowledged` is called."""
         if week_of(now_ms) > self._week:
             self._week = week_of(now_ms)
             self._marks = {known: mark for known, mark in self._marks.items() if mark.pending}
@@ -167,8 +168,8 @@ class Numbering:
         )
         return encode(message), f"{name}.{stream.crawl_id}.{stream.partition}.{mark.n + 1}"
 
-    def acknowledged(self, stream: Stream, batch: Batch) -> None:
-        """The broker has stored the stream's latest message."""
+    def acknowledged(self, stream: DiscoveryStream, batch: DiscoveryBatch) -> None:
+        """Advance the stream: the broker has stored its latest message."""
         mark = self._marks[stream]
         mark.n, mark.total, mark.pending = mark.n + 1, mark.total + batch.links, False
         if mark.week < self._week:

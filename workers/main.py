@@ -1,9 +1,10 @@
-"""The worker's process: puts its parts together, runs them, and takes them down in the opposite order.
+"""The worker's process: builds its parts, runs them, and closes them in the opposite order.
 
-SIGTERM drains: no further shard is pulled, visits under way may go on for `grace_s`, then they end what is in flight
-and hand back the rest, and all of it is reported. A second SIGTERM ends the visits at once: their shards are handed
-back, and what they had not reported is fetched again. So it is, too, when NATS does not answer (`workers.draining`).
-SIGINT drains, and once is as good as often: a terminal sends it to every process of a job.
+SIGTERM drains: the worker pulls no further shard, and visits under way may go on for `grace_s`. Then they cancel
+requests in flight, hand back the remaining URLs and report the rest. A second SIGTERM ends the visits at once: their
+shards are handed back, and unreported URLs are fetched again. The same happens if NATS does not answer
+(`workers.drain`). SIGINT drains, and a second one changes nothing, because a terminal sends it to every process of a
+job.
 """
 
 import asyncio
@@ -20,45 +21,47 @@ import structlog
 import uvloop
 
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.local.private import closing, make_private
+from shared.adapters.local.private_folder import closing, make_private
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats import NatsBroker, StreamSettings
 from shared.adapters.nats.settings import nats_tls_of
 from shared.adapters.objects.local import LocalSegments
-from shared.domain.config import WorkerTuning
 from shared.domain.errors import Transient, Unusable, single
+from shared.domain.ops.config import WorkerTuning
+from shared.domain.ops.counts import CrawlCounts
+from shared.domain.ops.watermarks import Watermarks
 from shared.domain.software import NAME, VERSION
-from shared.domain.tally import CrawlCounts
-from shared.domain.watermarks import Watermarks
 from shared.ports.broker import Broker
 from shared.ports.specs import SpecSource
+from shared.runtime.stalls import ending_where_it_stands
+from shared.runtime.supervise import Tasks, close_on_exec, failpoint_of, until_stopped
 from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environment, listed
-from shared.stalls import ending_where_it_stands
-from shared.supervise import Tasks, close_on_exec, failpoint_of, until_stopped
 from shared.telemetry import configure_logging, set_log_level
 from shared.tls import following, server_tls
 from workers.archive import WarcArchive
-from workers.crawls import Crawls
-from workers.draining import cut_short
-from workers.exposition import exposing
+from workers.config_follower import WorkerConfigFollower
+from workers.disk_reservations import DiskReservations
+from workers.drain import cut_short
 from workers.extract.extractor import Extractor
 from workers.fetch.curl import CurlFetcher
 from workers.fetch.egress import EgressRules
 from workers.metrics import WorkerMetrics
+from workers.metrics_server import exposing
 from workers.outlinks import KnownLinks
-from workers.owners import Owners
-from workers.rationing import archive_disk, rationing_of
+from workers.owner_client import OwnerClient
+from workers.parse.scanner import CHOICE
+from workers.pressure import archive_disk, pressure_monitor_of
 from workers.report import Reporter
-from workers.reservations import Reservations
+from workers.request_slots import Requests
 from workers.robots import RobotsCache
-from workers.runtime import Identity, Runtime
-from workers.tally import Tally
-from workers.tuning import Tuning
-from workers.visit import Equipment
+from workers.runtime import Runtime, WorkerIdentity
+from workers.stats import WorkerStats
+from workers.visit import VisitContext
+from workers.visit_crawls import VisitCrawls
 
 if TYPE_CHECKING:
-    from workers.member import Place
+    from workers.membership import WorkerMembership
 
 log = structlog.get_logger(__name__)
 
@@ -66,8 +69,8 @@ DRAINED: Final = 0
 UNUSABLE: Final = 4
 
 
-class Stop:
-    """What the worker is asked for: to drain, or to end at once."""
+class StopRequest:
+    """A request to the worker to drain, or to end at once."""
 
     def __init__(self) -> None:
         self.draining = asyncio.Event()
@@ -75,7 +78,7 @@ class Stop:
         self._terminated = False
 
     def terminate(self) -> None:
-        """The first time drain, the second time end at once."""
+        """Drain at the first call, end at once at the second."""
         if self._terminated:
             self.at_once.set()
         self._terminated = True
@@ -83,7 +86,7 @@ class Stop:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT ask for it while open."""
+        """Handle SIGTERM and SIGINT while open."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.terminate)
         loop.add_signal_handler(signal.SIGINT, self.draining.set)
@@ -94,41 +97,43 @@ class Stop:
             loop.remove_signal_handler(signal.SIGINT)
 
 
-async def run(settings: WorkerSettings, stop: Stop) -> int:
-    """Work until told to stop: 0 when drained, 4 when the environment does not carry us (the log says why: a
-    `worker.unusable` by what no restart can help, else a `worker.gave_up`)."""
+async def run(settings: WorkerSettings, stop: StopRequest) -> int:
+    """Run the worker until `stop`. Return 0 when drained, 4 if the environment is unusable.
+
+    In that case it logs `worker.failed` if a restart cannot help, else `worker.disconnected`.
+    """
     use_snapshot(settings.dir)
     code, up = DRAINED, asyncio.Event()
     try:
         await until_stopped(_serve(settings, stop, up), stop.draining, up)
     except* Unusable as group:
-        log.error("worker.unusable", error="; ".join(map(str, single(group))))
+        log.error("worker.failed", error="; ".join(map(str, single(group))))
         code = UNUSABLE
     except* Transient as group:
-        log.error("worker.gave_up", error="; ".join(map(str, single(group))))
+        log.error("worker.disconnected", error="; ".join(map(str, single(group))))
         code = UNUSABLE
     if code == DRAINED:
-        log.info("worker.ended")
+        log.info("worker.stopped")
     return code
 
 
-async def _serve(settings: WorkerSettings, stop: Stop, up: asyncio.Event) -> None:
+async def _serve(settings: WorkerSettings, stop: StopRequest, up: asyncio.Event) -> None:
     async with _connected(settings) as broker:
         await _work(settings, broker, stop, up)
 
 
-async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asyncio.Event) -> None:
+async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up: asyncio.Event) -> None:
     producer = f"{settings.id}.{secrets.token_hex(6)}"
-    identity = Identity(settings.id, producer, settings.pool, os.getpid())
+    identity = WorkerIdentity(settings.id, producer, settings.pool, os.getpid())
     clock, failpoint = SystemClock(), failpoint_of(os.environ)
-    connections = max(settings.connections, settings.visits)
-    tally = Tally(crawls=CrawlCounts(settings.metrics_crawls))
+    connections = max(settings.connections, settings.max_requests)
+    tally = WorkerStats(crawls=CrawlCounts(settings.metrics_crawls))
 
     async with (
         _archive(settings, clock) as archive,
         _extractor(settings) as extractor,
         _place(settings, clock) as place,
-        _crawls(Crawls(_specs(settings, place), KnownLinks(), _fetchers(settings, place, connections))) as crawls,
+        _crawls(VisitCrawls(_specs(settings, place), KnownLinks(), _fetchers(settings, place, connections))) as crawls,
         Tasks() as background,
         Tasks() as visits,
         Tasks() as pulling,
@@ -143,15 +148,16 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asynci
             failpoint=failpoint,
         )
         marks: Callable[[], Watermarks] = Watermarks
-        reservations = Reservations(archive_disk(settings), lambda: marks(), archive)
-        equipment = Equipment(
+        reservations = DiskReservations(archive_disk(settings), lambda: marks(), archive)
+        equipment = VisitContext(
             clock=clock,
             crawls=crawls,
-            owners=Owners(broker, clock),
+            owners=OwnerClient(broker, clock),
             robots=RobotsCache(broker, clock),
             archive=archive,
             extractor=extractor,
             reservations=reservations,
+            requests=Requests(settings.max_requests, clock.elapsed),
             reporter=reporter,
             ack_wait_s=settings.ack_wait_s,
             tally=tally,
@@ -163,15 +169,15 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asynci
             crawls=crawls,
             equipment=equipment,
             tasks=visits,
-            visits=settings.visits,
-            most_open=settings.open_crawls,
+            visits=settings.max_visits,
+            max_open=settings.open_crawls,
         )
         if place is not None:
-            tuning = _tuning(settings, place, runtime, reporter, most_visits=connections)
+            tuning = _tuning(settings, place, runtime, reporter)
             background.start("tuning", tuning.run())
             marks = tuning.marks
-        rationing = rationing_of(settings, reservations, marks, runtime.ration)
-        await rationing.once()  # one that starts on a full disk pulls nothing
+        rationing = pressure_monitor_of(settings, reservations, marks, runtime.set_pressure)
+        await rationing.once()  # a worker that starts on a full disk must pull nothing
         background.start("rationing", rationing.run())
         background.start("reservations", reservations.run())
         background.start("report", reporter.run())
@@ -185,17 +191,23 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: Stop, up: asynci
         )
         async with _exposed(settings, metrics, place):
             up.set()
-            log.info("worker.started", visits=settings.visits, pool=settings.pool, producer=producer)
+            log.info(
+                "worker.started",
+                max_visits=settings.max_visits,
+                pool=settings.pool,
+                producer=producer,
+                tag_scanner=str(CHOICE),
+            )
             await stop.draining.wait()
-            log.info("worker.drains", visits=len(visits))
+            log.info("stop.requested", visits=len(visits))
             runtime.stop_pulling()
             short = cut_short(runtime, visits, broker, clock, grace_s=settings.grace_s)
             await _drain(visits, background, stop, short)
             await runtime.tell()
 
 
-async def _drain(visits: Tasks, background: Tasks, stop: Stop, short: Coroutine[Any, Any, None]) -> None:
-    """Wait for the visits: as `short` cuts them, and at once when that is asked for."""
+async def _drain(visits: Tasks, background: Tasks, stop: StopRequest, short: Coroutine[Any, Any, None]) -> None:
+    """Wait for the visits to end. `short` bounds the wait; `stop.at_once` cancels them at once."""
 
     async def end_at_once() -> None:
         await stop.at_once.wait()
@@ -207,8 +219,10 @@ async def _drain(visits: Tasks, background: Tasks, stop: Stop, short: Coroutine[
 
 
 @asynccontextmanager
-async def _exposed(settings: WorkerSettings, metrics: WorkerMetrics, place: "Place | None") -> AsyncIterator[None]:
-    """Serve the metrics where that is asked for; their library is not loaded where it is not."""
+async def _exposed(
+    settings: WorkerSettings, metrics: WorkerMetrics, place: "WorkerMembership | None"
+) -> AsyncIterator[None]:
+    """Serve the metrics if they are enabled. Only then is their library loaded."""
     if not settings.metrics:
         yield
         return
@@ -218,7 +232,7 @@ async def _exposed(settings: WorkerSettings, metrics: WorkerMetrics, place: "Pla
     async with exposing(settings.metrics, metrics.registry(), tls) as listening, Tasks() as beside:
         if place is not None:
             place.listens(listening)
-        log.info("worker.metrics", address=listening, tls=tls is not None)
+        log.info("metrics.exposed", address=listening, tls=tls is not None)
         beside.start("certificates", following(*(() if tls is None else (tls,))))
         yield
 
@@ -240,15 +254,15 @@ async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the archive's folder now; where that is not possible yet, its first segment tries again."""
+    """Make the archive's folder private. If that fails, log it: the first segment tries again."""
     try:
         make_private(folder)
         command = closing(folder)
     except OSError as error:
-        log.warning("archive.not_made", folder=str(folder), error=error.strerror)
+        log.warning("archive_folder.postponed", path=str(folder), error=error.strerror)
         return
     if command is not None:
-        log.warning("archive.open_to_others", folder=str(folder), close_it=command)
+        log.warning("archive_folder.exposed", path=str(folder), advice=command)
 
 
 @asynccontextmanager
@@ -278,33 +292,34 @@ async def _extractor(settings: WorkerSettings) -> AsyncIterator[Extractor]:
 
 
 def _tuning(
-    settings: WorkerSettings, place: "Place", runtime: Runtime, reporter: Reporter, *, most_visits: int
-) -> Tuning:
-    """The worker's parts follow the hot configuration, beginning with how it is now: a drained worker that starts pulls
-    nothing."""
-    visits, draining = settings.visits, False
+    settings: WorkerSettings, place: "WorkerMembership", runtime: Runtime, reporter: Reporter
+) -> WorkerConfigFollower:
+    """Return a follower that applies the hot configuration to the worker's parts.
+
+    The present configuration is applied at once, so that a worker that starts while drained pulls nothing.
+    """
+    visits, draining = settings.max_visits, False
 
     def apply(tuning: WorkerTuning, revision: int) -> None:
         nonlocal visits
-        visits = tuning.visits
+        visits = tuning.max_visits
         set_log_level(tuning.log_level)
         reporter.pace(tuning.report_s)
         runtime.tune(visits, revision)
         place.say(visits, draining)
 
-    def drain(wanted: bool) -> None:
+    def drain(desired: bool) -> None:
         nonlocal draining
-        draining = wanted
+        draining = desired
         runtime.drain(draining)
         place.say(visits, draining)
 
-    tuning = Tuning(
+    tuning = WorkerConfigFollower(
         place.configuration,
         place.keys,
         member=settings.id,
         pool=settings.pool,
-        started=WorkerTuning(settings.visits, settings.report_s, settings.log_level),
-        most_visits=most_visits,
+        started=WorkerTuning(settings.max_visits, settings.report_s, settings.log_level),
         apply=apply,
         drain=drain,
     )
@@ -313,10 +328,10 @@ def _tuning(
 
 
 @asynccontextmanager
-async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator[Place | None]":
-    """The worker's place in a cluster; None in a local crawl."""
+async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator[WorkerMembership | None]":
+    """Yield the worker's membership of a cluster, None in a local crawl."""
     if isinstance(settings, ClusterWorkerSettings):
-        from workers.member import joined  # its libraries are loaded where they are needed
+        from workers.membership import joined  # a local crawl must not load its libraries
 
         async with joined(settings, clock) as place:
             yield place
@@ -324,15 +339,18 @@ async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator
         yield None
 
 
-def _specs(settings: WorkerSettings, place: "Place | None") -> SpecSource:
-    """Where the specs are: in the folder of a local crawl, or in the coordinator of a cluster."""
+def _specs(settings: WorkerSettings, place: "WorkerMembership | None") -> SpecSource:
+    """Return the source of specs: the folder of a local crawl, or the coordinator of a cluster."""
     return LocalSpecs(settings.dir / "specs") if place is None else place.specs
 
 
 def _fetchers(
-    settings: WorkerSettings, place: "Place | None", connections: int
+    settings: WorkerSettings, place: "WorkerMembership | None", connections: int
 ) -> Callable[[EgressRules], CurlFetcher]:
-    """Return what opens a fetcher under a crawl's egress rules, in a cluster within the operator's own bound."""
+    """Return a function that opens a fetcher under a crawl's egress rules.
+
+    In a cluster the operator's own rules bound those of the crawl.
+    """
 
     def open_fetcher(rules: EgressRules) -> CurlFetcher:
         if place is not None and isinstance(settings, ClusterWorkerSettings):
@@ -343,7 +361,7 @@ def _fetchers(
 
 
 @asynccontextmanager
-async def _crawls(crawls: Crawls) -> AsyncIterator[Crawls]:
+async def _crawls(crawls: VisitCrawls) -> AsyncIterator[VisitCrawls]:
     try:
         yield crawls
     finally:
@@ -351,17 +369,17 @@ async def _crawls(crawls: Crawls) -> AsyncIterator[Crawls]:
 
 
 def main() -> int:
-    """Run a worker of a local crawl with the settings of the environment; the exit code."""
+    """Run a worker of a local crawl with the settings of the environment. Return the exit code."""
     return serve(from_environment(WorkerSettings))
 
 
 def serve(settings: WorkerSettings) -> int:
-    """Run a worker; the exit code."""
+    """Run a worker. Return the exit code."""
     close_on_exec()
     configure_logging(settings.log_level, settings.log_format, worker=settings.id)
 
     async def until_signalled() -> int:
-        stop = Stop()
+        stop = StopRequest()
         with ending_where_it_stands(SystemClock()), stop.signals():
             return await run(settings, stop)
 

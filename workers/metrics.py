@@ -1,52 +1,60 @@
-"""A worker's metrics: what each means, and where it is read from when somebody scrapes."""
+"""A worker's metrics: their descriptions, and the readings at each scrape."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from shared.domain.fetch import FailureKind
+from shared.domain.ops.watermarks import PressureState
 from shared.domain.software import VERSION
-from shared.domain.watermarks import Shortages
+from shared.domain.web.fetch import FailureKind
 from shared.ports.clock import Clock
-from shared.ports.registering import Registration
+from shared.runtime.registration import Registration
 from shared.telemetry import LEASE, LOST, SHORT, USED, Metric, Readings, Values, registry_of, room_of
 from shared.telemetry import LIMIT as LIMIT_OF_ROOM
 from workers.archive import WarcArchive
 from workers.report import Reporter
-from workers.runtime import Runtime
-from workers.tally import Tally
+from workers.runtime import Runtime, VisitAbandoned, VisitHandedBack, VisitSettled
+from workers.stats import WorkerStats
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-WORKER = Metric("worker_info", "gauge", "1; its id, pool and version.", ("worker", "pool", "version"))
-OPEN = Metric("visits_open", "gauge", "URL shards in hand.")
-LIMIT = Metric("visits_limit", "gauge", "URL shards it can have in hand.")
-PULLING = Metric("worker_pulling", "gauge", "1 while it takes further shards, 0 while it drains.")
-VISITS = Metric("visits_total", "counter", "Visits by how they ended.", ("end",))
-MALFORMED = Metric("malformed_shards_total", "counter", "Shards that could not be read.")
-FETCHES = Metric(
-    "fetches_total", "counter", "URLs asked for, by the class of the answer's status.", ("crawl", "status")
+WORKER = Metric(
+    "worker_info", "gauge", "Always 1; labels name the worker, its pool and its version.", ("worker", "pool", "version")
 )
-FETCHED = Metric("fetched_bytes_total", "counter", "Payload of the answers.", ("crawl",))
-DENIED = Metric("denied_urls_total", "counter", "URLs not asked for, as a rule forbids it.", ("crawl", "reason"))
-DURATION = Metric("fetch_duration_seconds", "histogram", "From the start of a request to its end, however it ended.")
-FAILURES = Metric("fetch_failures_total", "counter", "Fetches that got no answer.", ("kind",))
-WAITS = Metric("politeness_wait_seconds", "histogram", "How long a request waited for its host's rest.")
-ARCHIVED = Metric("archive_pages_total", "counter", "Pages placed in WARC segments.")
-ARCHIVED_BYTES = Metric("archive_bytes_total", "counter", "Bytes of their records, compressed.")
-COMMITS = Metric("archive_commit_duration_seconds", "histogram", "Making what was placed durable.")
-COMMIT_FAILURES = Metric("archive_commit_failures_total", "counter", "Attempts that failed, and are repeated.")
-BUFFERED = Metric("archive_buffered_bytes", "gauge", "Placed, and not durable yet.")
-PUBLISHED = Metric("reports_published_total", "counter", "Reports that the broker acknowledged.", ("kind",))
-LINKS = Metric("links_published_total", "counter", "Links in them.")
-UNREPORTED = Metric("unreported_pages", "gauge", "Pages that no acknowledged report has told of.")
-UNREPORTED_LINKS = Metric("unreported_links", "gauge", "Links of these pages.")
-FLUSHES = Metric("report_flush_duration_seconds", "histogram", "From the archive's sync to the last acknowledgement.")
-UNSTORED = Metric("nats_stores_nothing", "gauge", "1 while NATS answers and stores nothing of what is reported.")
-FLUSHING = Metric("report_flush_running_seconds", "gauge", "For how long the present one has been going on.")
+OPEN = Metric("visits_open", "gauge", "URL shards in hand.")
+LIMIT = Metric("visits_limit", "gauge", "URL shards that it may have in hand.")
+PULLING = Metric("worker_pulling", "gauge", "1 while it takes further shards, 0 while it drains.")
+VISITS = Metric("visits_total", "counter", "Visits by result.", ("result",))
+MALFORMED = Metric("shards_malformed_total", "counter", "URL shards that could not be read.")
+FETCHES = Metric("fetches_total", "counter", "URLs requested, by class of status.", ("crawl", "status"))
+FETCHED = Metric("fetched_bytes_total", "counter", "Payload bytes of the responses.", ("crawl",))
+DENIED = Metric("urls_denied_total", "counter", "URLs not requested, as a rule forbids it.", ("crawl", "reason"))
+DURATION = Metric(
+    "fetch_duration_seconds", "histogram", "Time from the start of a request to its end, whatever the result."
+)
+FAILURES = Metric("fetch_failures_total", "counter", "Fetches that got no response.", ("kind",))
+WAITS = Metric("politeness_wait_seconds", "histogram", "Time that a request waited for the delay of its host.")
+ARCHIVED = Metric("archive_pages_total", "counter", "Pages written to WARC segments.")
+ARCHIVED_BYTES = Metric("archive_bytes_total", "counter", "Compressed bytes of the records of these pages.")
+COMMITS = Metric("archive_commit_duration_seconds", "histogram", "Time to make written records durable.")
+COMMIT_FAILURES = Metric(
+    "archive_commit_failures_total", "counter", "Attempts to make records durable that failed; they are repeated."
+)
+BUFFERED = Metric("archive_buffered_bytes", "gauge", "Bytes written and not durable yet.")
+PUBLISHED = Metric("reports_published_total", "counter", "Reports that NATS acknowledged.", ("kind",))
+LINKS = Metric("links_published_total", "counter", "Links in these reports.")
+UNREPORTED = Metric("pages_unreported", "gauge", "Fetched pages that no acknowledged report has yet.")
+UNREPORTED_LINKS = Metric("links_unreported", "gauge", "Links of these pages.")
+FLUSHES = Metric(
+    "report_flush_duration_seconds", "histogram", "Time from the archive's sync to the last acknowledgement of a flush."
+)
+UNSTORED = Metric("nats_storage_failing", "gauge", "1 while NATS answers and stores no report.")
+FLUSHING = Metric("report_flush_running_seconds", "gauge", "Time since the present flush began; 0 if there is none.")
 
-ITEMS = Metric("items_total", "counter", "Items that rules took out of pages and the broker acknowledged.", ("crawl",))
-REFUSED_ITEMS = Metric("refused_items_total", "counter", "What rules matched and is no item.", ("crawl", "reason"))
+ITEMS = Metric("items_total", "counter", "Items taken from pages and acknowledged by NATS.", ("crawl",))
+REFUSED_ITEMS = Metric(
+    "items_rejected_total", "counter", "Matches of item rules that gave no item.", ("crawl", "reason")
+)
 
 METRICS: Final = (
     WORKER, OPEN, LIMIT, PULLING, VISITS, MALFORMED, FETCHES, FETCHED, DENIED, DURATION, FAILURES, WAITS, ARCHIVED,
@@ -54,22 +62,26 @@ METRICS: Final = (
     FLUSHING, UNSTORED, ITEMS, REFUSED_ITEMS, LEASE, LOST, USED, LIMIT_OF_ROOM, SHORT,
 )  # fmt: skip
 
-_ENDS: Final = {"settled": "Settled", "handed_back": "HandBack", "left": "Left"}
+_ENDS: Final = {
+    "settled": VisitSettled.__name__,
+    "handed_back": VisitHandedBack.__name__,
+    "abandoned": VisitAbandoned.__name__,
+}
 _KINDS: Final = ("outcome", "discovery", "items")
 
 
 class WorkerMetrics:
-    """Reads them. Nothing here waits. Without `registration` there is no cluster to be registered in."""
+    """Reads the metrics of a worker, without waiting. `registration` is None in a local crawl."""
 
     def __init__(
         self,
         runtime: Runtime,
         reporter: Reporter,
         archive: WarcArchive,
-        tally: Tally,
+        tally: WorkerStats,
         clock: Clock,
         registration: Registration | None,
-        shortages: Shortages,
+        shortages: PressureState,
         stores_nothing: Callable[[], bool],
     ) -> None:
         self._runtime = runtime
@@ -85,11 +97,11 @@ class WorkerMetrics:
         return f"<WorkerMetrics {self._runtime!r}>"
 
     def registry(self) -> "CollectorRegistry":
-        """The registry of the process."""
+        """Return the registry of the process."""
         return registry_of(METRICS, self.read)
 
     def read(self) -> Readings:
-        """Everything as it is now."""
+        """Yield the present value of every metric."""
         yield from self._load()
         yield from self._fetched()
         yield from self._kept()

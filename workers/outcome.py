@@ -1,16 +1,16 @@
-"""What is said of a URL's end (pure): texts that servers chose are cut, so that a message keeps its bounds."""
+"""Builds the outcomes of URLs. Texts from servers are truncated, so that a message stays within its bounds. Pure."""
 
 from typing import Final, assert_never
 
-from shared.domain.archive import Archived
-from shared.domain.explain import NEEDS_SCRIPTS
-from shared.domain.fetch import Answer, FetchFailed, Truncation
-from shared.domain.frontier import End
+from shared.domain.archive.model import Archived
+from shared.domain.crawl.scope import ExclusionReason
+from shared.domain.explain.excluded_links import LINKS_PER_PAGE
+from shared.domain.explain.sentences import NEEDS_SCRIPTS
+from shared.domain.frontier.states import UrlEnd
 from shared.domain.ids import Fingerprint
-from shared.domain.left_out import LINKS_PER_PAGE
-from shared.domain.scope import ExclusionReason
+from shared.domain.web.fetch import Answer, FetchFailed, Truncation
 from shared.wire.messages import LeftOut, Record, UrlOutcome
-from workers.pages import Reading
+from workers.page_reading import PageReading
 
 _LOCATION: Final = 2_048
 _DETAIL: Final = 500
@@ -18,13 +18,13 @@ _VALIDATOR: Final = 1_024
 
 
 def answered(
-    fingerprint: Fingerprint, answer: Answer, reading: Reading, stored: Archived, *, at_ms: int, retry_after_ms: int
+    fingerprint: Fingerprint, answer: Answer, reading: PageReading, stored: Archived, *, at_ms: int, retry_after_ms: int
 ) -> UrlOutcome:
-    """The server answered, whatever the status, and the answer is archived."""
+    """Return the outcome of a URL whose answer, of any status, is archived."""
     place = stored.location
     return UrlOutcome(
         fingerprint=fingerprint,
-        end=End.ANSWERED,
+        end=UrlEnd.ANSWERED,
         at_ms=at_ms,
         status=answer.status,
         detail="; ".join(
@@ -48,10 +48,10 @@ def answered(
 
 
 def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> UrlOutcome:
-    """No usable answer came."""
+    """Return the outcome of a fetch without a usable answer."""
     return UrlOutcome(
         fingerprint=fingerprint,
-        end=End.FAILED,
+        end=UrlEnd.FAILED,
         at_ms=at_ms,
         reason=failure.kind.value,
         detail=failure.detail[:_DETAIL],
@@ -60,12 +60,12 @@ def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> Url
 
 
 def denied(fingerprint: Fingerprint, reason: ExclusionReason, *, at_ms: int) -> UrlOutcome:
-    """A rule forbade asking."""
-    return UrlOutcome(fingerprint=fingerprint, end=End.DENIED, at_ms=at_ms, reason=reason.value)
+    """Return the outcome of a URL that a rule forbids to request."""
+    return UrlOutcome(fingerprint=fingerprint, end=UrlEnd.DENIED, at_ms=at_ms, reason=reason.value)
 
 
 def _truncated(answer: Answer) -> str:
-    """Return why a body is not whole, as the wire names it; empty if it is."""
+    """Return why a body is incomplete, as a wire value. Return "" if it is complete."""
     if answer.truncated is not None:
         return answer.truncated.value
     if answer.decoded_truncated:
@@ -73,13 +73,13 @@ def _truncated(answer: Answer) -> str:
     return "undecodable" if answer.decode_error else ""
 
 
-def _links_cut(reading: Reading) -> str:
+def _links_cut(reading: PageReading) -> str:
     cut = reading.left_out.get(LINKS_PER_PAGE, 0)
     return f"{cut} links beyond extract.max_links_per_page were left out" if cut else ""
 
 
 def _incomplete(answer: Answer) -> str:
-    """Why the page is not whole, for people; empty where it is."""
+    """Return why the page is incomplete, for people. Return "" if it is complete."""
     match answer.truncated:
         case Truncation.LENGTH:
             return "the body was cut at fetch.max_body_bytes"
@@ -97,5 +97,5 @@ def _incomplete(answer: Answer) -> str:
 
 
 def _validator(value: str | None) -> str | None:
-    """A validator, which is worth something whole or not at all."""
+    """Return the validator, or None if it is too long: a truncated one would be useless."""
     return value if value is not None and len(value) <= _VALIDATOR else None

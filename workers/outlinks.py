@@ -1,47 +1,47 @@
-"""From a parsed page to what is worth reporting: canonical outlinks in scope that were not reported before.
+"""Selects a page's outlinks to report: canonical, in scope and not reported before.
 
-Most links of most pages were seen before, so the order of the steps is that of their cost: repeats within the page,
-resolution (cached by directory, shared/domain/url.py), links already reported, and only then scope.
+Most links of most pages were reported before, so the cheapest steps come first. They are: drop repeats within the page,
+resolve (cached by directory, shared/domain/web/url.py), drop links already reported, judge by scope.
 """
 
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Final
 
-from shared.domain.crawl import Extract
+from shared.domain.crawl.scope import CompiledScope, ExclusionReason
+from shared.domain.crawl.spec import Extract
+from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, MAX_EXAMPLES, NOFOLLOW, kept, written
 from shared.domain.ids import CrawlId, Fingerprint, Revision
-from shared.domain.left_out import LINKS_PER_PAGE, MAX_EXAMPLES, NOFOLLOW, kept
-from shared.domain.scope import CompiledScope, ExclusionReason
-from shared.domain.url import Location, Resolver, canonicalize, origin_of
+from shared.domain.web.url import Location, Resolver, canonicalize, names_other_scheme, origin_of
 from workers.parse.html import ParsedPage
 
 DEFAULT_SLOTS: Final = 1 << 20
 MAX_OUTLINKS_BYTES: Final = 2 << 20
-"""The URLs that the metadata record of a page may name, in characters; those beyond are counted there."""
+"""The limit, in characters, of the URLs in a page's metadata record. The record counts the URLs beyond it."""
 
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
-"""A reference that is longer than its base once it is resolved, unless it climbs out of it."""
+"""Matches a relative reference. Resolved, it is longer than the base's directory, unless it climbs out of it."""
 
 _DEPTH_BITS: Final = 24
 _MAX_DEPTH: Final = (1 << _DEPTH_BITS) - 1
 _MAX_GENERATIONS: Final = 4096
 
 MAX_EXAMPLES_SENT: Final = 100
-"""Examples of links left out that a worker sends of one crawl, revision and reason: the owner keeps fewer."""
+"""The most examples of left-out links that a worker sends per crawl, revision and reason. The owner keeps fewer."""
 
 
 class KnownLinks:
     """The links whose report the broker has acknowledged: an exact, direct-mapped cache of fixed size.
 
-    It never says of an unreported link that it is known (the whole fingerprint is compared; a Bloom filter would drop
-    real URLs by its false positives); it forgets a link when another takes its slot, and the link is then reported
-    once more, which the frontier drops. Entries belong to a crawl's spec revision, for another revision may have
-    another scope and the frontier is then asked anew. Memory: 24 bytes a slot, allotted at once.
+    It has no false positives, because it compares the whole fingerprint. A Bloom filter would drop real URLs. It
+    forgets a link when another takes its slot; the link is then reported again, and the frontier drops it. Entries
+    belong to a crawl's spec revision: another revision may have another scope, so its links are reported anew.
+    Memory: 24 bytes a slot, allocated at once.
     """
 
     __slots__ = ("_fingerprints", "_generations", "_mask", "_next_generation", "_tags")
@@ -51,15 +51,15 @@ class KnownLinks:
             raise ValueError(f"the number of slots must be a power of two, not {slots}")
         self._mask: Final = slots - 1
         self._fingerprints: Final = bytearray(16 * slots)
-        # generation << _DEPTH_BITS | least depth reported; generation 0 is an empty slot's.
+        # generation << _DEPTH_BITS | least depth reported. Generation 0 marks an empty slot.
         self._tags: Final = array("Q", bytes(8 * slots))
         self._generations: Final[dict[tuple[CrawlId, Revision], int]] = {}
         self._next_generation = 1
 
     def generation(self, crawl_id: CrawlId, revision: Revision) -> int:
-        """The number under which links of this crawl and revision are kept; stable while few revisions are in use.
+        """Return the number that tags the links of this crawl and revision.
 
-        (Past 4,096 revisions all are numbered anew, which forgets every link and costs repeated reports.)
+        After 4,096 revisions all are numbered anew, which forgets every link and costs repeated reports.
         """
         generation = self._generations.get((crawl_id, revision))
         if generation is None:
@@ -70,18 +70,18 @@ class KnownLinks:
         return generation
 
     def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
-        """Whether the link was remembered with a depth of at most `depth`."""
+        """Return True if the link was remembered with a depth of at most `depth`."""
         slot = (hash(fingerprint) + generation) & self._mask
         tag = self._tags[slot]
         return (
             tag >> _DEPTH_BITS == generation
             and tag & _MAX_DEPTH <= depth
             and self._fingerprints.startswith(fingerprint, 16 * slot)
-            and self._tags[slot] == tag  # a thread that reads a large page may ask while the loop writes the slot
+            and self._tags[slot] == tag  # a thread that reads a large page may call this while the loop writes the slot
         )
 
     def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
-        """Notes links reported with `depth`. To be called only once the broker has acknowledged their report."""
+        """Record links reported with `depth`. Call it only after the broker has acknowledged their report."""
         if depth > _MAX_DEPTH:
             return
         for fingerprint in fingerprints:
@@ -94,41 +94,42 @@ class KnownLinks:
 
 @dataclass(frozen=True, slots=True)
 class Outlinks:
-    """What a page's links came to. `found` counts distinct references as written, and
+    """The links of a page, sorted by what becomes of them. `found` counts distinct references as written, and
 
-    found = len(fresh) + known + sum(excluded) + nofollow + unusable + repeated.
+    found = len(fresh) + known + sum(excluded) + nofollow + repeated.
     """
 
     fresh: tuple[Location, ...]
-    """In scope and not known to be reported, in document order, each URL once; to be reported with `depth`."""
+    """Links in scope that are not known to be reported, in document order, each URL once. Report them with `depth`."""
 
     depth: int
     found: int
     known: int
     nofollow: int
-    unusable: int
-    """Without a canonical form (mailto:, javascript:, malformed)."""
-
     repeated: int
     """Other spellings of a link of this page, and links to the page itself."""
 
-    excluded: Mapping[ExclusionReason, int]
+    excluded: Mapping[str, int]
+    """Counts of links left out by a rule or as unusable references, by reason."""
 
     cut: int = 0
     """Links beyond `max_links_per_page`, which are not counted in `found`."""
 
     examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """URLs of some links that were left out, by reason, cut to a bounded length."""
+    """URLs of some links that were left out, by reason, truncated to a bounded length."""
 
     urls: tuple[str, ...] = ()
-    """Every other canonical URL that the page links to and that is no longer than the spec's limit, in document order,
-    in scope or not; those beyond `MAX_OUTLINKS_BYTES` together are left out and counted in `urls_left_out`."""
+    """The canonical URLs that the page links to, except its own, in document order, in scope or not.
+
+    URLs longer than the spec's limit are not listed. URLs beyond `MAX_OUTLINKS_BYTES` in all are only counted, in
+    `urls_left_out`.
+    """
 
     urls_left_out: int = 0
 
     def left_out(self) -> dict[str, int]:
         """Return how many links were left out, by reason."""
-        counts = {reason.value: n for reason, n in self.excluded.items()}
+        counts = {str(reason): n for reason, n in self.excluded.items()}
         if self.nofollow:
             counts[NOFOLLOW] = self.nofollow
         if self.cut:
@@ -137,7 +138,7 @@ class Outlinks:
 
 
 class _Examples:
-    """Gathers examples of one page's links that are left out. `sent` counts those of the crawl and is raised.
+    """Collects examples of one page's links that are left out. `sent` counts those of the crawl, and `add` raises it.
 
     A thread that reads a large page may raise a count at the same time as the loop. Then the worker sends a few more.
     """
@@ -148,21 +149,21 @@ class _Examples:
         self._sent = sent
         self.gathered: dict[str, list[str]] = {}
 
-    def add(self, reason: str, url: str) -> None:
+    def add(self, reason: str, url: str, form: Callable[[str], str] = kept) -> None:
         sent = self._sent.get(reason, 0)
         if sent >= MAX_EXAMPLES_SENT:
             return
         gathered = self.gathered.setdefault(reason, [])
         if len(gathered) < MAX_EXAMPLES:
-            gathered.append(kept(url))
+            gathered.append(form(url))
             self._sent[reason] = sent + 1
 
 
 class OutlinkResolver:
     """Judges the links of one crawl's pages, at one revision of its spec.
 
-    Two phases: `outlinks` says what to report, and `acknowledged` is called when the broker has taken the report.
-    A link found again in between is reported twice, which is harmless; one never acknowledged is reported again.
+    `outlinks` returns what to report. Call `acknowledged` after the broker has acknowledged that report. A link that
+    another page has in between is reported twice, which is harmless. A link never acknowledged is reported again.
     """
 
     __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_scope")
@@ -177,9 +178,9 @@ class OutlinkResolver:
         self._generation = known.generation(crawl_id, revision)
 
     def outlinks(self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False) -> Outlinks:
-        """The outlinks of `page`, fetched at `depth`. `nofollow`: the page asks that none be followed.
+        """Return the outlinks of `page`, fetched at `depth`.
 
-        The page's own robots directives count as well, and hold for all its links, canonical and refresh included.
+        `nofollow`: the page's robots directives forbid following any of its links, canonical and refresh included.
         """
         references, unfollowed = self._references(parsed, nofollow)
         base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
@@ -190,17 +191,20 @@ class OutlinkResolver:
         resolve, judge, contains = Resolver(base).resolve, self._scope.judge, self._known.contains
         generation, via_host, below = self._generation, page.host, depth + 1
         fresh: list[Location] = []
-        excluded: dict[ExclusionReason, int] = {}
+        excluded: dict[str, int] = {}
         examples = _Examples(self._examples_sent)
         seen = {page.url: None}
-        known = unusable = repeated = 0
+        known = repeated = 0
         for reference in references:
             if long_base and _RELATIVE.match(reference) is not None:
                 excluded[ExclusionReason.LENGTH] = excluded.get(ExclusionReason.LENGTH, 0) + 1
                 continue
             location = resolve(reference)
             if location is None:
-                unusable += 1
+                reason = without_url(reference)
+                n = excluded[reason] = excluded.get(reason, 0) + 1
+                if n <= MAX_EXAMPLES:
+                    examples.add(reason, reference, written)
                 continue
             url, host, fingerprint = location
             if len(url) > too_long:
@@ -232,7 +236,6 @@ class OutlinkResolver:
             found=len(references) + len(unfollowed),
             known=known,
             nofollow=len(unfollowed),
-            unusable=unusable,
             repeated=repeated,
             excluded=excluded,
             cut=parsed.links_cut,
@@ -242,13 +245,13 @@ class OutlinkResolver:
         )
 
     def acknowledged(self, outlinks: Outlinks) -> None:
-        """The broker has durably taken the report of `outlinks.fresh`."""
+        """Remember `outlinks.fresh` as reported: the broker has acknowledged the report."""
         self._known.remember(self._generation, (location.fingerprint for location in outlinks.fresh), outlinks.depth)
 
     def example(self, reason: str, url: str) -> Mapping[str, Sequence[str]]:
-        """Return the URL as an example of what this reason leaves out, or nothing if enough were sent."""
+        """Return the link as an example of what this reason leaves out, or nothing if enough were sent."""
         examples = _Examples(self._examples_sent)
-        examples.add(reason, url)
+        examples.add(reason, url, written)
         return examples.gathered
 
     def _references(self, parsed: ParsedPage, page_nofollow: bool) -> tuple[dict[str, None], dict[str, None]]:
@@ -277,15 +280,19 @@ def _fitting(urls: Sequence[str]) -> int:
     return bisect_right(list(accumulate(map(len, urls))), MAX_OUTLINKS_BYTES)
 
 
+def without_url(reference: str) -> str:
+    """Return why a reference that has no canonical URL is left out."""
+    return ExclusionReason.SCHEME if names_other_scheme(reference) else INVALID
+
+
 def redirect_target(location: str, page_url: str) -> str | None:
-    """The canonical URL that a Location header sends to, or None if it is unusable."""
+    """Return the canonical URL that a Location header names, or None if it is unusable."""
     return canonicalize(header_text(location), page_url)
 
 
 def header_text(value: str) -> str:
-    """Return the text of a header that arrived as Latin-1: bytes beyond ASCII that form UTF-8 are read as such, as
-    browsers do."""
+    """Return the text of a header that was decoded as Latin-1. Like browsers, read bytes that form UTF-8 as UTF-8."""
     if not value.isascii():
-        with suppress(UnicodeError):  # not Latin-1 or not UTF-8: the text is taken as it came
+        with suppress(UnicodeError):  # not Latin-1 or not UTF-8: return the value unchanged
             return value.encode("latin-1").decode()
     return value

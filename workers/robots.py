@@ -1,7 +1,7 @@
-"""robots.txt of the origins that visits touch: fetched once, shared by all workers, kept parsed.
+"""robots.txt of the origins that visits fetch from: fetched once, shared by all workers, cached parsed.
 
-A record is looked for in this process, then in the broker's bucket, then fetched; at most one visit of a process does
-so for an origin at a time. The fetch itself is the asking visit's: its grant, its host's delay, its egress rules.
+A record is looked up in this process, then in the broker's bucket, and then fetched. At most one visit of a process
+does so for an origin at a time. It fetches under its own grant, host delay and egress rules.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ import msgspec
 import structlog
 
 from shared.domain.errors import Permanent, Transient
-from shared.domain.failure import parse_retry_after
-from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Truncation
-from shared.domain.robots import (
+from shared.domain.frontier.failure import parse_retry_after
+from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Truncation
+from shared.domain.web.robots import (
     MAX_LIFETIME_S,
     MAX_ROBOTS_BYTES,
     MAX_ROBOTS_HOPS,
@@ -36,18 +36,18 @@ from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.wire.messages import Malformed
 from shared.wire.robots import decode_robots, encode_robots, robots_key
-from workers.crawls import ActiveCrawl
 from workers.outlinks import redirect_target
+from workers.visit_crawls import VisitCrawl
 
 log = structlog.get_logger(__name__)
 
 Send = Callable[[FetchRequest], Awaitable[Answer | FetchFailed | None]]
-"""Sends one request when the visit may; None when the visit is to end instead."""
+"""Sends one request when the visit may. Returns None if the visit must end instead."""
 
 CACHE_BYTES: Final = 32 << 20
 
 PARSED_ON_LOOP: Final = 64 << 10
-"""A larger robots.txt is parsed in a thread: it could hold the event loop for a quarter of a second."""
+"""A larger robots.txt is parsed in a thread, because it could block the event loop for a quarter of a second."""
 
 _ENTRY_BYTES: Final = 2_000
 _DELAYS_KEPT: Final = 2
@@ -58,14 +58,14 @@ _KINDS: Final = frozenset(kind.value for kind in FailureKind)
 
 @dataclass(frozen=True, slots=True)
 class Robots:
-    """What holds for an origin. `failure` names why an unreachable one is (`robots_dns`, `robots_http_503`)."""
+    """The robots policy of an origin. `failure`: why it is unreachable, such as `robots_dns` or `robots_http_503`."""
 
     policy: RobotsPolicy
     failure: str = ""
     retry_after_ms: int = -1
 
     def allows(self, url: str, token: str) -> bool:
-        """Whether the canonical `url` may be fetched by the product `token`."""
+        """Return True if the product `token` may fetch the canonical `url`."""
         match self.policy:
             case Rules(rules):
                 return rules.allows(url, token)
@@ -75,12 +75,12 @@ class Robots:
                 return False
 
     def crawl_delay_s(self, token: str) -> float | None:
-        """Seconds between requests that the site asks of `token`, if any."""
+        """Return the seconds between requests that the site requires of `token`, None without a Crawl-delay."""
         return self.policy.rules.crawl_delay(token) if isinstance(self.policy, Rules) else None
 
 
 class RobotsCache:
-    """Robots by origin, the most recently used, up to about `CACHE_BYTES` of text."""
+    """The most recently used robots rules by origin, up to about `CACHE_BYTES` of text."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
@@ -89,12 +89,12 @@ class RobotsCache:
         self._bytes = 0
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def of(self, origin: str, crawl: ActiveCrawl, send: Send) -> Robots | None:
-        """Return what holds for `origin`, parsed for the crawl's token; None if `send` refused: the visit ends."""
+    async def of(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
+        """Return the robots rules of `origin`, parsed for the crawl's token. Return None if `send` did."""
         robots = await self._known(origin, crawl, send)
         return None if robots is None else await _parsed(robots, crawl.token)
 
-    async def _known(self, origin: str, crawl: ActiveCrawl, send: Send) -> Robots | None:
+    async def _known(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
         asked_ms = self._clock.unix_ms()
         kept = self._fresh(origin, asked_ms)
         if kept is not None:
@@ -105,7 +105,7 @@ class RobotsCache:
         async with lock:
             return self._fresh(origin, asked_ms) or await self._obtain(origin, crawl, send)
 
-    async def _obtain(self, origin: str, crawl: ActiveCrawl, send: Send) -> Robots | None:
+    async def _obtain(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
         old = self._kept[origin][0] if origin in self._kept else None
         shared = await self._shared(origin)
         if shared is not None and (old is None or shared.fetched_at_ms > old.fetched_at_ms):
@@ -125,13 +125,14 @@ class RobotsCache:
                 await self._share(origin, record)
                 return self._keep(origin, record, robots)
 
-    async def _fetch(self, origin: str, crawl: ActiveCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
-        """Return the record and the Retry-After; Robots if this crawl's egress rules deny the origin; None as `send`.
+    async def _fetch(self, origin: str, crawl: VisitCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
+        """Return the record and the Retry-After in ms. Return None if `send` does.
 
-        What cannot be read, and a redirect that leads nowhere, is no answer: it must not allow everything.
+        Return Robots if this crawl's egress rules deny the origin. An unreadable answer, or a redirect without a usable
+        target, counts as unreachable, because it must not allow everything.
         """
         url = f"{origin}/robots.txt"
-        # One byte more than is used tells a file that is cut from one that ends there.
+        # Read one byte more than is used, to distinguish a truncated file from one that ends there.
         limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES + 1, decoded_bytes=MAX_ROBOTS_BYTES + 1)
         for hop in range(MAX_ROBOTS_HOPS + 1):
             request = FetchRequest(
@@ -142,7 +143,7 @@ class RobotsCache:
                 case None:
                     return None
                 case FetchFailed(kind=FailureKind.EGRESS_DENIED) if hop == 0:
-                    # No page of it can be asked for either, and each then says so itself, with the rule's words.
+                    # Each page of the origin is then denied by the same rule and reports that itself.
                     return Robots(AllowAll(answer.detail))
                 case FetchFailed():
                     return self._record(0, b"", f"{answer.kind}: {answer.detail}"), -1
@@ -169,10 +170,10 @@ class RobotsCache:
         return robots_record(status, body, fetched_at_ms=now_ms, max_age_s=max_age_s, detail=detail)
 
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
-        """What is kept, if it may be used.
+        """Return the cached rules if they may be used.
 
-        That an origin cannot be reached holds only for those who waited to learn it: how long the host is left alone is
-        for its owner to say, who is told each time.
+        An unreachable origin counts only if it was fetched since `asked_ms`, while the caller waited. Other visits
+        fetch anew and report the failure, because the owner decides how long the host is paused.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept[0].fresh(self._clock.unix_ms()):
@@ -194,26 +195,26 @@ class RobotsCache:
         return robots
 
     async def _shared(self, origin: str) -> RobotsRecord | None:
-        """What another worker found; a bucket that cannot be read costs a fetch, nothing more."""
+        """Return the record that another worker stored, if any. If the bucket cannot be read, fetch instead."""
         try:
             data = await self._broker.get_robots(robots_key(origin))
             return None if data is None else decode_robots(data)
         except (Transient, Permanent, Malformed) as error:
-            log.info("robots.not_shared", origin=origin, reason=str(error))
+            log.info("shared_robots.skipped", origin=origin, error=str(error))
             return None
 
     async def _share(self, origin: str, record: RobotsRecord) -> None:
         try:
             await self._broker.put_robots(robots_key(origin), encode_robots(record))
         except (Transient, Permanent) as error:
-            log.info("robots.not_shared", origin=origin, reason=str(error))
+            log.info("shared_robots.skipped", origin=origin, error=str(error))
 
     def __repr__(self) -> str:
         return f"<RobotsCache {len(self._kept)} origins>"
 
 
 def retry_after_ms(answer: Answer, now_ms: int) -> int:
-    """What the answer's Retry-After asks for, -1 where it asks nothing."""
+    """Return the answer's Retry-After in ms, -1 without a valid one."""
     value = answer.header("retry-after")
     wait_s = None if value is None else parse_retry_after(value, now_ms / 1000)
     return -1 if wait_s is None else int(min(wait_s, 1e9) * 1000)
@@ -229,7 +230,7 @@ def _understood(record: RobotsRecord) -> Robots:
 
 
 async def _parsed(robots: Robots, token: str) -> Robots:
-    """Parse the file for `token`, in a thread where it is large; unreachable if it would cost too much to ask."""
+    """Parse the file for `token`, in a thread if it is large. Return "unreachable" if it is too costly to evaluate."""
     if not isinstance(robots.policy, Rules):
         return robots
     rules = robots.policy.rules
@@ -241,9 +242,9 @@ async def _parsed(robots: Robots, token: str) -> Robots:
 
 
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
-    """Keep the record for longer than the delay it asks for, up to 24 h; otherwise every visit would only renew it.
+    """Extend the record's lifetime to twice its crawl delay, up to 24 h: else each visit would only fetch it anew.
 
-    A delay of a day or more leaves no choice: the record outlives it by an hour, or no page could ever be fetched.
+    After a delay of a day or more the record is valid for another hour, because otherwise no page could be fetched.
     """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:

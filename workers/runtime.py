@@ -1,8 +1,8 @@
-"""As many visits at once as there is room for; here, and only here, a message is settled."""
+"""Pulls shards and runs as many visits at once as capacity allows. Only this module settles messages."""
 
 import asyncio
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -11,33 +11,34 @@ import structlog
 
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.ops.watermarks import Pressure
 from shared.domain.software import VERSION
 from shared.ports.broker import Broker, VisitMessage
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from shared.wire.messages import (
     KEPT_BYTES,
     Gone,
     Malformed,
+    ShardUnreadable,
     Superseded,
-    Unreadable,
     Wait,
     WorkerStatus,
     decode_shard,
     encode,
 )
-from shared.wire.subjects import WORKER_STATUS
-from workers.crawls import Crawls
+from shared.wire.subjects import STATUS_WANTED, WORKER_STATUS
 from workers.grant import Grant
-from workers.visit import Equipment, Visit
+from workers.visit import Visit, VisitContext
+from workers.visit_crawls import VisitCrawls
 
 log = structlog.get_logger(__name__)
 
 _PULL_S: Final = 1.0
-_FOREIGN_S: Final = 5.0
-"""How long a shard is put off after an error that nobody foresaw."""
+_UNEXPECTED_PAUSE_S: Final = 5.0
+"""The pause before a shard comes again after an unexpected error."""
 
-_LONGEST_PAUSE_S: Final = 30.0
-"""How long a shard is put off at most, after its visits failed again and again by errors of ours."""
+_MAX_PAUSE_S: Final = 30.0
+"""The longest pause of a shard whose visits failed repeatedly by an error of the worker."""
 
 _HAND_BACK_S: Final = 2.0
 _SETTLE_TRIES: Final = 3
@@ -46,41 +47,41 @@ _COALESCE_S: Final = 0.05
 _NOTABLE_PART: Final = 8
 _TIDY_S: Final = 30.0
 IDLE_S: Final = 600.0
-"""A crawl that nobody visited for so long has its segments finished."""
+"""The segments of a crawl are finished after so long without a visit."""
 
-MOST_OPEN: Final = 256
-"""Crawls with segments open, beyond which those visited least recently are finished at once; each is an open file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The shard is done with: it was reported, or is nobody's any more."""
+MAX_OPEN: Final = 256
+"""At most so many crawls have segments open, because each is an open file. The least recently visited are finished."""
 
 
 @dataclass(frozen=True, slots=True)
-class HandBack:
-    """Not now: the message is to come again after `delay_s`."""
+class VisitSettled:
+    """The shard is done: it was reported, or its lease is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisitHandedBack:
+    """The message must come again after `delay_s`."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """Somebody else has it, or our permission ran out: it is left alone and comes again by itself."""
+class VisitAbandoned:
+    """Another worker has the shard, or the grant ran out. The message is not settled: the broker delivers it again."""
 
 
-Settlement = Settled | HandBack | Left
+Settlement = VisitSettled | VisitHandedBack | VisitAbandoned
 
 
 async def _hand_back(message: VisitMessage) -> None:
-    """Now, or never: nobody waits for the answer of a broker that is away, and its shard comes again by itself."""
+    """Nak the message once. If the broker is unreachable, do not retry: it delivers the shard again by itself."""
     with suppress(Transient):
         await message.nak(0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Who a worker is: `id` for people, `producer` unique to this process, its pool and process number."""
+class WorkerIdentity:
+    """A worker's identity: `id` for people, `producer` unique to this process, its pool and process number."""
 
     id: str
     producer: str
@@ -89,187 +90,205 @@ class Identity:
 
 
 def pause_s(grant: int) -> float:
-    """Return how long to put off a shard whose visit failed by an error of ours, under this number of its grants.
+    """Return the pause in seconds before a shard comes again after its visit failed under grant number `grant`.
 
-    The first time it comes again at once. The longest pause is as long as a grant, so that a worker that fails at
-    everything wears out no lease sooner than it does by dying.
+    The first failure has no pause. The longest pause is as long as a grant. So a worker that fails at everything uses
+    up a lease's grants no sooner than a worker that dies.
     """
-    return 0.0 if grant <= 1 else min(_LONGEST_PAUSE_S, _FOREIGN_S * 2.0 ** min(grant - 2, 8))
+    return 0.0 if grant <= 1 else min(_MAX_PAUSE_S, _UNEXPECTED_PAUSE_S * 2.0 ** min(grant - 2, 8))
 
 
-def at_rest(
-    visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: float, *, most_open: int
-) -> list[CrawlId]:
-    """Of the crawls that were `visited`, by when the last visit ended, those whose segments should be finished: of them
-    nobody is `busy` with one."""
-    resting = sorted((at, crawl_id) for crawl_id, at in visited.items() if crawl_id not in busy)
-    most = max(0, len(visited) - most_open)
-    return [crawl_id for n, (at, crawl_id) in enumerate(resting) if n < most or now - at >= IDLE_S]
+def at_rest(visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: float, *, max_open: int) -> list[CrawlId]:
+    """Return the crawls whose segments should be finished. None of them is `busy`, that is, being visited.
+
+    `visited` holds the end of each crawl's last visit. A crawl is due after IDLE_S. Beyond `max_open` crawls, the
+    least recently visited are due at once.
+    """
+    idle = sorted((at, crawl_id) for crawl_id, at in visited.items() if crawl_id not in busy)
+    max_count = max(0, len(visited) - max_open)
+    return [crawl_id for n, (at, crawl_id) in enumerate(idle) if n < max_count or now - at >= IDLE_S]
 
 
 class Runtime:
-    """A worker's visits: pulls shards, attends to each in a task of its own, tells how busy it is."""
+    """A worker's visits: pulls shards, runs each visit in a task of its own, and publishes the worker's status."""
 
     def __init__(
         self,
-        identity: Identity,
+        identity: WorkerIdentity,
         *,
         broker: Broker,
-        crawls: Crawls,
-        equipment: Equipment,
+        crawls: VisitCrawls,
+        equipment: VisitContext,
         tasks: Tasks,
         visits: int,
-        most_open: int = MOST_OPEN,
+        max_open: int = MAX_OPEN,
     ) -> None:
-        """`most_open`: so many crawls may have a WARC file open; those visited least recently are finished first."""
-        self._most_open = most_open
+        """Begin without visits. `max_open` bounds the crawls that have a WARC file open."""
+        self._max_open = max_open
         self._identity = identity
         self._broker = broker
         self._crawls = crawls
-        self._with = equipment
+        self._ctx = equipment
         self._tasks = tasks
         self._visits = visits
         self._numbers = itertools.count(1)
         self._open: set[Visit] = set()
         self._visited: dict[CrawlId, float] = {}
         self._busy = 0
-        self._told = 0
+        self._reported_busy = 0
         self._pulling = True
-        self._resting = False
-        self._short: str | None = None
+        self._draining = False
+        self._pressure: tuple[Pressure, ...] = ()
         self._revision = 0
         self._began_at = equipment.clock.elapsed()
         self._halted = asyncio.Event()
         self._freed = asyncio.Event()
         self._notable = asyncio.Event()
+        equipment.requests.on_capacity = self._freed.set
+        self._status_requested = asyncio.Event()
 
     async def pull(self) -> None:
-        """Take shards while there is room and no drain, until `stop_pulling`; what an open pull still brings is handed
-        back."""
+        """Pull shards while there is capacity, until `stop_pulling`. None is pulled during a drain or under pressure.
+
+        Shards that an open pull returns after that are handed back.
+        """
         while self._pulling:
-            await self._with.reporter.room()
-            # Nothing may come between this look and the pull: meanwhile there may be fewer visits to hold.
-            if self._resting or self._short is not None or self._busy >= self._visits:
+            await self._ctx.reporter.wait_for_capacity()
+            # No await between this check and the pull: `visits` may be lowered concurrently.
+            if self._draining or self._pressure or self._full():
                 self._freed.clear()
                 await self._freed.wait()
                 continue
+            self._status_requested.clear()
             try:
                 messages = await self._broker.pull_visits(self._identity.pool, self._visits - self._busy, _PULL_S)
             except Transient as error:
-                log.info("visits.not_pulled", reason=str(error))
-                await asyncio.sleep(error.retry_in)
+                log.info("visit_pull.delayed", error=str(error))
+                await self._pause(error.retry_in)
                 continue
             for message in messages:
                 self._busy += 1
                 name = f"visit {next(self._numbers)}"
-                task = self._tasks.start(name, self._attend_and_settle(message, wanted=self._takes()))
+                task = self._tasks.start(name, self._attend_and_settle(message, accepted=self._takes()))
                 task.add_done_callback(self._ended)
             self._moved()
 
+    async def _pause(self, wait_s: float) -> None:
+        """Wait `wait_s` seconds, less if a master requests the status: one that starts has declared the streams."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._status_requested.wait()
+
     def stop_pulling(self) -> None:
-        """Take no further shard, and say so in every status from now on."""
+        """Take no further shard. Every later status reports it."""
         self._pulling = False
         self._freed.set()
         self._notable.set()
 
+    def _full(self) -> bool:
+        """Return True if a further visit could not begin, or could only wait for a request slot."""
+        return self._busy >= self._visits or self._ctx.requests.saturated
+
     def _takes(self) -> bool:
-        """Whether it takes further shards."""
-        return self._pulling and not self._resting and self._short is None
+        """Return True if the worker takes further shards."""
+        return self._pulling and not self._draining and not self._pressure
 
     def drain(self, draining: bool) -> None:
-        """Take no further shard and finish those in hand, or take some again; every status says so."""
-        self._resting = draining
+        """Take no further shard and finish those in hand, or take shards again. Every status reports it."""
+        self._draining = draining
         self._freed.set()
         self._notable.set()
 
-    def ration(self, reason: str | None) -> None:
-        """Take no further shard for this reason and go on with those in hand, or (None) take some again; every status
-        says so."""
-        self._short = reason
+    def set_pressure(self, pressure: Sequence[Pressure]) -> None:
+        """Take no further shard while a resource is under pressure, and finish those in hand. Every status reports
+        the pressure."""
+        self._pressure = tuple(pressure)
         self._freed.set()
         self._notable.set()
 
     def tune(self, visits: int, revision: int) -> None:
-        """Hold so many shards at once from now on, by this revision of the configuration. Nothing in hand is given up
-        for it."""
+        """Set how many visits may run at once, by this revision of the configuration. Running visits go on."""
         self._visits = visits
         self._revision = revision
         self._freed.set()
         self._notable.set()
 
-    def halt(self) -> None:
-        """Every visit starts nothing more, ends what is in flight and hands back the rest."""
+    def cancel_all(self) -> None:
+        """Stop every visit: cancel requests in flight and hand back the remaining URLs."""
         self._halted.set()
         for visit in self._open:
             visit.stop()
 
     async def follow(self) -> None:
-        """Let every visit see what became of its crawl, whenever something did; until cancelled."""
+        """Refresh the crawl of every visit whenever a crawl changes, until cancelled."""
         async for _ in self._crawls.changes():
             for visit in self._open:
-                visit.look()
+                visit.refresh_crawl()
 
     # --- one shard ----------------------------------------------------------------------------------------------------
 
-    async def _attend_and_settle(self, message: VisitMessage, *, wanted: bool) -> None:
-        """The one place that settles: done is acknowledged, no answer is handed back, what is another's is left."""
+    async def _attend_and_settle(self, message: VisitMessage, *, accepted: bool) -> None:
+        """Run a shard's visit and settle its message. No other code settles one."""
         settlement: Settlement
         try:
-            settlement = await self._attend(message) if wanted else HandBack(0.0)
+            settlement = await self._attend(message) if accepted else VisitHandedBack(0.0)
         except asyncio.CancelledError:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_HAND_BACK_S):
                     await asyncio.shield(_hand_back(message))
             raise
         except OwnershipLost as error:
-            log.info("visit.lost", reason=str(error))
-            settlement = Left()
+            log.info("visit.lost", error=str(error))
+            settlement = VisitAbandoned()
         except Transient as error:
-            log.info("visit.put_off", reason=str(error), delivery=message.delivery)
-            settlement = HandBack(error.retry_in)
+            log.info("visit.postponed", error=str(error), delivery=message.delivery)
+            settlement = VisitHandedBack(error.retry_in)
         except Exception:
             log.exception("visit.failed", delivery=message.delivery)
-            settlement = HandBack(_FOREIGN_S)
-        self._with.tally.visits[type(settlement).__name__] += 1
-        self._with.failpoint("before_ack")
+            settlement = VisitHandedBack(_UNEXPECTED_PAUSE_S)
+        self._ctx.tally.visits[type(settlement).__name__] += 1
+        self._ctx.failpoint("before_ack")
         await self._settle(message, settlement)
 
     async def _settle(self, message: VisitMessage, settlement: Settlement) -> None:
-        """Tell the broker; one that is away delivers the shard again, and its owner then says that it is gone."""
+        """Ack or nak the message, in at most _SETTLE_TRIES attempts.
+
+        If all fail, the broker delivers the shard again, and the owner then replies that its lease is gone.
+        """
         for _ in range(_SETTLE_TRIES):
             try:
                 match settlement:
-                    case Settled():
+                    case VisitSettled():
                         await message.ack()
-                    case HandBack(delay_s):
+                    case VisitHandedBack(delay_s):
                         await message.nak(delay_s)
-                    case Left():
+                    case VisitAbandoned():
                         pass
                     case never:
                         assert_never(never)
                 return
             except Transient as error:
-                log.info("visit.not_settled", reason=str(error))
+                log.info("visit_settlement.delayed", error=str(error))
                 await asyncio.sleep(error.retry_in)
 
     async def _attend(self, message: VisitMessage) -> Settlement:
         try:
             shard = decode_shard(message.data)
         except Malformed as error:
-            return await self._tell_unreadable(message, str(error))
+            return await self._report_unreadable(message, str(error))
         crawl = await self._crawls.active(CrawlId(shard.crawl), Revision(shard.spec))
         if self._halted.is_set():
-            return HandBack(0.0)
+            return VisitHandedBack(0.0)
         holder = f"{self._identity.producer}/{next(self._numbers)}"
-        match await self._with.owners.begin(shard, message.delivery, holder):
+        match await self._ctx.owners.begin(shard, message.delivery, holder):
             case Grant() as grant:
-                visit = Visit(self._with, message, shard, crawl, grant, holder)
+                visit = Visit(self._ctx, message, shard, crawl, grant, holder)
             case Wait(ms):
-                return HandBack(ms / 1000)
+                return VisitHandedBack(ms / 1000)
             case Gone():
-                return Settled()
+                return VisitSettled()
             case Superseded():
-                return Left()
+                return VisitAbandoned()
             case never:
                 assert_never(never)
         self._open.add(visit)
@@ -281,28 +300,28 @@ class Runtime:
             raise
         except Exception as error:
             if isinstance(error, Transient):
-                log.info("visit.put_off", reason=str(error), delivery=message.delivery)
+                log.info("visit.postponed", error=str(error), delivery=message.delivery)
             else:
                 log.exception("visit.failed", lease=shard.lease, host=shard.host, delivery=message.delivery)
             await visit.hand_back()
-            return HandBack(pause_s(grant.number))
+            return VisitHandedBack(pause_s(grant.number))
         finally:
             self._open.discard(visit)
-            self._visited[visit.crawl_id] = self._with.clock.elapsed()
+            self._visited[visit.crawl_id] = self._ctx.clock.elapsed()
         if crawl is not None and self._crawls.now(crawl) is None:
-            self._let_go(crawl.crawl_id)
-        return Settled() if final else Left()
+            self._finish_deleted(crawl.crawl_id)
+        return VisitSettled() if final else VisitAbandoned()
 
-    async def _tell_unreadable(self, message: VisitMessage, reason: str) -> Settlement:
-        """Tell the owner of the place on which it stands, and then let go of it.
+    async def _report_unreadable(self, message: VisitMessage, reason: str) -> Settlement:
+        """Report to the owner a shard that cannot be decoded, and have it acknowledged.
 
-        Put off, it would come again for ever and keep its host's slot. Acknowledged, its owner misses it and publishes
-        it anew, in its own time and version, so often as it does where grants run out.
+        A nak would bring it again for ever and keep its host's slot. After the ack, the owner notices that the message
+        is missing and publishes it anew in its own version. It does so as often as for grants that expire.
         """
-        log.error("visit.malformed", reason=reason, delivery=message.delivery, bytes=len(message.data))
+        log.error("shard.rejected", reason=reason, delivery=message.delivery, bytes=len(message.data))
         if (origin := message.origin) is not None:
             place = origin.place
-            letter = Unreadable(
+            letter = ShardUnreadable(
                 pool=place.pool,
                 host_id=place.host_id,
                 slot=place.slot,
@@ -314,31 +333,33 @@ class Runtime:
             )
             message_id = f"unreadable.{place.pool}.{origin.sequence}.{len(message.data)}"
             await self._broker.publish_report(origin.partition, "outcome", encode(letter), message_id)
-        self._with.tally.malformed += 1
-        return Settled()
+        self._ctx.tally.malformed += 1
+        return VisitSettled()
 
-    def _let_go(self, crawl_id: CrawlId) -> None:
-        """Finish the archive's segments of a deleted crawl, once nobody visits for it: nothing more is placed there."""
+    def _finish_deleted(self, crawl_id: CrawlId) -> None:
+        """Finish the segments of a deleted crawl once no visit of it is open: no more pages are appended."""
         if not any(visit.crawl_id == crawl_id for visit in self._open):
             self._tasks.start(f"archive.finish {crawl_id}", self._finish(crawl_id))
 
     async def _finish(self, crawl_id: CrawlId) -> None:
         try:
-            await self._with.archive.finish(crawl_id)
+            await self._ctx.archive.finish(crawl_id)
             self._visited.pop(crawl_id, None)
-        except Transient as error:  # tried again when the process ends
-            log.warning("archive.not_finished", crawl=crawl_id, reason=str(error))
+        except Transient as error:  # retried when the process ends
+            log.warning("segment_close.delayed", crawl=crawl_id, error=str(error))
 
     async def tidy(self) -> None:
-        """Finish the segments of crawls that have come to rest, so that no more files are open than crawls are worked
-        on, and close the connections of those that are gone; until cancelled."""
+        """Finish the segments of idle crawls every _TIDY_S, and close unused connections, until cancelled.
+
+        This bounds the open files by the number of crawls in work.
+        """
         while True:
             await asyncio.sleep(_TIDY_S)
             await self._crawls.tidy()
             busy = {visit.crawl_id for visit in self._open}
-            for crawl_id in at_rest(self._visited, busy, self._with.clock.elapsed(), most_open=self._most_open):
-                # What is not durable yet somebody waits for, or will write: later.
-                if self._with.archive.settled(crawl_id) and crawl_id not in {each.crawl_id for each in self._open}:
+            for crawl_id in at_rest(self._visited, busy, self._ctx.clock.elapsed(), max_open=self._max_open):
+                # A visit may still wait for pages that are not durable, so finish such a crawl in a later round.
+                if self._ctx.archive.settled(crawl_id) and crawl_id not in {each.crawl_id for each in self._open}:
                     await self._finish(crawl_id)
 
     def _ended(self, _: "asyncio.Task[None]") -> None:
@@ -349,30 +370,41 @@ class Runtime:
     # --- status -------------------------------------------------------------------------------------------------------
 
     def _moved(self) -> None:
-        if abs(self._busy - self._told) * _NOTABLE_PART >= self._visits:
+        if abs(self._busy - self._reported_busy) * _NOTABLE_PART >= self._visits:
             self._notable.set()
 
     async def heartbeat(self) -> None:
-        """Tell the status about every second, and soon after the load changed much; until cancelled."""
-        while True:
-            await self.tell()
-            await asyncio.sleep(_COALESCE_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_HEARTBEAT_S):
-                    await self._notable.wait()
+        """Publish the status every second, until cancelled.
+
+        It is also published soon after the load changed much, and when a master requests it.
+        """
+        # Listen before the first status: a master that missed it then sends a request that is received.
+        async with self._broker.listen(STATUS_WANTED) as requests, Tasks() as beside:
+            beside.start("status.wanted", self._answer_status_requests(requests))
+            while True:
+                await self.tell()
+                await asyncio.sleep(_COALESCE_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_HEARTBEAT_S):
+                        await self._notable.wait()
+
+    async def _answer_status_requests(self, requests: AsyncIterator[bytes]) -> None:
+        async for _ in requests:
+            self._status_requested.set()
+            self._notable.set()
 
     async def tell(self) -> None:
-        """Send the status as it is now; a broker that is away does not hear it."""
+        """Publish the present status. It is lost if the broker is unreachable."""
         self._notable.clear()
-        self._told = self._busy
+        self._reported_busy = self._busy
         try:
             await self._broker.tell(WORKER_STATUS, encode(self.status()))
         except Transient as error:
-            log.debug("status.not_told", reason=str(error))
+            log.debug("status.dropped", error=str(error))
 
     def status(self) -> WorkerStatus:
-        """How busy it is now."""
-        tally = self._with.tally
+        """Return the present status."""
+        tally = self._ctx.tally
         return WorkerStatus(
             worker=self._identity.id,
             pool=self._identity.pool,
@@ -383,11 +415,12 @@ class Runtime:
             pages=tally.pages,
             bytes=tally.bytes,
             in_flight=tally.in_flight,
-            uptime_ms=int((self._with.clock.elapsed() - self._began_at) * 1000),
+            uptime_ms=int((self._ctx.clock.elapsed() - self._began_at) * 1000),
             version=VERSION,
-            draining=self._resting or not self._pulling,
+            draining=self._draining or not self._pulling,
             config=self._revision,
-            short=self._short or "",
+            pressure=self._pressure,
+            saturated=self._ctx.requests.saturated,
         )
 
     def __repr__(self) -> str:

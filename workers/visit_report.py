@@ -1,4 +1,4 @@
-"""What one visit has to report, the part of it that a flush takes, and how much may wait for that."""
+"""The report of one visit, the part of it that a flush takes, and the bounds of what may be unreported."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -6,35 +6,34 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from shared.domain.ids import Fingerprint, LeaseId
-from shared.domain.items import PageItems
+from shared.domain.reads.items import PageItems
 from shared.wire.messages import HostNote, UrlOutcome
-from workers.crawls import ActiveCrawl
-from workers.discoveries import Found, Stream, streams_of
+from workers.discoveries import DiscoveryStream, PageLinks, streams_of
 from workers.outlinks import Outlinks
+from workers.visit_crawls import VisitCrawl
 
 ROOM_PAGES: Final = 5_000
 ROOM_LINKS: Final = 200_000
 ROOM_ITEM_BYTES: Final = 32 << 20
-"""Pages, links and bytes of items in hand above which no visit takes a further URL: so much may be on its way, and as
-much again may be held."""
+"""Unreported pages, links and item bytes at which visits take no further URL. So much may be in flushes, and as much
+again in parts that are held."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettledUrl:
-    """A URL with its outcome, the links it led to and the items it gave. `outlinks`: to be acknowledged when the links
-    are."""
+    """A URL's outcome, with the links and items of its page. `outlinks` is acknowledged when the links are."""
 
     outcome: UrlOutcome
-    found: Found | None = None
+    found: PageLinks | None = None
     outlinks: Outlinks | None = None
     items: PageItems | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a visit ends; `final` frees the lease, what was `not_attempted` goes back to the queue.
+class VisitEnd:
+    """How a visit ends. `final` frees the lease, and the URLs `not_attempted` go back to the queue.
 
-    `failed`: by an error of ours. The grant ends, and the lease stays for the next one.
+    `failed`: the visit ended by an error of the worker. The grant ends, and the lease stays for the next grant.
     """
 
     final: bool
@@ -44,26 +43,26 @@ class Ending:
 
 
 class Reports(Protocol):
-    """Takes what visits have to report."""
+    """Receives the reports of visits."""
 
     def added(self, visit: "VisitReport", page: SettledUrl) -> None:
-        """A page came."""
+        """Note that the visit added a page."""
         ...
 
     def ended(self, visit: "VisitReport") -> None:
-        """A visit ended."""
+        """Note that the visit ended."""
         ...
 
-    async def room(self) -> None:
-        """Wait until there is room for one more page."""
+    async def wait_for_capacity(self) -> None:
+        """Wait until the reporter can accept one more page."""
         ...
 
 
 class VisitReport:
-    """What one visit has to report.
+    """The report of one visit.
 
-    `quiet_since`: when its last response ended (Clock.elapsed), None without one. `reported` is done when all that was
-    taken of it is acknowledged.
+    `quiet_since`: when the last response ended (Clock.elapsed), None before the first. `reported` is done when all
+    parts taken so far are acknowledged.
     """
 
     __slots__ = (
@@ -82,11 +81,11 @@ class VisitReport:
     )
 
     def __init__(
-        self, reporter: "Reports", crawl: ActiveCrawl | None, crawl_id: int, lease: LeaseId, grant: int, host_id: int
+        self, reporter: "Reports", crawl: VisitCrawl | None, crawl_id: int, lease: LeaseId, grant: int, host_id: int
     ) -> None:
         self._reporter = reporter
         self._pages: list[SettledUrl] = []
-        self._ending: Ending | None = None
+        self._ending: VisitEnd | None = None
         self._done: asyncio.Future[None] | None = None
         self._held: asyncio.Future[None] | None = None
         self.reported: asyncio.Future[None] | None = None
@@ -98,35 +97,35 @@ class VisitReport:
         self.quiet_since: float | None = None
 
     def add(self, page: SettledUrl) -> None:
-        """A URL is settled, its record placed in the archive."""
+        """Add a settled URL. Its record must already be placed in the archive."""
         self._pages.append(page)
         self._reporter.added(self, page)
 
-    async def finish(self, ending: Ending) -> None:
-        """Returns when everything of this visit is reported and the outcome is acknowledged."""
+    async def finish(self, ending: VisitEnd) -> None:
+        """Wait until the whole visit is reported and its outcome is acknowledged."""
         self._ending = ending
         self._done = asyncio.get_running_loop().create_future()
         self._reporter.ended(self)
         await self._done
 
     async def room(self) -> None:
-        """Wait until there is room for one more page, and none of this visit is held."""
+        """Wait until the reporter can accept one more page and no part of this visit is held."""
         if self._held is not None:
             await asyncio.wait({self._held})
-        await self._reporter.room()
+        await self._reporter.wait_for_capacity()
 
-    def take(self) -> "Taken":
-        """What is to be reported now; it is then the flush's."""
+    def take(self) -> "FlushPart":
+        """Take what is to be reported now. The flush then owns it."""
         pages, self._pages = self._pages, []
         after, self.reported = self.reported, asyncio.get_running_loop().create_future()
-        return Taken(self, pages, self._ending, after, self.reported)
+        return FlushPart(self, pages, self._ending, after, self.reported)
 
-    def hold(self, part: "Taken") -> None:
+    def hold(self, part: "FlushPart") -> None:
         """Take no further page until the part is reported."""
         self._held = part.done
 
     def finished(self) -> None:
-        """The flush that took the ending is through."""
+        """Complete `finish`: the flush that took the ending has ended."""
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 
@@ -135,21 +134,21 @@ class VisitReport:
 
 
 @dataclass(slots=True)
-class Taken:
-    """A visit's part of a flush. It is reported behind `after`, the visit's part of an earlier one; then it is `done`.
+class FlushPart:
+    """A visit's part of a flush. It is reported after `after`, the visit's part of an earlier flush, and then `done`.
 
-    `held`: it waits for something that others do not wait for.
+    `held`: it is delayed, and the rest of its flush does not wait for it.
     """
 
     visit: VisitReport
     pages: list[SettledUrl]
-    ending: Ending | None
+    ending: VisitEnd | None
     after: asyncio.Future[None] | None
     done: asyncio.Future[None]
     held: bool = False
 
-    def waits_for(self, sending: Mapping[Stream, "asyncio.Task[None]"]) -> set[asyncio.Future[None]]:
-        """Return what is not done of that which this part must be reported behind: messages being sent, and `after`."""
+    def waits_for(self, sending: Mapping[DiscoveryStream, "asyncio.Task[None]"]) -> set[asyncio.Future[None]]:
+        """Return what this part must wait for: its unfinished discovery messages, and `after`."""
         unsent = {stream for stream, task in sending.items() if not task.done()}
         needed: set[asyncio.Future[None]] = set()
         if unsent:
@@ -162,8 +161,8 @@ class Taken:
 
 
 @dataclass(slots=True)
-class InHand:
-    """What is not reported yet."""
+class UnreportedSize:
+    """The pages, links and item bytes that are not reported yet."""
 
     pages: int = 0
     links: int = 0

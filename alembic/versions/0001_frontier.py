@@ -1,6 +1,6 @@
 """The frontier's tables.
 
-Revision 0001, the first. Forward only.
+Revision 0001, the first. No downgrade.
 """
 
 import sqlalchemy as sa

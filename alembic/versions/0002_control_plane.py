@@ -1,6 +1,6 @@
 """The control plane's tables: labels and versions of crawls, keys, the audit log, answers to repeats, commands.
 
-Forward only. Code that knows 0001 alone runs on it: what was added to its tables has defaults.
+No downgrade. Code of schema 0001 runs on it: the columns added to its tables have defaults.
 """
 
 import sqlalchemy as sa

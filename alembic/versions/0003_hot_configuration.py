@@ -1,6 +1,6 @@
-"""Hot configuration with every earlier revision, and the members that are to drain.
+"""Hot configuration with every earlier revision, and the members that must drain.
 
-Forward only. Code that knows 0002 alone runs on it: nothing of its tables is changed.
+No downgrade. Code of schema 0002 runs on it: its tables are unchanged.
 """
 
 import sqlalchemy as sa

@@ -1,6 +1,6 @@
-"""An index of the URLs that no page led to, so that the seeds of a crawl are listed whatever its size.
+"""An index of the URLs that no page led to, so that seeds are listed at a cost independent of the crawl's size.
 
-Forward only. Code that knows 0003 alone runs on it: the database keeps the index by itself.
+No downgrade. Code of schema 0003 runs on it: the database maintains the index.
 """
 
 import sqlalchemy as sa

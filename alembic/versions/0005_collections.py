@@ -1,6 +1,6 @@
-"""When a deleted crawl's rows were collected, so that a collection that was broken off is found and gone on with.
+"""The time when a deleted crawl's rows were collected, so that an interrupted collection is found and continued.
 
-Forward only. Code that knows 0004 alone runs on it: the column may be empty, and then the crawl is looked at once more.
+No downgrade. Code of schema 0004 runs on it: the column may be empty, and then the crawl is checked again.
 """
 
 import sqlalchemy as sa

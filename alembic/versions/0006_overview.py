@@ -1,6 +1,6 @@
-"""Indexes by which a crawl's greatest hosts and its shards that are out are found, whatever the number of hosts.
+"""Indexes for a crawl's largest hosts and its leased shards, at a cost independent of the number of hosts.
 
-Forward only. Code that knows 0005 alone runs on it: the database keeps the indexes by itself.
+No downgrade. Code of schema 0005 runs on it: the database maintains the indexes.
 """
 
 from alembic import op

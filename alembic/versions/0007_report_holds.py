@@ -1,6 +1,6 @@
-"""Who holds the reports: what such a one has yet to copy is not purged from the stream.
+"""Holds on the reports: owners purge no reports from the stream while a backup copies them.
 
-Forward only. Code that knows 0006 alone runs on it, and heeds no holds: a backup wants masters of this release.
+No downgrade. Code of schema 0006 runs on it and ignores holds, so a backup requires masters of this release.
 """
 
 import sqlalchemy as sa

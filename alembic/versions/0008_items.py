@@ -1,6 +1,6 @@
-"""Items: what rules took out of pages, which fetch of each page that was, and how far their stream is applied.
+"""Items: the values that rules extracted from pages, the fetch of each page, and the position in their stream.
 
-Forward only. Code that knows 0007 alone runs on it: it stores no items, and leaves those of crawls that it removes.
+No downgrade. Code of schema 0007 runs on it: it stores no items and does not delete those of crawls that it removes.
 """
 
 import sqlalchemy as sa

@@ -1,7 +1,7 @@
-"""Whether a cluster keeps its URLs without the host that their rows name anyway.
+"""A setting: the cluster stores URLs without their host, which their rows have anyway.
 
-Forward only. A cluster that is there keeps them whole, as code that knows 0008 alone reads them; only one that is made
-on this schema, which such code refuses, has them short.
+No downgrade. An existing cluster stores them whole, as code of schema 0008 reads them. Only a cluster that is made on
+this schema, which such code refuses, stores them without their host.
 """
 
 import sqlalchemy as sa

@@ -1,6 +1,6 @@
 """An index of the crawls that are worked on.
 
-Forward only. Code that knows an earlier schema runs on it: the index changes no answer.
+No downgrade. Code of an earlier schema runs on it: the index changes no result.
 """
 
 import sqlalchemy as sa

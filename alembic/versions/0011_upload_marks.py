@@ -1,7 +1,6 @@
-"""Since when the marks of uploads of seeds are known, so that they are kept for a while only.
+"""The time when a leader first saw the mark of a seed upload, so that retention can delete the mark.
 
-Forward only. Code that knows 0010 alone runs on it: it writes marks without a time, which get one when a leader that
-knows it walks over them.
+No downgrade. Code of schema 0010 runs on it: it writes marks without a time, which a newer leader sets in its sweep.
 """
 
 import sqlalchemy as sa

@@ -1,7 +1,7 @@
-"""Items of fetches whose outcome is not applied yet, until it is.
+"""Items of fetches whose outcome is not applied yet.
 
-Forward only. Code that knows 0011 alone runs on it: it stores items whatever becomes of their page, and leaves what
-waits here to a leader that knows it.
+No downgrade. Code of schema 0011 runs on it: it stores items without regard to the outcome of their page. The drafts
+stay here until a newer leader reads them.
 """
 
 import sqlalchemy as sa

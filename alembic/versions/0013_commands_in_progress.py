@@ -1,10 +1,10 @@
-"""Commands in progress: an operator's verb goes on chunk by chunk beside the outcomes, over takeovers.
+"""Commands in progress: an operator's verb runs chunk by chunk beside the outcomes and continues after a takeover.
 
-`urls.after_command` keeps a command from touching what was written behind it. The index finds the hosts that a crawl
-has in one partition without those of the others.
+`urls.after_command` keeps a command from changing rows that were written after its acceptance. The index finds the
+hosts of a crawl in one partition without those of the others.
 
-Forward only. Code that knows 0012 alone runs on it: it writes URLs without a mark, and leaves the commands in progress
-to the next owner that knows them.
+No downgrade. Code of schema 0012 runs on it: it writes URLs without a mark. The next newer owner continues the commands
+in progress.
 """
 
 import sqlalchemy as sa

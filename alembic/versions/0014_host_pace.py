@@ -1,6 +1,6 @@
-"""What a host's recent answers say of its pace: 429s, 503s and outages.
+"""The pace of a host, from its recent responses: 429s, 503s and outages.
 
-Forward only. Code that knows 0013 alone runs on it: it neither reads nor changes the new columns.
+No downgrade. Code of schema 0013 runs on it: it neither reads nor changes the new columns.
 """
 
 import sqlalchemy as sa

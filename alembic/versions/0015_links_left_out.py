@@ -1,6 +1,6 @@
-"""What a crawl leaves out: per fetch why its body is not whole and the links not taken, per crawl examples of these.
+"""Losses of a crawl: per fetch why its body is truncated and which links are excluded, per crawl examples of links.
 
-Forward only. Code that knows 0014 alone runs on it: it neither reads nor writes the new columns and the new table.
+No downgrade. Code of schema 0014 runs on it: it neither reads nor writes the new columns and the new table.
 """
 
 import sqlalchemy as sa

@@ -1,11 +1,11 @@
-"""Runs the commands in progress of a partition, chunk by chunk, between its outcomes.
+"""Run the commands in progress of a partition, chunk by chunk, between its outcomes.
 
-The outcome reader only accepts a command, in the transaction that moves the position past it. Its chunks are
-transactions of their own, each of which keeps how far the command is, so that a takeover goes on with the next one.
-Between two chunks the partition is free for whatever waits, and a master runs one chunk at a time over all its
-partitions: an outcome waits for two chunks at most.
+The outcome reader only accepts a command, in the transaction that moves the position past it. Each chunk is a
+transaction of its own and stores the command's progress, so that a new owner continues with the next chunk. Between two
+chunks other transactions of the partition may run. A master runs one chunk at a time over all its partitions, so an
+outcome waits for two chunks at most.
 
-The order with the outcomes is kept by marks. A row that an outcome or a discovery writes behind a command in progress
+Marks keep the order of commands and reports. A row that an outcome or a discovery writes after a command in progress
 carries the command's number, and the command does not touch it (docs/decisions).
 """
 
@@ -17,16 +17,16 @@ from typing import Final
 
 import structlog
 
+from api.frontier.dead_letter_replay import publish_letters
+from api.frontier.outcome_batch import OutcomeBatch
 from api.frontier.ownership import Ownership
-from api.frontier.replaying import publish_letters
-from api.frontier.settle import Draft
-from api.frontier.tally import Work
-from shared.domain.command import CommandKind
-from shared.domain.command_progress import hosts_of_chunk
+from api.frontier.stats import TransactionKind
 from shared.domain.errors import Permanent, Transient
+from shared.domain.frontier.command_progress import hosts_of_chunk
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.store_model import CommandRun, DeadLetterRow
 from shared.domain.ids import CrawlId
-from shared.domain.ledger import CommandRun, DeadLetter
-from shared.ports.retrying import until_there_is_room
+from shared.runtime.retry import until_resource_available
 from shared.wire.messages import Command, encode
 
 log = structlog.get_logger("orb.frontier")
@@ -36,7 +36,7 @@ _EVIDENCE_CHARS: Final = 2000
 
 
 class CommandRunner:
-    """Applies the commands in progress of one partition. `turn` is shared by the owners of a master."""
+    """The runner of one partition's commands. The owners of a master share `turn`."""
 
     def __init__(self, own: Ownership, turn: asyncio.Lock) -> None:
         self._own = own
@@ -51,25 +51,28 @@ class CommandRunner:
             for run in ready:
                 await self._advance(run)
             if not ready:
-                # Without a wake-up look again all the same: the stream may have come back shorter.
+                # Check again even without a wake-up: the stream may have come back shorter.
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(own.settings.sweep_s if len(own.commands) else None):
+                    async with asyncio.timeout(own.settings.sweep_interval_s if len(own.commands) else None):
                         await own.commands.woken()
 
     async def _ready(self, run: CommandRun) -> bool:
-        """Return True if the command may go on. Seeds that were accepted before their deletion was asked for are there
-        to be deleted, so it waits until they are applied; nothing else waits with it."""
+        """Return True if the command may run.
+
+        A deletion of seeds must also delete those that were accepted before it. So it waits until they are applied, and
+        delays nothing else.
+        """
         own = self._own
         applied = own.position.discovery_seq
         if run.kind not in _SEEDS or applied >= run.sequence:
             return True
         now = own.clock.elapsed()
         through, asked_at = self._through.get(run.id, (0, float("-inf")))
-        if now - asked_at >= own.settings.sweep_s:
+        if now - asked_at >= own.settings.sweep_interval_s:
             try:
                 through = await own.broker.last_report(own.partition, "discovery")
             except Transient as error:
-                log.warning("command.waits", partition=own.partition, id=run.id, error=str(error))
+                log.warning("command.delayed", partition=own.partition, command=run.id, error=str(error))
                 return False
             self._through[run.id] = (through, now)
         return own.position.discovery_seq >= min(through, run.sequence)
@@ -78,18 +81,18 @@ class CommandRunner:
         """Apply the next chunk of a command."""
         try:
             sent, upto = await publish_letters(self._own, run) if run.kind == CommandKind.REPLAY else ([], None)
-            await until_there_is_room(partial(self._chunk, run, sent, upto))
+            await until_resource_available(partial(self._chunk, run, sent, upto))
         except Permanent as error:
-            await until_there_is_room(partial(self._give_up, run, error))
+            await until_resource_available(partial(self._give_up, run, error))
 
     async def _chunk(self, run: CommandRun, sent: Sequence[int], upto: int | None) -> None:
-        """One transaction."""
+        """Apply one chunk in one transaction."""
         own = self._own
-        async with self._turn, own.writing(Work.COMMAND) as fence:
+        async with self._turn, own.writing(TransactionKind.COMMAND) as fence:
             if not own.commands.current(run):
                 return  # A later command has ended it.
             if run.kind in _SEEDS:
-                await self._call_back(run)
+                await self._recall_ungranted(run)
                 fence = own.fence
             rest = await own.store.run_command(fence, run, own.clock.unix_ms(), sent=sent, upto=upto)
             own.commands.advance(run, rest)
@@ -97,30 +100,33 @@ class CommandRunner:
             self._remember(run, applied=rest is None)
         if rest is None:
             self._through.pop(run.id, None)
-            log.info("command.applied", partition=own.partition, id=run.id, kind=run.kind, crawl=run.crawl_id)
+            log.info("command.applied", partition=own.partition, command=run.id, kind=run.kind, crawl=run.crawl_id)
 
-    async def _call_back(self, run: CommandRun) -> None:
-        """Queue again what is out in leases that no worker has begun (within `writing`). It bears no mark: the command
-        means it.
+    async def _recall_ungranted(self, run: CommandRun) -> None:
+        """End leases that no worker has begun, so that their URLs are queued again (within `writing`).
 
-        Only the hosts at which the next chunk may look count: their leases are a bounded number, those of a crawl not.
+        The rows get no mark, because the command applies to them. Only hosts of the next chunk are considered: their
+        leases are bounded in number, unlike those of the crawl.
         """
         own = self._own
         unbegun = [held for held in own.leases.of_crawl(run.crawl_id) if held.grant is None]
-        meant = hosts_of_chunk(run, {held.row.host_id: held.row.host for held in unbegun})
-        unbegun = [held for held in unbegun if held.row.host_id in meant]
+        hosts = hosts_of_chunk(run, {held.row.host_id: held.row.host for held in unbegun})
+        unbegun = [held for held in unbegun if held.row.host_id in hosts]
         if unbegun:
             now, now_ms = own.clock.elapsed(), own.clock.unix_ms()
-            draft = Draft(own.leases, own.front, own.crawls, now, now_ms, lambda: 0.5)
+            batch = OutcomeBatch(own.leases, own.front, own.crawls, now, now_ms, lambda: 0.5)
             for held in unbegun:
-                draft.end(held)
-            await own.store.apply(own.fence, own.position, draft.changes)
-            draft.commit()
+                batch.end(held)
+            await own.store.apply(own.fence, own.position, batch.changes)
+            batch.commit()
             await own.committed()
             own.strays_suspected = True
 
     def _remember(self, run: CommandRun, *, applied: bool) -> None:
-        """Have the rows that a chunk changed read anew (within `writing`): soon, and behind the last one for sure."""
+        """Update memory after a chunk (within `writing`).
+
+        Queues that are not in memory are read soon after each chunk, and all queues of the crawl after the last one.
+        """
         own = self._own
         if run.kind == CommandKind.DELETE:
             if applied:
@@ -133,12 +139,12 @@ class CommandRunner:
                 own.front.mark_incomplete(run.crawl_id)
 
     async def _give_up(self, run: CommandRun, error: Permanent) -> None:
-        """One transaction: a command that can never be applied becomes a dead letter."""
+        """Make a command that can never be applied a dead letter, in one transaction."""
         own = self._own
         message = encode(Command(id=run.id, crawl=run.crawl_id, kind=run.kind, args=run.args))
         now_ms = own.clock.unix_ms()
-        letter = DeadLetter(run.crawl_id or None, "outcome", now_ms, str(error)[:_EVIDENCE_CHARS], payload=message)
-        async with own.writing(Work.COMMAND) as fence:
+        letter = DeadLetterRow(run.crawl_id or None, "outcome", now_ms, str(error)[:_EVIDENCE_CHARS], payload=message)
+        async with own.writing(TransactionKind.COMMAND) as fence:
             if not own.commands.current(run):
                 return
             changes = own.changes()
@@ -148,13 +154,13 @@ class CommandRunner:
             own.commands.advance(run, None)
             await own.committed()
         own.tally.buried([letter])
-        log.error("command.given_up", partition=own.partition, id=run.id, kind=run.kind, error=str(error))
+        log.error("command.dead_lettered", partition=own.partition, command=run.id, kind=run.kind, error=str(error))
 
 
 def forget_deleted(own: Ownership, crawl_id: CrawlId) -> None:
-    """Forget what is remembered of a deleted crawl, so that its late outcomes are stale (within `writing`).
+    """Forget a deleted crawl's leases and queues, so that its late outcomes are stale (within `writing`).
 
-    A lease that was granted keeps its host's slot while its grant may last; the sweep ends it then.
+    A granted lease keeps its host's slot until its grant expires. Then the sweep ends it.
     """
     own.strays_suspected = True
     for held in own.leases.of_crawl(crawl_id):

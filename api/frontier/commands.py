@@ -1,19 +1,19 @@
-"""The commands in progress of one partition: which of them goes on next, and what is written behind them. Pure.
+"""The commands in progress of one partition: which one is next, and the marks for rows written after them. Pure.
 
-Commands of one crawl go on in the order in which they were accepted; those of several crawls take turns.
+Commands of one crawl run in the order in which they were accepted. Those of several crawls take turns.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from shared.domain.command import CommandKind
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId
-from shared.domain.ledger import CommandRun
 
 
 class Commands:
-    """What the store has of a partition's commands in progress, as of the last committed transaction."""
+    """A partition's commands in progress, as of the last committed transaction."""
 
     def __init__(self, runs: Iterable[CommandRun] = ()) -> None:
         self._runs = {run.id: run for run in runs}
@@ -26,33 +26,35 @@ class Commands:
         return len(self._runs)
 
     def add(self, run: CommandRun) -> None:
-        """Keep a command that was accepted. A DELETE ends the others of its crawl."""
+        """Add an accepted command. A DELETE ends the other commands of its crawl."""
         if run.kind == CommandKind.DELETE:
             self._runs = {each.id: each for each in self._runs.values() if each.crawl_id != run.crawl_id}
         self._runs[run.id] = run
         self._woken.set()
 
     def advance(self, run: CommandRun, rest: int | None) -> None:
-        """Note what a chunk has left: the place of the next one, None when the command is applied."""
+        """Record where the next chunk starts. None means that the command is applied."""
         if rest is None:
             del self._runs[run.id]
         else:
             self._runs[run.id] = replace(run, after=rest)
 
     def current(self, run: CommandRun) -> bool:
-        """Return True while this very state of the command is what its next chunk goes on from."""
+        """Return True if `run` is the command's current state, from which its next chunk starts."""
         return self._runs.get(run.id) is run
 
     def heads(self) -> list[CommandRun]:
-        """Return the commands that may go on: the oldest of each crawl."""
+        """Return the commands that may run: the oldest of each crawl."""
         first: dict[CrawlId, CommandRun] = {}
         for run in self._runs.values():
             first.setdefault(run.crawl_id, run)
         return list(first.values())
 
     def marks(self, before: int | None = None) -> Mapping[CrawlId, int]:
-        """Return the number of each crawl's newest command in progress, by which later rows are marked. `before`: of
-        those whose messages have a smaller sequence."""
+        """Return the number of each crawl's newest command in progress. Rows that are written later carry it as a mark.
+
+        `before`: consider only commands whose messages have a smaller sequence.
+        """
         return {run.crawl_id: run.number for run in self._runs.values() if before is None or run.sequence < before}
 
     def sequences(self) -> list[int]:
@@ -64,7 +66,7 @@ class Commands:
         return any(run.kind == CommandKind.DELETE and run.crawl_id == crawl_id for run in self._runs.values())
 
     def wake(self) -> None:
-        """Let the runner look again: the position has moved."""
+        """Wake the runner after the position has moved."""
         if self._runs:
             self._woken.set()
 

@@ -1,16 +1,16 @@
-"""A host in motion, what is known of it, and its queues. Pure; times are the owner's monotonic seconds."""
+"""A host in motion, its facts and its queues. Pure; times are the owner's monotonic seconds."""
 
 from dataclasses import dataclass, field
 
-from api.frontier.turns import NEVER, Queue, Turns
+from api.frontier.host_shares import NEVER, CrawlQueue, HostShares
+from shared.domain.frontier.politeness import HostHealth
+from shared.domain.frontier.store_model import QueueRow
 from shared.domain.ids import CrawlId, HostId
-from shared.domain.ledger import QueueRow
-from shared.domain.politeness import HostHealth
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What is known of a host, as SQL has it. `visited`: a visit of it was reported, so its crawl-delay is known."""
+    """The facts of a host, as in SQL. `visited`: a visit of it was reported, so its crawl-delay is known."""
 
     health: HostHealth
     crawl_delay_ms: int = 0
@@ -22,12 +22,17 @@ class HostFacts:
 
 
 @dataclass(slots=True)
-class Shard:
-    """A slot in use. `slots`: shards of the host that may be out while this one is. `queue`: whose it is, None while no
-    lease took the slot. `since`: when it was leased. `estimate`: host time that `queue` was charged for it."""
+class ReservedSlot:
+    """A slot in use.
+
+    - `slots`: how many shards of the host may be out while this one is out.
+    - `queue`: the queue of its shard, None while the slot has no lease.
+    - `since`: when it was leased.
+    - `estimate`: the host time that `queue` was charged with.
+    """
 
     slots: int
-    queue: Queue | None = None
+    queue: CrawlQueue | None = None
     since: float = 0.0
     estimate: float = 0.0
 
@@ -36,9 +41,11 @@ class Shard:
 class Host:
     """A host in motion. Its delay counts from `rested_from`.
 
-    `taken`: the slots in use. `turns`: the order of its crawls, None while only one has a queue. `virtual`: the virtual
-    time of the shard that started last. `armed_for`: when the front looks at the host next. `turn_until`: how long the
-    other crawls wait for the one whose turn it is.
+    - `taken`: the slots in use.
+    - `turns`: the order of its crawls, None while only one has a queue.
+    - `virtual`: the virtual time of the shard that started last.
+    - `armed_for`: when the front examines the host next.
+    - `turn_until`: until when the other crawls wait for the one whose turn it is.
     """
 
     host_id: HostId
@@ -47,51 +54,54 @@ class Host:
     rested_from: float
     last_delay_s: float = 0.0
     blocked_until: float = 0.0
-    taken: dict[int, Shard] = field(default_factory=dict)
-    queues: dict[CrawlId, Queue] = field(default_factory=dict)
-    turns: Turns | None = None
+    taken: dict[int, ReservedSlot] = field(default_factory=dict)
+    queues: dict[CrawlId, CrawlQueue] = field(default_factory=dict)
+    turns: HostShares | None = None
     virtual: float = 0.0
     armed_for: float = NEVER
     turn_until: float = 0.0
 
-    def rested_at(self, queue: Queue) -> float:
-        """When a request of this queue may start: no crawl shortens another's delay."""
+    def rested_at(self, queue: CrawlQueue) -> float:
+        """Return when a request of this queue may start. No crawl shortens another's delay."""
         return self.rested_from + max(queue.delay_s, self.last_delay_s)
 
-    def due(self, queue: Queue) -> float:
-        """When the queue's next shard may start."""
+    def due(self, queue: CrawlQueue) -> float:
+        """Return when the queue's next shard may start."""
         return max(self.rested_at(queue), self.blocked_until, queue.content_at())
 
-    def free_slot(self, queue: Queue) -> int | None:
-        """The least free slot, if the queue may use one: the strictest crawl with a shard out sets their number."""
+    def free_slot(self, queue: CrawlQueue) -> int | None:
+        """Return the least free slot, or None if the queue may not use one.
+
+        The strictest crawl with a shard out sets the number of slots.
+        """
         if not self.taken:
             return 0 if queue.slots else None
-        most = queue.slots
+        max_count = queue.slots
         for shard in self.taken.values():
-            most = min(most, shard.slots if shard.queue is None else min(shard.slots, shard.queue.slots))
-        if len(self.taken) >= most:
+            max_count = min(max_count, shard.slots if shard.queue is None else min(shard.slots, shard.queue.slots))
+        if len(self.taken) >= max_count:
             return None
-        return next(slot for slot in range(most) if slot not in self.taken)
+        return next(slot for slot in range(max_count) if slot not in self.taken)
 
-    def add(self, queue: Queue) -> None:
-        """Take in a queue, which begins at the host's present virtual time: nothing is to be caught up with."""
+    def add(self, queue: CrawlQueue) -> None:
+        """Add a queue. It begins at the host's current virtual time, so that it has nothing to catch up."""
         queue.virtual = self.virtual
         self.queues[queue.crawl_id] = queue
         if len(self.queues) > 1 and self.turns is None:
-            self.turns = Turns()
+            self.turns = HostShares()
             for other in self.queues.values():
                 other.place = 0
                 self.turns.put(other)
 
-    def remove(self, crawl_id: CrawlId) -> Queue | None:
+    def remove(self, crawl_id: CrawlId) -> CrawlQueue | None:
         """Forget a queue."""
         queue = self.queues.pop(crawl_id, None)
         if len(self.queues) < 2:
             self.turns = None
         return queue
 
-    def next(self, now: float) -> Queue | None:
-        """The queue whose turn it is, of those that have something now and do not stand in a line."""
+    def next(self, now: float) -> CrawlQueue | None:
+        """Return the queue whose turn it is, among those that have URLs now and are not in a line."""
         if self.turns is not None:
             return self.turns.next(self.queues, now, self.virtual)
         for queue in self.queues.values():
@@ -99,7 +109,7 @@ class Host:
         return None
 
     def wakes_at(self) -> float:
-        """When to look at the host: no shard can start earlier, as things are."""
+        """Return when to examine the host: in its current state no shard can start earlier."""
         at = NEVER
         if self.turns is not None:
             first = self.turns.first(self.queues)
@@ -112,9 +122,11 @@ class Host:
                     at = self.due(queue)
         return max(at, self.blocked_until, self.turn_until)
 
-    def charge(self, shard: Shard, ended: float) -> None:
-        """Charge the shard's crawl with the host time it used in place of the estimate: its part of the slots from the
-        lease until `ended`, which includes the rest that the crawl's delay asks for."""
+    def charge(self, shard: ReservedSlot, ended: float) -> None:
+        """Charge the shard's crawl with its real host time instead of the estimate.
+
+        That is the time from the lease until `ended`, divided by the slots. It includes the crawl's delay.
+        """
         if shard.queue is None:
             return
         queue = self.queues.get(shard.queue.crawl_id)
@@ -124,7 +136,7 @@ class Host:
 
 
 def facts_of(row: QueueRow) -> HostFacts:
-    """What a queue's row tells of its host."""
+    """Return the facts of the host from a queue's row."""
     return HostFacts(
         health=HostHealth(
             row.failures,

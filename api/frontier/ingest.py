@@ -1,9 +1,8 @@
-"""Ingest: keeps the tables equal to what the partition's two report subjects say, each report once and in order.
+"""Ingest: apply the reports of the partition's two report subjects to the tables, each report once and in order.
 
-Every batch is one transaction that also moves the position. A batch that can never be written is cut in two until the
-culprit stands alone; it becomes a dead letter in the transaction that moves the position past it. What a full disk
-refuses is tried again where it stands, and the partition's grants go on meanwhile: were it loaded anew for every try,
-nobody would extend them.
+Every batch is one transaction that also moves the position. A batch that can never be written is bisected down to one
+report. That report becomes a dead letter in the transaction that moves the position past it. If the disk is full, the
+batch is retried in place. The ownership is not reloaded for it, so that the partition's grants can be extended.
 """
 
 import asyncio
@@ -16,34 +15,34 @@ from typing import assert_never
 
 import structlog
 
-from api.frontier.burying import letter_of, refused
 from api.frontier.command_runner import forget_deleted
+from api.frontier.dead_letters import letter_of, refused
 from api.frontier.discoveries import gather
+from api.frontier.outcome_batch import OutcomeBatch
 from api.frontier.ownership import Ownership
-from api.frontier.settle import Draft
-from api.frontier.tally import Work
-from shared.domain.command import CommandKind, check_command
+from api.frontier.stats import TransactionKind
 from shared.domain.errors import Permanent, StreamReplaced, Transient
-from shared.domain.frontier import Position
+from shared.domain.frontier.commands import CommandKind, check_command
+from shared.domain.frontier.states import Position
+from shared.domain.frontier.store_model import Changes, CommandRun, DiscoveryResult, DiscoveryTransaction, QueueEnd
 from shared.domain.ids import CrawlId
-from shared.domain.ledger import Changes, CommandRun, Found, FoundBatch, QueueEnd
 from shared.ports.broker import Delivered, ReportKind
-from shared.ports.retrying import until_there_is_room
-from shared.wire.messages import Command, Malformed, Outcome, Unreadable, decode_report
+from shared.runtime.retry import until_resource_available
+from shared.wire.messages import Command, Malformed, Outcome, ShardUnreadable, decode_report
 
-_Outcome = tuple[Delivered, Outcome | Unreadable | Malformed]
+_Outcome = tuple[Delivered, Outcome | ShardUnreadable | Malformed]
 
 log = structlog.get_logger("orb.frontier")
 
 
-def parts(reports: Sequence[Delivered], most_bytes: int) -> Iterator[Sequence[Delivered]]:
-    """The reports in their order, cut where a part would hold more than `most_bytes`; a part holds one at least.
+def parts(reports: Sequence[Delivered], max_bytes: int) -> Iterator[Sequence[Delivered]]:
+    """Yield the reports in order, in parts of at most `max_bytes`. A larger report is a part of its own.
 
-    A small report names a few URLs and one of an upload hundreds: it is their bytes that a transaction's time follows.
+    A report has a few URLs, or hundreds for an upload. The time of a transaction grows with their bytes.
     """
     begun, held = 0, 0
     for place, report in enumerate(reports):
-        if place > begun and held + len(report.data) > most_bytes:
+        if place > begun and held + len(report.data) > max_bytes:
             yield reports[begun:place]
             begun, held = place, 0
         held += len(report.data)
@@ -78,7 +77,7 @@ class Ingest:
                     await asyncio.sleep(own.settings.linger_s)
                     try:
                         reports = [*reports, *await reader.read(own.settings.batch - len(reports), 0.0)]
-                    except Transient as error:  # what is in hand is applied first
+                    except Transient as error:  # Apply the reports that were read first.
                         lost = error
                 for part in parts(reports, own.settings.batch_bytes):
                     own.in_hand[kind] = part[0].at_ns
@@ -94,14 +93,14 @@ class Ingest:
             await reader.close()
 
     async def _wait_for_broker(self, kind: ReportKind, error: Transient) -> None:
-        """Wait before the next read. Raise StreamReplaced, so that the owner loads anew and compares its position."""
+        """Wait before the next read. Raise StreamReplaced, so that the owner reloads and compares its position."""
         if isinstance(error, StreamReplaced):
             raise error
-        log.warning("ingest.waits", partition=self._own.partition, kind=kind, error=str(error))
+        log.warning("reports.delayed", partition=self._own.partition, kind=kind, error=str(error))
         await asyncio.sleep(error.retry_in)
 
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
-        """Apply discoveries, in parts where a command in progress was accepted between them."""
+        """Apply discoveries, in parts if commands in progress were accepted between them."""
         begun = 0
         for sequence in self._own.commands.sequences():
             place = bisect_left(reports, sequence, begun, key=attrgetter("sequence"))
@@ -112,29 +111,29 @@ class Ingest:
             await self._discoveries(reports[begun:])
 
     async def _discoveries(self, reports: Sequence[Delivered]) -> None:
-        """Apply discoveries, in halves where they cannot be written together."""
+        """Apply discoveries, in halves if they cannot be written together."""
         own = self._own
         batch = gather(reports, own.partition, own.settings.partitions)
         try:
-            found = await until_there_is_room(partial(self._find, reports[-1], batch))
+            result = await until_resource_available(partial(self._find, reports[-1], batch))
         except Permanent as error:
-            await self._halve("discovery", reports, error)
+            await self._bisect("discovery", reports, error)
             return
         own.tally.applied("discovery", reports, own.clock.unix_ms() * 1_000_000)
-        own.tally.found(found, batch.dead_letters)
-        if found.gaps:
-            log.error("ingest.gap", partition=own.partition, gaps=found.gaps)
+        own.tally.found(result, batch.dead_letters)
+        if result.gaps:
+            log.error("reports.lost", partition=own.partition, gaps=result.gaps)
         for letter in batch.dead_letters:
-            log.warning("ingest.malformed", partition=own.partition, evidence=letter.evidence)
+            log.warning("report.rejected", partition=own.partition, evidence=letter.evidence)
 
-    async def _find(self, last: Delivered, batch: FoundBatch) -> Found:
-        """One transaction."""
+    async def _find(self, last: Delivered, batch: DiscoveryTransaction) -> DiscoveryResult:
+        """Write a batch of discoveries in one transaction."""
         own = self._own
-        async with own.writing(Work.DISCOVERIES) as fence:
+        async with own.writing(TransactionKind.DISCOVERIES) as fence:
             position = own.position.moved("discovery", last.sequence, last.at_ns)
             crawl_ids = {mark.crawl_id for mark, _, _ in batch.messages}
             await own.look_up(crawl_ids)
-            found = await own.store.apply_found(
+            result = await own.store.apply_found(
                 fence,
                 position,
                 batch,
@@ -143,16 +142,16 @@ class Ingest:
                 now_ms=own.clock.unix_ms(),
                 marks=own.commands.marks(last.sequence),
             )
-            own.next_host = found.next_host
-            for lease_id, fingerprint, depth in found.lowered:
+            own.next_host = result.next_host
+            for lease_id, fingerprint, depth in result.lowered:
                 own.leases.lower(lease_id, fingerprint, depth)
-            unheld = [key for key, n in found.queues.items() if not own.front.added(*key, n)]
-            await own.offer_queues(unheld)
+            not_loaded = [key for key, n in result.queues.items() if not own.front.added(*key, n)]
+            await own.offer_queues(not_loaded)
             await own.committed(position)
-            return found
+            return result
 
     async def outcomes(self, reports: Sequence[Delivered]) -> None:
-        """Apply outcomes and commands in their order: what lies between two commands is one batch."""
+        """Apply outcomes and commands in order. The outcomes between two commands are one batch."""
         run: list[_Outcome] = []
         for report in reports:
             try:
@@ -173,7 +172,7 @@ class Ingest:
             return
         own = self._own
         try:
-            draft, unfinished = await until_there_is_room(partial(self._settle, run))
+            batch, unfinished = await until_resource_available(partial(self._settle, run))
         except Permanent as error:
             if len(run) == 1:
                 await self._bury("outcome", run[0][0], error)
@@ -183,52 +182,54 @@ class Ingest:
             await self._outcome_run(run[middle:])
         else:
             own.tally.applied("outcome", [report for report, _ in run], own.clock.unix_ms() * 1_000_000)
-            own.tally.changed(draft.changes, own.crawls, own.clock.elapsed())
-            own.tally.discarded.update(draft.discarded)
+            own.tally.changed(batch.changes, own.crawls, own.clock.elapsed())
+            own.tally.discarded.update(batch.discarded)
             await self._end_queues(unfinished)
 
-    async def _settle(self, run: Sequence[_Outcome]) -> tuple[Draft, Sequence[QueueEnd]]:
-        """One transaction."""
+    async def _settle(self, run: Sequence[_Outcome]) -> tuple[OutcomeBatch, Sequence[QueueEnd]]:
+        """Write outcomes in one transaction. Return the batch, and the ended queues that still have URLs."""
         own = self._own
-        async with own.writing(Work.OUTCOMES) as fence:
+        async with own.writing(TransactionKind.OUTCOMES) as fence:
             await own.look_up(CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome))
             now, now_ms = own.clock.elapsed(), own.clock.unix_ms()
-            draft = Draft(own.leases, own.front, own.crawls, now, now_ms, random.random, own.changes())
+            batch = OutcomeBatch(own.leases, own.front, own.crawls, now, now_ms, random.random, own.changes())
             for report, message in run:
                 match message:
                     case Malformed():
                         letter = letter_of("outcome", report, f"cannot be read: {message}")
-                        draft.changes.dead_letters.append(letter)
-                    case Unreadable():
-                        draft.unreadable(message, own.partition, report.at_ns // 1_000_000, own.settings)
+                        batch.changes.dead_letters.append(letter)
+                    case ShardUnreadable():
+                        batch.unreadable(message, own.partition, report.at_ns // 1_000_000, own.settings)
                     case Outcome():
-                        draft.outcome(message, own.settings)
+                        batch.outcome(message, own.settings)
                     case _:
                         assert_never(message)
             position = _after(own.position, "outcome", run[-1][0])
-            unfinished = await own.store.apply(fence, position, draft.changes)
-            draft.commit()
+            unfinished = await own.store.apply(fence, position, batch.changes)
+            batch.commit()
             await own.committed(position)
-            return draft, unfinished
+            return batch, unfinished
 
     async def _end_queues(self, ends: Sequence[QueueEnd]) -> None:
-        """Go on with hosts that were given up, others in between. Broken off, what is left is given up with the next
-        request that their hosts do not answer."""
+        """End the rest of queues that were given up, in several transactions.
+
+        If this is interrupted, the rest ends with the next request that the hosts do not answer.
+        """
         while ends:
-            ends = await until_there_is_room(partial(self._end_some, ends))
+            ends = await until_resource_available(partial(self._end_some, ends))
 
     async def _end_some(self, ends: Sequence[QueueEnd]) -> Sequence[QueueEnd]:
-        """One transaction; what is left."""
+        """End some of the URLs in one transaction. Return the queues that still have URLs."""
         own = self._own
         changes = own.changes()
         changes.give_up.extend(ends)
-        async with own.writing(Work.OUTCOMES) as fence:
+        async with own.writing(TransactionKind.OUTCOMES) as fence:
             left = await own.store.apply(fence, own.position, changes)
             await own.committed()
         return left
 
     async def _command(self, report: Delivered, command: Command) -> None:
-        """Accept a command; its chunks follow beside the outcomes (CommandRunner)."""
+        """Accept a command. CommandRunner applies its chunks concurrently with later outcomes."""
         own = self._own
         run = CommandRun(
             command.id,
@@ -240,14 +241,14 @@ class Ingest:
         )
         try:
             check_command(run.kind, run.args)
-            await until_there_is_room(partial(self._accept, report, run))
+            await until_resource_available(partial(self._accept, report, run))
         except (Permanent, ValueError) as error:
             await self._bury("outcome", report, error)
 
     async def _accept(self, report: Delivered, run: CommandRun) -> None:
-        """One transaction."""
+        """Store a command and move past its message in one transaction."""
         own = self._own
-        async with own.writing(Work.COMMAND) as fence:
+        async with own.writing(TransactionKind.COMMAND) as fence:
             position = _after(own.position, "outcome", report)
             accepted = await own.store.accept_command(fence, position, run, own.clock.unix_ms())
             if accepted is not None:
@@ -256,14 +257,17 @@ class Ingest:
             if run.kind == CommandKind.DELETE:
                 forget_deleted(own, run.crawl_id)
             if run.kind in (CommandKind.BLOCK_HOST, CommandKind.HOST_DELAY):
-                # Also where all of the host's URLs are out: its next outcome would write back what was known before.
-                host = own.front.named(str(run.args["host"]))
+                # Update the host even if all its URLs are out: its next outcome would write back the old facts.
+                host = own.front.host_named(str(run.args["host"]))
                 if host is not None:
-                    keys = [(crawl.crawl_id, host.host_id) for crawl in own.crawls]
-                    await own.offer_queues(keys, pinned=True)
-        log.info("command.accepted", partition=own.partition, id=run.id, kind=run.kind, crawl=run.crawl_id)
+                    # A crawl that is not loaded yet may have a lease of the host, and its grants keep to these facts.
+                    leased = {lease.row.crawl_id for lease in own.leases if lease.row.host_id == host.host_id}
+                    crawls = {crawl.crawl_id for crawl in own.crawls} | leased
+                    await own.look_up(crawls)
+                    await own.offer_queues([(crawl_id, host.host_id) for crawl_id in crawls], pinned=True)
+        log.info("command.accepted", partition=own.partition, command=run.id, kind=run.kind, crawl=run.crawl_id)
 
-    async def _halve(self, kind: ReportKind, reports: Sequence[Delivered], error: Permanent) -> None:
+    async def _bisect(self, kind: ReportKind, reports: Sequence[Delivered], error: Permanent) -> None:
         if len(reports) == 1:
             await self._bury(kind, reports[0], error)
             return
@@ -274,24 +278,26 @@ class Ingest:
     async def _bury(self, kind: ReportKind, report: Delivered, error: Exception) -> None:
         """Move past one report that can never be applied."""
         own = self._own
-        log.error("ingest.buried", partition=own.partition, kind=kind, sequence=report.sequence, error=str(error))
+        log.error(
+            "report.dead_lettered", partition=own.partition, kind=kind, sequence=report.sequence, error=str(error)
+        )
         letter = letter_of(kind, report, str(error))
         batch = refused(report, letter) if kind == "discovery" else None
-        if batch is None or not await until_there_is_room(partial(self._refuse, report, batch)):
-            await until_there_is_room(partial(self._pass_by, kind, report, Changes(dead_letters=[letter])))
+        if batch is None or not await until_resource_available(partial(self._refuse, report, batch)):
+            await until_resource_available(partial(self._skip, kind, report, Changes(dead_letters=[letter])))
         own.tally.applied(kind, [report], own.clock.unix_ms() * 1_000_000)
         own.tally.buried([letter])
 
-    async def _pass_by(self, kind: ReportKind, report: Delivered, changes: Changes) -> None:
-        """One transaction."""
+    async def _skip(self, kind: ReportKind, report: Delivered, changes: Changes) -> None:
+        """Write `changes` and move past the report in one transaction."""
         own = self._own
         async with own.writing() as fence:
             position = _after(own.position, kind, report)
             await own.store.apply(fence, position, changes)
             await own.committed(position)
 
-    async def _refuse(self, report: Delivered, batch: FoundBatch) -> bool:
-        """Move past discoveries with none of their links; False when even that cannot be written."""
+    async def _refuse(self, report: Delivered, batch: DiscoveryTransaction) -> bool:
+        """Move past discoveries without any of their links. Return False if even that cannot be written."""
         own = self._own
         try:
             async with own.writing() as fence:

@@ -7,38 +7,38 @@ from functools import partial
 
 import structlog
 
+from api.frontier.capacity import PoolCapacity, Spent
 from api.frontier.command_runner import CommandRunner, forget_deleted
-from api.frontier.crawls import Crawls
 from api.frontier.dispatch import Dispatch
-from api.frontier.granting import Granting
+from api.frontier.dispatch_crawls import DispatchCrawls
+from api.frontier.grants import GrantService
 from api.frontier.ingest import Ingest
 from api.frontier.ownership import FrontierSettings, Ownership
-from api.frontier.room import PoolRoom, Spent
+from api.frontier.stats import OwnerStats
 from api.frontier.sweep import Sweep
-from api.frontier.tally import FrontierTally
-from shared.domain.command import CommandKind
 from shared.domain.errors import OwnershipLost, Transient
-from shared.domain.frontier import Position, same_stream
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.states import Position, same_stream
+from shared.domain.frontier.store_model import Changes, Claimed, Counters
 from shared.domain.ids import CrawlId, Partition, Term
-from shared.domain.ledger import Changes, Claimed, Counters
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
-from shared.ports.retrying import until_answered, until_there_is_room
 from shared.ports.store import Store
-from shared.supervise import Tasks
+from shared.runtime.retry import until_answered, until_resource_available
+from shared.runtime.supervise import Tasks
 
 log = structlog.get_logger("orb.frontier")
 
 Alarm = Callable[[Partition, str], None]
-"""Hears what somebody should look at. Neither waits nor raises."""
+"""Receives what an operator should look at. It must neither block nor raise."""
 
 
 def unheard(partition: Partition, text: str) -> None:
-    """Where nobody listens, the log has it all the same."""
+    """Ignore an alarm: the log has it, too."""
 
 
 class Owner:
-    """Owns one partition under one term."""
+    """The owner of one partition under one term."""
 
     def __init__(
         self,
@@ -48,17 +48,23 @@ class Owner:
         store: Store,
         broker: Broker,
         clock: Clock,
-        crawls: Crawls,
-        room: PoolRoom,
+        crawls: DispatchCrawls,
+        room: PoolCapacity,
         settings: FrontierSettings,
-        tally: FrontierTally | None = None,
+        tally: OwnerStats | None = None,
         alone: bool = False,
         again: bool = False,
         alarm: Alarm = unheard,
         turn: asyncio.Lock | None = None,
+        applied: Callable[[], None] = lambda: None,
     ) -> None:
-        """`again`: an owner of this process, which has ended, may have claimed the partition under this very term.
-        `turn`: owners of one process share it, and run one chunk of a command at a time."""
+        """Create an owner that has claimed nothing yet.
+
+        - `alone`: every worker of the earlier owner is known to be dead.
+        - `again`: an earlier owner in this process, which has ended, may have claimed the partition under this term.
+        - `turn`: a lock that the owners of one process share, so that they run one chunk of a command at a time.
+        - `applied`: called after reports were applied.
+        """
         self.partition = partition
         self.term = term
         self.ownership: Ownership | None = None
@@ -69,26 +75,27 @@ class Owner:
         self._crawls = crawls
         self._room = room
         self._settings = settings
-        self._tally = tally or FrontierTally()
+        self._tally = tally or OwnerStats()
         self._alone = alone
         self._again = again
         self._alarm = alarm
         self._turn = turn or asyncio.Lock()
+        self._applied = applied
 
     def __repr__(self) -> str:
         return f"<Owner p={self.partition} term={self.term} {self.ownership!r}>"
 
     def tune(self, settings: FrontierSettings) -> None:
-        """Own it under other limits from now on."""
+        """Apply other limits from now on."""
         self._settings = settings
         if self.ownership is not None:
             self.ownership.tune(settings)
 
     async def run(self) -> None:
-        """Own the partition until cancelled; returns when another owner took over.
+        """Own the partition until cancelled. Return when another owner took over.
 
-        Whenever the database or broker leaves a transaction's fate unknown, everything remembered is dropped and loaded
-        anew under the same term, as a new owner would.
+        If the fate of a transaction is unknown, the owner drops its memory and loads everything again under the same
+        term, as a new owner would.
         """
         try:
             claimed = await self._claimed()
@@ -97,7 +104,7 @@ class Owner:
                     await self._serve(claimed)
                 except* Transient as group:
                     self._tally.reloads += 1
-                    log.warning("owner.reload", partition=self.partition, error=str(group.exceptions[0]))
+                    log.warning("owner.reloaded", partition=self.partition, error=str(group.exceptions[0]))
                 await asyncio.sleep(0.2)
                 self._alone = False
                 claimed = await until_answered(lambda: self._store.reload(self.partition, self.term))
@@ -105,16 +112,18 @@ class Owner:
             log.warning("owner.deposed", partition=self.partition, term=self.term, error=str(group.exceptions[0]))
 
     async def _claimed(self) -> Claimed:
-        """Claim the partition. A claim whose answer was lost may be in: it would refuse a second one of the same
-        term."""
+        """Claim the partition.
+
+        A claim whose answer was lost may be committed. SQL refuses a second claim of the same term, so reload first.
+        """
         if self._again:
             with suppress(OwnershipLost):
                 return await until_answered(lambda: self._store.reload(self.partition, self.term))
         while True:
             try:
-                return await until_there_is_room(lambda: self._store.claim(self.partition, self.term))
+                return await until_resource_available(lambda: self._store.claim(self.partition, self.term))
             except Transient as error:
-                log.warning("owner.claims_again", partition=self.partition, error=str(error))
+                log.warning("owner_claim.delayed", partition=self.partition, error=str(error))
                 await asyncio.sleep(error.retry_in)
             with suppress(OwnershipLost, Transient):
                 return await self._store.reload(self.partition, self.term)
@@ -129,15 +138,16 @@ class Owner:
             room=self._room,
             settings=self._settings,
             tally=self._tally,
+            applied=self._applied,
         )
         await self._check_stream(own)
         await self._restore(own, claimed)
         ingest, dispatch = Ingest(own), Dispatch(own)
-        granting, sweep = Granting(own), Sweep(own, dispatch)
-        if own.settings is not self._settings:  # tuned while it was loaded
+        granting, sweep = GrantService(own), Sweep(own, dispatch)
+        if own.settings is not self._settings:  # `tune` was called while the partition was loaded
             own.tune(self._settings)
         self.ownership = own
-        # No await since the line above: a crawl that was loaded before it did not find this owner.
+        # No await since the line above: a crawl that was loaded before it could not notify this owner.
         for crawl in own.crawls:
             own.front.mark_incomplete(crawl.crawl_id)
         self._room.watch(own.leases)
@@ -156,7 +166,10 @@ class Owner:
             own.front.lines.close()
 
     async def _check_stream(self, own: Ownership) -> None:
-        """Start at 0 of a stream that is not the one our position is of; adopt the stream's identity."""
+        """Compare our position with the stream, and store the stream's identity.
+
+        If the position belongs to another stream, start again at 0 and raise an alarm.
+        """
         state = await until_answered(self._broker.reports_state)
         position = own.position
         fits = same_stream(position, state.created_ns, state.last_sequence)
@@ -172,7 +185,9 @@ class Owner:
             self.alarms.append(text)
             self._alarm(self.partition, text)
             self._tally.new_streams += 1
-            log.error("owner.new_stream", partition=self.partition, position=str(position), created=state.created_ns)
+            log.error(
+                "report_stream.replaced", partition=self.partition, position=str(position), created_ns=state.created_ns
+            )
         fresh = Position(stream_created_ns=state.created_ns)
 
         async def adopt() -> None:
@@ -180,10 +195,10 @@ class Owner:
                 await own.store.apply(fence, fresh, Changes())
                 await own.committed(fresh)
 
-        await until_there_is_room(adopt)
+        await until_resource_available(adopt)
 
     async def _same_times(self, position: Position) -> bool:
-        """Return True if what we applied was stored in the stream as it is: no later report took an earlier place."""
+        """Return True if the reports that we applied are still at their sequences, with their times."""
         for sequence, at_ns in (
             (position.outcome_seq, position.outcome_ns),
             (position.discovery_seq, position.discovery_ns),
@@ -193,9 +208,10 @@ class Owner:
         return True
 
     async def _restore(self, own: Ownership, claimed: Claimed) -> None:
-        """Take over the leases, hold their hosts' slots, and fill the front.
+        """Take over the leases, reserve their hosts' slots, and load the budgets.
 
-        Crawls come and are renewed meanwhile. Their keeper tells the owners that have loaded, and this one has not.
+        Crawls may be added or changed meanwhile. Only owners that have loaded are notified of that, so this method
+        checks for it.
         """
         now = own.clock.elapsed()
         revisions = {crawl.crawl_id: crawl.revision for crawl in own.crawls}

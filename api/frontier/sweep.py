@@ -1,4 +1,4 @@
-"""The sweep: keeps a partition's leases, front and streams from drifting apart. Everything here may run at any time."""
+"""The sweep: keep a partition's leases, front and streams consistent. Every step may run at any time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,13 +7,13 @@ from contextlib import suppress
 import structlog
 
 from api.frontier.dispatch import Dispatch
-from api.frontier.front import LOOKED_AT
-from api.frontier.leases import Held, place_of
+from api.frontier.host_queues import LOOKED_AT
+from api.frontier.leases import TrackedLease, subject_of
+from api.frontier.orphans import OrphanedShards
+from api.frontier.outcome_batch import OutcomeBatch, retries_exhausted
 from api.frontier.ownership import Ownership
-from api.frontier.settle import Draft, worn_out
-from api.frontier.strays import Strays
-from shared.domain.errors import NoRoom, Transient
-from shared.domain.holds import SeenHolds
+from shared.domain.errors import ResourceFull, Transient
+from shared.domain.frontier.purge_holds import ObservedHolds
 from shared.ports.broker import KINDS
 
 log = structlog.get_logger("orb.frontier")
@@ -23,58 +23,60 @@ _MAKE_ROOM_S = 10.0
 
 
 class Sweep:
-    """Runs about once a second for one partition."""
+    """The repair steps of one partition, about once a second."""
 
     def __init__(self, own: Ownership, dispatch: Dispatch) -> None:
         self._own = own
         self._dispatch = dispatch
-        self._strays = Strays(own)
+        self._orphans = OrphanedShards(own)
         self._purged = own.position
-        self._holds = SeenHolds()
+        self._holds = ObservedHolds()
         self._made_room_at = own.clock.elapsed()
 
     async def run(self) -> None:
-        """Sweep until cancelled. A broker that is away is tried again at the next turn."""
+        """Sweep until cancelled. If the broker is away, the next turn tries again."""
         while True:
             try:
                 await self.once()
             except Transient as error:
-                log.warning("sweep.waits", partition=self._own.partition, error=str(error))
+                log.warning("sweep.delayed", partition=self._own.partition, error=str(error))
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._own.settings.sweep_s):
+                async with asyncio.timeout(self._own.settings.sweep_interval_s):
                     await self._own.tuned.wait()
             self._own.tuned.clear()
 
     async def once(self) -> None:
-        """One turn."""
+        """Run all steps once."""
         own = self._own
         await self._refill()
-        await _if_there_is_room(self._reclaim)
+        await _unless_full(self._reclaim)
         await self._republish()
-        own.front.forget_rested(own.clock.elapsed(), own.crawls.longest_delay_s)
+        own.front.evict_idle(own.clock.elapsed(), own.crawls.longest_delay_s)
         await self._purge()
-        await _if_there_is_room(self._strays.once)
-        own.work.set()
+        await _unless_full(self._orphans.once)
+        own.look()
 
     async def _refill(self) -> None:
-        """Read queues from SQL that had no place in the front."""
+        """Read queues from SQL that are not in the front, as far as it has room."""
         own = self._own
         for crawl_id in own.front.incomplete():
             if own.crawls.get(crawl_id) is None or not self._room():
                 continue
             async with own.writing():
-                most = own.settings.most_hosts
+                max_count = own.settings.max_hosts
                 soon_ms = own.clock.unix_ms() + int(_SOON_S * 1000)
-                rows = await own.store.ready_queues(own.partition, crawl_id, most, soon_ms=soon_ms)
+                rows = await own.store.ready_queues(own.partition, crawl_id, max_count, soon_ms=soon_ms)
                 own.front.mark_complete(crawl_id)
                 for row in rows:
                     own.offer(row)
-                if len(rows) == most:
+                if len(rows) == max_count:
                     own.front.mark_incomplete(crawl_id)
 
     def _room(self) -> bool:
-        """Whether the front takes in hosts. Now and then, those that can do nothing soon make room in a full one, of
-        which no more is gone over at a sweep than takes some hundredths of a second."""
+        """Return True if the front has room for hosts. From time to time, drop late hosts from a full front.
+
+        One sweep examines so few hosts (`LOOKED_AT`) that it takes at most some hundredths of a second.
+        """
         own, now = self._own, self._own.clock.elapsed()
         part = min(1.0, LOOKED_AT / max(1, len(own.front)))
         if own.front.full() and now - self._made_room_at >= _MAKE_ROOM_S * part:
@@ -83,32 +85,32 @@ class Sweep:
         return not own.front.full()
 
     async def _republish(self) -> None:
-        """Publish again what nobody began, or nobody came back for: the broker may have lost it.
+        """Publish late shards again that no worker began or resumed: the broker may have lost them.
 
-        What still stands in its place goes first: a broker that was killed may remember that a shard was acknowledged
-        and not that it was removed, and then neither delivers it nor lets another in. A shard that was never delivered
-        keeps its place in the line: replaced, it would go behind all others again and again.
+        A message that was delivered and still has the subject is dropped first. A broker that was killed may keep a
+        shard as acknowledged but not removed, and then it neither delivers the shard nor accepts another. A shard that
+        was never delivered is not replaced: it would go to the end of the line again and again.
         """
         own = self._own
         for held in own.leases:
             if not self._late(held) or await self._dispatch.publish(held):
                 continue
-            if not await own.broker.visit_waits(own.partition, place_of(held.row)) and await self._drop(held):
+            if not await own.broker.visit_waits(own.partition, subject_of(held.row)) and await self._drop(held):
                 own.tally.replaced += 1
-                log.debug("lease.replaced", partition=own.partition, lease=held.row.lease_id, host=held.row.host)
+                log.debug("lease.republished", partition=own.partition, lease=held.row.lease_id, host=held.row.host)
                 await self._dispatch.publish(held)
 
-    def _late(self, held: Held) -> bool:
-        """Return True if the lease lives and its shard is to be published again."""
+    def _late(self, held: TrackedLease) -> bool:
+        """Return True if the lease is not over and its shard must be published again."""
         own, now = self._own, self._own.clock.elapsed()
         if own.leases.get(held.row.lease_id) is not held or now - held.published_at <= own.settings.republish_s:
             return False
         return held.grant is None or now > held.grant.until + own.settings.ack_wait_s
 
-    async def _drop(self, held: Held) -> bool:
-        """Drop what stands in the lease's place, unless the lease is over or its grant lives: then it is another's.
+    async def _drop(self, held: TrackedLease) -> bool:
+        """Drop the message on the lease's subject. Return True if it was dropped.
 
-        Return True if it was dropped.
+        If the lease is over or has a live grant, nothing is dropped: the message may be another lease's, or in use.
         """
         own, row = self._own, held.row
         if own.leases.get(row.lease_id) is not held or held.live(own.clock.elapsed()):
@@ -117,13 +119,14 @@ class Sweep:
         return True
 
     async def _reclaim(self) -> None:
-        """End leases that no worker will come back for.
+        """End leases that no worker will resume.
 
-        These are expired ones whose worker is proven dead, whose crawl is stopping, or whose shard could not be read so
-        often. Further, those of a crawl that is over which no worker began, and those whose shard is too large for the
-        broker.
+        - Leases whose grant expired, if the worker is known to be dead, no URL is left, the crawl is over or does not
+          dispatch, or the retries are exhausted.
+        - Leases that no worker began, if the crawl is over.
+        - Leases whose shard is too large for the broker.
 
-        The shard leaves the stream while its lease still keeps the slot, so that no later shard can be meant by it.
+        The shard is deleted from the stream while its lease still has the slot, so no later shard is deleted instead.
         """
         own = self._own
         now = own.clock.elapsed()
@@ -145,7 +148,7 @@ class Sweep:
             or not own.crawls.going_on(held.row.crawl_id)
             or ((crawl := own.crawls.get(held.row.crawl_id)) is not None and not crawl.dispatching)
             or held.too_large is not None
-            or worn_out(len(held.row.urls), held.row.expired, own.settings)
+            or retries_exhausted(len(held.row.urls), held.row.expired, own.settings)
         ]
         if not ending:
             return
@@ -156,23 +159,25 @@ class Sweep:
             await self._drop(held)
         async with own.writing() as fence:
             now = own.clock.elapsed()
-            draft = Draft(own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5, own.changes())
+            batch = OutcomeBatch(
+                own.leases, own.front, own.crawls, now, own.clock.unix_ms(), lambda: 0.5, own.changes()
+            )
             ending = [held for held in ending if own.leases.get(held.row.lease_id) is held and not held.live(now)]
             for held in ending:
                 if held.too_large is not None:
-                    draft.cut(held, f"the message with this URL alone is too large: {held.too_large}")
-                elif worn_out(len(held.row.urls), held.row.expired, own.settings):
-                    draft.struck(held, held.row.expired, own.settings)
+                    batch.split_or_give_up(held, f"the message with this URL alone is too large: {held.too_large}")
+                elif retries_exhausted(len(held.row.urls), held.row.expired, own.settings):
+                    batch.record_expiry(held, held.row.expired, own.settings)
                 else:
-                    draft.end(held)
-            await own.store.apply(fence, own.position, draft.changes)
-            draft.commit()
+                    batch.end(held)
+            await own.store.apply(fence, own.position, batch.changes)
+            batch.commit()
             await own.committed()
 
     async def _purge(self) -> None:
-        """Drop from the stream what is applied for good. Its reader refuses where the stream may be another by now.
+        """Purge the applied reports from the stream. The reader refuses if the stream may have been replaced.
 
-        The position is noted before holds are looked for: what a hold came too late for is in its holder's snapshot.
+        The position is read before the holds: reports that a later hold does not cover are in its holder's snapshot.
         """
         own = self._own
         position = own.position
@@ -185,9 +190,9 @@ class Sweep:
         self._purged = position
 
 
-async def _if_there_is_room(step: Callable[[], Awaitable[object]]) -> None:
-    """Leave to a later turn what a full disk refuses: the other steps write nothing."""
+async def _unless_full(step: Callable[[], Awaitable[object]]) -> None:
+    """Run a step. If the disk is full, log that a later turn tries it again: the other steps write nothing."""
     try:
         await step()
-    except NoRoom as error:
-        log.debug("sweep.no_room", error=str(error))
+    except ResourceFull as error:
+        log.debug("sweep.postponed", error=str(error))

@@ -1,5 +1,7 @@
-"""/v1/cluster, /v1/masters, /v1/workers: what this master saw last of the others, answered without asking anybody; and
-who of them is to drain."""
+"""/v1/cluster, /v1/masters, /v1/workers: this master's last view of the members, and their drains.
+
+Reads are answered from that view, without a request to another member.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,28 +9,30 @@ from typing import Annotated, Final
 
 from fastapi import Path, Response
 
-from api.control.roster import WorkerLoad
-from api.deps import By, Page, Served, Services, needs, problems
-from api.routing import Router
-from api.schemas.cluster import Cluster, Drain, Drained, Master, Worker, master_body, worker_body
+from api.http.deps import By, Page, Served, Services, needs, problems
+from api.http.routing import Router
+from api.members.member_stats import WorkerActivity
+from api.schemas.cluster import Cluster, DrainingMembers, DrainState, Master, Worker, master_body, worker_body
 from api.schemas.model import MEMBER_ID, Listing
-from shared.domain.access import Role
-from shared.domain.config import MemberRole
-from shared.domain.declared import Actor
 from shared.domain.ids import Partition
+from shared.domain.ops.access import Role
+from shared.domain.ops.config import MemberRole
+from shared.domain.reads.declared import Actor
 from shared.ports.catalog import Missing
 
 router = Router(prefix="/v1", tags=["cluster"])
 
-MemberName = Annotated[str, Path(pattern=MEMBER_ID, description="Its id.", examples=["w1"])]
+MemberName = Annotated[str, Path(pattern=MEMBER_ID, description="The member's id.", examples=["w1"])]
 _NAMED: Final = 100
 _READS: Final = [needs(Role.VIEWER)]
 _WRITES: Final = [needs(Role.OPERATOR)]
 
 
-@router.get("/cluster", summary="The cluster", operation_id="get_cluster", dependencies=_READS)
+@router.get("/cluster", summary="Get the cluster", operation_id="get_cluster", dependencies=_READS)
 async def get_cluster(served: Served) -> Cluster:
-    """Who leads, who lives, who owns which partition, and who runs which revision of the hot configuration."""
+    """Return the leader, the members that are alive, the owners of partitions, and the configuration revisions that
+    members run.
+    """
     plane, wanted, now = served.plane, served.wanted(), served.clock.elapsed()
     owners, members = plane.assignments(), plane.members()
     loads = [served.roster.worker(name, now) for name in members.workers]
@@ -43,8 +47,8 @@ async def get_cluster(served: Served) -> Cluster:
         workers=len(members.workers),
         config_revision=wanted.config.revision,
         worker_revisions=dict(sorted(running.items())),
-        behind=_behind(masters, dict(zip(members.workers, loads, strict=True)), wanted.config.revision),
-        drains=Drained(masters=list(wanted.drains.masters), workers=list(wanted.drains.workers)),
+        outdated_members=_outdated(masters, dict(zip(members.workers, loads, strict=True)), wanted.config.revision),
+        drains=DrainingMembers(masters=list(wanted.drains.masters), workers=list(wanted.drains.workers)),
         partitions={str(p): owners.get(Partition(p)) for p in range(served.partitions)},
     )
 
@@ -54,11 +58,11 @@ async def get_cluster(served: Served) -> Cluster:
 
 @router.get("/masters", summary="List masters", operation_id="list_masters", dependencies=_READS)
 async def list_masters(served: Served, page: Page, response: Response) -> Listing[Master]:
-    """In the order of their ids."""
+    """List masters by id."""
     after = page.place(str, "")
-    found = [master for master in _masters(served) if master.id > after]
-    shown = found[: page.most]
-    place = shown[-1].id if len(found) > page.most else None
+    later = [master for master in _masters(served) if master.id > after]
+    shown = later[: page.max_count]
+    place = shown[-1].id if len(later) > page.max_count else None
     return Listing(items=shown, next=page.next(place, response))
 
 
@@ -66,7 +70,7 @@ async def list_masters(served: Served, page: Page, response: Response) -> Listin
     "/masters/{id}", summary="Get a master", operation_id="get_master", dependencies=_READS, responses=problems(404)
 )
 async def get_master(id: MemberName, served: Served) -> Master:
-    """What it owns, whether it leads, and which revision of the hot configuration it runs."""
+    """Return a master with its partitions and its configuration revision."""
     return _master(served, id, drained=id in served.wanted().drains.masters)
 
 
@@ -74,18 +78,20 @@ async def get_master(id: MemberName, served: Served) -> Master:
     "/masters/{id}/drain", status_code=202, summary="Drain a master", operation_id="drain_master",
     dependencies=_WRITES, responses=problems(404),
 )  # fmt: skip
-async def drain_master(id: MemberName, served: Served, by: By) -> Drain:
-    """Its partitions move to others, and another one leads, as long as there are any. It answers requests as before.
-    Kept until it is taken back, also across restarts of anybody."""
+async def drain_master(id: MemberName, served: Served, by: By) -> DrainState:
+    """Move the master's partitions and leadership to other masters, while there are any.
+
+    It still answers requests. The drain lasts until it is cancelled, even across restarts.
+    """
     return await _drain(served, MemberRole.MASTER, id, by)
 
 
 @router.post(
-    "/masters/{id}/undrain", status_code=202, summary="Take a master's drain back", operation_id="undrain_master",
+    "/masters/{id}/undrain", status_code=202, summary="Cancel a master's drain", operation_id="undrain_master",
     dependencies=_WRITES, responses=problems(404),
 )  # fmt: skip
-async def undrain_master(id: MemberName, served: Served, by: By) -> Drain:
-    """It is given partitions again, and may lead."""
+async def undrain_master(id: MemberName, served: Served, by: By) -> DrainState:
+    """Let the master own partitions and lead again."""
     return await _undrain(served, MemberRole.MASTER, id, by)
 
 
@@ -94,11 +100,11 @@ async def undrain_master(id: MemberName, served: Served, by: By) -> Drain:
 
 @router.get("/workers", summary="List workers", operation_id="list_workers", dependencies=_READS)
 async def list_workers(served: Served, page: Page, response: Response) -> Listing[Worker]:
-    """In the order of their ids, with their load."""
+    """List workers by id, with their load."""
     after = page.place(str, "")
-    found = [name for name in sorted(served.plane.members().workers) if name > after]
-    shown = found[: page.most]
-    place = shown[-1] if len(found) > page.most else None
+    later = [name for name in sorted(served.plane.members().workers) if name > after]
+    shown = later[: page.max_count]
+    place = shown[-1] if len(later) > page.max_count else None
     drained = frozenset(served.wanted().drains.workers)
     items = [_worker(served, name, drained=name in drained) for name in shown]
     return Listing(items=items, next=page.next(place, response))
@@ -108,7 +114,7 @@ async def list_workers(served: Served, page: Page, response: Response) -> Listin
     "/workers/{id}", summary="Get a worker", operation_id="get_worker", dependencies=_READS, responses=problems(404)
 )
 async def get_worker(id: MemberName, served: Served) -> Worker:
-    """Its load, and which revision of the hot configuration it runs."""
+    """Return a worker with its load and its configuration revision."""
     return _worker(served, id, drained=id in served.wanted().drains.workers)
 
 
@@ -116,45 +122,47 @@ async def get_worker(id: MemberName, served: Served) -> Worker:
     "/workers/{id}/drain", status_code=202, summary="Drain a worker", operation_id="drain_worker",
     dependencies=_WRITES, responses=problems(404),
 )  # fmt: skip
-async def drain_worker(id: MemberName, served: Served, by: By) -> Drain:
-    """It pulls nothing more, finishes what it has, and stays: `state` turns to `drained`. Kept until it is taken back,
-    also across restarts of anybody."""
+async def drain_worker(id: MemberName, served: Served, by: By) -> DrainState:
+    """Let the worker finish its URL shards and take no more.
+
+    Its `state` becomes `drained`. The drain lasts until it is cancelled, even across restarts.
+    """
     return await _drain(served, MemberRole.WORKER, id, by)
 
 
 @router.post(
-    "/workers/{id}/undrain", status_code=202, summary="Take a worker's drain back", operation_id="undrain_worker",
+    "/workers/{id}/undrain", status_code=202, summary="Cancel a worker's drain", operation_id="undrain_worker",
     dependencies=_WRITES, responses=problems(404),
 )  # fmt: skip
-async def undrain_worker(id: MemberName, served: Served, by: By) -> Drain:
-    """It pulls again."""
+async def undrain_worker(id: MemberName, served: Served, by: By) -> DrainState:
+    """Let the worker take URL shards again."""
     return await _undrain(served, MemberRole.WORKER, id, by)
 
 
 # --- what they share --------------------------------------------------------------------------------------------------
 
 
-async def _drain(served: Services, role: MemberRole, name: str, by: Actor) -> Drain:
-    """Only a member that lives: a name that is nobody's is most likely a mistake."""
+async def _drain(served: Services, role: MemberRole, name: str, by: Actor) -> DrainState:
+    """Drain a member that is alive. Raise Missing for an unknown name, which is most likely a mistake."""
     if name not in _living(served, role):
         raise _unknown(role, name)
     if await served.desired.drain(role, name, actor=by, now_ms=served.clock.unix_ms()):
         served.plane.wake()
-    return Drain(id=name, role=role, draining=True, living=True)
+    return DrainState(id=name, role=role, draining=True, alive=True)
 
 
-async def _undrain(served: Services, role: MemberRole, name: str, by: Actor) -> Drain:
-    """Also a member that is away may be drained."""
+async def _undrain(served: Services, role: MemberRole, name: str, by: Actor) -> DrainState:
+    """Cancel a drain, even of a member that is not alive. Raise Missing if it is neither alive nor drained."""
     living = name in _living(served, role)
     if await served.desired.undrain(role, name, actor=by, now_ms=served.clock.unix_ms()):
         served.plane.wake()
     elif not living:
         raise _unknown(role, name)
-    return Drain(id=name, role=role, draining=False, living=living)
+    return DrainState(id=name, role=role, draining=False, alive=living)
 
 
-def _behind(masters: Sequence[Master], workers: Mapping[str, WorkerLoad | None], revision: int) -> list[str]:
-    """Who does not run the revision, as far as is known."""
+def _outdated(masters: Sequence[Master], workers: Mapping[str, WorkerActivity | None], revision: int) -> list[str]:
+    """Return the members that do not run the revision, or whose revision is unknown."""
     late = [f"master {master.id}" for master in masters if master.config_revision != revision]
     late += [f"worker {name}" for name, load in workers.items() if load is None or load.status.config != revision]
     return sorted(late)[:_NAMED]

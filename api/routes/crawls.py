@@ -1,4 +1,4 @@
-"""/v1/crawls: declaring crawls."""
+"""/v1/crawls: declare crawls, and read their state and revisions."""
 
 import asyncio
 from typing import Annotated, Any, Final, Literal
@@ -6,13 +6,14 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from fastapi import Header, Path, Query, Response
 
-from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
-from api.errors import Kind, Problem
-from api.fields import FieldError
-from api.routes.turning import collect
-from api.routing import Router
+from api.http.cached_reads import described
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
+from api.http.errors import ApiProblem, ProblemKind
+from api.http.fields import FieldError
+from api.http.routing import Router
+from api.routes.crawl_verbs import collect
 from api.schemas.crawls import (
-    MOST_LABELS,
+    MAX_LABELS,
     NAME,
     Crawl,
     CrawlInput,
@@ -32,22 +33,19 @@ from api.schemas.crawls import (
     summary_body,
 )
 from api.schemas.model import ANYTHING, Listing
-from api.shown import described
-from shared.domain.access import Role
-from shared.domain.crawl import encode_spec
-from shared.domain.crawl_state import Standing, Verb, after_new_spec
-from shared.domain.declared import CrawlFilter, Declaration, DeclaredCrawl
-from shared.domain.frontier import CrawlState
+from shared.domain.crawl.spec import encode_spec
+from shared.domain.crawl.spec_diff import Difference, merge_patch, spec_difference
+from shared.domain.crawl.state import CrawlStatus, Verb, status_after_new_spec
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Revision as RevisionNumber
-from shared.domain.spec_diff import Difference, merge_patch, spec_difference
+from shared.domain.ops.access import Role
+from shared.domain.reads.declared import CrawlFilter, Declaration, DeclaredCrawl
 from shared.ports.catalog import Exists, Missing, Stale
 
 router = Router(prefix="/v1/crawls", tags=["crawls"])
 
 Name = Annotated[str, Path(pattern=NAME, description="The crawl's name.", examples=["docs"])]
-Fields = Annotated[
-    Literal["spec"] | None, Query(description="What entries have besides their summary: `spec`, the whole spec.")
-]
+Fields = Annotated[Literal["spec"] | None, Query(description="`spec`: add the whole spec to each entry.")]
 _READS: Final = [needs(Role.VIEWER)]
 _WRITES: Final = [needs(Role.OPERATOR)]
 _PATCH_ATTEMPTS: Final = 5
@@ -58,28 +56,38 @@ async def list_crawls(
     served: Served,
     page: Page,
     response: Response,
-    state: Annotated[CrawlState | None, Query(description="Only those in this state.")] = None,
-    prefix: Annotated[str, Query(max_length=63, description="Only those whose names begin so.")] = "",
+    state: Annotated[CrawlState | None, Query(description="Only crawls in this state.")] = None,
+    prefix: Annotated[str, Query(max_length=63, description="Only crawls whose names begin with this.")] = "",
     label: Annotated[
-        list[str], Query(max_length=8, description="Only those with this label, as `team=search`; all of several.")
+        list[str],
+        Query(
+            max_length=8,
+            description="Only crawls with this label, as `team=search`. If there are several, a "
+            "crawl needs all of them.",
+        ),
     ] = [],  # noqa: B006  the framework copies it
     fields: Fields = None,
 ) -> Listing[CrawlSummary]:
-    """In the order of names, without specs unless `fields=spec` asks for them. A page with specs ends early, at 8 MiB
-    of them: follow `next`."""
+    """List crawls by name.
+
+    They have no specs unless `fields=spec` is set. A page with specs ends after 8 MiB of them.
+    """
     which = CrawlFilter(state, prefix, dict(_label(each) for each in label))
     whole = fields is not None
-    found, more = await served.catalog.crawls(which, after=page.place(str, ""), most=page.most, specs=whole)
-    place = found[-1].name if more else None
-    return Listing(items=[summary_body(crawl, served, spec=whole) for crawl in found], next=page.next(place, response))
+    rows, more = await served.catalog.crawls(which, after=page.place(str, ""), max_count=page.max_count, specs=whole)
+    place = rows[-1].name if more else None
+    return Listing(items=[summary_body(crawl, served, spec=whole) for crawl in rows], next=page.next(place, response))
 
 
 @router.post(
     "", status_code=201, summary="Create a crawl", dependencies=_WRITES, operation_id="create_crawl",
-    responses=problems(Kind.EXISTS, Kind.FULL),
+    responses=problems(ProblemKind.EXISTS, ProblemKind.FULL),
 )  # fmt: skip
 async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> Crawl:
-    """It begins at once, unless `start` is false. With an Idempotency-Key, repeating the request creates nothing."""
+    """Create a crawl and start it, unless `start` is false.
+
+    With an Idempotency-Key a repeated request creates nothing.
+    """
     declaration = _declared(wanted.name, wanted.spec, wanted.labels)
     made = await served.catalog.create(
         declaration,
@@ -87,7 +95,7 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
         actor=by,
         now_ms=served.clock.unix_ms(),
         repeatable=repeatable,
-        most=served.tuning().most_crawls,
+        max_count=served.tuning().max_crawls,
     )
     served.plane.wake()
     body, tag = described(made, served)
@@ -100,13 +108,13 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
     operation_id="get_crawl", response_model=Crawl,
 )  # fmt: skip
 async def get_crawl(name: Name, served: Served) -> Response:
-    """Its spec and state; its numbers are under /stats."""
+    """Return the spec and state of a crawl. Its numbers are under /stats."""
     return await served.shown.answer(name, served.catalog, served)
 
 
 @router.put(
     "/{name}", summary="Create or replace a crawl", dependencies=_WRITES, operation_id="put_crawl",
-    responses={201: {"model": Crawl, "description": "It was created."}, **problems(404, Kind.FULL, 412)},
+    responses={201: {"model": Crawl, "description": "It was created."}, **problems(404, ProblemKind.FULL, 412)},
 )  # fmt: skip
 async def put_crawl(
     name: Name,
@@ -116,21 +124,26 @@ async def put_crawl(
     expected: Expected,
     response: Response,
     if_none_match: Annotated[
-        str | None, Header(pattern=ANYTHING, description="`*`: only if there is no such crawl.")
+        str | None, Header(pattern=ANYTHING, description="`*`: only if the crawl does not exist.")
     ] = None,
 ) -> Crawl:
-    """Make the crawl be as declared; if it is so already, nothing changes. A changed spec is a new revision."""
+    """Create the crawl, or replace its spec and labels.
+
+    If nothing differs, nothing changes. A changed spec is a new revision.
+    """
     declaration = _declared(name, wanted.spec, wanted.labels)
-    now_ms, most = served.clock.unix_ms(), served.tuning().most_crawls
+    now_ms, max_count = served.clock.unix_ms(), served.tuning().max_crawls
     if if_none_match is not None:
         try:
-            made = await served.catalog.create(declaration, start=wanted.start, actor=by, now_ms=now_ms, most=most)
+            made = await served.catalog.create(
+                declaration, start=wanted.start, actor=by, now_ms=now_ms, max_count=max_count
+            )
             created = True
         except Exists as error:
             raise Stale((await served.catalog.crawl(name)).tag) from error
     else:
         made, created = await served.catalog.put(
-            declaration, expected=expected, start=wanted.start, actor=by, now_ms=now_ms, most=most
+            declaration, expected=expected, start=wanted.start, actor=by, now_ms=now_ms, max_count=max_count
         )
     served.plane.wake()
     body, tag = described(made, served)
@@ -146,19 +159,19 @@ async def put_crawl(
 async def patch_crawl(
     name: Name, patch: CrawlPatch, served: Served, by: By, expected: Expected, response: Response
 ) -> Crawl:
-    """A merge patch (RFC 7396). Without If-Match it is applied to whatever is there."""
+    """Apply a merge patch (RFC 7396). Without If-Match it is applied to the current version."""
     attempts = 0
     while True:
-        found = await served.catalog.crawl(name)
-        labels = merge_patch(dict(found.labels), patch.labels)
-        if len(labels) > MOST_LABELS:
-            wrong = FieldError("labels", f"there would be more than {MOST_LABELS}")
-            raise Problem(Kind.INVALID, "the labels are not valid", errors=[wrong])
-        declaration = _declared(name, given_spec(merge_patch(_spec(found), patch.spec)), labels)
+        stored = await served.catalog.crawl(name)
+        labels = merge_patch(dict(stored.labels), patch.labels)
+        if len(labels) > MAX_LABELS:
+            wrong = FieldError("labels", f"there would be more than {MAX_LABELS}")
+            raise ApiProblem(ProblemKind.INVALID, "the labels are not valid", errors=[wrong])
+        declaration = _declared(name, given_spec(merge_patch(_spec(stored), patch.spec)), labels)
         try:
             made, _ = await served.catalog.put(
                 declaration,
-                expected=frozenset({found.tag}) if expected is None else expected,
+                expected=frozenset({stored.tag}) if expected is None else expected,
                 start=False,
                 actor=by,
                 now_ms=served.clock.unix_ms(),
@@ -179,31 +192,34 @@ async def patch_crawl(
     operation_id="delete_crawl",
 )  # fmt: skip
 async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -> None:
-    """Its name is free at once; its rows are collected in the background. Archived pages stay."""
+    """Delete the crawl.
+
+    Its name can be used again at once; its rows are removed in the background. Archived pages are kept.
+    """
     before, _ = await served.catalog.turn(name, Verb.DELETE, expected=expected, actor=by, now_ms=served.clock.unix_ms())
     served.plane.wake()
     await collect(served, before.crawl_id, by)
 
 
-@router.post("/{name}/plan", summary="What a put would change", dependencies=_READS, operation_id="plan_crawl")
+@router.post("/{name}/plan", summary="Plan a change of a crawl", dependencies=_READS, operation_id="plan_crawl")
 async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Plan:
-    """A dry run: the spec is judged as by a put, and nothing is done."""
+    """Return what a PUT would change, without changing anything. The spec is validated as by a PUT."""
     declaration = _declared(name, wanted.spec, wanted.labels)
     warnings = list(needs_of(declaration.spec).warnings(served))
     try:
-        found = await served.catalog.crawl(name)
+        stored = await served.catalog.crawl(name)
     except Missing:
         state = CrawlState.SEEDING if wanted.start else CrawlState.CREATED
         return Plan(action="create", revision=1, state=state, changes=[], warnings=warnings)
-    differences = spec_difference(found.spec, declaration.spec)
+    differences = spec_difference(stored.spec, declaration.spec)
     labels = spec_difference(
-        msgspec.json.encode(found.labels).decode(), msgspec.json.encode(declaration.labels).decode()
+        msgspec.json.encode(stored.labels).decode(), msgspec.json.encode(declaration.labels).decode()
     )
-    standing = Standing(found.state, found.resumes_as)
+    standing = CrawlStatus(stored.state, stored.resumes_as)
     return Plan(
         action="update" if differences or labels else "none",
-        revision=found.revision + bool(differences),
-        state=after_new_spec(standing).state if differences else found.state,
+        revision=stored.revision + bool(differences),
+        state=status_after_new_spec(standing).state if differences else stored.state,
         changes=[*changes_body(labels, below="labels."), *changes_body(differences)],
         warnings=warnings,
     )
@@ -216,15 +232,17 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 async def list_revisions(
     name: Name, served: Served, page: Page, response: Response, fields: Fields = None
 ) -> Listing[RevisionSummary]:
-    """Newest first, without specs unless `fields=spec` asks for them. A page with specs ends early, at 8 MiB of them:
-    follow `next`."""
+    """List revisions, newest first.
+
+    They have no specs unless `fields=spec` is set. A page with specs ends after 8 MiB of them.
+    """
     crawl = await served.catalog.crawl(name)
     before = page.place(int, crawl.revision + 1, greatest=2**31 - 1)
     whole = fields is not None
-    found = await served.catalog.revisions(crawl.crawl_id, before=before, most=page.most, specs=whole)
-    last = found[-1].revision if found else 1
+    rows = await served.catalog.revisions(crawl.crawl_id, before=before, max_count=page.max_count, specs=whole)
+    last = rows[-1].revision if rows else 1
     place = last if last > 1 else None
-    return Listing(items=[revision_summary(each, spec=whole) for each in found], next=page.next(place, response))
+    return Listing(items=[revision_summary(each, spec=whole) for each in rows], next=page.next(place, response))
 
 
 @router.get(
@@ -234,14 +252,14 @@ async def list_revisions(
 async def get_revision(
     name: Name, revision: Annotated[int, Path(ge=1, le=2**31 - 1)], served: Served, response: Response
 ) -> Revision:
-    """The spec as it was declared then."""
+    """Return a revision of the spec."""
     crawl = await served.catalog.crawl(name)
     response.headers.update(etag(f"{crawl.crawl_id}-r{revision}"))
     return revision_body(await served.catalog.revision(crawl.crawl_id, RevisionNumber(revision)))
 
 
 @router.get(
-    "/{name}/revisions/{revision}/diff", summary="What a revision changed", dependencies=_READS,
+    "/{name}/revisions/{revision}/diff", summary="Compare revisions", dependencies=_READS,
     responses=problems(404), operation_id="diff_revision",
 )  # fmt: skip
 async def diff_revision(
@@ -249,10 +267,13 @@ async def diff_revision(
     revision: Annotated[int, Path(ge=1, le=2**31 - 1)],
     served: Served,
     against: Annotated[
-        int | None, Query(ge=1, le=2**31 - 1, description="Another revision; by default the one before.")
+        int | None,
+        Query(
+            ge=1, le=2**31 - 1, description="The number of the revision to compare with. Without it: the previous one."
+        ),
     ] = None,
 ) -> RevisionDiff:
-    """Field by field. The first revision's own diff is empty."""
+    """Return the fields that differ. The diff of the first revision is empty."""
     crawl = await served.catalog.crawl(name)
     other = max(1, revision - 1) if against is None else against
     after, before = await asyncio.gather(
@@ -264,10 +285,10 @@ async def diff_revision(
 
 
 def _declared(name: str, given: GivenSpec, labels: dict[str, str]) -> Declaration:
-    """The declaration; a name in the spec must be the crawl's."""
+    """Return the declaration. Raise a problem if the spec has another name than the crawl."""
     if given.name not in (None, name):
-        wrong = FieldError("spec.name", f"is not {name!r}", "leave it out: the crawl has its name already")
-        raise Problem(Kind.INVALID, "the crawl spec cannot be used", errors=[wrong])
+        wrong = FieldError("spec.name", f"is not {name!r}", "leave it out: the path names the crawl")
+        raise ApiProblem(ProblemKind.INVALID, "the crawl spec cannot be used", errors=[wrong])
     return Declaration(name, encode_spec(msgspec.structs.replace(given.spec, name=name)).decode(), labels)
 
 
@@ -280,5 +301,5 @@ def _label(given: str) -> tuple[str, str]:
     label, equals, value = given.partition("=")
     if not equals:
         wrong = FieldError("label", f"{given!r} is not of the form label=value")
-        raise Problem(Kind.INVALID, "the filter is not valid", errors=[wrong])
+        raise ApiProblem(ProblemKind.INVALID, "the filter is not valid", errors=[wrong])
     return label, value

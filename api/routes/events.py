@@ -1,25 +1,26 @@
-"""/v1/events and /v1/crawls/{name}/events: what happens, as it happens, and again from any place that is kept."""
+"""/v1/events and /v1/crawls/{name}/events: streams of events, live or from any stored position."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Depends, Header, Path, Query, Request
 
-from api.control.following import Following
-from api.deps import Served, Services, needs, problem_content, problems
-from api.errors import Kind, Problem
-from api.feeds import EventStream, Last
-from api.fields import FieldError
-from api.routing import Router
+from api.events.reader import EventCursor
+from api.http.deps import Served, Services, needs, problem_content, problems
+from api.http.errors import ApiProblem, ProblemKind
+from api.http.fields import FieldError
+from api.http.routing import Router
+from api.http.sse import EventStream, Last
 from api.schemas.crawls import NAME
 from api.schemas.events import EXAMPLE
-from shared.domain.access import ApiKey, Role
 from shared.domain.errors import Transient
+from shared.domain.ops.access import ApiKey, Role
 from shared.wire.events import EVERY_EVENT, OF_A_CRAWL, Event, EventKind, event_subject, events_of
 
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "Events, each `data` an EventBody; besides these `gap`, where some may be missing, and `end`.",
+        "description": "Events, each with an EventBody as `data`. Besides these: `gap`, if events may be missing, and "
+        "`end`.",
         "content": {
             "text/event-stream": {
                 "schema": {"type": "string"},
@@ -28,13 +29,16 @@ _STREAM: Final[dict[int | str, dict[str, Any]]] = {
             }
         },
     },
-    429: {"description": "This master has as many streams open as it may.", "content": problem_content(Kind.BUSY)},
+    429: {
+        "description": "The maximum number of streams is open on this master.",
+        "content": problem_content(ProblemKind.BUSY),
+    },
 }
-_MOST: Final = 2**63 - 1
+_MAX: Final = 2**63 - 1
 
 
 async def _slot(served: Served) -> AsyncIterator[None]:
-    """Room for a stream, until it has ended."""
+    """Reserve a slot for a stream until it has ended."""
     with served.streams.slot():
         yield
 
@@ -45,39 +49,44 @@ After = Annotated[
     int | None,
     Query(
         ge=0,
-        le=_MOST,
-        description="Begin behind this id; 0: with the oldest event that is kept. By default with what happens next.",
+        le=_MAX,
+        description="Begin after the event with this id. 0: begin with the oldest stored "
+        "event. Without it: only new events.",
     ),
 ]
 LastEventId = Annotated[
     str | None,
-    Header(max_length=20, description="The id seen last, as a browser sends it by itself; it outranks `after`."),
+    Header(
+        max_length=20,
+        description="The id of the last event that was received. Browsers send it when they "
+        "reconnect. It overrides `after`.",
+    ),
 ]
 
 
 @router.get(
-    "/v1/events", summary="Follow what happens", operation_id="follow_events",
+    "/v1/events", summary="Stream events", operation_id="follow_events",
     status_code=200, response_class=EventStream, responses=_STREAM,
 )  # fmt: skip
 async def follow_events(
     request: Request,
     served: Served,
-    kind: Annotated[list[EventKind], Query(max_length=9, description="Only these kinds.")] = [],  # noqa: B006  the framework copies it
+    kind: Annotated[list[EventKind], Query(max_length=9, description="Only events of these kinds.")] = [],  # noqa: B006  the framework copies it
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:
-    """Server-Sent Events, until you leave. Every id is a place in one stream that all masters read: a client that was
-    cut off goes on behind the last id it saw, here or elsewhere, and misses nothing that is still kept.
+    """Stream Server-Sent Events. Ids are positions in one stream that all masters read. After an interruption a client
+    continues after the last id that it received, at any master, and misses no stored event.
 
-    Progress is told about every second, of what moves; dead letters, alarms, members and configuration as they come.
-    Of one crawl's progress the last 10,000 are kept.
+    Progress is published about once a second if it changes; other events are published as they occur. The last
+    10,000 progress events of a crawl are stored.
     """
     subjects = [events_of(each) for each in dict.fromkeys(kind)] or [EVERY_EVENT]
     return await _stream(request, served, subjects, _place(last_event_id, after), lambda _: False)
 
 
 @router.get(
-    "/v1/crawls/{name}/events", summary="Follow a crawl", operation_id="follow_crawl",
+    "/v1/crawls/{name}/events", summary="Stream the events of a crawl", operation_id="follow_crawl",
     status_code=200, response_class=EventStream, responses=_STREAM | problems(404),
 )  # fmt: skip
 async def follow_crawl(
@@ -86,12 +95,12 @@ async def follow_crawl(
     served: Served,
     kind: Annotated[
         list[Literal[EventKind.CRAWL, EventKind.PROGRESS, EventKind.DEAD_LETTER]],
-        Query(max_length=3, description="Only these kinds."),
+        Query(max_length=3, description="Only events of these kinds."),
     ] = [],  # noqa: B006  the framework copies it
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:
-    """The same for one crawl. It ends when the crawl is deleted or begun anew: ask again for what has its name then."""
+    """Stream the events of one crawl, as /v1/events does."""
     crawl = await served.catalog.crawl(name)
     subjects = [event_subject(each, str(crawl.crawl_id)) for each in dict.fromkeys(kind or OF_A_CRAWL)]
     return await _stream(request, served, subjects, _place(last_event_id, after), _deleted)
@@ -109,7 +118,7 @@ async def _stream(
             return True
         return kept is not None and kept.revoked_at_ms is None
 
-    following = Following(served.events, subjects, after)
+    following = EventCursor(served.events, subjects, after)
     gap = await following.open()
     return EventStream(following, gap, events=served.events, streams=served.streams, allowed=allowed, last=last)
 
@@ -118,9 +127,9 @@ def _place(last_event_id: str | None, after: int | None) -> int | None:
     if last_event_id is None or not last_event_id.strip():
         return after
     text = last_event_id.strip()
-    if not (text.isascii() and text.isdigit()) or int(text) > _MOST:
-        wrong = FieldError("Last-Event-ID", "is no id of an event", "send the id of an event as it was")
-        raise Problem(Kind.INVALID, "a header is not valid", errors=[wrong])
+    if not (text.isascii() and text.isdigit()) or int(text) > _MAX:
+        wrong = FieldError("Last-Event-ID", "is not the id of an event", "send the id of an event unchanged")
+        raise ApiProblem(ProblemKind.INVALID, "a header is not valid", errors=[wrong])
     return int(text)
 
 

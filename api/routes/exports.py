@@ -1,7 +1,7 @@
-"""/v1/crawls/{name}/export: all pages, URLs, links or items of a crawl as one file, made while it is sent.
+"""/v1/crawls/{name}/export: all pages, URLs, links or items of a crawl as one file, produced while it is sent.
 
-It is read in pieces behind each other's last row, each a short transaction, so nothing is held while a slow caller
-takes his time; what the piece becomes in bytes is made in a thread.
+The rows are read in pieces, each in a short transaction that starts after the last row of the previous one. So no
+transaction stays open for a slow client. A thread encodes the pieces.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from typing import Annotated, Any, Final, TypeVar, assert_never
 import structlog
 from fastapi import Path, Query, Response
 
-from api.deps import Served, Services, needs, problems
-from api.errors import Kind
+from api.http.deps import Served, Services, needs, problems
+from api.http.errors import ProblemKind
+from api.http.routing import Router
+from api.http.streamed import BrokenOff, Streamed
 from api.routes.pages import archive_of
 from api.routes.urls import Name
-from api.routing import Router
-from api.streamed import BrokenOff, Streamed
 from shared.adapters.objects.tabular import ENCODERS, RowEncoder
-from shared.domain.access import Role
-from shared.domain.declared import DeclaredCrawl, PageFilter
 from shared.domain.errors import Transient
-from shared.domain.exports import COLUMNS, Row, item_row, link_rows, page_row, url_row
 from shared.domain.ids import Fingerprint, HostId
-from shared.domain.items import ItemFilter
-from shared.domain.views import Page
+from shared.domain.ops.access import Role
+from shared.domain.reads.declared import DeclaredCrawl, PageFilter
+from shared.domain.reads.exports import COLUMNS, Row, item_row, link_rows, page_row, url_row
+from shared.domain.reads.items import ItemFilter
+from shared.domain.reads.views import Page
 from shared.ports.archive import PageArchive
 from shared.ports.catalog import Missing, UrlPlace
 
@@ -39,13 +39,13 @@ log = structlog.get_logger("orb.api")
 router = Router(prefix="/v1/crawls/{name}/export", tags=["pages"], dependencies=[needs(Role.VIEWER)])
 
 PIECE: Final = 2_000
-"""Rows that one transaction reads, and that are made into bytes at once."""
+"""Rows that one transaction reads, and that are encoded at once."""
 
 _Pieces = AsyncGenerator[Iterator[Row], None]
 _Aside = Callable[[Callable[[], T]], Awaitable[T]]
 
 
-class Exported(StrEnum):
+class ExportKind(StrEnum):
     """What there is to export."""
 
     PAGES = "pages"
@@ -69,14 +69,14 @@ _TYPES: Final = {
 }
 _FILE: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "The file. Where it cannot be made to its end, the connection breaks off.",
+        "description": "The file. If it cannot be completed, the connection is closed early.",
         "content": {
             "application/jsonl": {"schema": {"type": "string"}},
             "text/csv": {"schema": {"type": "string"}},
             "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
         },
     },
-    **problems(404, Kind.NO_ARCHIVE, 429),
+    **problems(404, ProblemKind.NO_ARCHIVE, 429),
 }
 
 
@@ -84,22 +84,27 @@ _FILE: Final[dict[int | str, dict[str, Any]]] = {
 async def export_crawl(
     name: Name,
     what: Annotated[
-        Exported,
-        Path(description="Stored pages, every URL heard of, links of stored pages (from the archive), or items."),
+        ExportKind,
+        Path(
+            description="What to export: stored pages, all discovered URLs, links of stored "
+            "pages (from the archive), or items."
+        ),
     ],
     served: Served,
-    form: Annotated[ExportFormat, Query(alias="format", description="Of the file.")] = ExportFormat.JSONL,
+    form: Annotated[ExportFormat, Query(alias="format", description="The format of the file.")] = ExportFormat.JSONL,
 ) -> Response:
-    """Every row, whatever the size of the crawl; the same as `orb export` writes. No snapshot of a crawl that runs: a
-    row that changes meanwhile is as before or as after. Links of pages whose record is damaged are left out. A master
-    makes a bounded number of exports at once; a caller who takes nothing for a minute is given up.
+    """Export every row, as `orb export` does.
+
+    It is not a snapshot: a row that changes during the export may have its old or its new values. Links of pages
+    with a damaged record are missing. A master serves a bounded number of exports at a time, and ends an export
+    whose client reads nothing for a minute.
     """
     crawl = await served.catalog.crawl(name)
-    archive = archive_of(served) if what is Exported.LINKS else None
+    archive = archive_of(served) if what is ExportKind.LINKS else None
     aside: _Aside[Any] = asyncio.to_thread if archive is None else archive.aside
     encoder = await asyncio.to_thread(ENCODERS[form], COLUMNS[what])
     file = _file(served, crawl, _pieces(served, crawl, what, archive), encoder, aside)
-    begun = await anext(file)  # what is wrong from the start is still a problem to tell
+    begun = await anext(file)  # An error before the first bytes can still be answered with a problem.
     headers = {"Content-Disposition": f'attachment; filename="{name}-{what}.{form}"'}
     return Streamed(begun, file, headers=headers, media_type=_TYPES[form])
 
@@ -107,7 +112,7 @@ async def export_crawl(
 async def _file(
     served: Services, crawl: DeclaredCrawl, pieces: _Pieces, encoder: RowEncoder, aside: _Aside[Any]
 ) -> AsyncGenerator[bytes, None]:
-    """The file's bytes. BrokenOff where the crawl was deleted or begun anew meanwhile: its rows are being removed."""
+    """Yield the file's bytes. Raise BrokenOff if the crawl was deleted or reset meanwhile: its rows are removed."""
     with served.exports.slot():
         async with aclosing(pieces):
             async for rows in pieces:
@@ -134,30 +139,30 @@ def _encoded(encoder: RowEncoder, rows: Iterator[Row]) -> tuple[bytes, int]:
     return encoder.add(batch), len(batch)
 
 
-async def _pieces(served: Services, crawl: DeclaredCrawl, what: Exported, archive: PageArchive | None) -> _Pieces:
-    """The rows, by what one transaction read: made as they are asked for."""
+async def _pieces(served: Services, crawl: DeclaredCrawl, what: ExportKind, archive: PageArchive | None) -> _Pieces:
+    """Yield the rows of one transaction after another. They are converted lazily."""
     catalog = served.catalog
-    behind: bytes | None = b"" if what is Exported.ITEMS else None
+    behind: bytes | None = b"" if what is ExportKind.ITEMS else None
     while behind is not None:
-        items, behind = await catalog.items(crawl.crawl_id, after=behind, which=ItemFilter(), most=PIECE)
+        items, behind = await catalog.items(crawl.crawl_id, after=behind, which=ItemFilter(), max_count=PIECE)
         yield map(item_row, items)
-    if what is Exported.ITEMS:
+    if what is ExportKind.ITEMS:
         return
     after: UrlPlace | None = UrlPlace(HostId(-1), Fingerprint(b""))
     while after is not None:
         match what:
-            case Exported.URLS:
-                urls, after = await catalog.urls(crawl.crawl_id, after=after, state=None, host=None, most=PIECE)
+            case ExportKind.URLS:
+                urls, after = await catalog.urls(crawl.crawl_id, after=after, state=None, host=None, max_count=PIECE)
                 yield map(url_row, urls)
-            case Exported.PAGES | Exported.LINKS:
-                pages, after = await catalog.pages(crawl.crawl_id, after=after, which=PageFilter(), most=PIECE)
+            case ExportKind.PAGES | ExportKind.LINKS:
+                pages, after = await catalog.pages(crawl.crawl_id, after=after, which=PageFilter(), max_count=PIECE)
                 yield map(page_row, pages) if archive is None else link_rows(pages, archive.outlinks, _left_out)
             case _:
                 assert_never(what)
 
 
 def _left_out(page: Page, error: Exception) -> None:
-    """A damaged record is left out; an archive that cannot be read now ends the export."""
+    """Log and omit a damaged record. Raise if the archive is temporarily unreadable: that ends the export."""
     if isinstance(error, Transient):
         raise error
-    log.warning("export.links_left_out", url=page.url, error=str(error))
+    log.warning("export_links.omitted", url=page.url, error=str(error))

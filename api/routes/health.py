@@ -1,27 +1,34 @@
-"""/livez and /readyz: for those who start and stop masters. They need no key and tell nothing else."""
+"""/livez and /readyz: probes for programs that start and stop masters. They need no key."""
 
 from fastapi import Response
 
-from api.deps import Served
-from api.routing import Router
+from api.http.deps import Served
+from api.http.routing import Router
 from api.schemas.health import Health, Readiness
+from api.schemas.pressure import pressure_body
 
 router = Router(tags=["health"])
 
 
-@router.get("/livez", summary="Is the process alive", operation_id="livez")
+@router.get("/livez", summary="Check that the process is alive", operation_id="livez")
 async def livez() -> Health:
-    """It answers, so its event loop turns."""
+    """Return 200 if the event loop of the process runs."""
     return Health(status="ok")
 
 
 @router.get(
-    "/readyz", summary="Can it serve", operation_id="readyz",
-    responses={503: {"model": Readiness, "description": "What `missing` names is away."}},
+    "/readyz", summary="Check that the master is ready", operation_id="readyz",
+    responses={503: {"model": Readiness, "description": "A dependency in `missing` does not answer."}},
 )  # fmt: skip
 async def readyz(served: Served, response: Response) -> Readiness:
-    """Whether everything it depends on answers; else 503 and what does not. Want of room is no reason not to be asked:
-    `held` says it."""
+    """Return 200 if every dependency answers, else 503 and the dependencies that do not.
+
+    A master under resource pressure is still ready; `resource_pressure` lists the resources that are nearly full.
+    """
     missing = list(await served.ready())
     response.status_code = 503 if missing else 200
-    return Readiness(status="waiting" if missing else "ok", missing=missing, held=served.held())
+    return Readiness(
+        status="waiting" if missing else "ok",
+        missing=missing,
+        resource_pressure=pressure_body(served.member, served.pressure()),
+    )

@@ -1,29 +1,32 @@
-"""/v1/api-keys: giving and taking access."""
+"""/v1/api-keys: create, list and revoke API keys."""
 
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path, Query, Response
 
-from api.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
-from api.errors import Kind
-from api.routing import Router
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
+from api.http.errors import ProblemKind
+from api.http.routing import Router
 from api.schemas.keys import IssuedKey, KeyInput, KeyView, key_body
 from api.schemas.model import KEY_ID, Listing, moment_of
-from shared.domain.access import ApiKey, Role, digest_of, new_key
+from shared.domain.ops.access import ApiKey, Role, digest_of, new_key
 from shared.ports.catalog import Missing
 
 router = Router(prefix="/v1/api-keys", tags=["api-keys"], dependencies=[needs(Role.ADMIN)])
 
-KeyId = Annotated[str, Path(pattern=KEY_ID, description="Its `id`, not the key itself.")]
+KeyId = Annotated[str, Path(pattern=KEY_ID, description="The `id` of the key, not the key itself.")]
 
 
-Revoked = Annotated[bool, Query(description="Show keys that were revoked, too.")]
+Revoked = Annotated[bool, Query(description="True: include revoked keys.")]
 
 
 @router.post("", status_code=201, summary="Create a key", responses=problems(409), operation_id="create_key")
 async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> IssuedKey:
-    """The answer shows the key, once: only its hash is kept. So a repeat with the same Idempotency-Key is refused."""
+    """Create a key and return it.
+
+    It is shown only once, since only its hash is stored. A repeat with the same Idempotency-Key is refused.
+    """
     key_id, key = new_key()
     kept = ApiKey(key_id, wanted.name, wanted.role, digest_of(key), served.clock.unix_ms(), str(by))
     await served.catalog.add_key(kept, actor=by, repeatable=repeatable)
@@ -34,10 +37,10 @@ async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idemp
 
 @router.get("", summary="List keys", operation_id="list_keys")
 async def list_keys(served: Served, page: Page, response: Response, revoked: Revoked = False) -> Listing[KeyView]:
-    """Those that are valid. The keys themselves are nowhere."""
-    found = await served.catalog.keys(after=page.place(str, ""), most=page.most + 1, revoked=revoked)
-    shown = found[: page.most]
-    place = shown[-1].key_id if len(found) > page.most else None
+    """List valid keys, without the keys themselves."""
+    rows = await served.catalog.keys(after=page.place(str, ""), max_count=page.max_count + 1, revoked=revoked)
+    shown = rows[: page.max_count]
+    place = shown[-1].key_id if len(rows) > page.max_count else None
     return Listing(items=[key_body(key) for key in shown], next=page.next(place, response))
 
 
@@ -46,20 +49,23 @@ async def list_keys(served: Served, page: Page, response: Response, revoked: Rev
     operation_id="get_key",
 )  # fmt: skip
 async def get_key(key_id: KeyId, served: Served, response: Response, revoked: Revoked = False) -> KeyView:
-    """What is known of it; the key itself is nowhere."""
-    found = await served.catalog.key(key_id)
-    if found is None or (found.revoked_at_ms is not None and not revoked):
+    """Return a key's name, role and times, without the key itself."""
+    stored = await served.catalog.key(key_id)
+    if stored is None or (stored.revoked_at_ms is not None and not revoked):
         raise Missing(f"there is no key {key_id!r}")
-    response.headers.update(etag(found.tag))
-    return key_body(found)
+    response.headers.update(etag(stored.tag))
+    return key_body(stored)
 
 
 @router.delete(
-    "/{key_id}", summary="Revoke a key", responses=problems(404, Kind.LAST_ADMIN, 412), operation_id="revoke_key"
+    "/{key_id}", summary="Revoke a key", responses=problems(404, ProblemKind.LAST_ADMIN, 412), operation_id="revoke_key"
 )
 async def revoke_key(key_id: KeyId, served: Served, by: By, expected: Expected, response: Response) -> KeyView:
-    """It stops working within a second, everywhere. Again is harmless. The last valid admin key is refused: create
-    another one first."""
+    """Revoke a key.
+
+    It stops working within a second on every master. Repeats are harmless. The last valid admin key is refused:
+    create another one first.
+    """
     revoked = await served.catalog.revoke_key(key_id, actor=by, now_ms=served.clock.unix_ms(), expected=expected)
     served.keyring.forget(key_id)
     response.headers.update(etag(revoked.tag))

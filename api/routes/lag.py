@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/lag and /v1/lag: what waits, and for how long."""
+"""/v1/crawls/{name}/lag and /v1/lag: the number and age of waiting URLs, shards and reports."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -6,31 +6,33 @@ from typing import Annotated
 
 from fastapi import Path
 
-from api.deps import Served, Services, needs, problems
-from api.routing import Router
+from api.http.deps import Served, Services, needs, problems
+from api.http.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.progress import Lag, waiting_body
-from shared.domain.access import Role
 from shared.domain.errors import Transient
+from shared.domain.frontier.lag import FrontierLag, Waiting
 from shared.domain.ids import CrawlId
-from shared.domain.lag import FrontierLag, Waiting
+from shared.domain.ops.access import Role
 
 router = Router(tags=["progress"], dependencies=[needs(Role.VIEWER)])
 
 BROKER_S = 2.0
-"""How long the broker may think about reports that wait."""
+"""Timeout of the broker's count of waiting reports."""
 
 
-@router.get("/v1/lag", summary="What waits in the cluster", operation_id="get_cluster_lag")
+@router.get("/v1/lag", summary="Get the lag of the cluster", operation_id="get_cluster_lag")
 async def get_cluster_lag(served: Served) -> Lag:
-    """Over all crawls that are under way. Two numbers that grow tell where it is held up: shards pending, that there
-    are too few workers; reports pending, that the owners or their database are too slow."""
+    """Return the lag of all running crawls.
+
+    Growing `shards_pending` means too few workers; growing `reports_pending` means slow owners or a slow database.
+    """
     return await _lag(served, None)
 
 
-@router.get("/v1/crawls/{name}/lag", summary="What waits in a crawl", operation_id="get_lag", responses=problems(404))
+@router.get("/v1/crawls/{name}/lag", summary="Get the lag of a crawl", operation_id="get_lag", responses=problems(404))
 async def get_lag(name: Annotated[str, Path(pattern=NAME)], served: Served) -> Lag:
-    """As for the cluster; reports are not kept by crawl, so theirs is the number of all."""
+    """Return the lag of one crawl. Reports are not counted by crawl, so that number is of all crawls."""
     crawl = await served.catalog.crawl(name)
     return await _lag(served, crawl.crawl_id)
 
@@ -49,7 +51,7 @@ async def _lag(served: Services, crawl_id: CrawlId | None) -> Lag:
 
 
 async def _reports(served: Services, frontier: FrontierLag) -> Waiting | None:
-    """None while the broker does not answer: the rest is worth showing without it."""
+    """Return the waiting reports; None if the broker does not answer, so that the rest is still shown."""
     try:
         async with asyncio.timeout(BROKER_S):
             return await served.backlog.unapplied(frontier.positions)

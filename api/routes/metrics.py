@@ -1,10 +1,10 @@
-"""/metrics: for Prometheus. It needs no key, so it says nothing of URLs and hosts; names of crawls are in it."""
+"""/metrics: for Prometheus. It needs no key, so it exposes no URLs and hosts, but the names of crawls."""
 
 from fastapi import Request, Response
 
-from api.deps import Served, problems
-from api.errors import Kind, Problem
-from api.routing import Router
+from api.http.deps import Served, problems
+from api.http.errors import ApiProblem, ProblemKind
+from api.http.routing import Router
 from shared.telemetry import exposed
 
 router = Router(tags=["health"])
@@ -17,10 +17,12 @@ router = Router(tags=["health"])
     },
 )  # fmt: skip
 async def metrics(request: Request, served: Served) -> Response:
-    """This master's metrics, as text; docs/metrics.md explains each. No key is needed: who may reach the port may read
-    the names of crawls and how much they do."""
+    """Return this master's metrics as text; docs/metrics.md explains each.
+
+    No key is needed: every client that can reach the port can read the names of crawls and how much they do.
+    """
     if served.registry is None:
-        raise Problem(Kind.NOT_FOUND, "this process keeps no metrics")
-    # On the event loop, not in a thread: what is read belongs to it.
+        raise ApiProblem(ProblemKind.NOT_FOUND, "this process keeps no metrics")
+    # Run on the event loop, not in a thread: the state that is read belongs to the loop.
     text, media_type = exposed(served.registry, request.headers.get("accept", ""))
     return Response(text, headers={"content-type": media_type})

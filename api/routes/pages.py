@@ -1,7 +1,7 @@
-"""/v1/crawls/{name}/pages: what was stored, and the bodies as the archive has them.
+"""/v1/crawls/{name}/pages: stored pages, and their bodies from the archive.
 
-A body is what some site sent, so nobody's browser may take it for ours: it is always a download of no type, under a
-name of safe characters, and sandboxed.
+A body comes from a foreign site, so no browser may treat it as content of this master. It is always a download of
+unspecified type, with a name of safe characters, and sandboxed.
 """
 
 import hashlib
@@ -12,22 +12,22 @@ from typing import Annotated, Any, Final
 import structlog
 from fastapi import Path, Query, Request, Response
 
-from api.conditional import has, known_tags
-from api.deps import CONDITIONAL, UNCHANGED, Page, Served, Services, etag, needs, problems
-from api.errors import Kind, Problem
+from api.http.conditional import has, known_tags
+from api.http.deps import CONDITIONAL, UNCHANGED, Page, Served, Services, etag, needs, problems
+from api.http.errors import ApiProblem, ProblemKind
+from api.http.routing import Router
+from api.http.streamed import BrokenOff, Streamed
 from api.routes.urls import Name, OneUrl, located
-from api.routing import Router
 from api.schemas.model import VISIBLE, Listing, Model
 from api.schemas.pages import PAGE_ID, PageDetail, PageSummary, page_body, page_detail, place_of
-from api.streamed import BrokenOff, Streamed
-from shared.domain.access import Role
-from shared.domain.archive import RecordLocation
-from shared.domain.declared import DeclaredCrawl, PageFilter
+from shared.domain.archive.model import RecordLocation
+from shared.domain.archive.stored_body import StoredBody
+from shared.domain.archive.stored_response import NotARecord
 from shared.domain.ids import Fingerprint, HostId
-from shared.domain.stored import NotARecord
-from shared.domain.stored_body import StoredBody
-from shared.domain.url import Location, locate
-from shared.domain.views import PageView
+from shared.domain.ops.access import Role
+from shared.domain.reads.declared import DeclaredCrawl, PageFilter
+from shared.domain.reads.views import PageView
+from shared.domain.web.url import Location, locate
 from shared.ports.archive import PageArchive, RecordUnreadable
 from shared.ports.catalog import Missing, UrlPlace
 
@@ -37,23 +37,23 @@ router = Router(
     prefix="/v1/crawls/{name}/pages", tags=["pages"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
 )
 
-PageId = Annotated[str, Path(alias="page", pattern=PAGE_ID, description="Its `id`.")]
+PageId = Annotated[str, Path(alias="page", pattern=PAGE_ID, description="The page's id.")]
 WHOLE_BYTES: Final = 1 << 20
-"""Bodies up to this are read to their end before the answer begins, so that it says how they end."""
+"""Bodies up to this size are read to their end before the response begins, so that X-Orb-Incomplete covers them."""
 
 _BODY: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "The body, content coding removed, as a download.",
+        "description": "The body as a download, with content coding removed.",
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         "headers": {
             "X-Orb-Incomplete": {
-                "description": "`truncated`: it was cut. `undecodable`: it is as far as it could be decoded.",
+                "description": "`truncated`: the body was cut off. `undecodable`: it ends where decoding failed.",
                 "schema": {"type": "string", "enum": ["truncated", "undecodable"]},
             }
         },
     },
     **UNCHANGED,
-    **problems(404, Kind.NO_ARCHIVE),
+    **problems(404, ProblemKind.NO_ARCHIVE),
 }
 _NO_ARCHIVE_HINT: Final = "start this master with --archive DIR (ORB_ARCHIVE), where it can read the workers' segments"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -66,33 +66,36 @@ async def list_pages(
     served: Served,
     page: Page,
     response: Response,
-    host: Annotated[str | None, Query(max_length=300, pattern=VISIBLE, description="Only those of this host.")] = None,
-    status: Annotated[int | None, Query(ge=100, le=999, description="Only those with this HTTP status.")] = None,
+    host: Annotated[str | None, Query(max_length=300, pattern=VISIBLE, description="Only pages of this host.")] = None,
+    status: Annotated[int | None, Query(ge=100, le=999, description="Only pages with this HTTP status.")] = None,
     mime: Annotated[
         str | None,
-        Query(max_length=100, pattern=VISIBLE, description="Only this media type.", examples=["text/html"]),
+        Query(max_length=100, pattern=VISIBLE, description="Only pages of this media type.", examples=["text/html"]),
     ] = None,
 ) -> Listing[PageSummary]:
-    """By host. A page of the list looks at a bounded number of fetches, so one may be short or empty before the end:
-    follow `next`."""
+    """List pages by host.
+
+    A page of the list examines a bounded number of fetches, so it may be short or empty before the end: follow
+    `next`.
+    """
     crawl = await served.catalog.crawl(name)
     after_host, after = page.place(tuple[int, bytes], (-1, b""))
-    found, place = await served.catalog.pages(
+    rows, place = await served.catalog.pages(
         crawl.crawl_id,
         after=UrlPlace(HostId(after_host), Fingerprint(after)),
         which=PageFilter(host, status, None if mime is None else mime.lower()),
-        most=page.most,
+        max_count=page.max_count,
     )
     at = None if place is None else (place.host_id, place.fingerprint)
-    return Listing(items=[page_body(each) for each in found], next=page.next(at, response))
+    return Listing(items=[page_body(each) for each in rows], next=page.next(at, response))
 
 
 @router.get(
-    "/lookup", summary="Look a stored page up", operation_id="lookup_page", dependencies=[CONDITIONAL],
+    "/lookup", summary="Look up a stored page", operation_id="lookup_page", dependencies=[CONDITIONAL],
     responses=UNCHANGED,
 )  # fmt: skip
 async def lookup_page(name: Name, url: OneUrl, served: Served, response: Response) -> PageDetail:
-    """The record of the fetch that stored it; 404 where no page of that URL is stored."""
+    """Return the record of the fetch that stored the page; 404 if no page of that URL is stored."""
     _, view = await _page(served, name, located(url))
     return _tagged(page_detail(view), response)
 
@@ -102,7 +105,10 @@ async def lookup_page(name: Name, url: OneUrl, served: Served, response: Respons
     dependencies=[CONDITIONAL], responses=_BODY,
 )  # fmt: skip
 async def lookup_body(name: Name, url: OneUrl, served: Served, request: Request) -> Response:
-    """What the site sent, from the archive, content coding removed. Always a download, whatever it was."""
+    """Return the body that the site sent, from the archive, with content coding removed.
+
+    It is always a download, whatever its type.
+    """
     crawl, view = await _page(served, name, located(url))
     return await _body(served, crawl, view, request)
 
@@ -111,7 +117,7 @@ async def lookup_body(name: Name, url: OneUrl, served: Served, request: Request)
     "/{page}", summary="Get a stored page", operation_id="get_page", dependencies=[CONDITIONAL], responses=UNCHANGED
 )
 async def get_page(name: Name, page_id: PageId, served: Served, response: Response) -> PageDetail:
-    """The record of the fetch that stored it."""
+    """Return the record of the fetch that stored the page."""
     _, view = await _page(served, name, place_of(page_id))
     return _tagged(page_detail(view), response)
 
@@ -121,7 +127,10 @@ async def get_page(name: Name, page_id: PageId, served: Served, response: Respon
     dependencies=[CONDITIONAL], responses=_BODY,
 )  # fmt: skip
 async def get_body(name: Name, page_id: PageId, served: Served, request: Request) -> Response:
-    """What the site sent, from the archive, content coding removed. Always a download, whatever it was."""
+    """Return the body that the site sent, from the archive, with content coding removed.
+
+    It is always a download, whatever its type.
+    """
     crawl, view = await _page(served, name, place_of(page_id))
     return await _body(served, crawl, view, request)
 
@@ -141,7 +150,7 @@ def _tagged(body: PageDetail, response: Response) -> PageDetail:
 
 
 def digest_of(body: Model) -> str:
-    """Names this content of a body."""
+    """Return a tag of the body's content."""
     return hashlib.sha256(body.model_dump_json().encode()).hexdigest()[:32]
 
 
@@ -149,9 +158,9 @@ def digest_of(body: Model) -> str:
 
 
 def archive_of(served: Services) -> PageArchive:
-    """The archive; a problem that says what to do where this master has none."""
+    """Return the archive. Raise a problem with a hint if this master has none."""
     if served.archive is None:
-        raise Problem(Kind.NO_ARCHIVE, "this master was not told where the archive is", hint=_NO_ARCHIVE_HINT)
+        raise ApiProblem(ProblemKind.NO_ARCHIVE, "no archive is configured on this master", hint=_NO_ARCHIVE_HINT)
     return served.archive
 
 
@@ -170,9 +179,9 @@ async def _body(served: Services, crawl: DeclaredCrawl, view: PageView, request:
         pieces = iter(stored)
         begun, is_whole = await archive.aside(lambda: _begun(pieces))
     except (RecordUnreadable, NotARecord) as error:
-        log.warning("page.unreadable", crawl=crawl.crawl_id, url=view.page.url, error=str(error))
+        log.warning("archive_record.rejected", crawl=crawl.crawl_id, url=view.page.url, error=str(error))
         detail = "the page's record cannot be read in this master's archive; the log says why"
-        raise Problem(Kind.NO_ARCHIVE, detail, hint=_NO_ARCHIVE_HINT) from error
+        raise ApiProblem(ProblemKind.NO_ARCHIVE, detail, hint=_NO_ARCHIVE_HINT) from error
     if stored.incomplete is not None:
         headers["X-Orb-Incomplete"] = stored.incomplete
     if is_whole:
@@ -181,16 +190,16 @@ async def _body(served: Services, crawl: DeclaredCrawl, view: PageView, request:
 
 
 async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
-    """Where the body lies of a page that was found unchanged: with the capture of `url`, whose payload was the same."""
+    """Return the location of the body of an unchanged page: the capture of `url`, which has the same payload."""
     location = locate(url)
-    found = None if location is None else await served.catalog.page(crawl.crawl_id, location)
-    if found is None or found.page.digest != view.page.digest or found.page.location == view.page.location:
+    capture = None if location is None else await served.catalog.page(crawl.crawl_id, location)
+    if capture is None or capture.page.digest != view.page.digest or capture.page.location == view.page.location:
         raise Missing(f"the body of {view.page.url} is stored with an earlier capture, which is no longer listed")
-    return found.page.location
+    return capture.page.location
 
 
 def _begun(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
-    """The beginning of a body, and whether it is all of it."""
+    """Return the beginning of a body, and True if that is the whole body."""
     parts, size = [], 0
     for piece in pieces:
         parts.append(piece)
@@ -201,11 +210,11 @@ def _begun(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
 
 
 async def _rest(archive: PageArchive, stored: StoredBody, pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """A body whose record turns out to be damaged breaks off; the caller sees that it is not whole."""
-    said = stored.incomplete
+    """Yield the rest of a body. Raise BrokenOff if its record is damaged, so that the client detects the end."""
+    incomplete = stored.incomplete
     while (piece := await archive.aside(lambda: next(pieces, None))) is not None:
         yield piece
-    if stored.incomplete != said:
+    if stored.incomplete != incomplete:
         raise BrokenOff(f"the body of {stored.url} is {stored.incomplete} behind its beginning")
 
 
@@ -218,7 +227,7 @@ def _headers(view: PageView) -> dict[str, str]:
 
 
 def file_name(url: str, fingerprint: Fingerprint) -> str:
-    """A name for the page's file: of plain characters, never hidden, never a path, never one that a system keeps."""
+    """Return a name for the page's file: plain characters, not hidden, no path, and not reserved by a system."""
     last = url.partition("?")[0].rpartition("/")[2]
     safe = _UNSAFE.sub("-", last).strip("-.")[-_NAME_CHARS:]
     return f"{fingerprint.hex()[:8]}-{safe or 'page'}"

@@ -1,22 +1,26 @@
-"""/v1/crawls/{name}/stats and /progress: counters that are maintained, so that asking costs the same at any size.
+"""/v1/crawls/{name}/stats and /progress: maintained counters, so that a read costs the same for a crawl of any size.
 
-Rates are the leader's, from its last word on a crawl's progress in the stream of events: every master tells the same.
+The rates come from the leader's last progress event of the crawl, so every master returns the same.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from fastapi import Path
 
-from api.deps import Served, Services, needs, problems
-from api.routing import Router
+from api.http.deps import Served, Services, needs, problems
+from api.http.routing import Router
 from api.schemas.crawls import NAME
-from api.schemas.frontier import CrawlProgress, CrawlStats, Identity, LeftOutLink, host_body
+from api.schemas.frontier import CrawlProgress, CrawlStats, Identity, LeftOutLink, host_body, waits_body
 from api.schemas.progress import Rates, rates_body
-from shared.domain.access import Role
+from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Transient
+from shared.domain.explain.waits import HostState, rested, waits_of
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId
-from shared.domain.ledger import Counters
+from shared.domain.ops.access import Role
 from shared.wire.events import EventKind, decode_event, event_subject
 from shared.wire.messages import Malformed
 
@@ -25,13 +29,19 @@ router = Router(
 )
 
 _UNSHOWN: Final = {"version"}
+MAX_HOSTS: Final = 200
+"""Maximum hosts of a crawl whose waits are examined."""
+
 RATES_S: Final = 1.0
-"""How long the broker may think about rates before the rest is shown without them."""
+"""Timeout of the read of rates. After that the rest is shown without them."""
 
 
-@router.get("/stats", summary="A crawl's counters", operation_id="get_stats")
+@router.get("/stats", summary="Get a crawl's counters", operation_id="get_stats")
 async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) -> CrawlStats:
-    """Counters, the two identities they must keep, tallies by status and reason, and the hosts with the most pages."""
+    """Return the counters, the two identities that they must keep, and tallies by status and reason.
+
+    The response also has examples of links that were left out, the rates, and the hosts with the most pages.
+    """
     crawl = await served.catalog.crawl(name)
     (counters, tallies, hosts), left_out, rates = await asyncio.gather(
         served.catalog.stats(crawl.crawl_id),
@@ -51,31 +61,43 @@ async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) ->
     )
 
 
-@router.get("/progress", summary="How far a crawl is", operation_id="get_progress")
+@router.get("/progress", summary="Get a crawl's progress", operation_id="get_progress")
 async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served) -> CrawlProgress:
-    """A few numbers for people and bars."""
+    """Return a few numbers for people and progress bars."""
     crawl = await served.catalog.crawl(name)
-    counted, rates = await asyncio.gather(served.overview.counters([crawl.crawl_id]), _rates(served, crawl.crawl_id))
+    now_ms, running = served.clock.unix_ms(), crawl.state in (CrawlState.SEEDING, CrawlState.RUNNING)
+    counted, states, rates = await asyncio.gather(
+        served.overview.counters([crawl.crawl_id]),
+        served.overview.host_states(crawl.crawl_id, now_ms, MAX_HOSTS + 1) if running else _none(),
+        _rates(served, crawl.crawl_id),
+    )
     counters = counted.get(crawl.crawl_id, Counters())
+    spec, more = decode_spec(crawl.spec), len(states) > MAX_HOSTS
+    waits = waits_of([rested(state, spec) for state in states[:MAX_HOSTS]], spec, now_ms)
     known = counters.discovered - counters.excluded
-    settled = counters.done + counters.failed
+    completed = counters.done + counters.failed
     active_s = crawl.active_ms / 1000
     return CrawlProgress(
         state=crawl.state,
         finished_reason=crawl.finished_reason,
         known=known,
-        settled=settled,
-        share=settled / known if known else 0.0,
+        completed=completed,
+        progress=completed / known if known else 0.0,
         pages=counters.pages,
         bytes=counters.bytes,
         active_s=active_s,
         pages_per_s=counters.pages / active_s if active_s else 0.0,
         rates=rates,
+        waits=waits_body(waits, now_ms, more=more, in_flight=counters.leased > 0),
     )
 
 
+async def _none() -> Sequence[HostState]:
+    return ()
+
+
 async def _rates(served: Services, crawl_id: CrawlId) -> Rates | None:
-    """As the leader told them last; None before it did, and while the broker does not answer."""
+    """Return the rates that the leader published last; None without any, or if the broker does not answer."""
     try:
         async with asyncio.timeout(RATES_S):
             stored = await served.events.last(event_subject(EventKind.PROGRESS, str(crawl_id)))

@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/seeds: URLs to start from, a few as JSON or millions as a stream."""
+"""/v1/crawls/{name}/seeds: add URLs to start from, a few as JSON or millions as a stream."""
 
 import zlib
 from collections.abc import AsyncIterator
@@ -8,18 +8,19 @@ import msgspec
 from fastapi import Header, Path, Request
 from starlette.requests import ClientDisconnect
 
-from api.control.uploading import SeedUpload
-from api.deps import By, Served, needs, problem_content, problems
-from api.errors import Kind, Problem, problem_of
-from api.fields import FieldError
-from api.routing import Router
+from api.crawls.seed_upload import SeedUpload
+from api.http.deps import By, Served, needs, problem_content, problems
+from api.http.errors import ApiProblem, ProblemKind, problem_of
+from api.http.fields import FieldError
+from api.http.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.seeds import SeedReport, report_body
-from shared.domain.access import Role
-from shared.domain.crawl import Priority, decode_spec
-from shared.domain.crawl_state import Standing, takes_seeds
+from shared.domain.crawl.spec import Priority, decode_spec
+from shared.domain.crawl.state import CrawlStatus, takes_seeds
 from shared.domain.errors import Transient
-from shared.domain.url import MAX_URL_CHARS
+from shared.domain.ops.access import Role
+from shared.domain.ops.watermarks import reason_of
+from shared.domain.web.url import MAX_URL_CHARS
 from shared.ports.catalog import Missing
 
 router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
@@ -42,7 +43,7 @@ _line: Final = msgspec.json.Decoder(_Seed | str)
 _whole: Final = msgspec.json.Decoder(_Seeds)
 _SEED_SCHEMA: Final[dict[str, Any]] = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Seed"}]}
 _TEXT: Final = {"type": "string", "format": "binary"}
-"""Of any length, in UTF-8: clients take it from a file."""
+"""Text of any length in UTF-8. The format makes clients read it from a file."""
 
 _BODY: Final[dict[str, Any]] = {
     "required": True,
@@ -59,11 +60,13 @@ _BODY: Final[dict[str, Any]] = {
         "application/jsonl": {
             "schema": {
                 **_TEXT,
-                "description": "A URL as a JSON string, or an object with `url`, a line.",
+                "description": "Each line is a URL as a JSON string, or an object with `url`.",
             },
             "example": '"https://example.org/"\n{"url": "https://example.org/news", "priority": 5}\n',
         },
-        "text/plain": {"schema": {**_TEXT, "description": "A URL a line; blank lines and # are skipped."}},
+        "text/plain": {
+            "schema": {**_TEXT, "description": "One URL a line. Blank lines and lines that begin with # are skipped."}
+        },
     },
 }
 
@@ -75,9 +78,9 @@ _BODY: Final[dict[str, Any]] = {
     operation_id="add_seeds",
     openapi_extra={"requestBody": _BODY},
     responses={
-        **problems(404, Kind.ILLEGAL_TRANSITION, 413, 415),
-        429: {"description": "Owners have too much waiting; `accepted` and `durable_lines` say what is kept already.",
-              "content": problem_content(Kind.BUSY)},
+        **problems(404, ProblemKind.ILLEGAL_TRANSITION, 413, 415),
+        429: {"description": "Too many discoveries are waiting. `accepted` and `durable_lines` show what is stored.",
+              "content": problem_content(ProblemKind.BUSY)},
     },
 )  # fmt: skip
 async def add_seeds(
@@ -92,23 +95,25 @@ async def add_seeds(
     idempotency_key: Annotated[
         str | None,
         Header(
-            max_length=255, description="The whole upload repeated under the same name within 30 days changes nothing."
+            max_length=255, description="A repeat of the whole upload with the same key within 30 days changes nothing."
         ),
     ] = None,
 ) -> SeedReport:
-    """Accepted means durable: what is counted so is never lost. Any master takes seeds; no leader is needed.
+    """Add seeds. Accepted seeds are stored durably. Any master accepts them; no leader is needed.
 
-    A crawl that was complete runs again with them; one that was cancelled, or has spent its budget, is started first.
-    An upload that broke off is repeated as a whole under its Idempotency-Key, or from the line after `durable_lines`.
-    Where the crawl is deleted before the upload ends, the answer is 404, and its seeds are gone with it.
+    A complete crawl runs again with new seeds; one that was cancelled or has spent its budget must be started
+    first. After an interruption, repeat the whole upload with the same Idempotency-Key, or send the lines after
+    `durable_lines`. If the crawl is deleted during the upload, the answer is 404 and its seeds are deleted too.
     """
     crawl = await served.catalog.crawl(name)
-    if not takes_seeds(Standing(crawl.state, crawl.resumes_as, crawl.finished_reason)):
+    if not takes_seeds(CrawlStatus(crawl.state, crawl.resumes_as, crawl.finished_reason)):
         detail = f"the crawl is finished ({crawl.finished_reason}), and would not fetch them"
-        raise Problem(Kind.ILLEGAL_TRANSITION, detail, hint="start it again first", legal=["start"])
+        raise ApiProblem(ProblemKind.ILLEGAL_TRANSITION, detail, hint="start the crawl first", allowed_verbs=["start"])
     kind = content_type.partition(";")[0].strip().lower()
     if kind != "application/json" and kind not in _LINES:
-        raise Problem(Kind.MEDIA, f"{kind} is not understood", hint=f"send application/json or {', '.join(_LINES)}")
+        raise ApiProblem(
+            ProblemKind.MEDIA, f"{kind} is not supported", hint=f"send application/json or {', '.join(_LINES)}"
+        )
     stored = None if idempotency_key is None else f"{by.key_id} {idempotency_key}"
     upload = SeedUpload(
         served.broker,
@@ -117,8 +122,8 @@ async def add_seeds(
         decode_spec(crawl.spec),
         served.partitions,
         stored,
-        refused_at=served.tuning().uploads_refused_at,
-        held=served.held,
+        refused_at=served.tuning().seed_upload_refusal_ratio,
+        held=lambda: reason_of(served.pressure()),
     )
     pieces = _plain(request, content_encoding.strip().lower())
     try:
@@ -131,12 +136,12 @@ async def add_seeds(
         if (await served.catalog.crawl(name)).crawl_id != crawl.crawl_id:
             raise Missing(f"the crawl {name!r} was deleted meanwhile, and its seeds with it: another one has its name")
         return report
-    except (Transient, Problem) as error:
+    except (Transient, ApiProblem) as error:
         raise _broken_off(upload, problem_of(error)) from error
 
 
-def _broken_off(upload: SeedUpload, problem: Problem) -> Problem:
-    """The problem with what is durable in spite of it."""
+def _broken_off(upload: SeedUpload, problem: ApiProblem) -> ApiProblem:
+    """Return the problem with the counts of what is durable already."""
     counts = upload.counts
     problem.accepted, problem.durable_lines = counts.accepted, counts.durable_lines
     if counts.durable_lines:
@@ -144,22 +149,24 @@ def _broken_off(upload: SeedUpload, problem: Problem) -> Problem:
     return problem
 
 
-async def _take_whole(upload: SeedUpload, pieces: AsyncIterator[bytes], most: int) -> None:
+async def _take_whole(upload: SeedUpload, pieces: AsyncIterator[bytes], max_count: int) -> None:
     parts: list[bytes] = []
     size = 0
     async for piece in pieces:
         size += len(piece)
-        if size > most:
-            raise Problem(Kind.TOO_LARGE, f"a JSON body may have {most} bytes", hint="send them line by line")
+        if size > max_count:
+            raise ApiProblem(
+                ProblemKind.TOO_LARGE, f"a JSON body may have {max_count} bytes", hint="send them line by line"
+            )
         parts.append(piece)
     try:
         seeds = _whole.decode(b"".join(parts)).seeds
     except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `$")
-        wrong = FieldError(place.strip("`.") or "", said)
-        raise Problem(Kind.INVALID, "the seeds are not valid", errors=[wrong]) from error
+        message, _, place = str(error).partition(" - at `$")
+        wrong = FieldError(place.strip("`.") or "", message)
+        raise ApiProblem(ProblemKind.INVALID, "the seeds are not valid", errors=[wrong]) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Problem(Kind.MALFORMED, f"the body is not JSON: {error}") from error
+        raise ApiProblem(ProblemKind.MALFORMED, f"the body is not JSON: {error}") from error
     for seed in seeds:
         await upload.take(*((seed,) if isinstance(seed, str) else (seed.url, seed.priority)))
 
@@ -181,7 +188,7 @@ async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The lines; of one that is too long no more than that is kept."""
+    """Yield the lines. A line over LINE_BYTES is truncated just past the limit, so that the caller can reject it."""
     rest = b""
     async for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
@@ -194,9 +201,9 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _plain(request: Request, coding: str) -> AsyncIterator[bytes]:
-    """The body without content coding, in pieces of bounded size: nothing in it can make us hold more."""
+    """Yield the body without content coding, in pieces of bounded size, whatever the client compresses."""
     if coding not in ("identity", "gzip"):
-        raise Problem(Kind.MEDIA, f"content coding {coding} is not understood", hint="send gzip or none")
+        raise ApiProblem(ProblemKind.MEDIA, f"content coding {coding} is not supported", hint="send gzip or none")
     gunzip, within = zlib.decompressobj(31), False
     try:
         async for piece in request.stream():
@@ -206,14 +213,14 @@ async def _plain(request: Request, coding: str) -> AsyncIterator[bytes]:
             while piece:
                 yield gunzip.decompress(piece, _PIECE)
                 piece, within = gunzip.unconsumed_tail, True
-                if gunzip.eof:  # another member follows, or nothing
+                if gunzip.eof:  # Another gzip member may follow.
                     piece = gunzip.unused_data
                     gunzip, within = zlib.decompressobj(31), False
         if within:
             yield gunzip.flush()
             if not gunzip.eof:
-                raise Problem(Kind.MALFORMED, "the gzip stream is cut short")
+                raise ApiProblem(ProblemKind.MALFORMED, "the gzip stream is truncated")
     except zlib.error as error:
-        raise Problem(Kind.MALFORMED, f"the body is not gzip: {error}") from error
+        raise ApiProblem(ProblemKind.MALFORMED, f"the body is not gzip: {error}") from error
     except ClientDisconnect as error:
-        raise Problem(Kind.MALFORMED, "the connection was closed before the end of the body") from error
+        raise ApiProblem(ProblemKind.MALFORMED, "the connection was closed before the end of the body") from error

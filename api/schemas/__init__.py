@@ -1,5 +1,5 @@
-"""The bodies of requests and answers, as pydantic models: the one place, with `security`, where HTTP's types live.
+"""The bodies of requests and responses, as pydantic models.
 
-Requests refuse fields they do not know. The crawl spec has its types and documentation in shared.domain.crawl; its
-schema in the OpenAPI document is made from there.
+Requests refuse unknown fields. The crawl spec's types and documentation are in shared.domain.crawl.spec; its schema in
+the OpenAPI document is made from these.
 """

@@ -1,4 +1,4 @@
-"""The audit log, as it is shown."""
+"""The bodies of the audit log."""
 
 import json
 from datetime import datetime
@@ -7,24 +7,34 @@ from typing import Any
 from pydantic import Field
 
 from api.schemas.model import Model, moment_of
-from shared.domain.audit import AuditLine
+from shared.domain.ops.audit import AuditLine
 
 
 class AuditEntry(Model):
-    """One act."""
+    """A change that was made over the API."""
 
-    id: int
-    at: datetime
-    actor: str = Field(description="The key's name and id.", examples=["terraform (5f3c0a2b9d1e4f67)"])
-    request: str = Field(description="The request's id, as in its answer and the logs.")
-    action: str = Field(examples=["crawl.pause"])
-    target: str = Field(examples=["docs"])
-    before: Any = Field(description="What was there, where something was changed or taken away.")
-    after: Any = Field(description="What was made of it.")
+    id: int = Field(description="The number of the entry. Later entries have greater numbers.", examples=[99])
+    at: datetime = Field(description="When the change was made.", examples=["2030-01-01T08:12:30Z"])
+    actor: str = Field(
+        description="The name and id of the API key that made the request.", examples=["terraform (5f3c0a2b9d1e4f67)"]
+    )
+    request: str = Field(
+        description="The id of the request, as in its answer and in the logs.", examples=["0d3c5f1f4f1b4d6c8a52"]
+    )
+    action: str = Field(description="What was done, as `<resource>.<verb>`.", examples=["crawl.pause"])
+    target: str = Field(
+        description="What it was done to: the name of a crawl, or the id of a key, member or host.", examples=["docs"]
+    )
+    before: Any = Field(
+        description="The values before the change. Null if there were none.", examples=[{"state": "running"}]
+    )
+    after: Any = Field(
+        description="The values after the change. Null if there are none.", examples=[{"state": "paused"}]
+    )
 
 
 def audit_body(line: AuditLine) -> AuditEntry:
-    """The act as it is shown."""
+    """Return the body of an entry."""
     return AuditEntry(
         id=line.id,
         at=moment_of(line.at_ms),
@@ -38,7 +48,7 @@ def audit_body(line: AuditLine) -> AuditEntry:
 
 
 def _kept(text: str | None) -> Any:
-    """What was kept as JSON, as such; anything else as the text it is."""
+    """Return stored JSON decoded, and any other text unchanged."""
     if text is None:
         return None
     try:

@@ -1,19 +1,20 @@
-"""The cluster's members, how they are loaded, and who owns what."""
+"""The bodies of the cluster: its members, their load, and the owners of partitions."""
 
 from datetime import datetime
 from enum import StrEnum
 
 from pydantic import Field
 
-from api.control.roster import WorkerLoad
+from api.members.member_stats import WorkerActivity
 from api.schemas.model import Model, moment_of
-from shared.domain.config import MemberRole
+from api.schemas.pressure import ResourcePressure, pressure_body
+from shared.domain.ops.config import MemberRole
 from shared.wire.keys import MemberRecord
 from shared.wire.messages import MasterStatus
 
 
 class MemberState(StrEnum):
-    """`draining`: takes up nothing new and finishes what it has; `drained`: has nothing left."""
+    """The state of a member: `draining` finishes its work and takes no new work; `drained` has no work."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -21,103 +22,130 @@ class MemberState(StrEnum):
 
 
 class Member(Model):
-    """A master or worker that lives."""
+    """A master or worker that is alive."""
 
-    id: str
-    version: str
-    started_at: datetime
-    draining: bool = Field(description="Whether it is to take up nothing new.")
-    state: MemberState
+    id: str = Field(description="The id that the member was started with.", examples=["m1"])
+    version: str = Field(description="The version of orb that it runs.", examples=["0.1.0"])
+    started_at: datetime = Field(description="When the process was started.", examples=["2030-01-01T08:00:00Z"])
+    draining: bool = Field(
+        description="True if it takes on no new work, because an operator asked for that or because it is stopping."
+    )
+    state: MemberState = Field(
+        description="`active`, `draining` while it finishes its work, or `drained` once it has none."
+    )
     config_revision: int | None = Field(
-        description="The revision of the hot configuration that it runs; null while it was not heard of lately."
+        description="The revision of the hot configuration that it runs. Null if it has not reported within 5 s.",
+        examples=[3],
     )
 
 
-class OwnerLoad(Model):
-    """What a master has in hand, by its own account of the last seconds."""
+class MasterLoad(Model):
+    """The load of a master, as it reported it last."""
 
-    partitions: int = Field(description="It owns, loaded and at work.")
-    shards: int = Field(description="URL shards of these that are out.")
-    held: str | None = Field(
-        description="Why it sends nothing out: what it sees that is nearly full; null while it does."
+    partitions: int = Field(description="The number of partitions that it owns and has loaded.", examples=[64])
+    shards: int = Field(
+        description="The number of URL shards of these partitions that are leased to workers.", examples=[12]
     )
-    uptime_s: float
+    resource_pressure: list[ResourcePressure] = Field(
+        description="The resources that are nearly full, so that the master dispatches no URLs. Empty if none.",
+        examples=[[]],
+    )
+    uptime_s: float = Field(description="Seconds since the process was started.", examples=[3600.0])
 
 
 class Master(Member):
     """A replica of the control plane."""
 
-    address: str
-    leading: bool
-    partitions: int = Field(description="How many are assigned to it.")
-    load: OwnerLoad | None = Field(description="Null while it was not heard of lately.")
+    address: str = Field(description="The host and port of its API.", examples=["10.0.0.11:8080"])
+    leading: bool = Field(description="True if it is the leader of the cluster.")
+    partitions: int = Field(description="The number of partitions that the leader has assigned to it.", examples=[64])
+    load: MasterLoad | None = Field(description="What it reported last. Null if it has not reported within 5 s.")
 
 
-class VisitLoad(Model):
-    """What a worker has in hand, by its own account of the last seconds."""
+class WorkerLoad(Model):
+    """The load of a worker, as it reported it last."""
 
-    visits: int = Field(description="URL shards that it may have in hand at once.")
-    open: int = Field(description="URL shards in hand.")
-    free: int = Field(description="That it could take now; 0 while it pulls none.")
-    in_flight: int = Field(description="Requests under way.")
-    pages: int = Field(description="Answers archived since it was started.")
-    bytes: int = Field(description="Their payloads.")
-    pages_per_s: float | None = Field(description="Over about ten seconds; null until it was heard of twice.")
-    short: str | None = Field(
-        description="Why it takes no visit: its disk or memory is nearly full; null while it does."
+    visits: int = Field(description="The number of URL shards that it can process at a time.", examples=[64])
+    active_visits: int = Field(description="The number of URL shards that it is processing.", examples=[12])
+    free_visits: int = Field(
+        description="The number of further URL shards that it can take now. 0 while it takes none.", examples=[52]
     )
-    uptime_s: float
+    in_flight: int = Field(description="The number of requests to sites that are in progress.", examples=[3])
+    pages: int = Field(description="The number of pages archived since the process was started.", examples=[870])
+    bytes: int = Field(description="The payload of these pages in bytes.", examples=[15877500])
+    pages_per_s: float | None = Field(
+        description="Pages archived per second, over about ten seconds. Null until it has reported twice.",
+        examples=[4.2],
+    )
+    resource_pressure: list[ResourcePressure] = Field(
+        description="The resources that are nearly full, so that the worker takes no URL shard. Empty if none.",
+        examples=[[]],
+    )
+    uptime_s: float = Field(description="Seconds since the process was started.", examples=[3600.0])
 
 
 class Worker(Member):
     """Fetches for a pool."""
 
-    pool: str
-    capacity: int = Field(description="Visits at once, as it is registered.")
-    load: VisitLoad | None = Field(description="Null while it was not heard of lately.")
+    pool: str = Field(description="The pool that it fetches for.", examples=["default"])
+    capacity: int = Field(description="The number of URL shards at a time that it registered with.", examples=[64])
+    load: WorkerLoad | None = Field(description="What it reported last. Null if it has not reported within 5 s.")
 
 
-class Drained(Model):
-    """The members that are to drain, by id, whether they live or not."""
+class DrainingMembers(Model):
+    """The members that should drain, alive or not."""
 
-    masters: list[str]
-    workers: list[str]
+    masters: list[str] = Field(description="The ids of masters that are to drain, alive or not.", examples=[["m1"]])
+    workers: list[str] = Field(description="The ids of workers that are to drain, alive or not.", examples=[["w1"]])
 
 
-class Drain(Model):
-    """What operators want of a member now."""
+class DrainState(Model):
+    """The desired drain of a member."""
 
-    id: str
-    role: MemberRole
-    draining: bool = Field(description="Whether it is to take up nothing new.")
-    living: bool = Field(description="Whether it is there; one that is away finds it so when it comes back.")
+    id: str = Field(description="The member's id.", examples=["w1"])
+    role: MemberRole = Field(description="Whether it is a master or a worker.")
+    draining: bool = Field(description="True if the member is to take on no new work.")
+    alive: bool = Field(
+        description="True if the member is registered now. A member that is away drains when it comes back."
+    )
 
 
 class Cluster(Model):
-    """The cluster as this master sees it."""
+    """The cluster, as this master sees it."""
 
-    member: str = Field(description="The master that answers.")
-    leading: bool = Field(description="Whether it leads.")
-    leader_address: str | None
-    term: int | None = Field(description="Of its leadership; null unless it leads.")
-    masters: list[Master]
-    workers: int
-    config_revision: int = Field(description="Of the hot configuration, as this master runs it.")
+    member: str = Field(description="The id of the master that answers.", examples=["m1"])
+    leading: bool = Field(description="True if this master is the leader.")
+    leader_address: str | None = Field(
+        description="The host and port of the leader's API. Null if there is no leader.", examples=["10.0.0.11:8080"]
+    )
+    term: int | None = Field(
+        description="The term of this master's leadership. Null if it is not the leader.", examples=[42]
+    )
+    masters: list[Master] = Field(description="The masters that are alive, by id.")
+    workers: int = Field(description="The number of workers that are alive.", examples=[12])
+    config_revision: int = Field(
+        description="The revision of the hot configuration that this master runs.", examples=[3]
+    )
     worker_revisions: dict[str, int] = Field(
-        description="How many workers run which revision of the hot configuration; `unknown` were not heard of lately.",
+        description="The number of workers by the revision of the hot configuration that they run. `unknown` counts "
+        "those that have not reported within 5 s.",
         examples=[{"3": 12}],
     )
-    behind: list[str] = Field(
-        description="Members that live and did not say lately that they run it, at most 100.", examples=[["worker w1"]]
+    outdated_members: list[str] = Field(
+        description="Members that are alive and have not reported that they run `config_revision`, at most 100.",
+        examples=[["worker w1"]],
     )
-    drains: Drained
-    partitions: dict[str, str | None] = Field(description="The owner of each partition; null where none is known.")
+    drains: DrainingMembers = Field(description="The members that are to drain.")
+    partitions: dict[str, str | None] = Field(
+        description="The id of the owner of each partition. Null if a partition has no known owner.",
+        examples=[{"0": "m1", "1": "m1"}],
+    )
 
 
 def master_body(
     member: MemberRecord, partitions: int, status: MasterStatus | None, *, leading: bool, wanted: bool
 ) -> Master:
-    """The master as it is shown. `wanted`: operators want it to drain; it may not have heard of it yet."""
+    """Return the body of a master. `wanted`: it should drain, although it may not have applied that yet."""
     draining = wanted or member.draining
     idle = status is not None and status.draining and not (status.leading or status.partitions or partitions or leading)
     return Master(
@@ -132,17 +160,17 @@ def master_body(
         partitions=partitions,
         load=None
         if status is None
-        else OwnerLoad(
+        else MasterLoad(
             partitions=status.partitions,
             shards=status.shards,
-            held=status.held or None,
+            resource_pressure=pressure_body(status.master, status.pressure),
             uptime_s=status.uptime_ms / 1000,
         ),
     )
 
 
-def worker_body(member: MemberRecord, load: WorkerLoad | None, *, wanted: bool) -> Worker:
-    """The worker as it is shown. `wanted`: operators want it to drain; it may not have heard of it yet."""
+def worker_body(member: MemberRecord, load: WorkerActivity | None, *, wanted: bool) -> Worker:
+    """Return the body of a worker. `wanted`: it should drain, although it may not have applied that yet."""
     draining = wanted or member.draining
     idle = load is not None and load.status.draining and load.status.busy == 0
     return Worker(
@@ -158,17 +186,17 @@ def worker_body(member: MemberRecord, load: WorkerLoad | None, *, wanted: bool) 
     )
 
 
-def _load(load: WorkerLoad) -> VisitLoad:
+def _load(load: WorkerActivity) -> WorkerLoad:
     status = load.status
-    return VisitLoad(
+    return WorkerLoad(
         visits=status.visits,
-        open=status.busy,
-        free=max(0, status.visits - status.busy) if status.pulling else 0,
+        active_visits=status.busy,
+        free_visits=status.free,
         in_flight=status.in_flight,
         pages=status.pages,
         bytes=status.bytes,
         pages_per_s=None if load.pages_per_s is None else round(load.pages_per_s, 2),
-        short=status.short or None,
+        resource_pressure=pressure_body(status.worker, status.pressure),
         uptime_s=status.uptime_ms / 1000,
     )
 

@@ -1,4 +1,4 @@
-"""Crawls, their revisions, what a change would do, and how far a command is."""
+"""The bodies of crawls, their revisions, plans of changes, and commands."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,48 +7,57 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 from pydantic import ConfigDict, Field, PlainValidator, StringConstraints, WithJsonSchema
 
-from api.control.plane import ControlPlane
-from api.control.roster import Roster
-from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
-from shared.domain.crawl import LABEL, LABEL_WORDS, CrawlSpec
-from shared.domain.crawl_state import legal
-from shared.domain.credentials import masked_spec
-from shared.domain.declared import CommandProgress, DeclaredCrawl, StoredRevision, summary_of
-from shared.domain.egress import closed_networks
-from shared.domain.frontier import CrawlState
-from shared.domain.spec_diff import Difference
-from shared.domain.spec_parse import parse_spec
-from shared.domain.spec_rules import refused_pattern
+from api.members.control_plane import ControlPlane
+from api.members.member_stats import MemberStats, PressureAt
+from api.schemas.model import ONE_LINE, Model, RequestModel, moment_of, when
+from api.schemas.pressure import ResourcePressure, pressure_body
+from shared.domain.crawl.credentials import masked_spec
+from shared.domain.crawl.spec import LABEL, LABEL_WORDS, CrawlSpec
+from shared.domain.crawl.spec_diff import Difference
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.crawl.spec_rules import refused_pattern
+from shared.domain.crawl.state import allowed_verbs
+from shared.domain.frontier.states import CrawlState
+from shared.domain.ops.egress import closed_networks
+from shared.domain.reads.declared import CommandProgress, DeclaredCrawl, StoredRevision, summary_of
 from shared.ports.clock import Clock
 
 NAME: Final = LABEL
-CrawlName = Annotated[str, StringConstraints(pattern=NAME), Field(description=f"{LABEL_WORDS.capitalize()}.")]
+CrawlName = Annotated[
+    str, StringConstraints(pattern=NAME), Field(description=f"The crawl's name: {LABEL_WORDS}.", examples=["docs"])
+]
 _Label = Annotated[str, StringConstraints(pattern=NAME)]
 _LabelValue = Annotated[str, StringConstraints(max_length=255, pattern=ONE_LINE)]
-MOST_LABELS: Final = 64
+MAX_LABELS: Final = 64
 Labels = Annotated[
     dict[_Label, _LabelValue],
-    Field(max_length=MOST_LABELS, description="Your own words for finding crawls again."),
+    Field(
+        max_length=MAX_LABELS,
+        description="Labels by which crawls can be listed, at most 64.",
+        examples=[{"team": "search"}],
+    ),
 ]
 SpecJson = Annotated[
     dict[str, Any],
     WithJsonSchema({"x-orb-schema": "CrawlSpec"}),
     Field(description="What to crawl and how. Every field but `seeds` has a default."),
 ]
-"""The spec as plain JSON; the document takes its schema from the type."""
+"""The spec as plain JSON. The OpenAPI document takes its schema from CrawlSpec."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenSpec:
-    """A spec that was sent and can be used. `name`: the one that it gives its crawl; None where it leaves that out."""
+    """A valid spec from a request. `name` is the crawl's name in it, None if the spec has none."""
 
     spec: CrawlSpec
     name: str | None
 
 
 def given_spec(data: Any) -> GivenSpec:
-    """The spec that plain JSON declares. SpecError, a ValueError, with all that is wrong: the framework passes it on,
-    and its problems are told beside those of the other fields."""
+    """Return the spec in plain JSON. Raise SpecError with all its problems.
+
+    SpecError is a ValueError, so the framework reports it together with the problems of other fields.
+    """
     spec = parse_spec(data)
     return GivenSpec(spec, spec.name if "name" in data else None)
 
@@ -75,7 +84,7 @@ EXAMPLE: Final[dict[str, Any]] = {
 _AT_WORK: Final = (CrawlState.SEEDING, CrawlState.RUNNING)
 
 
-class CrawlInput(Wanted):
+class CrawlInput(RequestModel):
     """A crawl to create."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
@@ -83,53 +92,87 @@ class CrawlInput(Wanted):
     name: CrawlName
     spec: _WantedSpec
     labels: Labels = Field(default_factory=dict)
-    start: bool = Field(True, description="Begin at once; else the crawl waits for `start`.")
+    start: bool = Field(True, description="True: start at once. False: the crawl waits for the verb `start`.")
 
 
-class CrawlReplacement(Wanted):
-    """A crawl as it shall be. `start` matters only where this creates it."""
+class CrawlReplacement(RequestModel):
+    """The new spec and labels of a crawl."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{name: EXAMPLE[name] for name in ("labels", "spec")}]})
 
     spec: _WantedSpec
     labels: Labels = Field(default_factory=dict)
-    start: bool = True
+    start: bool = Field(
+        True,
+        description="True: start at once. False: the crawl waits for the verb `start`. It is ignored if the crawl "
+        "exists.",
+    )
 
 
-class CrawlPatch(Wanted):
+class CrawlPatch(RequestModel):
     """A merge patch (RFC 7396) of `spec` and `labels`: null removes a field, which then has its default."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"spec": {"budget": {"max_pages": 50000}}}]})
 
-    spec: Annotated[dict[str, Any], Field(description="Fields of the spec to change.", default_factory=dict)]
-    labels: dict[_Label, _LabelValue | None] = Field(default_factory=dict)
+    spec: Annotated[
+        dict[str, Any],
+        Field(
+            description="Fields of the spec to change; null restores the default.",
+            examples=[{"budget": {"max_pages": 50000}}],
+            default_factory=dict,
+        ),
+    ]
+    labels: dict[_Label, _LabelValue | None] = Field(
+        default_factory=dict, description="Labels to set; null removes one.", examples=[{"team": "search", "old": None}]
+    )
 
 
 class _CrawlState(Model):
-    """What became of a crawl."""
+    """The state of a crawl."""
 
     name: CrawlName
-    id: int = Field(description="Never used again, also where the name is.")
-    revision: int = Field(description="Grows with every change of the spec.")
-    state: CrawlState
-    finished_reason: str | None = Field(description="`complete`, the budget that ended it, or `cancelled`.")
-    held: str | None = Field(
-        description="Why nothing of it is sent out now although it runs: a disk or memory that is nearly full. It goes "
-        "on by itself when there is room."
+    id: int = Field(description="The crawl's number. It is never reused, even if the name is.", examples=[7])
+    revision: int = Field(
+        description="The number of the spec's revision. Every change of the spec increments it.", examples=[1]
     )
-    legal: list[str] = Field(description="The verbs that are legal now.")
-    labels: dict[str, str]
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    active_s: float = Field(description="For how long it was worked on.")
+    state: CrawlState = Field(description="The state of the crawl.")
+    finished_reason: str | None = Field(
+        description="Why the crawl finished: `complete`, `cancelled` or the budget that ended it. Null if it has not "
+        "finished.",
+        examples=["complete"],
+    )
+    blocking_reason: str | None = Field(
+        description="Why no URL of the crawl is dispatched although it is running: resource pressure, or a pattern "
+        "of the spec that workers cannot compile. Null if neither is so.",
+        examples=["master m1: the database has 900.0 MiB free of 100.0 GiB; it goes on when 2.0 GiB are free"],
+    )
+    resource_pressure: list[ResourcePressure] = Field(
+        description="The resources that stop dispatch: those of the first master, by id, that owns partitions and is "
+        "under pressure, or of the first worker if the whole pool is. Empty if none. Dispatch resumes by "
+        "itself.",
+        examples=[[]],
+    )
+    allowed_verbs: list[str] = Field(
+        description="The verbs that the crawl's state allows now.", examples=[["pause", "cancel"]]
+    )
+    labels: dict[str, str] = Field(description="The crawl's labels.", examples=[{"team": "search"}])
+    created_at: datetime = Field(description="When the crawl was created.", examples=["2030-01-01T08:00:00Z"])
+    started_at: datetime | None = Field(
+        description="When the crawl was first started. Null if it never was.", examples=["2030-01-01T08:00:00Z"]
+    )
+    finished_at: datetime | None = Field(
+        description="When the crawl finished. Null if it has not.", examples=["2030-01-01T08:12:30Z"]
+    )
+    active_s: float = Field(description="Seconds during which the crawl was running, over all runs.", examples=[750.0])
     warnings: list[str] = Field(
-        [], description="What the spec asks for and does not get now: networks that no worker opens."
+        [],
+        description="Parts of the spec that have no effect now: networks that no worker of the pool may reach.",
+        examples=[["no worker of the pool 'default' may reach 10.0.0.0/8 (egress.allow)"]],
     )
 
 
 class Crawl(_CrawlState):
-    """A crawl: what was declared, and what became of it."""
+    """A crawl: its declaration and its state."""
 
     spec: SpecJson
 
@@ -137,74 +180,83 @@ class Crawl(_CrawlState):
 class CrawlSummary(_CrawlState):
     """A crawl in a list."""
 
-    seeds: int = Field(description="How many the spec names.")
-    spec: SpecJson | None = Field(None, description="Null unless `fields=spec` asks for it.")
+    seeds: int = Field(description="The number of seeds in the spec.", examples=[1])
+    spec: SpecJson | None = Field(None, description="The spec. Null unless the request has `fields=spec`.")
 
 
 class Revision(Model):
-    """The spec as it was declared once."""
+    """A revision of a spec."""
 
-    revision: int
-    created_at: datetime
+    revision: int = Field(description="The number of the revision.", examples=[1])
+    created_at: datetime = Field(description="When the revision was created.", examples=["2030-01-01T08:00:00Z"])
     spec: SpecJson
 
 
 class RevisionSummary(Model):
     """A revision in a list."""
 
-    revision: int
-    created_at: datetime
-    spec: SpecJson | None = Field(None, description="Null unless `fields=spec` asks for it.")
+    revision: int = Field(description="The number of the revision.", examples=[1])
+    created_at: datetime = Field(description="When the revision was created.", examples=["2030-01-01T08:00:00Z"])
+    spec: SpecJson | None = Field(None, description="The spec. Null unless the request has `fields=spec`.")
 
 
 class Change(Model):
-    """A field that differs. Null: it is not there."""
+    """A field that differs."""
 
-    path: str = Field(examples=["spec.budget.max_pages"])
-    before: Any = None
-    after: Any = None
+    path: str = Field(description="The field that differs.", examples=["spec.budget.max_pages"])
+    before: Any = Field(None, description="The value before. Null if the field was not set.", examples=[10000])
+    after: Any = Field(None, description="The value after. Null if the field is not set.", examples=[50000])
 
 
 class RevisionDiff(Model):
-    """What one revision changed against another."""
+    """The differences between two revisions."""
 
-    revision: int
-    against: int
-    changes: list[Change]
+    revision: int = Field(description="The number of the revision.", examples=[2])
+    against: int = Field(description="The number of the revision that it is compared with.", examples=[1])
+    changes: list[Change] = Field(description="The fields that differ.")
 
 
 class Plan(Model):
-    """What a put would do. Nothing was done."""
+    """What a PUT would change. Nothing was changed."""
 
-    action: str = Field(description="`create`, `update` or `none`.", examples=["update"])
-    revision: int = Field(description="The revision there would be.")
-    state: CrawlState = Field(description="The state there would be.")
-    changes: list[Change]
-    warnings: list[str] = Field([], description="What the spec asks for and would not get now.")
-
-
-class Command(Model):
-    """A command on its way to the owners of partitions, each of which applies it once and in order."""
-
-    id: str
-    kind: str
-    applied: int = Field(description="Partitions that have applied it.")
-    partitions: int
-    asked_at: datetime
+    action: str = Field(description="What a PUT would do: `create`, `update` or `none`.", examples=["update"])
+    revision: int = Field(description="The number of the revision that the crawl would have.", examples=[2])
+    state: CrawlState = Field(description="The state that the crawl would have.")
+    changes: list[Change] = Field(description="The fields that would change.")
+    warnings: list[str] = Field(
+        [],
+        description="Parts of the spec that would have no effect now: networks that no worker of the pool may reach.",
+        examples=[["no worker of the pool 'default' may reach 10.0.0.0/8 (egress.allow)"]],
+    )
 
 
-class CrawlTurn(Model):
-    """A crawl after a verb, and the command that carries the verb out among its URLs, where one is needed."""
+class CommandStatus(Model):
+    """A command. Each partition applies it once, in order."""
 
-    crawl: Crawl
-    command: str | None = Field(None, description="Id of the command: see /v1/commands/{id}.")
+    id: str = Field(description="The command's id.", examples=["6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c"])
+    kind: str = Field(description="What the command does.", examples=["retry_failed"])
+    applied: int = Field(description="The number of partitions that have applied it.", examples=[60])
+    partitions: int = Field(description="The number of partitions that have to apply it.", examples=[64])
+    requested_at: datetime = Field(description="When the command was requested.", examples=["2030-01-01T08:00:00Z"])
+
+
+class CrawlVerbResult(Model):
+    """A crawl after a verb, and the command that applies the verb to its URLs."""
+
+    crawl: Crawl = Field(description="The crawl after the verb.")
+    command: str | None = Field(
+        None,
+        description="The id of the command that applies the verb to the crawl's URLs: see /v1/commands/{id}. Null if "
+        "none is needed.",
+        examples=["6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c"],
+    )
 
 
 class Surroundings(Protocol):
-    """What this master sees of the members, and the time that it is."""
+    """This master's view of the members, and its clock."""
 
     @property
-    def roster(self) -> Roster: ...
+    def roster(self) -> MemberStats: ...
 
     @property
     def plane(self) -> ControlPlane: ...
@@ -215,19 +267,20 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a crawl needs of workers: the pool that fetches for it, and the networks that its spec opens. `refused`:
-    why they cannot use a pattern of it, None if they can."""
+    """A crawl's requirements of workers: its pool, and the networks that its spec opens.
+
+    `refused` is why workers cannot use a pattern of the spec, None if they can.
+    """
 
     pool: str
     allow: tuple[str, ...]
     refused: str | None
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
-        """Return what a crawl in `state` has of that now."""
-        held = None
-        if state in _AT_WORK:
-            held = self.refused or around.roster.held(self.pool, around.clock.elapsed())
-        return Seen(held, self.warnings(around) if self.allow else ())
+        """Return what currently stops or limits a crawl in `state` with these requirements."""
+        pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
+        refused = self.refused if state in _AT_WORK else None
+        return Seen(refused, pressure, self.warnings(around) if self.allow else ())
 
     def warnings(self, around: Surroundings) -> tuple[str, ...]:
         """Return a sentence for each network that the live workers of the pool do not open."""
@@ -238,20 +291,33 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Why a crawl stands still, None where nothing holds it; and what of its spec has no effect now."""
+    """What stops the dispatch of a crawl: a pattern that workers refuse, or resource pressure. None if neither does.
 
-    held: str | None
+    `warnings` names parts of its spec that have no effect now.
+    """
+
+    refused: str | None
+    pressure: PressureAt | None
     warnings: tuple[str, ...]
+
+    @property
+    def blocking_reason(self) -> str | None:
+        """Why nothing of the crawl is dispatched, in a sentence."""
+        return self.refused or (self.pressure.reason if self.pressure is not None else None)
+
+    def resource_pressure(self) -> list[ResourcePressure]:
+        """Return the body of the pressure."""
+        return [] if self.pressure is None else pressure_body(self.pressure.member, self.pressure.pressure)
 
 
 def needs_of(spec: str) -> Needs:
-    """Return what a stored spec needs of workers."""
+    """Return a stored spec's requirements of workers."""
     read = summary_of(spec)
     return Needs(read.pool, read.egress.allow, refused_pattern(read.scope, read.extract))
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
-    """Return the crawl as it is shown while its surroundings are so."""
+    """Return the body of the crawl with `seen`."""
     return Crawl(**_state_of(crawl, seen), spec=spec_body(crawl.spec))
 
 
@@ -268,8 +334,9 @@ def _state_of(crawl: DeclaredCrawl, seen: Seen) -> dict[str, Any]:
         "revision": crawl.revision,
         "state": crawl.state,
         "finished_reason": crawl.finished_reason,
-        "held": seen.held,
-        "legal": [verb.value for verb in legal(crawl.state)],
+        "blocking_reason": seen.blocking_reason,
+        "resource_pressure": seen.resource_pressure(),
+        "allowed_verbs": [verb.value for verb in allowed_verbs(crawl.state)],
         "labels": dict(crawl.labels),
         "created_at": moment_of(crawl.created_at_ms),
         "started_at": when(crawl.started_at_ms),
@@ -280,14 +347,14 @@ def _state_of(crawl: DeclaredCrawl, seen: Seen) -> dict[str, Any]:
 
 
 def spec_body(spec: str) -> dict[str, Any]:
-    """Return a stored spec as it is shown: without its name, which stands beside it, and with credentials masked."""
+    """Return the body of a stored spec: without its name, a field of the crawl, and with masked credentials."""
     shown = masked_spec(msgspec.json.decode(spec))
     shown.pop("name", None)
     return shown
 
 
 def revision_body(revision: StoredRevision) -> Revision:
-    """The revision as it is shown."""
+    """Return the body of a revision."""
     return Revision(
         revision=revision.revision, created_at=moment_of(revision.created_at_ms), spec=spec_body(revision.spec)
     )
@@ -303,16 +370,16 @@ def revision_summary(revision: StoredRevision, *, spec: bool) -> RevisionSummary
 
 
 def changes_body(differences: list[Difference], *, below: str = "spec.") -> list[Change]:
-    """Differences as they are shown."""
+    """Return the bodies of differences."""
     return [Change(path=below + each.path, before=each.before, after=each.after) for each in differences]
 
 
-def command_body(command: CommandProgress) -> Command:
-    """The command as it is shown."""
-    return Command(
+def command_body(command: CommandProgress) -> CommandStatus:
+    """Return the body of a command."""
+    return CommandStatus(
         id=command.id,
         kind=command.kind,
         applied=command.applied,
         partitions=command.partitions,
-        asked_at=moment_of(command.at_ms),
+        requested_at=moment_of(command.at_ms),
     )

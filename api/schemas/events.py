@@ -1,4 +1,4 @@
-"""Events, as the stream shows them."""
+"""The bodies and frames of event streams."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from pydantic import Field
 
-from api.control.following import Gap
+from api.events.reader import EventGap
 from api.schemas.model import Model, moment_of
 from shared.ports.broker import Delivered
 from shared.wire.events import Event, decode_event
@@ -14,15 +14,19 @@ from shared.wire.messages import Malformed
 
 
 class EventBody(Model):
-    """The `data` of an event; its `event` is `kind`, its `id` the place in the stream."""
+    """The `data` of an event. Its `event` is `kind`, and its `id` the position in the stream."""
 
-    kind: str = Field(examples=["crawl"])
-    about: str = Field(description="The id of the crawl, member, partition or key it is about.", examples=["7"])
-    action: str = Field(examples=["paused"])
-    at: datetime = Field(description="When it was noticed.")
-    member: str = Field(description="The master that told it.", examples=["m1"])
-    crawl: str | None = Field(description="The crawl's name, where it is about one.", examples=["docs"])
-    data: dict[str, Any] = Field(description="What there is to say besides, by kind.")
+    kind: str = Field(description="What the event is about.", examples=["crawl"])
+    about: str = Field(
+        description="The id of the crawl, member, partition or key that the event is about.", examples=["7"]
+    )
+    action: str = Field(description="What happened to it.", examples=["paused"])
+    at: datetime = Field(description="When the master noticed it.", examples=["2030-01-01T08:00:00Z"])
+    member: str = Field(description="The id of the master that published the event.", examples=["m1"])
+    crawl: str | None = Field(
+        description="The crawl's name. Null if the event is not about a crawl.", examples=["docs"]
+    )
+    data: dict[str, Any] = Field(description="Further values, which depend on `kind`.", examples=[{"state": "paused"}])
 
 
 EXAMPLE: Final = """\
@@ -46,9 +50,9 @@ data: {"reason":"shutdown"}
 """
 
 
-def frame_of(item: Delivered | Gap) -> tuple[bytes, Event | None]:
-    """An event or a gap as it is sent, and the event; nothing for one that cannot be read."""
-    if isinstance(item, Gap):
+def frame_of(item: Delivered | EventGap) -> tuple[bytes, Event | None]:
+    """Return the frame of an event or a gap, and the event if it is one. The frame of an unreadable event is empty."""
+    if isinstance(item, EventGap):
         return frame("gap", msgspec.json.encode(item), item.resumes_at - 1), None
     try:
         event = decode_event(item.data)
@@ -67,16 +71,18 @@ def frame_of(item: Delivered | Gap) -> tuple[bytes, Event | None]:
 
 
 def frame(name: str, data: bytes, sequence: int | None = None) -> bytes:
-    """One event of a stream. JSON has no line breaks of its own, so `data` is one line."""
+    """Return one event of a stream. `data` is one line, because encoded JSON has no line breaks."""
     place = b"" if sequence is None else b"id: %d\n" % sequence
     return b"event: %s\ndata: %s\n%s\n" % (name.encode(), data, place)
 
 
 PAST_KEPT: Final = b": past what was kept\n\n"
-"""A comment, once, behind the last event that was kept when the stream was opened in the past: who wants no more may
-go."""
+"""A comment, sent once after the last event that was stored when a stream into the past was opened.
+
+A client that needs only stored events may disconnect then.
+"""
 
 
 def ping(sequence: int) -> bytes:
-    """A sign of life, which also tells the client from where it may go on."""
+    """Return a keep-alive comment with the position after which the client may continue."""
     return b": ping\nid: %d\n\n" % sequence

@@ -1,4 +1,4 @@
-"""What the frontier knows, as it is shown: numbers, URLs, hosts, and what was given up."""
+"""The bodies of the frontier's state: counters, URLs, hosts and dead letters."""
 
 from datetime import datetime
 from typing import Final
@@ -7,188 +7,323 @@ from pydantic import Field
 
 from api.schemas.model import Model, moment_of, when
 from api.schemas.progress import Rates
-from shared.domain.declared import DeadLetterView, HostQueue
-from shared.domain.frontier import CrawlState
-from shared.domain.rulings import Ruling
-from shared.domain.views import FetchView, HostView, KnownUrl, UrlView
+from shared.domain.explain.rule_checks import RuleCheck
+from shared.domain.explain.sentences import moment
+from shared.domain.explain.waits import Waits, cause_of
+from shared.domain.frontier.states import CrawlState
+from shared.domain.reads.declared import DeadLetterView, HostQueue
+from shared.domain.reads.views import FetchView, HostView, KnownUrl, UrlView
 
 TRUNCATED: Final = (
-    "Why the body is not whole: `length`, `time`, `disconnect`, `decoded` or `undecodable`; null where it is."
+    "Why the body is incomplete: `length`, `time`, `disconnect`, `decoded` or `undecodable`. Null if it is complete."
 )
 
 
 class Identity(Model):
-    """Two identities that hold whenever nothing is being applied: their drifts are 0."""
+    """Two identities between counters. Their drifts are 0 while nothing is being applied."""
 
-    url_drift: int = Field(description="discovered - (queued + leased + done + failed + excluded)")
-    link_drift: int = Field(description="accepted - (new + known + refused)")
+    url_drift: int = Field(
+        description="`discovered` - (`queued` + `leased` + `done` + `failed` + `excluded`). It is 0 while nothing is "
+        "being applied.",
+        examples=[0],
+    )
+    link_drift: int = Field(
+        description="`accepted` - (`new` + `known` + `refused`). It is 0 while nothing is being applied.", examples=[0]
+    )
 
 
 class HostSummary(Model):
-    """A host, with its queue of one crawl (nulls where none was asked for)."""
+    """A host, with its queue of one crawl. The numbers are null if no crawl was named."""
 
     host: str = Field(description="`name` or `name:port`, the unit of politeness.", examples=["example.org"])
-    ip: str | None
-    queued: int | None
-    waiting: int | None = Field(description="For another attempt.")
-    leased: int | None
-    pages: int | None
-    delay_s: float = Field(
-        description="Seconds that its robots.txt, an operator or its own 429s ask for, whichever is longest."
+    ip: str | None = Field(
+        description="The IP address that was used last. Null if no connection was made.", examples=["192.0.2.7"]
     )
-    latency_s: float
-    failures: int = Field(description="In a row.")
-    last_failure: str | None
-    blocked_until: datetime | None
-    visited_at: datetime | None
+    queued: int | None = Field(
+        description="URLs of the crawl that are queued on this host. Null if no crawl was named.", examples=[280]
+    )
+    waiting: int | None = Field(
+        description="URLs of the crawl that wait for another attempt. Null if no crawl was named.", examples=[8]
+    )
+    leased: int | None = Field(
+        description="URLs of the crawl that are leased to workers. Null if no crawl was named.", examples=[12]
+    )
+    pages: int | None = Field(
+        description="Pages of the crawl that are stored. Null if no crawl was named.", examples=[870]
+    )
+    delay_s: float = Field(
+        description="The longest delay in seconds that robots.txt, an operator or the host's own 429 answers ask "
+        "for. A crawl's own delay may be longer.",
+        examples=[1.0],
+    )
+    latency_s: float = Field(description="The duration of the last fetch in seconds.", examples=[0.085])
+    failures: int = Field(description="The number of failures in a row.", examples=[0])
+    last_failure: str | None = Field(
+        description="The reason of the last failure. Null if there was none.", examples=["connect_timeout"]
+    )
+    blocked_until: datetime | None = Field(
+        description="Until when no request is sent to the host. Null if it is not blocked.",
+        examples=["2030-01-01T08:12:30Z"],
+    )
+    visited_at: datetime | None = Field(
+        description="When the host was last visited. Null if it never was.", examples=["2030-01-01T08:12:30Z"]
+    )
 
 
 class LeftOutLink(Model):
-    """A link that a rule left out."""
+    """A link that was not followed."""
 
-    url: str = Field(description="The first 300 characters, with an ellipsis if there are more.")
-    page: str = Field(description="A page that has the link.")
+    url: str = Field(
+        description="The first 300 characters of the link's URL. An ellipsis marks a longer one.",
+        examples=["https://example.com/"],
+    )
+    page: str = Field(description="The URL of a page with this link.", examples=["https://example.org/guide/"])
 
 
 class CrawlStats(Model):
-    """Maintained counters, never a scan."""
+    """The counters of a crawl."""
 
-    counters: dict[str, int] = Field(examples=[{"discovered": 120, "queued": 20, "done": 100, "pages": 97}])
-    identity: Identity
+    counters: dict[str, int] = Field(
+        description="The number of URLs by state, and of pages and bytes.",
+        examples=[{"discovered": 120, "queued": 20, "done": 100, "pages": 97}],
+    )
+    identity: Identity = Field(description="Two identities between the counters.")
     tallies: dict[str, dict[str, int]] = Field(
-        description="By status, by reason of failure and of exclusion. `left_out` counts links of pages that a rule "
-        "left out, `truncated` the pages whose body is not whole.",
+        description="Counts by HTTP status, by reason of failure and by reason of exclusion. `left_out` counts links "
+        "that were not followed, by reason. `truncated` counts pages with an incomplete body.",
         examples=[{"status": {"200": 97, "404": 3}, "left_out": {"other_host": 51}}],
     )
     left_out: dict[str, list[LeftOutLink]] = Field(
-        description="Of each reason in `tallies.left_out` up to 20 links that the crawl has not taken up since."
+        description="For each reason in `tallies.left_out`, up to 20 links that the crawl has not discovered "
+        "otherwise.",
+        examples=[{"other_host": [{"url": "https://example.com/", "page": "https://example.org/guide/"}]}],
     )
-    top_hosts: list[HostSummary] = Field(description="Those with the most pages.")
-    rates: Rates | None = Field(description="Null before there are any, and while the broker does not answer.")
+    top_hosts: list[HostSummary] = Field(description="The hosts with the most pages.")
+    rates: Rates | None = Field(
+        description="The current speed. Null before it was measured, and while NATS does not answer."
+    )
+
+
+class WaitingHost(Model):
+    """A host to which no request is sent now."""
+
+    host: str = Field(description="The host, with its port if that is not the scheme's own.", examples=["example.org"])
+    reason: str = Field(
+        description="`refuses` (429 or 503), `silent` (not reached), `crawl_delay`, `slowed`, `delay` or `retry`.",
+        examples=["refuses"],
+    )
+    until: datetime = Field(
+        description="The earliest moment of the next request to the host.", examples=["2030-01-01T08:12:30Z"]
+    )
+    urls: int = Field(description="The number of its URLs that are queued.", examples=[12])
+    text: str = Field(
+        description="The wait as a sentence.",
+        examples=["until 2030-01-01T08:12:30Z for example.org: it answered 429 (too many requests)"],
+    )
+
+
+class CrawlWaits(Model):
+    """The waits of hosts that have queued URLs. At most 200 of these hosts are examined."""
+
+    standing: bool = Field(description="No host may be asked now, and no request is under way.")
+    number: int = Field(description="The number of examined hosts that wait.", examples=[1])
+    more: bool = Field(description="The crawl has more hosts than were looked at.")
+    hosts: list[WaitingHost] = Field(description="At most 5, those that may be asked first.")
 
 
 class CrawlProgress(Model):
-    """How far a crawl is."""
+    """The progress of a crawl."""
 
-    state: CrawlState
-    finished_reason: str | None
-    known: int = Field(description="URLs the crawl has heard of and has not excluded.")
-    settled: int = Field(description="Of these, done or failed for good.")
-    share: float = Field(description="settled / known; it falls while the crawl finds more than it fetches.")
-    pages: int
-    bytes: int
-    active_s: float
-    pages_per_s: float = Field(description="Over all the time the crawl was worked on.")
-    rates: Rates | None = Field(description="Null before there are any, and while the broker does not answer.")
+    state: CrawlState = Field(description="The state of the crawl.")
+    finished_reason: str | None = Field(
+        description="Why the crawl finished: `complete`, `cancelled` or the budget that ended it. Null if it has not "
+        "finished.",
+        examples=["complete"],
+    )
+    known: int = Field(
+        description="The number of URLs that the crawl has discovered and not excluded.", examples=[1200]
+    )
+    completed: int = Field(description="The number of these URLs that are done or failed.", examples=[900])
+    progress: float = Field(
+        description="`completed` / `known`, from 0 to 1. It falls while the crawl discovers URLs faster than it "
+        "fetches them.",
+        examples=[0.75],
+    )
+    pages: int = Field(description="The number of stored pages.", examples=[870])
+    bytes: int = Field(description="The payload of these pages in bytes.", examples=[15877500])
+    active_s: float = Field(description="Seconds during which the crawl was running, over all runs.", examples=[750.0])
+    pages_per_s: float = Field(description="Stored pages per second, over the whole of `active_s`.", examples=[4.2])
+    rates: Rates | None = Field(
+        description="The current speed. Null before it was measured, and while NATS does not answer."
+    )
+    waits: CrawlWaits = Field(
+        description="The reasons why hosts of a crawl that is seeding or running are not fetched now; empty otherwise."
+    )
 
 
 class UrlSummary(Model):
     """A URL in a list."""
 
-    url: str
-    host: str
-    state: str = Field(examples=["done"])
-    reason: str | None
-    depth: int
-    attempts: int
-    discovered_from: str | None
-    status: int | None
-    mime: str | None
-    size: int | None
-    fetched_at: datetime | None
-    redirect: str | None
-    truncated: str | None = Field(description=TRUNCATED)
+    url: str = Field(description="The URL in canonical form.", examples=["https://example.org/guide/"])
+    host: str = Field(description="`name` or `name:port` of its host.", examples=["example.org"])
+    state: str = Field(description="`queued`, `waiting`, `leased`, `done`, `failed` or `excluded`.", examples=["done"])
+    reason: str | None = Field(description="Why it failed or was excluded. Null otherwise.", examples=["http_404"])
+    depth: int = Field(description="The number of links between a seed and this URL.", examples=[1])
+    attempts: int = Field(description="The number of attempts that were made.", examples=[1])
+    discovered_from: str | None = Field(
+        description="The URL of the page on which it was discovered. Null for a seed.",
+        examples=["https://example.org/"],
+    )
+    status: int | None = Field(
+        description="The HTTP status of the last fetch. Null if there was no answer.", examples=[200]
+    )
+    mime: str | None = Field(
+        description="The media type of the answer. Null if there was none.", examples=["text/html"]
+    )
+    size: int | None = Field(
+        description="The size of the body in bytes, as transferred. Null if there was none.", examples=[18250]
+    )
+    fetched_at: datetime | None = Field(
+        description="When it was last fetched. Null if it never was.", examples=["2030-01-01T08:12:30Z"]
+    )
+    redirect: str | None = Field(
+        description="The URL that it redirects to. Null if it does not redirect.", examples=["https://example.org/new/"]
+    )
+    truncated: str | None = Field(description=TRUNCATED, examples=["length"])
 
 
 class FetchSummary(Model):
-    """The fetch of a URL that stands."""
+    """The last fetch of a URL."""
 
-    at: datetime
-    status: int | None
-    page: bool = Field(description="Its record is in the archive's index.")
-    reason: str | None
-    detail: str | None
-    latency_ms: int
-    size: int
-    mime: str | None
-    title: str | None
-    redirect: str | None
-    links: int = Field(description="Outlinks that were taken up.")
-    links_found: int | None = Field(description="All outlinks; null where they were not counted.")
-    left_out: dict[str, int] = Field(description="Outlinks that were left out, by reason.")
-    truncated: str | None = Field(description=TRUNCATED)
+    at: datetime = Field(description="When the fetch began.", examples=["2030-01-01T08:12:30Z"])
+    status: int | None = Field(description="The HTTP status. Null if there was no answer.", examples=[200])
+    page: bool = Field(description="True if the archive's index has a record of the answer.")
+    reason: str | None = Field(description="Why the fetch failed. Null if it did not.", examples=["connect_timeout"])
+    detail: str | None = Field(
+        description="The error message. Null if there was none.", examples=["connection refused"]
+    )
+    latency_ms: int = Field(description="The duration of the fetch in milliseconds.", examples=[85])
+    size: int = Field(description="The size of the body in bytes, as transferred.", examples=[18250])
+    mime: str | None = Field(
+        description="The media type of the answer. Null if there was none.", examples=["text/html"]
+    )
+    title: str | None = Field(description="The title of the page. Null if it has none.", examples=["A guide"])
+    redirect: str | None = Field(
+        description="The URL that it redirects to. Null if it does not redirect.", examples=["https://example.org/new/"]
+    )
+    links: int = Field(description="The number of its links that the crawl followed.", examples=[42])
+    links_found: int | None = Field(
+        description="The number of all its links. Null if they were not counted.", examples=[51]
+    )
+    left_out: dict[str, int] = Field(
+        description="The number of its links that were not followed, by reason.", examples=[{"other_host": 9}]
+    )
+    truncated: str | None = Field(description=TRUNCATED, examples=["length"])
 
 
 class UrlDetail(Model):
-    """Everything known of one URL."""
+    """All details of a URL."""
 
-    url: str
-    fingerprint: str
-    state: str
-    reason: str | None
-    depth: int
-    priority: int
-    attempts: int
-    due_at: datetime | None = Field(description="When it is tried again, if it waits for that.")
-    leased_at: datetime | None
-    discovered_from: list[str] = Field(description="The pages that led here, nearest first.")
-    fetch: FetchSummary | None
-    host: HostSummary
-    evidence: list[str]
+    url: str = Field(description="The URL in canonical form.", examples=["https://example.org/guide/"])
+    fingerprint: str = Field(
+        description="The hash of the URL, 32 hexadecimal digits.", examples=["8a5edab282632443219e051e4ade2d1d"]
+    )
+    state: str = Field(description="`queued`, `waiting`, `leased`, `done`, `failed` or `excluded`.", examples=["done"])
+    reason: str | None = Field(description="Why it failed or was excluded. Null otherwise.", examples=["http_404"])
+    depth: int = Field(description="The number of links between a seed and this URL.", examples=[1])
+    priority: int = Field(
+        description="Its priority, from -100 to 100. Higher priorities are fetched first.", examples=[0]
+    )
+    attempts: int = Field(description="The number of attempts that were made.", examples=[1])
+    due_at: datetime | None = Field(
+        description="When it is tried again. Null if no retry is scheduled.", examples=["2030-01-01T08:12:30Z"]
+    )
+    leased_at: datetime | None = Field(
+        description="When it was leased to a worker. Null if it is not leased.", examples=["2030-01-01T08:12:30Z"]
+    )
+    discovered_from: list[str] = Field(
+        description="The URLs of the pages that led to it, nearest first. Empty for a seed.",
+        examples=[["https://example.org/"]],
+    )
+    fetch: FetchSummary | None = Field(description="The last fetch. Null if it was never fetched.")
+    host: HostSummary = Field(description="Its host.")
+    evidence: list[str] = Field(
+        description="The evidence of the dead letters about this URL.",
+        examples=[["5 grants of it ran out without a report"]],
+    )
 
 
 class RuleVerdict(Model):
-    """What one rule says of a URL now."""
+    """The result of one rule for a URL."""
 
-    rule: str = Field(examples=["robots"])
-    allowed: bool = Field(description="False: it keeps the URL from being fetched now, or for good.")
-    detail: str
+    rule: str = Field(description="The name of the rule.", examples=["robots"])
+    allowed: bool = Field(description="True if the rule allows a fetch of the URL now.")
+    detail: str = Field(description="Why the rule allows or forbids it.", examples=["Disallow: /private/"])
 
 
 class Explanation(Model):
-    """Why a URL is in the state it is in, or what would become of one the crawl has never seen."""
+    """The state of a URL and the rules that apply to it."""
 
-    url: str
-    known: bool
-    state: str | None
-    why: list[str] = Field(description="Sentences: the state, its reason, and what applies now.")
-    in_scope: bool | None = Field(description="Of a URL that was never seen.")
-    linked_from: str | None = Field(description="The host whose page is supposed to link to it.")
-    why_not_now: str | None = Field(description="The first rule that keeps it from being fetched now; null: none does.")
-    rules: list[RuleVerdict] = Field(description="Every rule that applies, in the order in which the URL meets them.")
+    url: str = Field(description="The URL in canonical form.", examples=["https://example.org/private/"])
+    known: bool = Field(description="True if the crawl has discovered the URL.")
+    state: str | None = Field(
+        description="`queued`, `waiting`, `leased`, `done`, `failed` or `excluded`. Null if the URL is not known.",
+        examples=["excluded"],
+    )
+    why: list[str] = Field(
+        description="Sentences that explain the state.", examples=[["robots.txt of its host forbids it"]]
+    )
+    in_scope: bool | None = Field(
+        description="True if the scope of the crawl includes the URL. Null if the URL is known."
+    )
+    linked_from: str | None = Field(
+        description="The host from which a link to the URL is assumed. Null if the URL is known.",
+        examples=["example.org"],
+    )
+    blocking_reason: str | None = Field(
+        description="The detail of the first rule that forbids a fetch of the URL now. Null if none does.",
+        examples=["robots.txt of its host forbids it"],
+    )
+    rules: list[RuleVerdict] = Field(description="Every rule that applies, in the order of evaluation.")
 
 
 class HostDetail(Model):
-    """A host and what crawls have to do there."""
+    """A host and its queues."""
 
-    host: HostSummary
-    queues: list["QueueSummary"]
+    host: HostSummary = Field(description="The host.")
+    queues: list["QueueSummary"] = Field(description="The queues of at most 100 crawls on this host.")
 
 
 class QueueSummary(Model):
     """A crawl's queue on one host."""
 
-    crawl: str
-    queued: int
-    waiting: int
-    leased: int
-    pages: int
+    crawl: str = Field(description="The name of the crawl.", examples=["docs"])
+    queued: int = Field(description="The number of queued URLs.", examples=[280])
+    waiting: int = Field(description="The number of URLs that wait for another attempt.", examples=[8])
+    leased: int = Field(description="The number of URLs that are leased to workers.", examples=[12])
+    pages: int = Field(description="The number of stored pages.", examples=[870])
 
 
 class DeadLetter(Model):
-    """What was given up. `url` is null where it was a whole message."""
+    """A URL or message that was given up."""
 
-    id: int
-    crawl_id: int | None
-    kind: str
-    partition: int
-    at: datetime
-    url: str | None
-    evidence: str
+    id: int = Field(description="The number of the dead letter.", examples=[5])
+    crawl_id: int | None = Field(
+        description="The number of its crawl. Null if the message could not be read.", examples=[7]
+    )
+    kind: str = Field(description="What was given up: `url`, or the kind of message.", examples=["url"])
+    partition: int = Field(description="The partition that it belongs to.", examples=[12])
+    at: datetime = Field(description="When it was given up.", examples=["2030-01-01T08:12:30Z"])
+    url: str | None = Field(
+        description="The URL. Null if a whole message was given up.", examples=["https://example.org/guide/"]
+    )
+    evidence: str = Field(
+        description="What was tried, and how it ended.", examples=["5 grants of it ran out without a report"]
+    )
 
 
 def host_body(host: HostView, *, of_a_crawl: bool = True) -> HostSummary:
-    """The host as it is shown; its queue only where the view is of one crawl."""
+    """Return the body of a host; with its queue only if the view is of one crawl."""
     return HostSummary(
         host=host.host,
         ip=host.ip,
@@ -206,7 +341,7 @@ def host_body(host: HostView, *, of_a_crawl: bool = True) -> HostSummary:
 
 
 def url_body(url: KnownUrl) -> UrlSummary:
-    """The URL as a list shows it."""
+    """Return the body of a URL in a list."""
     return UrlSummary(
         url=url.url,
         host=url.host,
@@ -225,7 +360,7 @@ def url_body(url: KnownUrl) -> UrlSummary:
 
 
 def detail_body(view: UrlView) -> UrlDetail:
-    """Everything known of the URL."""
+    """Return the body of a URL with all details."""
     return UrlDetail(
         url=view.url,
         fingerprint=view.fingerprint.hex(),
@@ -243,20 +378,20 @@ def detail_body(view: UrlView) -> UrlDetail:
     )
 
 
-def ruling_body(ruling: Ruling) -> RuleVerdict:
-    """The ruling as it is shown."""
+def ruling_body(ruling: RuleCheck) -> RuleVerdict:
+    """Return the body of a rule's result."""
     return RuleVerdict(rule=ruling.rule, allowed=ruling.allowed, detail=ruling.detail)
 
 
 def queue_body(queue: HostQueue) -> QueueSummary:
-    """The queue as it is shown."""
+    """Return the body of a queue."""
     return QueueSummary(
         crawl=queue.crawl, queued=queue.queued, waiting=queue.waiting, leased=queue.leased, pages=queue.pages
     )
 
 
 def letter_body(letter: DeadLetterView) -> DeadLetter:
-    """The dead letter as it is shown."""
+    """Return the body of a dead letter."""
     return DeadLetter(
         id=letter.id,
         crawl_id=letter.crawl_id,
@@ -285,3 +420,16 @@ def _fetch(fetch: FetchView) -> FetchSummary:
         left_out=dict(fetch.left_out),
         truncated=fetch.truncated,
     )
+
+
+def waits_body(waits: Waits, now_ms: int, *, more: bool, in_flight: bool) -> CrawlWaits:
+    """Return the body of waits. `more`: not all hosts were examined. `in_flight`: requests are in progress."""
+    hosts = []
+    for wait in waits.hosts:
+        until_ms = now_ms + round(wait.wait_s * 1000)
+        text = cause_of(wait, f"until {moment(until_ms)}")
+        hosts.append(
+            WaitingHost(host=wait.host, reason=wait.reason, until=moment_of(until_ms), urls=wait.urls, text=text)
+        )
+    standing = waits.standing and not (more or in_flight)
+    return CrawlWaits(standing=standing, number=waits.number, more=more, hosts=hosts)

@@ -1,23 +1,24 @@
-"""What probes are told."""
+"""The bodies of probes."""
 
 from pydantic import Field
 
 from api.schemas.model import Model
+from api.schemas.pressure import ResourcePressure
 
 
 class Health(Model):
-    """The process lives."""
+    """The state of the process."""
 
-    status: str = Field(examples=["ok"])
+    status: str = Field(description="`ok`.", examples=["ok"])
 
 
 class Readiness(Model):
-    """Whether requests can be served."""
+    """The readiness of the master to serve requests."""
 
-    status: str = Field(description="`ok` or `waiting`.", examples=["ok"])
-    missing: list[str] = Field(description="Dependencies that do not answer.", examples=[["database"]])
-    held: str | None = Field(
-        description="Why this master would send nothing out: what it sees that is nearly full. While the database is "
-        "full, what the master must write waits; it answers all the same. Null where it sees room.",
-        examples=[None],
+    status: str = Field(description="`ok`, or `waiting` if a dependency does not answer.", examples=["ok"])
+    missing: list[str] = Field(description="The dependencies that do not answer.", examples=[["database"]])
+    resource_pressure: list[ResourcePressure] = Field(
+        description="The resources of this master that are nearly full, so that it dispatches no URLs. It still "
+        "answers requests; while the database is full, its writes wait. Empty if none.",
+        examples=[[]],
     )

@@ -1,23 +1,34 @@
-"""What an operator asks of a host."""
+"""The bodies of requests about hosts."""
 
 from pydantic import Field
 
-from api.schemas.model import Model, Moment, Wanted
+from api.schemas.model import Model, Moment, RequestModel
 
 
-class Block(Wanted):
-    """Until when a host is left alone."""
+class Block(RequestModel):
+    """The time until which no request is sent to a host."""
 
-    until: Moment = Field(description="With a time zone.", examples=["2030-01-01T00:00:00Z"])
-
-
-class Delay(Wanted):
-    """How a host is spared."""
-
-    delay_s: float = Field(ge=0, le=86_400, description="From the end of a response to the start of the next request.")
+    until: Moment = Field(
+        description="Until when no crawl sends a request to the host. It needs a time zone.",
+        examples=["2030-01-01T00:00:00Z"],
+    )
 
 
-class Asked(Model):
-    """A command on its way to the host's owner."""
+class Delay(RequestModel):
+    """The least delay between two requests to a host."""
 
-    command: str = Field(description="See /v1/commands/{id}.")
+    delay_s: float = Field(
+        ge=0,
+        le=86_400,
+        description="Seconds from the end of an answer to the start of the next request to the host, for every "
+        "crawl. 0 removes the operator's delay.",
+        examples=[2.0],
+    )
+
+
+class CommandAccepted(Model):
+    """A command that was accepted and is applied by the owners of partitions."""
+
+    command: str = Field(
+        description="The id of the command: see /v1/commands/{id}.", examples=["6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c"]
+    )

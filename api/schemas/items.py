@@ -1,4 +1,4 @@
-"""Items, as they are shown."""
+"""The bodies of items."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -7,30 +7,32 @@ import msgspec
 from pydantic import Field
 
 from api.schemas.model import Model, moment_of
-from shared.domain.items import StoredItem
+from shared.domain.reads.items import StoredItem
 
 ITEM_ID: Final = r"^[0-9a-f]{32}$"
 
 
 class Item(Model):
-    """What a rule took out of a page."""
+    """An item that a rule extracted from a page."""
 
     id: str = Field(
-        description="Its name in the crawl, the same whenever its page is fetched.",
+        description="The item's id. It is the same for every fetch of its page.",
         examples=["259b8e05857a7c0c0d60c4d4d9d40bd7"],
     )
-    rule: str = Field(description="The rule's name.", examples=["product"])
-    url: str = Field(description="The page's.", examples=["https://example.org/p/1"])
-    page: str = Field(description="The page's `id`.", examples=["4099-8a5edab282632443219e051e4ade2d1d"])
-    fetched_at: datetime = Field(description="When the page was fetched, by the worker's clock.")
+    rule: str = Field(description="The name of the rule that extracted it.", examples=["product"])
+    url: str = Field(description="The URL of its page.", examples=["https://example.org/p/1"])
+    page: str = Field(description="The id of its page.", examples=["4099-8a5edab282632443219e051e4ade2d1d"])
+    fetched_at: datetime = Field(
+        description="When its page was fetched, by the worker's clock.", examples=["2030-01-01T08:12:30Z"]
+    )
     data: dict[str, Any] = Field(
-        description="Every field of the rule: a value, a list of values, or null.",
+        description="The fields of the rule. A value is a string, a list of strings, or null.",
         examples=[{"title": "Bolt M8", "price": "1.50", "tags": ["steel", "bolt"]}],
     )
 
 
 def item_body(item: StoredItem) -> Item:
-    """The item as it is shown."""
+    """Return the body of an item."""
     return Item(
         id=item.id.hex(),
         rule=item.rule,

@@ -1,48 +1,55 @@
-"""API keys."""
+"""The bodies of API keys."""
 
 from datetime import datetime
 from typing import Annotated
 
 from pydantic import Field, Strict, StringConstraints
 
-from api.schemas.model import ONE_LINE, Model, Wanted, moment_of, when
-from shared.domain.access import ApiKey, Role
+from api.schemas.model import ONE_LINE, Model, RequestModel, moment_of, when
+from shared.domain.ops.access import ApiKey, Role
 
 
-class KeyInput(Wanted):
+class KeyInput(RequestModel):
     """A key to create."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=ONE_LINE)] = Field(
-        description="Who or what will use it.", examples=["terraform"]
+        description="A name for the user of the key. It appears in the audit log.", examples=["terraform"]
     )
     role: Annotated[Role, Strict(False)] = Field(
-        description="`viewer` reads, `operator` changes crawls, `admin` gives and takes keys."
+        description="`viewer` reads, `operator` also changes crawls, seeds and hosts, `admin` also manages API keys."
     )
 
 
 class IssuedKey(Model):
-    """A new key, the only time it is shown."""
+    """A new API key. It is shown only once."""
 
-    id: str
-    name: str
-    role: Role
-    key: str = Field(description="Send it as `Authorization: Bearer <key>`.")
-    created_at: datetime
+    id: str = Field(description="The key's id.", examples=["5f3c0a2b9d1e4f67"])
+    name: str = Field(description="The name of the key's user.", examples=["terraform"])
+    role: Role = Field(description="What the key may do.")
+    key: str = Field(
+        description="The key itself. Send it as `Authorization: Bearer <key>`. It is shown only once.",
+        examples=["orb_5f3c0a2b9d1e4f67_kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk"],
+    )
+    created_at: datetime = Field(description="When the key was created.", examples=["2030-01-01T08:00:00Z"])
 
 
 class KeyView(Model):
-    """What is known of a key."""
+    """An API key, without the key itself."""
 
-    id: str
-    name: str
-    role: Role
-    created_at: datetime
-    created_by: str
-    revoked_at: datetime | None
+    id: str = Field(description="The key's id.", examples=["5f3c0a2b9d1e4f67"])
+    name: str = Field(description="The name of the key's user.", examples=["terraform"])
+    role: Role = Field(description="What the key may do.")
+    created_at: datetime = Field(description="When the key was created.", examples=["2030-01-01T08:00:00Z"])
+    created_by: str = Field(
+        description="The name and id of the API key that created it.", examples=["first admin (76f4e1d9b2a0c3f5)"]
+    )
+    revoked_at: datetime | None = Field(
+        description="When the key was revoked. Null if it is valid.", examples=["2030-01-01T08:12:30Z"]
+    )
 
 
 def key_body(key: ApiKey) -> KeyView:
-    """The key as it is shown."""
+    """Return the body of a key."""
     return KeyView(
         id=key.key_id,
         name=key.name,

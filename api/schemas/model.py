@@ -1,15 +1,19 @@
-"""What every body has in common: unknown fields are refused, times are ISO 8601 in UTC."""
+"""The base of all bodies: unknown fields are refused, times are ISO 8601 in UTC."""
 
+import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, Strict
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 T = TypeVar("T")
 
 ONE_LINE: Final = r"^[^\x00-\x1f\x7f]*$"
-"""The pattern of a text without control characters: no terminal and no log is to be given them, and no database keeps
+"""The pattern of a text without control characters: they must not reach a terminal or a log, and no database stores
 NUL."""
 
 ANYTHING: Final = r"^\*$"
@@ -29,15 +33,33 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Wanted(Model):
-    """A body that is sent to us. Nothing in it is taken for another type than it has: "yes" is not true, true is no
-    number."""
+class RequestModel(Model):
+    """The body of a request. Its values are not coerced to another type: "yes" is not true, true is not a number."""
 
     model_config = ConfigDict(strict=True)
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema, with the default of each property in its description."""
+        schema = handler(core_schema)
+        for part in handler.resolve_ref_schema(schema).get("properties", {}).values():
+            if "description" in part:
+                part["description"] = with_default(part["description"], part)
+        return schema
+
+
+def with_default(description: str, schema: Mapping[str, Any]) -> str:
+    """Return the description with the schema's default, so that it cannot differ from the code's.
+
+    It stays as it is if it names a default already, or if the default is an object, whose fields name their own.
+    """
+    if "default" not in schema or "Default:" in description or isinstance(schema["default"], dict):
+        return description
+    return f"{description} Default: `{json.dumps(schema['default'])}`."
+
 
 def _written_out(given: Any) -> Any:
-    """Refuses numbers, which would be taken for seconds since 1970."""
+    """Refuse numbers, which pydantic would read as seconds since 1970."""
     if not isinstance(given, str) or _MOMENT.fullmatch(given) is None:
         raise ValueError(f"expected {MOMENT}")
     return given
@@ -48,7 +70,7 @@ def _as_whole(given: Any) -> Any:
 
 
 WHOLE: Final = BeforeValidator(_as_whole)
-"""Of a whole number in a request, behind its bounds: 2.0 is one in JSON."""
+"""Validator of a whole number in a request, after its bounds: in JSON, 2.0 is a whole number."""
 
 Moment = Annotated[datetime, Strict(False), BeforeValidator(_written_out)]
 """A time in a request."""
@@ -57,19 +79,24 @@ Moment = Annotated[datetime, Strict(False), BeforeValidator(_written_out)]
 class Listing(Model, Generic[T]):
     """One page of a list. The `Link` header has the address of the next."""
 
-    items: list[T]
+    items: list[T] = Field(description="The entries of this page.")
     next: str | None = Field(
-        None, description="Where the next page begins: give it as `cursor`. Null at the end.", examples=["ImRvY3Mi"]
+        None, description="The `cursor` of the next page. Null on the last page.", examples=["ImRvY3Mi"]
     )
+
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        """Return the schema's name: `CrawlList` for a list of CrawlSummary."""
+        return f"{params[0].__name__.removesuffix('Summary').removesuffix('View')}List"
 
 
 def when(ms: int | None) -> datetime | None:
-    """Unix milliseconds as a moment."""
+    """Return Unix milliseconds as a time in UTC; None for None."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def moment_of(ms: int) -> datetime:
-    """Unix milliseconds as a moment."""
+    """Return Unix milliseconds as a time in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
@@ -77,6 +104,5 @@ _LATEST_MS: Final = 253_402_300_799_000
 
 
 def ms_of(moment: datetime) -> int:
-    """A moment with a time zone in Unix milliseconds; one that is in the year 10000 in UTC is the last that can be
-    shown."""
+    """Return a time with a time zone in Unix milliseconds, at most the last second of the year 9999 in UTC."""
     return min(int(moment.timestamp() * 1000), _LATEST_MS)

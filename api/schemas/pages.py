@@ -1,4 +1,4 @@
-"""Stored pages and seeds, as they are shown."""
+"""The bodies of stored pages and seeds."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -8,63 +8,78 @@ from pydantic import Field
 
 from api.schemas.frontier import TRUNCATED
 from api.schemas.model import Model, moment_of, when
-from shared.domain.archive import labelled_sha1
+from shared.domain.archive.model import labelled_sha1
 from shared.domain.ids import Fingerprint, HostId
-from shared.domain.views import Page, PageView, SeedView
+from shared.domain.reads.views import Page, PageView, SeedView
 from shared.ports.catalog import UrlPlace
 
 PAGE_ID: Final = r"^[0-9]{1,19}-[0-9a-f]{32}$"
-_MOST: Final = 2**63 - 1
+_MAX: Final = 2**63 - 1
 
 
 class ArchivePlace(Model):
-    """Where the page's WARC record lies: one gzip member of a segment."""
+    """The place of a WARC record: one gzip member of a file."""
 
-    segment: str
-    offset: int
-    length: int
+    segment: str = Field(description="The name of the WARC file.", examples=["orb-w1-20300101080000-00001.warc.gz"])
+    offset: int = Field(description="The offset of the record in bytes.", examples=[10240])
+    length: int = Field(description="The length of the record in bytes.", examples=[5120])
 
 
 class PageSummary(Model):
     """A stored page."""
 
-    id: str = Field(description="Names the page within its crawl.", examples=["4099-8a5edab282632443219e051e4ade2d1d"])
-    url: str
-    host: str
-    status: int
-    mime: str | None
-    size: int = Field(description="Bytes of the body as it was transferred.")
-    digest: str | None = Field(description="SHA-1 of that body, as WARC writes it.")
-    depth: int
-    title: str | None
-    fetched_at: datetime
-    archive: ArchivePlace
-    truncated: str | None = Field(description=TRUNCATED)
+    id: str = Field(description="The page's id within its crawl.", examples=["4099-8a5edab282632443219e051e4ade2d1d"])
+    url: str = Field(description="The URL in canonical form.", examples=["https://example.org/guide/"])
+    host: str = Field(description="`name` or `name:port` of its host.", examples=["example.org"])
+    status: int = Field(description="The HTTP status.", examples=[200])
+    mime: str | None = Field(description="The media type. Null if the answer named none.", examples=["text/html"])
+    size: int = Field(description="The size of the body in bytes, as transferred.", examples=[18250])
+    digest: str | None = Field(
+        description="The SHA-1 of that body, as in WARC. Null if there is no body.",
+        examples=["sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"],
+    )
+    depth: int = Field(description="The number of links between a seed and this page.", examples=[1])
+    title: str | None = Field(description="The title. Null if the page has none.", examples=["A guide"])
+    fetched_at: datetime = Field(description="When the page was fetched.", examples=["2030-01-01T08:12:30Z"])
+    archive: ArchivePlace = Field(description="The place of its WARC record.")
+    truncated: str | None = Field(description=TRUNCATED, examples=["length"])
 
 
 class EarlierFetch(Model):
-    """Another fetch of the same URL. One later than the page's brought no page."""
+    """Another fetch of the same URL. If it is later than that of the page, it returned no page."""
 
-    at: datetime
-    status: int | None
-    reason: str
+    at: datetime = Field(description="When the fetch began.", examples=["2030-01-01T08:00:00Z"])
+    status: int | None = Field(description="The HTTP status. Null if there was no answer.", examples=[503])
+    reason: str = Field(description="The outcome of the fetch.", examples=["http_503"])
 
 
 class PageDetail(PageSummary):
     """A stored page with the record of its fetch."""
 
-    latency_ms: int
-    links: int = Field(description="Links in it that were taken up.")
-    links_found: int | None = Field(description="All links in it; null where they were not counted.")
-    left_out: dict[str, int] = Field(description="Links in it that were left out, by reason.")
-    redirect: str | None
-    etag: str | None = Field(description="The site's own, for asking it again.")
-    last_modified: str | None
-    history: list[EarlierFetch] = Field(description="Newest first.")
+    latency_ms: int = Field(description="The duration of the fetch in milliseconds.", examples=[85])
+    links: int = Field(description="The number of its links that the crawl followed.", examples=[42])
+    links_found: int | None = Field(
+        description="The number of all its links. Null if they were not counted.", examples=[51]
+    )
+    left_out: dict[str, int] = Field(
+        description="The number of its links that were not followed, by reason.", examples=[{"other_host": 9}]
+    )
+    redirect: str | None = Field(
+        description="The URL that it redirects to. Null if it does not redirect.", examples=["https://example.org/new/"]
+    )
+    etag: str | None = Field(
+        description="The site's ETag of the page, for conditional requests. Null if there was none.",
+        examples=['"5f-3c0a"'],
+    )
+    last_modified: str | None = Field(
+        description="The site's Last-Modified of the page. Null if there was none.",
+        examples=["Tue, 01 Jan 2030 08:00:00 GMT"],
+    )
+    history: list[EarlierFetch] = Field(description="Other fetches of the same URL, newest first.")
 
 
 class SeedSource(StrEnum):
-    """Where a seed was declared."""
+    """The source of a seed."""
 
     SPEC = "spec"
     UPLOADED = "uploaded"
@@ -73,28 +88,36 @@ class SeedSource(StrEnum):
 class SeedSummary(Model):
     """A URL that the crawl starts from."""
 
-    url: str
-    source: SeedSource
-    priority: int
-    state: str | None = Field(description="As of a URL; null while its owner has not taken it in.", examples=["done"])
-    reason: str | None
-    status: int | None
-    fetched_at: datetime | None
+    url: str = Field(description="The URL in canonical form.", examples=["https://example.org/"])
+    source: SeedSource = Field(description="Where the seed was declared.")
+    priority: int = Field(
+        description="Its priority, from -100 to 100. Higher priorities are fetched first.", examples=[0]
+    )
+    state: str | None = Field(
+        description="The state of the URL. Null until its owner has applied the seed.", examples=["done"]
+    )
+    reason: str | None = Field(description="Why it failed or was excluded. Null otherwise.", examples=["http_404"])
+    status: int | None = Field(
+        description="The HTTP status of the last fetch. Null if there was no answer.", examples=[200]
+    )
+    fetched_at: datetime | None = Field(
+        description="When it was last fetched. Null if it never was.", examples=["2030-01-01T08:12:30Z"]
+    )
 
 
 def page_id(page: Page) -> str:
-    """The page's name in URLs."""
+    """Return the page's id in the API's URLs."""
     return f"{page.host_id}-{page.fingerprint.hex()}"
 
 
 def place_of(page: str) -> UrlPlace | None:
-    """The place that a page's name (of the form PAGE_ID) stands for; None where no page can have it."""
+    """Return the place of a page's id (of the form PAGE_ID); None if no page can have that id."""
     host, _, mark = page.partition("-")
-    return UrlPlace(HostId(int(host)), Fingerprint(bytes.fromhex(mark))) if int(host) <= _MOST else None
+    return UrlPlace(HostId(int(host)), Fingerprint(bytes.fromhex(mark))) if int(host) <= _MAX else None
 
 
 def page_body(page: Page) -> PageSummary:
-    """The page as a list shows it."""
+    """Return the body of a page in a list."""
     place = page.location
     return PageSummary(
         id=page_id(page),
@@ -113,7 +136,7 @@ def page_body(page: Page) -> PageSummary:
 
 
 def page_detail(view: PageView) -> PageDetail:
-    """The page with the record of its fetch."""
+    """Return the body of a page with the record of its fetch."""
     fetch = view.fetch
     history = [EarlierFetch(at=moment_of(at), status=status or None, reason=why) for at, status, why in fetch.history]
     return PageDetail(
@@ -130,7 +153,7 @@ def page_detail(view: PageView) -> PageDetail:
 
 
 def seed_body(url: str, source: SeedSource, priority: int, known: SeedView | None) -> SeedSummary:
-    """The seed as a list shows it."""
+    """Return the body of a seed in a list."""
     if known is None:
         return SeedSummary(
             url=url, source=source, priority=priority, state=None, reason=None, status=None, fetched_at=None

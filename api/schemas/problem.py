@@ -6,28 +6,45 @@ from api.schemas.model import Model
 
 
 class FieldProblem(Model):
-    """One thing wrong with a request."""
+    """One error in a request."""
 
     path: str = Field(
-        description="The field, as `spec.scope.include[2]`; empty for the whole.", examples=["spec.seeds"]
+        description="The field, as `spec.scope.include[2]`. Empty if the whole request is meant.",
+        examples=["spec.seeds"],
     )
-    message: str = Field(examples=["is required"])
-    hint: str = Field("", examples=["give at least one URL to start from"])
+    message: str = Field(description="What is wrong with the field.", examples=["is required"])
+    hint: str = Field(
+        "",
+        description="How to correct it. Empty if there is no hint.",
+        examples=["give at least one URL to start from"],
+    )
 
 
 class ProblemBody(Model):
-    """What went wrong, for programs (`type`, `status`, `errors`) and for people (`title`, `detail`, `hint`)."""
+    """An error, for programs (`type`, `status`, `errors`) and for people (`title`, `detail`, `hint`)."""
 
-    type: str = Field(description="Stable name of the kind of problem.", examples=["urn:orbweaver:problem:not-found"])
-    title: str = Field(examples=["Not found"])
-    status: int = Field(examples=[404])
-    detail: str = Field(examples=["there is no crawl 'docs'"])
-    instance: str = Field(description="The path that was asked for.", examples=["/v1/crawls/docs"])
-    request_id: str = Field(description="Names this request in the logs.", examples=["0d3c5f1f4f1b4d6c8a52"])
-    hint: str = Field("", description="What to do about it.")
-    errors: list[FieldProblem] = Field([], description="All that is wrong with the request's fields.")
-    legal: list[str] = Field([], description="The verbs that are legal now, where one was not.")
-    accepted: int | None = Field(None, description="Of an upload that broke off: what is durable already.")
+    type: str = Field(
+        description="The stable name of the kind of problem.", examples=["urn:orbweaver:problem:not-found"]
+    )
+    title: str = Field(description="The kind of problem in words.", examples=["Not found"])
+    status: int = Field(description="The HTTP status of the answer.", examples=[404])
+    detail: str = Field(description="What is wrong with this request.", examples=["there is no crawl 'docs'"])
+    instance: str = Field(description="The path of the request.", examples=["/v1/crawls/docs"])
+    request_id: str = Field(description="The id of this request in the logs.", examples=["0d3c5f1f4f1b4d6c8a52"])
+    hint: str = Field(
+        "",
+        description="How to correct it. Empty if there is no hint.",
+        examples=["`orb ctl get crawls` lists the crawls"],
+    )
+    errors: list[FieldProblem] = Field([], description="All fields of the request that are wrong.")
+    allowed_verbs: list[str] = Field(
+        [], description="The verbs that the crawl's state allows, if a verb was refused.", examples=[["start"]]
+    )
+    accepted: int | None = Field(
+        None, description="After an interrupted upload: the number of seeds that are stored durably.", examples=[250000]
+    )
     durable_lines: int | None = Field(
-        None, description="Of an upload that broke off: its lines that need not come again."
+        None,
+        description="After an interrupted upload: the number of lines that need not be sent again.",
+        examples=[250012],
     )

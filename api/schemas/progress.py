@@ -1,64 +1,72 @@
-"""What waits, and how fast it goes, as they are shown."""
+"""The bodies of the lag and the rates."""
 
 from datetime import datetime
 
 from pydantic import Field
 
 from api.schemas.model import Model, moment_of
-from shared.domain.lag import Waiting
+from shared.domain.frontier.lag import Waiting
 from shared.ports.broker import Delivered
 from shared.wire.events import Event
 
 
 class Queue(Model):
-    """What waits at one place."""
+    """The length and age of a queue."""
 
-    count: int
-    oldest_s: float | None = Field(description="For how long the oldest has waited; null where nothing waits.")
-    at_least: bool = Field(description="There are so many or more: only a bounded number was looked at.")
+    count: int = Field(description="The number of entries that wait.", examples=[12])
+    oldest_s: float | None = Field(
+        description="Seconds that the oldest entry has waited. Null if the queue is empty.", examples=[1.5]
+    )
+    is_lower_bound: bool = Field(
+        description="True if `count` may be higher: only a bounded number of entries was counted."
+    )
 
 
 class Lag(Model):
-    """What waits, in the order in which it moves on."""
+    """The queues, in the order in which URLs pass through them."""
 
-    at: datetime
+    at: datetime = Field(description="When the numbers were read.", examples=["2030-01-01T08:12:30Z"])
     due_urls: Queue = Field(
-        description="URLs that nothing but politeness, budgets and the room of workers holds back. The oldest is the "
-        "host's queue that was not served for the longest time."
+        description="URLs that could be dispatched now but for politeness, budgets and free workers. Its oldest "
+        "entry is the host queue that was served longest ago."
     )
-    shards_pending: Queue = Field(description="URL shards that no worker has begun, since they were leased.")
-    shards_in_flight: Queue = Field(description="URL shards that a worker has begun, since they were leased.")
+    shards_pending: Queue = Field(description="URL shards that were leased and that no worker has begun.")
+    shards_in_flight: Queue = Field(description="URL shards that a worker has begun.")
     reports_pending: Queue | None = Field(
-        description="Reports that no owner has applied, of all crawls; null while the broker does not answer."
+        description="Reports of workers, of all crawls, that no owner has applied. Null while NATS does not answer."
     )
 
 
 class Rate(Model):
-    """Growth a second over the last while."""
+    """The speed over one window."""
 
-    window_s: int = Field(description="Over the last so many seconds.", examples=[10])
-    over_s: float = Field(description="The seconds that were looked at: fewer, soon after another leader began.")
-    pages_per_s: float
-    bytes_per_s: float
+    window_s: int = Field(description="The length of the window in seconds.", examples=[10])
+    measured_s: float = Field(
+        description="Seconds of the window that were measured. It is shorter soon after a change of leaders.",
+        examples=[10.0],
+    )
+    pages_per_s: float = Field(description="Stored pages per second.", examples=[4.2])
+    bytes_per_s: float = Field(description="Stored bytes per second.", examples=[76650.0])
 
 
 class Rates(Model):
-    """How fast a crawl goes, as the leader counted: every master tells the same."""
+    """The current speed of a crawl, as the leader measured it."""
 
     counted_at: datetime = Field(
-        description="It is counted about every second for as long as a leader is there, and told while it changes."
+        description="When the leader counted. It counts about once a second and publishes changes.",
+        examples=["2030-01-01T08:12:30Z"],
     )
-    over: list[Rate]
+    windows: list[Rate] = Field(description="The rates over several windows.")
 
 
 def waiting_body(waiting: Waiting) -> Queue:
-    """What waits, as it is shown."""
+    """Return the body of a queue's length and age."""
     oldest_s = None if waiting.oldest_s is None else round(waiting.oldest_s, 3)
-    return Queue(count=waiting.count, oldest_s=oldest_s, at_least=waiting.more)
+    return Queue(count=waiting.count, oldest_s=oldest_s, is_lower_bound=waiting.more)
 
 
 def rates_body(stored: Delivered, event: Event) -> Rates:
-    """The rates in a crawl's progress."""
+    """Return the body of the rates in a crawl's progress event."""
     return Rates(
-        counted_at=moment_of(stored.at_ns // 1_000_000), over=[Rate(**each) for each in event.data.get("rates", [])]
+        counted_at=moment_of(stored.at_ns // 1_000_000), windows=[Rate(**each) for each in event.data.get("rates", [])]
     )

@@ -1,51 +1,63 @@
-"""What became of uploaded seeds."""
+"""The bodies of seed uploads and deletions."""
 
 from pydantic import Field
 
-from api.control.uploading import UploadCounts
-from api.schemas.model import Model, Wanted
+from api.crawls.seed_upload import UploadCounts
+from api.schemas.model import Model, RequestModel
 
 
 class RejectedSeed(Model):
-    """A line that was not taken."""
+    """A line that was rejected."""
 
-    line: int = Field(description="Counts from 1.")
-    url: str
-    reason: str
+    line: int = Field(description="The number of the line, from 1.", examples=[12])
+    url: str = Field(description="The text of the line, cut if it is long.", examples=["ftp://example.org/"])
+    reason: str = Field(description="Why it was rejected.", examples=["its scheme is not http or https"])
 
 
 class SeedReport(Model):
-    """Counts of an upload's lines."""
+    """The counts of an upload's lines."""
 
-    lines: int = Field(description="All that were read, blank ones too.")
-    accepted: int = Field(description="Durable: they are fetched, or excluded by a rule, but never lost.")
-    duplicate: int = Field(
-        description="Repeats close by in the same upload. What the crawl knows already is accepted, and is counted as "
-        "`known` in its stats once applied."
+    lines: int = Field(description="The number of lines that were read, including blank ones.", examples=[1000])
+    accepted: int = Field(
+        description="The number of seeds that are stored durably. Each is fetched, or excluded by a rule.",
+        examples=[997],
     )
-    rejected: int
-    durable_lines: int = Field(description="Lines up to this one need not be sent again.")
-    first_rejected: list[RejectedSeed]
+    duplicate: int = Field(
+        description="The number of seeds that repeat a recent one of the same upload. Seeds that the crawl knows "
+        "already count as accepted.",
+        examples=[2],
+    )
+    rejected: int = Field(description="The number of lines that are not valid seeds.", examples=[1])
+    durable_lines: int = Field(description="The number of lines that need not be sent again.", examples=[1000])
+    first_rejected: list[RejectedSeed] = Field(description="The first rejected lines.")
 
 
-class SeedDeletion(Wanted):
-    """Which seeds to take back: those named, or all that the spec does not name."""
+class SeedDeletion(RequestModel):
+    """The seeds to delete: those listed, or all that are not in the spec."""
 
     seeds: list[str] = Field(
-        default_factory=list, max_length=1_000, description="Any spelling of them.", examples=[["https://a.test/"]]
+        default_factory=list,
+        max_length=1_000,
+        description="The URLs of the seeds to delete. They are put into canonical form.",
+        examples=[["https://example.org/"]],
     )
-    all: bool = Field(False, description="Every seed that is not in the spec; leave out `seeds`.")
+    all: bool = Field(False, description="True: delete every seed that is not in the spec, and leave out `seeds`.")
 
 
-class SeedsAsked(Model):
-    """The command that carries a deletion out, and the crawl's revision now: a new one if the spec named a seed."""
+class SeedDeletionAccepted(Model):
+    """The accepted command, and the crawl's revision."""
 
-    command: str = Field(description="See /v1/commands/{id}.")
-    revision: int
+    command: str = Field(
+        description="The id of the command: see /v1/commands/{id}.", examples=["6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c"]
+    )
+    revision: int = Field(
+        description="The number of the crawl's revision. It is a new one if the spec named a deleted seed.",
+        examples=[2],
+    )
 
 
 def report_body(counts: UploadCounts) -> SeedReport:
-    """The counts as they are shown."""
+    """Return the body of an upload's counts."""
     return SeedReport(
         lines=counts.lines,
         accepted=counts.accepted,

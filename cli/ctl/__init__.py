@@ -1,9 +1,9 @@
-"""`orb ctl`: a cluster's crawls, hosts, members and keys from a shell, over the public REST API and nothing else.
+"""`orb ctl`: a cluster's crawls, hosts, members and keys from a shell, over the public REST API only.
 
-A command goes: `command` parses it and finds the servers and the key (`contexts`); the verb (a module a family:
-`reading`, `declaring`, `turning`, `seeding`, `following`, `bulk`, `tending`, `login`) asks through `client`, which
-repeats what may be repeated at the next master, and hands what came back to `output`: a table for people, JSON or YAML
-for programs.
+The path of a command: `command` parses it, and `contexts` finds the servers and the key. A verb belongs to a module:
+`reads`, `apply`, `verbs`, `seeds`, `events`, `bulk`, `admin` or `login`. It sends requests through `client`, which
+retries at the next master what may be retried. It passes the results to `output`: a table for people, JSON or YAML for
+programs.
 
-What the web wrote (URLs, titles, evidence) reaches a terminal through `cells.printable` alone.
+Text from the web (URLs, titles, evidence) reaches a terminal only through `cells.printable`.
 """

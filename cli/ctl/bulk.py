@@ -1,4 +1,4 @@
-"""export and body: what a crawl has stored, streamed to a file or to standard output."""
+"""Verbs export and body: stored data of a crawl, streamed to a file or to standard output."""
 
 import argparse
 import sys
@@ -8,36 +8,36 @@ from typing import Final
 import httpx
 
 from cli.ctl.client import ANSWER_S, Query, path
-from cli.ctl.desk import Desk, Verbs
-from cli.ctl.reading import url_of
-from cli.exits import Environment, Exit, Usage
-from cli.pace import amount
-from cli.whole import written_whole
+from cli.ctl.reads import url_of
+from cli.ctl.verb_context import VerbContext, Verbs
+from cli.terminal.atomic_output import written_whole
+from cli.terminal.display_rates import amount
+from cli.terminal.exits import Environment, Exit, Usage
 
 FORMATS: Final = ("jsonl", "csv", "parquet")
 _WHAT: Final = ("pages", "urls", "links", "items")
 _SILENCE_S: Final = 120.0
-"""How long the next portion of an export may take: the server reads in portions, too."""
+"""Time limit for the next portion of an export: the server reads in portions, too."""
 
 
 def declare(verbs: Verbs) -> None:
     """Declare the verbs."""
-    export = verbs.add("export", "pages, URLs, links or items of a crawl as JSON Lines, CSV or Parquet", _export)
+    export = verbs.add("export", "export pages, URLs, links or items of a crawl as JSON Lines, CSV or Parquet", _export)
     export.add_argument("what", choices=_WHAT)
     export.add_argument("crawl", metavar="CRAWL")
     export.add_argument("--format", choices=FORMATS, help="default: by FILE's ending, else jsonl")
     export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
-    body = verbs.add("body", "the stored body of a page", _body)
+    body = verbs.add("body", "print the stored body of a page", _body)
     body.add_argument("crawl", metavar="CRAWL")
-    body.add_argument("url", metavar="URL", help="any spelling of it")
+    body.add_argument("url", metavar="URL", help="the URL")
     body.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
 
 
-def _export(desk: Desk, arguments: argparse.Namespace) -> int:
+def _export(desk: VerbContext, arguments: argparse.Namespace) -> int:
     ending = "" if arguments.out is None else arguments.out.suffix.removeprefix(".").lower()
     form = arguments.format or (ending if ending in FORMATS else "jsonl")
     if form == "parquet" and arguments.out is None and sys.stdout.isatty():
-        raise Usage("Parquet is not for a terminal; name a file with --out FILE.")
+        raise Usage("Parquet cannot be printed on a terminal: set --out FILE.")
     at = path("crawls", arguments.crawl, "export", arguments.what)
     size = _save(desk, at, {"format": form}, arguments.out, _SILENCE_S)
     if arguments.out is not None:
@@ -45,15 +45,15 @@ def _export(desk: Desk, arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _body(desk: Desk, arguments: argparse.Namespace) -> int:
+def _body(desk: VerbContext, arguments: argparse.Namespace) -> int:
     query = {"url": url_of(arguments.url)}
     at = path("crawls", arguments.crawl, "pages", "lookup", "body")
     _save(desk, at, query, arguments.out, ANSWER_S)
     return Exit.OK
 
 
-def _save(desk: Desk, at: str, query: Query, file: Path | None, answer_s: float) -> int:
-    """The whole of the answer, or Environment: a file appears under its name only once it is whole. Its bytes."""
+def _save(desk: VerbContext, at: str, query: Query, file: Path | None, answer_s: float) -> int:
+    """Save the whole answer; return its bytes. The file appears only when complete. Raise Environment if cut short."""
     size = 0
     with (
         desk.client.stream(at, query, headers={"Accept": "*/*"}, answer_s=answer_s) as response,
@@ -64,5 +64,7 @@ def _save(desk: Desk, at: str, query: Query, file: Path | None, answer_s: float)
                 out.write(piece)
                 size += len(piece)
         except httpx.RequestError as error:
-            raise Environment(f"the answer was cut off ({str(error) or type(error).__name__}); ask again.") from error
+            raise Environment(
+                f"the answer was incomplete ({str(error) or type(error).__name__}): repeat the command."
+            ) from error
     return size

@@ -1,4 +1,4 @@
-"""How single values are shown to people. Pure: the present moment comes in."""
+"""How single values are shown to people. Pure: the current time is an argument."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ _BIDI: Final = frozenset((*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range
 
 
 def printable(text: str) -> str:
-    """The text on one line, with every character that could steer a terminal written out as `\\x1b`."""
+    """Return the text on one line, with every character that could control a terminal escaped, such as `\\x1b`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown(character) for character in text)
 
 
 def shown(value: object) -> str:
-    """Any JSON value in one cell."""
+    """Return any JSON value as the text of a cell."""
     if value in (None, "", [], {}):
         return NONE
     match value:
@@ -37,7 +37,7 @@ def shown(value: object) -> str:
 
 
 def moment(text: object) -> datetime | None:
-    """The moment that an ISO 8601 text names; None where it is none."""
+    """Parse an ISO 8601 time; return None if it is not one."""
     if not isinstance(text, str):
         return None
     try:
@@ -48,7 +48,7 @@ def moment(text: object) -> datetime | None:
 
 
 def length(seconds: float) -> str:
-    """`45s`, `12m`, `3h20m`, `4d7h`: two units at most, rounded down."""
+    """Return seconds as `45s`, `12m`, `3h20m` or `4d7h`: at most two units, rounded down."""
     left = int(seconds)
     for place, (size, unit) in enumerate(_UNITS):
         if left >= size:
@@ -60,29 +60,29 @@ def length(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The present, for everything that is told relative to it."""
+    """The current time, for relative times."""
 
     at: datetime
 
     def since(self, text: object) -> str:
-        """How long ago it was."""
+        """Return how long ago the time was."""
         at = moment(text)
         return NONE if at is None else length(max(0.0, (self.at - at).total_seconds()))
 
     def until(self, text: object) -> str:
-        """How long it is till then; a dash where it is over."""
+        """Return the time left until then, a dash if it is past."""
         at = moment(text)
         return NONE if at is None or at <= self.at else length((at - self.at).total_seconds())
 
 
 def dated(text: object) -> str:
-    """`2026-11-20 17:45:21 UTC`; other values as they are."""
+    """Return a time as `2026-11-20 17:45:21 UTC`, other values as `shown`."""
     at = moment(text)
     return shown(text) if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def picked(path: str) -> Callable[[Any, Now], str]:
-    """The cell of the value at `path` (`fetch.status`) of a JSON object; a dash where there is none."""
+    """Return a cell with the value at `path` (`fetch.status`) of a JSON object, a dash if it has none."""
     names = path.split(".")
 
     def cell(row: Any, now: Now) -> str:
@@ -94,7 +94,7 @@ def picked(path: str) -> Callable[[Any, Now], str]:
 
 
 def leaves(body: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a JSON object that is one, with its path; what is not there is left out."""
+    """Yield every value of a JSON object that is not an object, with its path; skip nulls."""
     for name, value in body.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{below}{name}.")

@@ -1,8 +1,8 @@
-"""A thin client of the REST API: one request at a time, at whichever master of the cluster answers.
+"""A thin client of the REST API. It sends one request at a time, to any master of the cluster that answers.
 
-What is repeated is one table (`waits`): a request that reached nobody goes to the next master; one that was refused for
-now (429) is sent again when the server said; one whose fate is unknown (no answer, 502, 503, 504) only if repeating it
-cannot do it twice.
+`waits` decides about retries. A request that reached no master goes to the next one. A request that was refused for now
+(429) is sent again at the time the server set. A request that may have been applied (no answer, 502, 503, 504) is sent
+again only if a second application is harmless.
 """
 
 import time
@@ -17,19 +17,19 @@ import httpx
 import msgspec
 
 from cli.ctl.contexts import Access
-from cli.ctl.problems import ANOTHER, Problem, Refusal, told
-from cli.exits import Environment, Failed, Usage
-from shared.domain.crawl import LABEL_WORDS
+from cli.ctl.problems import ANOTHER, ProblemAnswer, Refusal, problem_of
+from cli.terminal.exits import Environment, Failed, Usage
+from shared.domain.crawl.spec import LABEL_WORDS
 from shared.domain.errors import Unusable
 from shared.domain.software import VERSION
 from shared.tls import client_context
 
 PATIENCE_S: Final = 30.0
-"""How long a request is tried, in all, before the command gives up."""
+"""Total time of retries for a request, before the command fails."""
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 15.0
-"""A master that is silent for longer is taken for stopped; what it passes on to the leader takes ten at most."""
+"""A master that is silent for longer counts as stopped. A request forwarded to the leader takes at most 10 s."""
 
 PAGE: Final = 500
 _FIRST_WAIT_S: Final = 0.25
@@ -38,24 +38,26 @@ _LONGEST_WAIT_S: Final = 4.0
 Query = Mapping[str, str | int | Sequence[str] | None]
 
 
-class Trouble(Enum):
-    """Why an attempt came to nothing, as far as repeating goes."""
+class AttemptFailure(Enum):
+    """Why an attempt failed, as far as a retry is concerned."""
 
     REFUSED = auto()
-    """It was not carried out, and may be later."""
+    """It was not applied; a retry may succeed."""
     UNSURE = auto()
-    """It may have been carried out."""
+    """It may have been applied."""
 
 
-def waits(trouble: Trouble, *, repeatable: bool, attempt: int, asked_s: float | None, left_s: float) -> float | None:
-    """Seconds to wait before attempt number `attempt` + 1; None to give up.
+def waits(
+    trouble: AttemptFailure, *, repeatable: bool, attempt: int, asked_s: float | None, left_s: float
+) -> float | None:
+    """Return the seconds to wait before the next attempt, None to give up. Attempts count from 1.
 
-    `asked_s` is what the server asked for; it counts even where it is longer than we would wait by ourselves.
+    `asked_s` is the wait that the server requested. It replaces our own wait, even if it is longer.
     """
     match trouble:
-        case Trouble.REFUSED:
+        case AttemptFailure.REFUSED:
             pass
-        case Trouble.UNSURE:
+        case AttemptFailure.UNSURE:
             if not repeatable:
                 return None
         case _:
@@ -66,8 +68,8 @@ def waits(trouble: Trouble, *, repeatable: bool, attempt: int, asked_s: float | 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a master answered. `unsure`: an earlier attempt at it had no answer, and may have been carried out."""
+class ClientResponse:
+    """The answer of a master. `unsure`: an earlier attempt had no answer, and may have been applied."""
 
     status: int
     body: Any
@@ -76,21 +78,21 @@ class Answer:
 
 
 def path(*parts: str) -> str:
-    """`/v1/` and the parts, each quoted. Usage as `segment`."""
+    """Return `/v1/` and the parts, each quoted. Raise Usage as `segment` does."""
     kinds = ("", *parts)
     return "/v1/" + "/".join(segment(part, kind.removesuffix("s")) for kind, part in zip(kinds, parts, strict=False))
 
 
 def segment(name: str, kind: str = "") -> str:
-    """The name of a thing, quoted for a path. Usage where it would be another path: none has such a name."""
+    """Quote a name for a path. Raise Usage if it would change the path: no valid name does."""
     if "/" in name or name in ("", ".", ".."):
         rule = LABEL_WORDS if kind == "crawl" else "no empty text, has no slash, and is neither . nor .."
-        raise Usage(f"nothing can be called {name!r}: the name of a {kind or 'thing'} is {rule}.")
+        raise Usage(f"{name!r} is not a valid name: the name of a {kind or 'thing'} is {rule}.")
     return quote(name, safe="")
 
 
 class Client:
-    """Asks the masters of one cluster. Raises Refusal where one refuses, Environment where none answers."""
+    """Sends requests to the masters of a cluster. Raises Refusal if a master refuses, Environment if none answers."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Client:
                 verify=True if access.tls is None else client_context(access.tls),
                 timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
                 transport=transport,
-                mounts=None if transport is not None else dict.fromkeys(_LOOPBACK),  # no proxy leads to ourselves
+                mounts=None if transport is not None else dict.fromkeys(_LOOPBACK),  # no proxy for the loopback address
             )
         except (UnicodeEncodeError, ValueError, Unusable) as error:
             raise Environment(f"cannot make requests: {error}") from error
@@ -132,11 +134,11 @@ class Client:
 
     @property
     def server(self) -> str:
-        """The master that is asked next."""
+        """The master that gets the next request."""
         return self._servers[self._at]
 
-    def get(self, at: str, query: Query | None = None) -> Answer:
-        """A resource."""
+    def get(self, at: str, query: Query | None = None) -> ClientResponse:
+        """Return a resource."""
         return self.ask("GET", at, query=query)
 
     def ask(
@@ -151,33 +153,35 @@ class Client:
         repeatable: bool = True,
         given_back: Collection[int] = (),
         answer_s: float = ANSWER_S,
-    ) -> Answer:
-        """Do one request until it is answered. `repeatable` is false where carrying it out twice would do harm;
-        `given_back` are statuses whose Refusal the caller wants at once, where repeating is its own business."""
+    ) -> ClientResponse:
+        """Send one request until it is answered. `repeatable` is false if a second application would do harm. A status
+        in `given_back` raises Refusal at once, because the caller retries by itself."""
         sent = dict(headers or {})
         if body is not None:
             content = msgspec.json.encode(body)
             sent["Content-Type"] = "application/json"
-        wanted = _Wanted(method, at, query, content, sent, repeatable, frozenset(given_back), answer_s)
-        with self._answered(wanted) as (response, unsure):
+        request = _Request(method, at, query, content, sent, repeatable, frozenset(given_back), answer_s)
+        with self._answered(request) as (response, unsure):
             data: Any = None
             if response.content:
                 try:
                     data = msgspec.json.decode(response.content)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     raise Environment(
-                        f"{self.server} did not answer with JSON: that is no Orbweaver API; {ANOTHER}."
+                        f"{self.server} did not answer with JSON, so it is not an Orbweaver API; {ANOTHER}."
                     ) from None
-            return Answer(response.status_code, data, response.headers.get("etag"), unsure)
+            return ClientResponse(response.status_code, data, response.headers.get("etag"), unsure)
 
     def items(self, at: str, query: Query | None = None, *, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """The entries of a list, page by page; at most `limit`."""
+        """Yield the entries of a list, page by page; at most `limit`."""
         left, cursor = limit, None
         while left is None or left > 0:
-            most = PAGE if left is None else min(PAGE, left)
-            page = self.get(at, {**(query or {}), "limit": most, "cursor": cursor}).body
+            max_count = PAGE if left is None else min(PAGE, left)
+            page = self.get(at, {**(query or {}), "limit": max_count, "cursor": cursor}).body
             if not isinstance(page, dict) or not isinstance(page.get("items"), list):
-                raise Environment(f"{self.server} did not answer with a list: that is no Orbweaver API; {ANOTHER}.")
+                raise Environment(
+                    f"{self.server} did not answer with a list, so it is not an Orbweaver API; {ANOTHER}."
+                )
             yield from page["items"][:left]
             left = None if left is None else left - len(page["items"])
             cursor = page.get("next")
@@ -193,100 +197,100 @@ class Client:
         headers: Mapping[str, str] | None = None,
         answer_s: float = ANSWER_S,
     ) -> Iterator[httpx.Response]:
-        """An answer to be read piece by piece; errors of the connection in the block are httpx's own."""
-        wanted = _Wanted("GET", at, query, None, headers or {}, True, frozenset(), answer_s, whole=False)
-        with self._answered(wanted) as (response, _):
+        """Yield an answer to be read in pieces. Connection errors in the block are httpx's own."""
+        request = _Request("GET", at, query, None, headers or {}, True, frozenset(), answer_s, whole=False)
+        with self._answered(request) as (response, _):
             yield response
 
     @contextmanager
-    def _answered(self, wanted: "_Wanted") -> Iterator[tuple[httpx.Response, bool]]:
-        """An answer below 400, and whether an earlier attempt may have been carried out."""
+    def _answered(self, request: "_Request") -> Iterator[tuple[httpx.Response, bool]]:
+        """Yield an answer below 400, and True if an earlier attempt may have been applied."""
         until = self.now() + self.patience_s
         unreachable: dict[str, str] = {}
         unsure, attempt = False, 0
         while True:
             attempt += 1
             try:
-                response = self._http.send(self._request(wanted), stream=True)
-                if wanted.whole or response.status_code >= 400:
+                response = self._http.send(self._request(request), stream=True)
+                if request.whole or response.status_code >= 400:
                     response.read()
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 unreachable[self.server] = _unreached(self.server, error)
                 if len(unreachable) == len(self._servers):
-                    raise _nobody({server: unreachable[server] for server in self._servers}, unsure=unsure) from error
+                    raise _unreachable(
+                        {server: unreachable[server] for server in self._servers}, unsure=unsure
+                    ) from error
                 self._turn()
                 attempt -= 1
                 continue
             except httpx.RequestError as error:
                 unsure = True
-                wait = self._wait(Trouble.UNSURE, wanted.repeatable, attempt, None, until)
+                wait = self._wait(AttemptFailure.UNSURE, request.repeatable, attempt, None, until)
                 if wait is None:
-                    raise _silent(self.server, error, wanted.method, certified=self._certified) from error
+                    raise _silent(self.server, error, request.method, certified=self._certified) from error
                 self._turn()
                 self.sleep(wait)
                 continue
             unreachable.pop(self.server, None)
             if response.is_redirect:
                 response.close()
-                raise Environment(
-                    f"{self.server} redirects to {response.headers['location']}: name that as the server."
-                )
+                raise Environment(f"{self.server} redirects to {response.headers['location']}: set that as the server.")
             if response.status_code < 400:
                 break
-            problem = told(response.status_code, response.headers, response.content, time.time())
-            unsure = self._after(problem, wanted, attempt, until, unsure)
+            problem = problem_of(response.status_code, response.headers, response.content, time.time())
+            unsure = self._after(problem, request, attempt, until, unsure)
         try:
             yield response, unsure
         finally:
             response.close()
 
-    def _after(self, problem: Problem, wanted: "_Wanted", attempt: int, until: float, unsure: bool) -> bool:
-        """Wait until the request may be repeated, at the next master where this one cannot; whether its fate is unknown
-        by now. Refusal when it is no use."""
+    def _after(self, problem: ProblemAnswer, request: "_Request", attempt: int, until: float, unsure: bool) -> bool:
+        """Wait before a retry, at the next master if this one cannot serve. Return True if an earlier attempt may have
+        been applied. Raise Refusal if a retry cannot help."""
         match problem.status:
             case 429:
-                trouble = Trouble.REFUSED
+                trouble = AttemptFailure.REFUSED
             case 502 | 503 | 504:
-                trouble, unsure = Trouble.UNSURE, True
+                trouble, unsure = AttemptFailure.UNSURE, True
                 self._turn()
             case _:
                 raise Refusal(problem, unsure=unsure)
-        wait = self._wait(trouble, wanted.repeatable, attempt, problem.retry_after_s, until)
-        if wait is None or problem.status in wanted.given_back:
+        wait = self._wait(trouble, request.repeatable, attempt, problem.retry_after_s, until)
+        if wait is None or problem.status in request.given_back:
             raise Refusal(problem, unsure=unsure)
         if attempt == 1:
-            self._note(f"{problem.detail}; trying again for up to {self.patience_s:g} s")
+            self._note(f"{problem.detail}; retrying for up to {self.patience_s:g} s")
         self.sleep(wait)
         return unsure
 
     def _wait(
-        self, trouble: Trouble, repeatable: bool, attempt: int, asked_s: float | None, until: float
+        self, trouble: AttemptFailure, repeatable: bool, attempt: int, asked_s: float | None, until: float
     ) -> float | None:
         left_s = until - self.now()
         return waits(trouble, repeatable=repeatable, attempt=attempt, asked_s=asked_s, left_s=left_s)
 
     def _turn(self) -> None:
-        """Ask the next master from now on."""
+        """Use the next master from now on."""
         self._at = (self._at + 1) % len(self._servers)
 
-    def _request(self, wanted: "_Wanted") -> httpx.Request:
+    def _request(self, request: "_Request") -> httpx.Request:
         params: list[tuple[str, str | int | float | bool | None]] = []
-        for name, value in (wanted.query or {}).items():
+        for name, value in (request.query or {}).items():
             several = value if isinstance(value, (list, tuple)) else (value,)
             params += [(name, each) for each in several if each is not None]
         return self._http.build_request(
-            wanted.method,
-            self.server + wanted.at,
+            request.method,
+            self.server + request.at,
             params=params or None,
-            content=wanted.content,
-            headers=wanted.headers,
-            timeout=httpx.Timeout(wanted.answer_s, connect=CONNECT_S),
+            content=request.content,
+            headers=request.headers,
+            timeout=httpx.Timeout(request.answer_s, connect=CONNECT_S),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A request, before it is known whom it goes to. `whole`: the answer's body is read before it is judged."""
+class _Request:
+    """A request that is not bound to a master yet. `whole`: read the answer's body before checking its status."""
 
     method: str
     at: str
@@ -299,18 +303,18 @@ class _Wanted:
     whole: bool = True
 
 
-def _nobody(unreachable: Mapping[str, str], *, unsure: bool) -> Environment:
+def _unreachable(unreachable: Mapping[str, str], *, unsure: bool) -> Environment:
     if len(unreachable) == 1 and not unsure:
         server, why = next(iter(unreachable.items()))
         if why.startswith(_SPEAKS_HTTP):
             return Environment(f"{server} {why}.")
-    said = "; ".join(f"{server} ({why})" for server, why in unreachable.items())
-    more = " An earlier attempt may have been carried out." if unsure else ""
-    return Environment(f"no master answers at {said}: is `orb up` running? {ANOTHER}.{more}")
+    servers = "; ".join(f"{server} ({why})" for server, why in unreachable.items())
+    more = " An earlier attempt may have been applied." if unsure else ""
+    return Environment(f"no master answers at {servers}: is `orb up` running? {ANOTHER}.{more}")
 
 
 def _unreached(server: str, error: Exception) -> str:
-    """Why there is no connection."""
+    """Return why there is no connection."""
     why = str(error)
     if server.startswith("https:") and any(sign in why for sign in _NO_TLS):
         return f"{_SPEAKS_HTTP}: use http{server.removeprefix('https')}"
@@ -320,14 +324,14 @@ def _unreached(server: str, error: Exception) -> str:
 def _silent(server: str, error: Exception, method: str, *, certified: bool) -> Exception:
     why = str(error) or type(error).__name__
     if server.startswith("https:") and not certified:
-        why += "; does it demand a certificate? --tls-cert and --tls-key name ours"
+        why += "; if it requires a certificate, set --tls-cert and --tls-key"
     if method in ("GET", "HEAD"):
-        return Environment(f"{server} broke off ({why}).")
-    return Failed(f"{server} broke off ({why}): it may have been done, or not; look before you repeat it.")
+        return Environment(f"{server} closed the connection ({why}).")
+    return Failed(f"{server} closed the connection ({why}): the change may have been made: check before you repeat it.")
 
 
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-"""What OpenSSL, by its version, calls an answer that is none of TLS."""
+"""OpenSSL's names, depending on its version, for an answer that is not TLS."""
 
 _SPEAKS_HTTP: Final = "speaks http, not https"
 

@@ -1,11 +1,11 @@
-"""The cells of resources: what is told of a crawl, a URL, a member, in one word or number each. Pure."""
+"""The cells of resources: facts about a crawl, a URL or a member, in one word or number each. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from cli.ctl.cells import NONE, Now, leaves, length, shown
 from cli.ctl.tables import Cell
-from cli.pace import amount, count
+from cli.terminal.display_rates import amount, count
 
 _STATES: Final = {
     "running": "green",
@@ -26,22 +26,22 @@ _STATES: Final = {
 
 
 def state_style(text: str) -> str:
-    """The colour of a state."""
+    """Return the colour of a state."""
     return _STATES.get(text.partition(" ")[0], "")
 
 
 def age(path: str) -> Cell:
-    """How long ago the moment at `path` was."""
+    """Return a cell with how long ago the time at `path` was."""
     return lambda row, now: now.since(_at(row, path))
 
 
 def left(path: str) -> Cell:
-    """How long it is till the moment at `path`."""
+    """Return a cell with the time left until the time at `path`."""
     return lambda row, now: now.until(_at(row, path))
 
 
 def number(path: str) -> Cell:
-    """A count, its thousands set off."""
+    """Return a cell with a count, in groups of thousands."""
 
     def cell(row: Any, now: Now) -> str:
         value = _at(row, path)
@@ -51,7 +51,7 @@ def number(path: str) -> Cell:
 
 
 def size(path: str) -> Cell:
-    """Bytes."""
+    """Return a cell with bytes."""
 
     def cell(row: Any, now: Now) -> str:
         value = _at(row, path)
@@ -61,25 +61,28 @@ def size(path: str) -> Cell:
 
 
 def crawl_state(row: Any, now: Now) -> str:
-    """`running`, `running (held)` for want of room, or `finished (complete)`."""
-    state, reason = shown(row.get("state")), row.get("finished_reason") or ("held" if row.get("held") else None)
+    """Return `running`, `running (blocked)` if none of its URLs are dispatched, or `finished (complete)`."""
+    state, reason = (
+        shown(row.get("state")),
+        row.get("finished_reason") or ("blocked" if row.get("blocking_reason") else None),
+    )
     return f"{state} ({shown(reason)})" if reason else state
 
 
 def url_state(row: Any, now: Now) -> str:
-    """`done`, or `excluded (robots)`."""
+    """Return `done`, or `excluded (robots)`."""
     state, reason = shown(row.get("state")), row.get("reason")
     return f"{state} ({shown(reason)})" if reason else state
 
 
-def standing_of(member: Mapping[str, Any]) -> str:
-    """Whether a member is active, drains or has drained."""
+def status_of(member: Mapping[str, Any]) -> str:
+    """Return whether a member is `active`, `draining` or `drained`."""
     return shown(member.get("state") or ("draining" if member.get("draining") else "active"))
 
 
 def member_state(row: Any, now: Now) -> str:
-    """How a member stands."""
-    return standing_of(row)
+    """Return the state of a member."""
+    return status_of(row)
 
 
 def block_style(text: str) -> str:
@@ -98,12 +101,12 @@ def owned(row: Any, now: Now) -> str:
 
 
 def settings(row: Any, now: Now) -> str:
-    """`worker.visits=64 master.grant_s=30`; what is not set is left out."""
+    """Return `worker.max_visits=512 master.grant_s=30`, without the settings that are not set."""
     return shown(" ".join(f"{name}={shown(value)}" for name, value in leaves(row.get("config") or {})))
 
 
-def told(path: str) -> Cell:
-    """The values of a JSON object, by their names; what has no value is left out."""
+def fields(path: str) -> Cell:
+    """Return a cell with the fields of a JSON object as `name=value`, without empty ones."""
     return lambda row, now: shown(
         " ".join(f"{name}={shown(value)}" for name, value in leaves(_at(row, path) or {}) if value not in (None, []))
     )
@@ -124,5 +127,5 @@ def _at(row: Any, path: str) -> Any:
 
 
 def duration(seconds: Any) -> str:
-    """Seconds as a length of time."""
+    """Return seconds as a length of time."""
     return length(seconds) if isinstance(seconds, (int, float)) else NONE

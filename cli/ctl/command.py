@@ -1,4 +1,4 @@
-"""`orb ctl`: its options and verbs, and how what a master refuses ends the command."""
+"""`orb ctl`: its options and verbs, and the exit code after a refusal."""
 
 import argparse
 import os
@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from cli.ctl import bulk, declaring, following, login, reading, seeding, tending, turning
+from cli.ctl import admin, apply, bulk, events, login, reads, seeds
+from cli.ctl import verbs as crawl_verbs
 from cli.ctl.client import PATIENCE_S, Client
 from cli.ctl.contexts import CONTEXT, KEY, SERVER, TLS, chosen, default_path, load
-from cli.ctl.desk import Desk, Verb, Verbs, note
-from cli.ctl.output import FORMS, Output
+from cli.ctl.output import FORMS, CtlOutput
 from cli.ctl.problems import Refusal
-from cli.exits import Usage
+from cli.ctl.verb_context import Verb, VerbContext, Verbs, note
+from cli.terminal.exits import Usage
 
 _OPTIONS: Final[Mapping[str, object]] = {
     "server": None,
@@ -26,13 +27,13 @@ _OPTIONS: Final[Mapping[str, object]] = {
 
 _FILES: Final[Mapping[str, str]] = {
     "tls_ca": "the CA of the masters' certificates",
-    "tls_cert": "our own certificate, where masters demand one",
-    "tls_key": "and the key of that",
+    "tls_cert": "client certificate, if masters require one",
+    "tls_key": "the key of that certificate",
 }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The options may stand before the verb and behind it; what stands behind goes first."""
+    """Declare options and verbs. Options may stand before or after the verb; those after it win."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for each in (options, parser):
         _declare_options(each)
@@ -40,35 +41,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = Verbs(
         parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=type(parser)), options
     )
-    for family in (reading, declaring, turning, seeding, following, bulk, tending, login):
+    for family in (reads, apply, crawl_verbs, seeds, events, bulk, admin, login):
         family.declare(verbs)
 
 
 def _declare_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("which cluster, and how it is told")
+    group = parser.add_argument_group("connection to the cluster")
     add = partial(group.add_argument, default=argparse.SUPPRESS)
-    add("--server", metavar="URL[,URL]", help=f"masters, in the order they are tried [{SERVER}]")
-    add("--key", metavar="KEY", help=f"API key; other users of this machine can see it here [{KEY}]")
-    add("--context", metavar="NAME", help=f"a login that is stored [{CONTEXT}]")
+    add("--server", metavar="URL[,URL]", help=f"addresses of masters, tried in this order [{SERVER}]")
+    add(
+        "--key", metavar="KEY", help=f"API key; other users of this machine can see it in the list of processes [{KEY}]"
+    )
+    add("--context", metavar="NAME", help=f"name of a stored login [{CONTEXT}]")
     for flag, what in _FILES.items():
         add(f"--{flag.replace('_', '-')}", metavar="FILE", help=f"{what} [{TLS[flag]}]")
-    add("--patience", type=_seconds, metavar="S", help=f"seconds to go on trying for (default {PATIENCE_S:g})")
-    add("-o", "--output", choices=FORMS, help="table (default), wide, json, yaml, or name: the names alone")
+    add("--patience", type=_seconds, metavar="S", help=f"seconds to retry for (default {PATIENCE_S:g})")
+    add("-o", "--output", choices=FORMS, help="format: table (default), wide, json, yaml, or name for names only")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry out the verb. Usage, Failed or Environment with one sentence."""
+    """Run the verb. Raise Usage, Failed or Environment with one sentence."""
     if "local" in arguments:
         code: int = arguments.local(arguments)
         return code
     flags = {name: getattr(arguments, name) for name in ("server", "key", "context", *TLS)}
     access = chosen(flags, os.environ, load(default_path(os.environ)))
     with Client(access, patience_s=arguments.patience, note=note) as client:
-        return carried_out(arguments.carry_out, Desk(client, Output(arguments.output)), arguments)
+        return carried_out(arguments.carry_out, VerbContext(client, CtlOutput(arguments.output)), arguments)
 
 
-def carried_out(verb: Verb, desk: Desk, arguments: argparse.Namespace) -> int:
-    """What the verb returns; a refusal becomes the exception that ends the command."""
+def carried_out(verb: Verb, desk: VerbContext, arguments: argparse.Namespace) -> int:
+    """Return the verb's exit code. Turn a Refusal into the exception that ends the command."""
     try:
         return verb(desk, arguments)
     except Refusal as refusal:

@@ -1,6 +1,6 @@
-"""Which masters are asked, with which key: from the flags, the environment, or the file that `orb ctl login` writes.
+"""Find the masters and the key: from flags, the environment, or the file that `orb ctl login` writes.
 
-A stored key is sent to the servers it was stored with, and to no others.
+A stored key is sent only to the servers it was stored with.
 """
 
 import os
@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from cli.exits import Environment, Usage
-from cli.written import document, text_of
+from cli.terminal.exits import Environment, Usage
+from cli.terminal.yaml_input import document, text_of
 from shared.tls import TlsSettings, told
 
 SERVER: Final = "ORB_SERVER"
@@ -28,8 +28,8 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Masters of one cluster, in the order in which they are tried, and the key that opens them. `tls`: their CA, and
-    the certificate that they demand of us."""
+    """Masters of one cluster, in the order in which they are tried, and their API key. `tls`: their CA, and the client
+    certificate that they require."""
 
     servers: tuple[str, ...]
     key: str | None = field(default=None, repr=False)
@@ -38,36 +38,38 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What the file holds: accesses by name, and which is used where none is named."""
+    """The contents of the file: accesses by name, and the name of the default one."""
 
     current: str | None = None
     known: Mapping[str, Access] = field(default_factory=dict)
 
     def having(self, name: str, access: Access) -> "Contexts":
-        """With one more, or one replaced, which becomes the current one."""
+        """Return a copy with this access added or replaced, which becomes the current one."""
         return Contexts(name, {**self.known, name: access})
 
     def using(self, name: str) -> "Contexts":
-        """With another as the current one. Usage where there is none of that name."""
+        """Return a copy with `name` as the current one. Raise Usage if it does not exist."""
         self.named(name)
         return replace(self, current=name)
 
     def without(self, name: str) -> "Contexts":
-        """Without that one. Usage where there is none of that name."""
+        """Return a copy without `name`. Raise Usage if it does not exist."""
         self.named(name)
         left = {each: access for each, access in self.known.items() if each != name}
         return Contexts(None if self.current == name else self.current, left)
 
     def named(self, name: str) -> Access:
-        """The access of that name. Usage where there is none."""
+        """Return the access of that name. Raise Usage if it does not exist."""
         if name not in self.known:
             known = ", ".join(sorted(self.known)) or "none is stored"
-            raise Usage(f"there is no context {name!r} (known: {known}); `orb ctl login --context {name}` makes it.")
+            raise Usage(
+                f"there is no context {name!r} (known: {known}); create it with `orb ctl login --context {name}`."
+            )
         return self.known[name]
 
 
 def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: Contexts) -> Access:
-    """The access to use; a flag goes before a variable, a variable before the file. Usage where no server is named."""
+    """Return the access to use: flags before variables before the file. Raise Usage if no server is given."""
     server = flags.get("server") or environ.get(SERVER)
     key = flags.get("key") or environ.get(KEY)
     name = flags.get("context") or environ.get(CONTEXT)
@@ -79,7 +81,7 @@ def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: 
         access = stored.known.get(stored.current)
     if server is None:
         if access is None:
-            raise Usage(f"no server is known: log in with `orb ctl login --server URL`, or give --server or {SERVER}.")
+            raise Usage(f"no server given: set --server or {SERVER}, or run `orb ctl login --server URL`.")
         return replace(access, key=access.key if key is None else key, tls=tls or access.tls)
     servers = addresses(server.split(","))
     if access is not None and set(servers) <= set(access.servers):
@@ -88,7 +90,7 @@ def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: 
 
 
 def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSettings | None:
-    """The files for TLS that flags and variables name; None where they name none."""
+    """Return the TLS files of flags and variables, None if none are given."""
     ca, cert, key = (
         Path(name).absolute() if (name := flags.get(flag) or environ.get(variable)) else None
         for flag, variable in TLS.items()
@@ -97,8 +99,8 @@ def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSet
 
 
 def addresses(given: Iterable[str]) -> tuple[str, ...]:
-    """Base URLs of masters; `host:port` means http. Usage where one is no address, or there is none."""
-    found: dict[str, None] = {}
+    """Return the base URLs of masters; `host:port` means http. Raise Usage if one is invalid, or there are none."""
+    urls: dict[str, None] = {}
     for text in filter(None, (each.strip() for each in given)):
         url = text if "://" in text else f"http://{text}"
         parts = urlsplit(url)
@@ -107,29 +109,29 @@ def addresses(given: Iterable[str]) -> tuple[str, ...]:
         except ValueError:
             good = False
         if not good or parts.query or parts.fragment or parts.username is not None:
-            raise Usage(f"{text!r} is not the address of a master; write it as http://host:port.")
-        found[url.rstrip("/")] = None
-    if not found:
-        raise Usage("no server is named; write it as --server http://host:port.")
-    return tuple(found)
+            raise Usage(f"{text!r} is not the address of a master: expected http://host:port.")
+        urls[url.rstrip("/")] = None
+    if not urls:
+        raise Usage("no server given: set --server http://host:port.")
+    return tuple(urls)
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """Where the file lies: `orb/ctl.yaml` below XDG_CONFIG_HOME, by default ~/.config."""
+    """Return the path of the file: `orb/ctl.yaml` below XDG_CONFIG_HOME, by default ~/.config."""
     home = environ.get("XDG_CONFIG_HOME", "")
     return (Path(home) if os.path.isabs(home) else Path.home() / ".config") / "orb" / "ctl.yaml"
 
 
 def load(path: Path) -> Contexts:
-    """What is stored; nothing where there is no file. Usage where it is not ours in form, or others may read it."""
+    """Read the file; return empty Contexts if it does not exist. Raise Usage if it is malformed or public."""
     if not path.exists():
         return Contexts()
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        raise Usage(f"{path} holds keys and may be read by others (mode {mode:o}); run `chmod 600 {path}`.")
+        raise Usage(f"{path} contains keys and can be read by other users (mode {mode:o}); run `chmod 600 {path}`.")
     data = document(text_of(path, "context"), str(path))
     match data:
         case None:
@@ -141,11 +143,11 @@ def load(path: Path) -> Contexts:
                 {str(name): _access(path, str(name), each) for name, each in known.items()},
             )
         case _:
-            raise Usage(f"{path} is no file of contexts; move it away and run `orb ctl login` again.")
+            raise Usage(f"{path} is not a file of contexts: move it away and run `orb ctl login` again.")
 
 
 def save(path: Path, contexts: Contexts) -> None:
-    """Replace the file as a whole; nobody but its owner may read it, at any moment."""
+    """Replace the file atomically. Only its owner can read it, at any moment."""
     known: dict[str, Any] = {}
     for name, access in sorted(contexts.known.items()):
         known[name] = {"servers": list(access.servers)} | ({} if access.key is None else {"key": access.key})

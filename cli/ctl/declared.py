@@ -1,4 +1,4 @@
-"""What files declare: crawls, as `get -o yaml` shows them, as REST takes them, or as `orb crawl --spec` reads them."""
+"""Read crawls from files, in the form of `get -o yaml`, of the REST API, or of `orb crawl --spec`."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from cli.ctl.problems import WrongField
-from cli.exits import Usage
-from cli.written import documents, text_of
-from shared.domain.crawl import LABEL, LABEL_WORDS
-from shared.domain.meant import label_meant
-from shared.domain.spec_parse import shown
+from cli.terminal.exits import Usage
+from cli.terminal.yaml_input import documents, text_of
+from shared.domain.crawl.spec import LABEL, LABEL_WORDS
+from shared.domain.crawl.spec_parse import shown
+from shared.domain.suggestions import label_meant
 
 _READ_ONLY: Final = frozenset(
     (
@@ -19,8 +19,9 @@ _READ_ONLY: Final = frozenset(
         "revision",
         "state",
         "finished_reason",
-        "held",
-        "legal",
+        "blocking_reason",
+        "resource_pressure",
+        "allowed_verbs",
         "created_at",
         "started_at",
         "finished_at",
@@ -29,14 +30,14 @@ _READ_ONLY: Final = frozenset(
         "seeds",
     )
 )
-"""What a master adds to a crawl that it shows; in a file it declares nothing."""
+"""Fields that a master adds to a crawl in its answers; in a file they are ignored."""
 
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A crawl as it shall be: `body` is what a PUT takes."""
+    """A declared crawl. `body` is the body of its PUT."""
 
     name: str
     body: Mapping[str, Any]
@@ -44,24 +45,27 @@ class Declared:
 
 
 def read(files: Iterable[str], stdin: Iterable[str]) -> list[Declared]:
-    """Every crawl that the files declare ("-": standard input; a folder: its .yaml, .yml and .json files). Usage."""
-    found: list[Declared] = []
+    """Return every crawl that the files declare. Raise Usage if there are none, or one is invalid or declared twice.
+
+    `-` is standard input. A folder stands for its .yaml, .yml and .json files.
+    """
+    crawls: list[Declared] = []
     for name in files:
         for text, source in _texts(name, stdin):
             for place, data in enumerate(documents(text, source), 1):
-                found += _crawls(data, source if place == 1 else f"{source}, document {place}")
-    if not found:
-        raise Usage("the files declare no crawl; one needs `name:` and `spec:`, or `name:` and `seeds:`.")
+                crawls += _crawls(data, source if place == 1 else f"{source}, document {place}")
+    if not crawls:
+        raise Usage("the files contain no crawl: it needs `name:` and `spec:`, or `name:` and `seeds:`.")
     seen: dict[str, str] = {}
-    for crawl in found:
+    for crawl in crawls:
         if crawl.name in seen:
             raise Usage(f"the crawl {crawl.name!r} is declared twice: in {seen[crawl.name]} and in {crawl.source}.")
         seen[crawl.name] = crawl.source
-    return found
+    return crawls
 
 
 def misnamed(crawl: Declared) -> WrongField | None:
-    """What is wrong with its name, as a master says it: the name of a PUT is in its path, where not all can stand."""
+    """Return the error in its name, as a master would. A PUT has the name in its path, which cannot hold every name."""
     if re.fullmatch(LABEL, crawl.name):
         return None
     return WrongField("name", f"expected {LABEL_WORDS}, got {shown(crawl.name)}", label_meant(crawl.name))
@@ -97,6 +101,6 @@ def _crawls(data: Any, source: str) -> Iterator[Declared]:
             yield Declared(name, {"spec": {key: value for key, value in data.items() if key != "name"}}, source)
         case dict():
             lacking = "`name:`" if not isinstance(data.get("name"), str) else "`spec:` (or `seeds:`)"
-            raise Usage(f"{source} declares no crawl: it has no {lacking}.")
+            raise Usage(f"{source} is not a crawl: it has no {lacking}.")
         case _:
-            raise Usage(f"{source} declares no crawl: it is a {'list' if isinstance(data, list) else 'single value'}.")
+            raise Usage(f"{source} is not a crawl: it is a {'list' if isinstance(data, list) else 'single value'}.")

@@ -1,7 +1,7 @@
-"""Server-Sent Events as the HTML standard parses them, and a stream of them that survives the end of a connection.
+"""Parse Server-Sent Events as the HTML standard does, and follow a stream of them across lost connections.
 
-Behind a cut the stream goes on, at the next master if need be, with the id of the last event that arrived: what the
-server keeps is seen once, without a gap.
+After a lost connection the stream is resumed, at the next master if necessary, with the id of the last event received.
+So every event that the server stores is seen once, without a gap.
 """
 
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ import httpx
 
 from cli.ctl.client import Client, Query
 from cli.ctl.problems import Refusal
-from cli.exits import Environment
+from cli.terminal.exits import Environment
 
 SILENCE_S: Final = 45.0
-"""Three heartbeats: a connection that is silent for longer is taken for dead."""
+"""Three heartbeats: a connection that is silent for longer counts as dead."""
 
 LONGEST_EVENT: Final = 4 << 20
 _PAST_KEPT: Final = ("past what was kept", "ping")
-"""Comments of the server. A heartbeat comes when nothing else did for as long: after that, nothing was kept."""
+"""Comments of the server. A heartbeat is sent only after a silence, so by then all stored events were sent."""
 
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 10.0
 
 
 ENDED: Final = "end"
-"""The kind of the event with which a master ends a stream, and says why."""
+"""The kind of the event with which a master ends a stream. Its data has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One event. `id` is the last that was seen by then, empty before the first."""
+class SseEvent:
+    """One event. `id` is the last id received by then, empty before the first."""
 
     kind: str
     data: str
@@ -39,43 +39,43 @@ class Event:
 
 
 class EventParser:
-    """Bytes in any portions to events. `last_id` is that of the last whole one; one without data, such as a heartbeat,
-    has one, too. Environment for what is no stream of events."""
+    """Parses bytes, in portions of any size, into events. `last_id` is the id of the last complete event, also of one
+    without data, such as a heartbeat. Raises Environment if the bytes are not an event stream."""
 
     def __init__(self, last_id: str = "") -> None:
         self.last_id = last_id
         self.retry_s: float | None = None
         self.past_kept = False
-        """Whether the server has said that no more is kept, or that nothing came for long."""
+        """True if the server has sent all stored events, or was silent for a heartbeat."""
         self._id = last_id
         self._rest = b""
         self._kind = ""
         self._data: list[str] = []
         self._begun = False
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
-        """The events that are whole with this piece."""
+    def feed(self, piece: bytes) -> Iterator[SseEvent]:
+        """Yield the events that this piece completes."""
         data = self._rest + piece
         if not self._begun and len(data) >= 3:
             self._begun = True
             data = data.removeprefix(b"\xef\xbb\xbf")
-        held = b""
-        if data.endswith(b"\r"):  # the other half of its line's end may follow
-            data, held = data[:-1], b"\r"
+        pending = b""
+        if data.endswith(b"\r"):  # a \n of the same line end may follow
+            data, pending = data[:-1], b"\r"
         *lines, rest = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._rest = rest + held
+        self._rest = rest + pending
         if len(self._rest) > LONGEST_EVENT or sum(map(len, self._data)) > LONGEST_EVENT:
-            raise Environment("the server sends something that is no stream of events.")
+            raise Environment("the server did not answer with a stream of events.")
         for line in lines:
             event = self._line(line.decode("utf-8", "replace"))
             if event is not None:
                 yield event
 
-    def _line(self, line: str) -> Event | None:
+    def _line(self, line: str) -> SseEvent | None:
         if not line:
             kind, data, self._kind, self._data = self._kind, self._data, "", []
             self.last_id = self._id
-            return Event(kind or "message", "\n".join(data), self.last_id) if data else None
+            return SseEvent(kind or "message", "\n".join(data), self.last_id) if data else None
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         match name:
@@ -94,10 +94,10 @@ class EventParser:
         return None
 
 
-def follow(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[Event | str]:
-    """Events until nothing more can come; a text in between says that the connection was lost and is made again.
+def follow(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent | str]:
+    """Yield events until no more can follow. A text between events reports a lost connection before a reconnect.
 
-    Refusal where the stream is refused at the first try. Afterwards only what cannot pass by itself ends it.
+    Raise Refusal if the first attempt is refused. After that only errors that cannot pass by themselves are raised.
     """
     seen, wait, begun = last_id or "", _FIRST_WAIT_S, False
     while True:
@@ -113,7 +113,7 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
                             return
             lost = f"{client.server} ended the stream"
         except httpx.RequestError as error:
-            lost = f"{client.server} broke off ({str(error) or type(error).__name__})"
+            lost = f"{client.server} closed the connection ({str(error) or type(error).__name__})"
         except Refusal as refusal:
             if not begun or refusal.problem.status in (401, 403, 404, 422):
                 raise
@@ -123,14 +123,14 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
                 raise
             lost = str(error).rstrip(".")
         seen = parser.last_id
-        yield f"{lost}; connecting again"
+        yield f"{lost}; reconnecting"
         client.sleep(max(parser.retry_s or 0.0, wait))
         wait = min(_LONGEST_WAIT_S, wait * 2)
 
 
-def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[Event]:
-    """The events that are kept already, from the oldest on or from behind `last_id`, until the server says that these
-    were all. Environment where it ends before."""
+def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent]:
+    """Yield the stored events, from the oldest or after `last_id`, until the server has sent all of them. Raise
+    Environment if the stream ends before."""
     parser = EventParser()
     with client.stream(at, query, headers=_headers(last_id or "0"), answer_s=SILENCE_S) as response:
         try:
@@ -143,8 +143,10 @@ def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -
                 if parser.past_kept:
                     return
         except httpx.RequestError as error:
-            raise Environment(f"{client.server} broke off ({str(error) or type(error).__name__}).") from error
-    raise Environment(f"{client.server} ended the stream before it had told all that is kept; ask again.")
+            raise Environment(
+                f"{client.server} closed the connection ({str(error) or type(error).__name__})."
+            ) from error
+    raise Environment(f"{client.server} ended the stream too early: repeat the command.")
 
 
 def _headers(last_id: str) -> dict[str, str]:

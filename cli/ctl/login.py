@@ -1,4 +1,4 @@
-"""login, logout, contexts, use: which clusters this person knows, and the keys to them."""
+"""Verbs login, logout, contexts and use: the stored clusters of this user, and their keys."""
 
 import argparse
 import getpass
@@ -7,18 +7,18 @@ import sys
 
 from cli.ctl.client import Client
 from cli.ctl.contexts import DEFAULT, KEY, SERVER, TLS, Access, addresses, default_path, files, load, save
-from cli.ctl.desk import Verbs, note
 from cli.ctl.problems import Refusal
-from cli.exits import Exit, Usage
+from cli.ctl.verb_context import Verbs, note
+from cli.terminal.exits import Exit, Usage
 
 
 def declare(verbs: Verbs) -> None:
     """Declare the verbs."""
-    login = verbs.add_local("login", "try a key and keep it for later, in a file that only you can read", _login)
-    login.add_argument("--unchecked", action="store_true", help="keep it without asking the cluster")
-    verbs.add_local("logout", "forget a login", _logout)
-    verbs.add_local("contexts", "list the logins that are kept", _contexts)
-    use = verbs.add_local("use", "work with another login from now on", _use)
+    login = verbs.add_local("login", "check a key and store it in a file that only you can read", _login)
+    login.add_argument("--unchecked", action="store_true", help="store the key without checking it")
+    verbs.add_local("logout", "delete a stored login", _logout)
+    verbs.add_local("contexts", "list stored logins", _contexts)
+    use = verbs.add_local("use", "make a stored login the current one", _use)
     use.add_argument("name", metavar="NAME")
 
 
@@ -28,7 +28,7 @@ def _login(arguments: argparse.Namespace) -> int:
     name = arguments.context or DEFAULT
     given = arguments.server or os.environ.get(SERVER)
     if given is None and name not in contexts.known:
-        raise Usage("name the masters: `orb ctl login --server http://host:port`.")
+        raise Usage("no server given: run `orb ctl login --server http://host:port`.")
     servers = contexts.known[name].servers if given is None else addresses(given.split(","))
     tls = files({flag: getattr(arguments, flag) for flag in TLS}, os.environ)
     if tls is None and given is None:
@@ -50,7 +50,7 @@ def _logout(arguments: argparse.Namespace) -> int:
     contexts = load(file)
     name = arguments.context or contexts.current or DEFAULT
     save(file, contexts.without(name))
-    print(f"context/{name} forgotten")
+    print(f"context/{name} deleted")
     return Exit.OK
 
 
@@ -64,13 +64,13 @@ def _contexts(arguments: argparse.Namespace) -> int:
 def _use(arguments: argparse.Namespace) -> int:
     file = default_path(os.environ)
     save(file, load(file).using(arguments.name))
-    print(f"context/{arguments.name} is used from now on")
+    print(f"context/{arguments.name} is the current context")
     return Exit.OK
 
 
 def _asked() -> str:
-    """The key, typed without being shown, or from a pipe."""
+    """Return the key, typed without echo, or read from a pipe."""
     key = (getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not key:
-        raise Usage(f"no key was given; type it, pipe it in, or set {KEY}.")
+        raise Usage(f"no key given: type it, pipe it in, or set {KEY}.")
     return key

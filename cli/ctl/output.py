@@ -1,4 +1,4 @@
-"""What a command says: tables and sentences for people, JSON, YAML or names for programs. Only this is on stdout."""
+"""Output of a command: tables and sentences for people, JSON, YAML or names for programs. Only this is on stdout."""
 
 import json
 import sys
@@ -12,19 +12,19 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.ctl.cells import Now
-from cli.ctl.describing import Section, lines_of
-from cli.ctl.resources import Resource
+from cli.ctl.resources import ResourceKind
+from cli.ctl.sections import Section, lines_of
 from cli.ctl.tables import laid_out, offered
 
 FORMS: Final = ("table", "wide", "json", "yaml", "name")
 _BATCH: Final = 500
-"""Rows that are measured together: a longer list is shown as it comes, and takes no more memory."""
+"""Rows that are measured together. A longer list is printed in batches, so memory stays bounded."""
 _JSON_LIST: Final = '{"items": ['
 _YAML_LIST: Final = "items:\n"
 
 
-class Output:
-    """Writes to `out` in one form. Colours and widths are those of a terminal; into a file or a pipe nothing is cut."""
+class CtlOutput:
+    """Writes to `out` in one format. A terminal gets colours and fitted widths; for a file or a pipe no text is cut."""
 
     def __init__(
         self, form: str = "table", *, out: TextIO | None = None, width: int | None = None, now: datetime | None = None
@@ -37,11 +37,11 @@ class Output:
 
     @property
     def for_people(self) -> bool:
-        """Whether sentences and tables are wanted."""
+        """True if the format is for people: sentences and tables."""
         return self._form in ("table", "wide")
 
-    def items(self, resource: Resource, rows: Iterable[Mapping[str, Any]]) -> int:
-        """A list; how many there were."""
+    def items(self, resource: ResourceKind, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Print a list; return its length."""
         match self._form:
             case "name":
                 return self._each(rows, lambda row: f"{resource.one}/{row[resource.key]}\n")
@@ -52,8 +52,8 @@ class Output:
             case _:
                 return self._table(resource, rows)
 
-    def one(self, resource: Resource, row: Mapping[str, Any]) -> None:
-        """One resource."""
+    def one(self, resource: ResourceKind, row: Mapping[str, Any]) -> None:
+        """Print one resource."""
         if self.for_people:
             self._table(resource, [row])
         elif self._form == "name":
@@ -62,7 +62,7 @@ class Output:
             self.document(row)
 
     def sections(self, body: object, sections: Callable[[Now], Sequence[Section]]) -> None:
-        """Something described at length; programs get the body."""
+        """Print a description in sections; in a format for programs, print the body."""
         if self.for_people:
             for line in lines_of(sections(self._now), self._width):
                 self._line([line])
@@ -70,11 +70,11 @@ class Output:
             self.document(body)
 
     def document(self, body: object) -> None:
-        """A JSON value as JSON, or as YAML."""
+        """Print a JSON value as JSON or YAML."""
         self._out.write(as_yaml(body) if self._form == "yaml" else as_json(body) + "\n")
 
     def event(self, body: object) -> None:
-        """One of a stream that has no end: JSON on a line, or a YAML document."""
+        """Print one event of an endless stream: as one line of JSON, or as a YAML document."""
         if self._form == "yaml":
             self._out.write(f"---\n{as_yaml(body)}")
         else:
@@ -82,7 +82,7 @@ class Output:
         self._out.flush()
 
     def done(self, name: str, what: str, body: object = None) -> None:
-        """`crawl/docs paused`; the name alone, or the answer's body, where that is wanted and there is one."""
+        """Print `crawl/docs paused`. In a format for programs, print the name or the answer's body."""
         if self.for_people:
             self._out.write(f"{name} {what}\n")
         elif self._form == "name":
@@ -92,11 +92,11 @@ class Output:
         self._out.flush()
 
     def say(self, text: str = "", style: str = "") -> None:
-        """A line for people, who see it at once."""
+        """Print a line for people, at once."""
         self._line([(text, style)])
         self._out.flush()
 
-    def _table(self, resource: Resource, rows: Iterable[Mapping[str, Any]]) -> int:
+    def _table(self, resource: ResourceKind, rows: Iterable[Mapping[str, Any]]) -> int:
         columns = offered(resource.columns, wide=self._form == "wide")
         count, left = 0, iter(rows)
         while batch := list(islice(left, _BATCH)):
@@ -121,7 +121,7 @@ class Output:
         return count
 
     def _list_json(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`{"items": [...]}`, an item as soon as it is there; nothing before that, since it may be refused."""
+        """Print `{"items": [...]}`, each item as it arrives. Print nothing before the first: the request may fail."""
         count = 0
         for row in rows:
             self._out.write(f"{',' if count else _JSON_LIST}\n{as_json(row)}")
@@ -130,7 +130,7 @@ class Output:
         return count
 
     def _list_yaml(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`items:`, in the same way."""
+        """Print `items:` in the same way."""
         count = 0
         for row in rows:
             self._out.write(f"{'' if count else _YAML_LIST}{as_yaml([row])}")
@@ -147,11 +147,11 @@ class Output:
 
 
 def as_json(body: object) -> str:
-    """JSON for programs and for people, in the order of the answer."""
+    """Return JSON in the order of the answer."""
     return json.dumps(body, indent=2, ensure_ascii=False)
 
 
 def as_yaml(body: object) -> str:
-    """YAML that `apply -f` takes."""
+    """Return YAML that `apply -f` accepts."""
     text: str = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000)
     return text

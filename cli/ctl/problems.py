@@ -1,4 +1,4 @@
-"""What a master says when it refuses (problem+json, RFC 9457), read with patience and told in one sentence."""
+"""Errors of a master (problem+json, RFC 9457), parsed leniently and stated in one sentence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,26 +9,26 @@ from typing import Any, Final
 import msgspec
 
 from cli.ctl.cells import printable
-from cli.exits import Environment, Failed, Usage
+from cli.terminal.exits import Environment, Failed, Usage
 
 TYPE: Final = "urn:orbweaver:problem:"
 _SHOWN: Final = 300
 _LOGIN: Final = (
-    "log in with `orb ctl login`, or give a key with ORB_API_KEY; a lost admin key is replaced by `orb key create`, on "
-    "the cluster's database itself"
+    "log in with `orb ctl login`, or set ORB_API_KEY; if the admin key is lost, create one with `orb key create`, "
+    "directly in the cluster's database"
 )
 
 
-ANOTHER: Final = "--server or ORB_SERVER names another"
-"""What to do where something else than a master is asked."""
+ANOTHER: Final = "set another with --server or ORB_SERVER"
+"""The advice if a server is not a master."""
 
 _NO_API: Final = (404, 405, 501)
-"""What a server of other things says, in HTML; other pages may be those of a proxy before a master."""
+"""Statuses of other servers, with HTML. HTML of another status may come from a proxy before a master."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongField:
-    """One thing wrong with what was sent."""
+    """One error in the request."""
 
     path: str
     message: str
@@ -36,10 +36,10 @@ class WrongField:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """An answer that is an error. `kind` is the last part of its type, empty where something else than a master spoke.
+class ProblemAnswer:
+    """An answer that is an error. `kind` is the last part of its type, empty if the sender is not a master.
 
-    `accepted` and `durable_lines` are those of an upload that broke off. `retry_after_s` is what the server asked for.
+    `accepted` and `durable_lines` belong to an upload that was cut short. `retry_after_s` is the server's Retry-After.
     """
 
     status: int
@@ -54,16 +54,16 @@ class Problem:
 
 
 class Refusal(Exception):
-    """A request was answered with a problem, and repeating it does not help. `unsure`: an earlier attempt at it had no
-    answer, and may have been carried out."""
+    """Raised for a request that was answered with a problem and that a retry cannot help. `unsure`: an earlier attempt
+    had no answer, and may have been applied."""
 
-    def __init__(self, problem: Problem, *, unsure: bool = False) -> None:
+    def __init__(self, problem: ProblemAnswer, *, unsure: bool = False) -> None:
         super().__init__(sentence(problem))
         self.problem = problem
         self.unsure = unsure
 
     def ending(self) -> Exception:
-        """How the command ends with it: Usage where the request was wrong, Environment where the cluster could not."""
+        """Return the exception that ends the command: Usage for a bad request, Environment for a cluster failure."""
         match self.problem.status:
             case 400 | 413 | 415 | 422:
                 return Usage(str(self))
@@ -73,8 +73,8 @@ class Refusal(Exception):
                 return Failed(str(self))
 
 
-def told(status: int, headers: Mapping[str, str], content: bytes, now_s: float) -> Problem:
-    """The problem in an answer, whoever wrote it; `now_s` is the Unix time that a Retry-After date is compared with."""
+def problem_of(status: int, headers: Mapping[str, str], content: bytes, now_s: float) -> ProblemAnswer:
+    """Return the problem in an answer of any server. `now_s` is the Unix time, for a date in Retry-After."""
     retry = _retry_after(headers.get("retry-after"), now_s)
     try:
         body: Any = msgspec.json.decode(content)
@@ -82,11 +82,15 @@ def told(status: int, headers: Mapping[str, str], content: bytes, now_s: float) 
         body = None
     if not isinstance(body, dict):
         if status in _NO_API and content.lstrip().startswith(b"<"):
-            return Problem(status, "", f"the server answered {_phrase(status)}: that is no Orbweaver API", ANOTHER)
+            return ProblemAnswer(
+                status, "", f"the server answered {_phrase(status)} with HTML, so it is not an Orbweaver API", ANOTHER
+            )
         text = " ".join(content[:_SHOWN].decode("utf-8", "replace").split())
-        return Problem(status, "", f"the server answered {_phrase(status)}: {text}".rstrip(": "), retry_after_s=retry)
+        return ProblemAnswer(
+            status, "", f"the server answered {_phrase(status)}: {text}".rstrip(": "), retry_after_s=retry
+        )
     kind = str(body.get("type", ""))
-    return Problem(
+    return ProblemAnswer(
         status,
         kind.removeprefix(TYPE) if kind.startswith(TYPE) else "",
         str(body.get("detail") or body.get("title") or f"the server answered {_phrase(status)}"),
@@ -99,21 +103,21 @@ def told(status: int, headers: Mapping[str, str], content: bytes, now_s: float) 
     )
 
 
-def sentence(problem: Problem) -> str:
-    """What to tell a person: what went wrong, with which fields, and what to do about it."""
-    said = printable(problem.detail)
+def sentence(problem: ProblemAnswer) -> str:
+    """Return the message for people: what went wrong, in which fields, and what to do."""
+    text = printable(problem.detail)
     hint = printable(problem.hint)
     if problem.status == 401:
         hint = _LOGIN
     if problem.status >= 500 and problem.request_id:
-        said += f" (request {printable(problem.request_id)})"
+        text += f" (request {printable(problem.request_id)})"
     if problem.errors:
         lines = [
             f"  {_named(each)}{printable(each.message)}" + (f" ({printable(each.hint)})" if each.hint else "")
             for each in problem.errors
         ]
-        return "\n".join([f"{said}:", *lines, *([f"  {hint}"] if hint else [])])
-    return f"{said}; {hint}" if hint else said
+        return "\n".join([f"{text}:", *lines, *([f"  {hint}"] if hint else [])])
+    return f"{text}; {hint}" if hint else text
 
 
 def _named(wrong: WrongField) -> str:
@@ -142,7 +146,7 @@ def _phrase(status: int) -> str:
 
 
 def _retry_after(text: str | None, now_s: float) -> float | None:
-    """Seconds, from either form of the header."""
+    """Return the seconds of either form of the header, None if it is absent or invalid."""
     if text is None:
         return None
     if text.strip().isascii() and text.strip().isdigit():

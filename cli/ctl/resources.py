@@ -1,4 +1,4 @@
-"""The kinds of things that can be got: where they are in the API, what names one, and the columns of their tables."""
+"""The kinds of resources: their paths in the API, the fields that name them, and the columns of their tables."""
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -10,6 +10,7 @@ from cli.ctl.columns import (
     block_style,
     crawl_state,
     duration,
+    fields,
     key_state,
     left,
     many,
@@ -19,16 +20,15 @@ from cli.ctl.columns import (
     settings,
     size,
     state_style,
-    told,
     url_state,
 )
 from cli.ctl.tables import Column
-from cli.exits import Usage
-from shared.domain.meant import nearest
+from cli.terminal.exits import Usage
+from shared.domain.suggestions import nearest
 
 
 class Belongs(Enum):
-    """Whether a kind's list is of the cluster or of one crawl."""
+    """The list of a kind belongs to the cluster or to one crawl."""
 
     TO_CLUSTER = auto()
     TO_CLUSTER_OR_CRAWL = auto()
@@ -38,10 +38,13 @@ class Belongs(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
-    """A kind. `key`: the field that names one, empty for what there is only one of. `single`: the path of one, where it
-    is not the list's with the name behind it; empty where one is found in the list alone. `within`: the field of the
-    answer to one that has what the list shows."""
+class ResourceKind:
+    """A kind of resource.
+
+    `key`: the field that names a resource, empty if there is only one.
+    `single`: the path of one resource, if not the list's path and the name. Empty: it is only in the list.
+    `within`: the field in the answer for one resource that has the fields of the list.
+    """
 
     name: str
     one: str
@@ -58,7 +61,7 @@ _URL_WIDTH: Final = 28
 _URL: Final = Column("URL", picked("url"), cut=_URL_WIDTH)
 _AGE: Final = Column("AGE", age("created_at"), rank=2, right=True)
 
-CRAWLS: Final = Resource(
+CRAWLS: Final = ResourceKind(
     "crawls", "crawl", "/v1/crawls", (
         Column("NAME", picked("name"), cut=12),
         Column("STATE", crawl_state, style=state_style),
@@ -72,13 +75,13 @@ CRAWLS: Final = Resource(
     key="name", filters=frozenset(("state", "prefix", "label")),
 )  # fmt: skip
 
-WORKERS: Final = Resource(
+WORKERS: Final = ResourceKind(
     "workers", "worker", "/v1/workers", (
         Column("ID", picked("id"), cut=12),
         Column("STATE", member_state, style=state_style),
         Column("POOL", picked("pool"), rank=2),
-        Column("OPEN", picked("load.open"), rank=3, right=True),
-        Column("FREE", picked("load.free"), rank=5, right=True),
+        Column("VISITS", picked("load.active_visits"), rank=3, right=True),
+        Column("FREE", picked("load.free_visits"), rank=5, right=True),
         Column("PAGES/S", picked("load.pages_per_s"), rank=3, right=True),
         Column("PAGES", number("load.pages"), rank=6, right=True),
         Column("CONFIG", picked("config_revision"), rank=5, right=True, wide=True),
@@ -87,7 +90,7 @@ WORKERS: Final = Resource(
     ),
 )  # fmt: skip
 
-MASTERS: Final = Resource(
+MASTERS: Final = ResourceKind(
     "masters", "master", "/v1/masters", (
         Column("ID", picked("id"), cut=12),
         Column("STATE", member_state, style=state_style),
@@ -100,7 +103,7 @@ MASTERS: Final = Resource(
     ),
 )  # fmt: skip
 
-HOSTS: Final = Resource(
+HOSTS: Final = ResourceKind(
     "hosts", "host", "/v1/hosts", (
         Column("HOST", picked("host"), cut=12),
         Column("PAGES", number("pages"), rank=1, right=True),
@@ -120,9 +123,9 @@ HOSTS: Final = Resource(
 HOSTS_OF_NO_CRAWL: Final = replace(
     HOSTS, columns=tuple(each for each in HOSTS.columns if each.title not in ("PAGES", "QUEUED", "WAITING", "LEASED"))
 )
-"""Hosts as the cluster lists them: a host's numbers are those of one crawl."""
+"""Hosts as the cluster lists them, without counters: a host's counters belong to one crawl."""
 
-URLS: Final = Resource(
+URLS: Final = ResourceKind(
     "urls", "url", "/v1/crawls/{crawl}/urls", (
         _URL,
         Column("STATE", url_state, style=state_style),
@@ -137,7 +140,7 @@ URLS: Final = Resource(
     single="/v1/crawls/{crawl}/urls/lookup?url=",
 )  # fmt: skip
 
-PAGES: Final = Resource(
+PAGES: Final = ResourceKind(
     "pages", "page", "/v1/crawls/{crawl}/pages", (
         _URL,
         Column("STATUS", picked("status"), rank=1, right=True),
@@ -153,18 +156,18 @@ PAGES: Final = Resource(
     single="/v1/crawls/{crawl}/pages/lookup?url=",
 )  # fmt: skip
 
-ITEMS: Final = Resource(
+ITEMS: Final = ResourceKind(
     "items", "item", "/v1/crawls/{crawl}/items", (
         Column("ID", picked("id")),
         Column("RULE", picked("rule"), rank=1, cut=12),
-        Column("DATA", told("data"), rank=2, cut=_URL_WIDTH),
+        Column("DATA", fields("data"), rank=2, cut=_URL_WIDTH),
         Column("URL", picked("url"), rank=3, cut=_URL_WIDTH),
         Column("FETCHED", age("fetched_at"), rank=4, right=True),
     ),
     belongs=Belongs.TO_CRAWL, filters=frozenset(("rule", "url")),
 )  # fmt: skip
 
-SEEDS: Final = Resource(
+SEEDS: Final = ResourceKind(
     "seeds", "seed", "/v1/crawls/{crawl}/seeds", (
         _URL,
         Column("SOURCE", picked("source"), rank=2),
@@ -176,7 +179,7 @@ SEEDS: Final = Resource(
     key="url", belongs=Belongs.TO_CRAWL, single="",
 )  # fmt: skip
 
-LETTERS: Final = Resource(
+LETTERS: Final = ResourceKind(
     "dead-letters", "dead-letter", "/v1/dead-letters", (
         Column("ID", picked("id"), right=True),
         Column("KIND", picked("kind"), rank=3),
@@ -188,7 +191,7 @@ LETTERS: Final = Resource(
     belongs=Belongs.TO_CLUSTER_OR_CRAWL,
 )  # fmt: skip
 
-KEYS: Final = Resource(
+KEYS: Final = ResourceKind(
     "keys", "key", "/v1/api-keys", (
         Column("ID", picked("id")),
         Column("NAME", picked("name"), cut=12),
@@ -200,7 +203,7 @@ KEYS: Final = Resource(
     single="", filters=frozenset(("revoked",)),
 )  # fmt: skip
 
-REVISIONS: Final = Resource(
+REVISIONS: Final = ResourceKind(
     "revisions", "revision", "/v1/crawls/{crawl}/revisions", (
         Column("REVISION", picked("revision"), right=True),
         _AGE,
@@ -209,7 +212,7 @@ REVISIONS: Final = Resource(
     key="revision", belongs=Belongs.TO_CRAWL,
 )  # fmt: skip
 
-AUDIT: Final = Resource(
+AUDIT: Final = ResourceKind(
     "audit", "act", "/v1/audit", (
         Column("AT", lambda row, now: dated(row.get("at")), rank=2),
         Column("BY", picked("actor"), cut=16),
@@ -220,7 +223,7 @@ AUDIT: Final = Resource(
     single="", filters=frozenset(("actor", "action", "target", "since", "until")),
 )  # fmt: skip
 
-CONFIG: Final = Resource(
+CONFIG: Final = ResourceKind(
     "config", "config", "/v1/config", (
         Column("REVISION", picked("revision"), right=True),
         Column("CHANGED", age("changed_at"), rank=2, right=True),
@@ -230,9 +233,11 @@ CONFIG: Final = Resource(
     key="",
 )  # fmt: skip
 
-CONFIGS: Final = Resource("config-revisions", "config-revision", "/v1/config/revisions", CONFIG.columns, key="revision")
+CONFIGS: Final = ResourceKind(
+    "config-revisions", "config-revision", "/v1/config/revisions", CONFIG.columns, key="revision"
+)
 
-CLUSTER: Final = Resource(
+CLUSTER: Final = ResourceKind(
     "cluster", "cluster", "/v1/cluster", (
         Column("ANSWERS", picked("member")),
         Column("LEADER", picked("leader_address"), cut=12),
@@ -250,15 +255,15 @@ RESOURCES: Final = (
 )  # fmt: skip
 
 KINDS: Final = ", ".join(sorted(resource.name for resource in RESOURCES))
-"""What there is to get, for people."""
+"""The kinds of resources, for help and messages."""
 
 
-def named(word: str) -> Resource:
-    """The kind that a word stands for, singular or plural. Usage where there is none."""
+def named(word: str) -> ResourceKind:
+    """Return the kind that a word names, singular or plural. Raise Usage if there is none."""
     for resource in RESOURCES:
         if word in (resource.name, resource.one):
             return resource
     meant = nearest(word, (name for resource in RESOURCES for name in (resource.name, resource.one)))
     if meant is not None:
-        raise Usage(f"there is nothing called {word!r}; did you mean {meant}?")
-    raise Usage(f"there is nothing called {word!r}; there are: {KINDS}.")
+        raise Usage(f"unknown kind {word!r}; did you mean {meant}?")
+    raise Usage(f"unknown kind {word!r}: expected one of {KINDS}.")

@@ -1,6 +1,6 @@
-"""Tables of text that fit the terminal: what a column shows, which are left out where it is narrow, which are cut.
+"""Tables of text that fit the terminal: on a narrow one, columns are shortened or left out.
 
-Pure: rows in, cells out. Widths are those that a terminal gives a text, not its number of characters.
+Pure: rows in, cells out. A width is the number of terminal cells of a text, not its number of characters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,8 +17,12 @@ Cell = Callable[[Any, Now], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `rank`: where there is no room, the highest goes first; 0 stays. `cut`: how far its texts may be
-    shortened before that, 0: not at all. `wide`: only where asked for. `style`: how a text in it looks, by its text."""
+    """A column.
+
+    On a narrow terminal the column with the highest `rank` is left out first. Rank 0 is always shown.
+    Before that, texts may be shortened to the width `cut`, but not if it is 0.
+    A `wide` column is shown only in the wide format. The function `style` returns the style of a text.
+    """
 
     title: str
     cell: Cell
@@ -31,13 +35,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns that are shown, and how wide each is."""
+    """The shown columns and their widths."""
 
     columns: tuple[Column, ...]
     widths: tuple[int, ...]
 
     def line(self, texts: Sequence[str]) -> list[tuple[str, str]]:
-        """The texts of a row, padded or cut to their columns, each with its style; together one line."""
+        """Return the texts of a row, padded or cut to their columns, with their styles. Together they form a line."""
         line = []
         for place, (column, width, text) in enumerate(zip(self.columns, self.widths, texts, strict=True)):
             fitted = _fitted(text, width)
@@ -48,19 +52,19 @@ class Layout:
         return line
 
     def titles(self) -> list[str]:
-        """The heads of the columns."""
+        """Return the heads of the columns."""
         return [column.title for column in self.columns]
 
 
 def offered(columns: Iterable[Column], *, wide: bool) -> tuple[Column, ...]:
-    """The columns that there are to show."""
+    """Return the columns of the format."""
     return tuple(column for column in columns if wide or not column.wide)
 
 
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Layout:
-    """How to show the rows (a text a column) within `width`; None: as wide as they are.
+    """Choose the layout of the rows (one text per column) within `width`; None means unlimited.
 
-    What does not fit is first cut where it may be, then left out by rank.
+    To save space, columns are first cut as far as allowed, then left out by rank.
     """
     natural = [
         max([cell_len(column.title), *(cell_len(row[place]) for row in rows)]) for place, column in enumerate(columns)
@@ -85,5 +89,5 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
 
 
 def _fitted(text: str, width: int) -> str:
-    """The text in at most `width`, its end cut off where it is longer."""
+    """Return the text in at most `width` cells; a longer one is cut at its end."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"

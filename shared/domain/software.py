@@ -1,4 +1,4 @@
-"""What this software calls itself: in User-Agent, in archives (`software`), on the wheel and on the console."""
+"""The name and version of this software, for the User-Agent, archives (`software`), the wheel and the console."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What the crawler asks of an engine, as protocols: bare nouns, as narrow as their use.
+"""What the crawler requires of an engine, as protocols: bare nouns, as narrow as their use.
 
-A port states its guarantees and its errors; an adapter that cannot keep them is no adapter of that port.
+A port states its guarantees and its errors. An adapter must keep both.
 """

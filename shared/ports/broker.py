@@ -1,8 +1,11 @@
 """The port to the message broker: visits out, reports and items in, questions and answers between.
 
-Errors: Transient when the broker is away or did not answer in time (the message may or may not have been stored;
-publish again with the same message id), Refused when a bounded subject is full, Permanent when the broker will never
-take it, Unusable when it has shut us out for good.
+Errors:
+- Transient: the broker is away or did not answer in time. The message may have been stored; publish it again with the
+  same message id.
+- Refused: a bounded subject is full.
+- Permanent: the broker will never accept the message.
+- Unusable: the broker refuses this client for good.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -29,7 +32,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """The reports stream as it is: when it was created (Unix ns) and its last sequence, over all subjects."""
+    """The state of the reports stream: its creation time (Unix ns) and its last sequence over all subjects."""
 
     created_ns: int
     last_sequence: int
@@ -37,7 +40,7 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class ItemsState:
-    """The stream of items as it is: when it was created (Unix ns), the oldest sequence kept and the last one given.
+    """The state of the items stream: its creation time (Unix ns), its oldest kept sequence and its last one.
 
     An empty stream has `first == last + 1`.
     """
@@ -48,7 +51,7 @@ class ItemsState:
 
 
 class QueuedVisit(NamedTuple):
-    """A place in a pool's queue on which a shard stands, delivered or not."""
+    """A place in a pool's queue that a shard occupies, delivered or not."""
 
     pool: str
     host_id: HostId
@@ -57,7 +60,7 @@ class QueuedVisit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VisitOrigin:
-    """Where a delivered shard stands: the place, the partition whose it is, and its sequence in the pool's stream."""
+    """Where a delivered shard is queued: its place, its partition, and its sequence in the pool's stream."""
 
     partition: Partition
     place: QueuedVisit
@@ -66,58 +69,58 @@ class VisitOrigin:
 
 @dataclass(frozen=True, slots=True)
 class StoredVisit:
-    """A shard as it stands in its queue. Another one in its place has a greater sequence."""
+    """A shard in its queue. A later shard in the same place has a greater sequence."""
 
     sequence: int
     data: bytes
 
 
 class VisitMessage(Protocol):
-    """A shard in hand. Exactly one of ack, nak settles it; until then `working` keeps it from coming back."""
+    """A delivered shard. Exactly one of ack and nak settles it. Until then `working` prevents its redelivery."""
 
     @property
     def data(self) -> bytes: ...
 
     @property
     def delivery(self) -> int:
-        """1 at the first delivery."""
+        """The delivery count, 1 at the first."""
         ...
 
     @property
     def origin(self) -> VisitOrigin | None:
-        """Where it stands; None when its subject names no place of ours."""
+        """Where the shard is queued; None if its subject does not name a place of ours."""
         ...
 
     async def ack(self) -> None:
-        """Settle it and wait until the broker has confirmed; again is harmless.
+        """Acknowledge the shard and wait until the broker has confirmed. A repeat is harmless.
 
-        Transient: it may come again. A broker that was killed may have forgotten the delivery: it then never confirms,
-        and delivers anew, counting from 1.
+        After Transient the shard may be delivered again. A broker that was killed may have lost the delivery: it then
+        never confirms, and delivers again, counting from 1.
         """
         ...
 
     async def nak(self, delay_s: float) -> None:
-        """Hand it back, to come again after delay_s."""
+        """Hand the shard back, to be delivered again after delay_s."""
         ...
 
     async def working(self) -> None: ...
 
 
 class ReportReader(Protocol):
-    """Reads one report subject from a position on, in order, without gaps, for ever. Nothing is acknowledged."""
+    """Reads one report subject from a position on, in order, without gaps or end. Nothing is acknowledged."""
 
-    async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
-        """Up to `most` reports; waits up to wait_s for the first, never for the others; empty when none came.
+    async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
+        """Return up to `max_count` reports, or none if none came within wait_s. Only the first is waited for.
 
-        Raises Transient when the broker is away; reading again continues without a gap or a repeat. Raises
+        Raise Transient while the broker is away; reading again continues without a gap or a repeat. Raise
         StreamReplaced once the stream is another one, or came back shorter: open a new reader.
         """
         ...
 
     async def purge(self, through: int) -> bool:
-        """Drop what was stored up to and including sequence `through` on the subject.
+        """Delete what was stored up to and including sequence `through` on the subject.
 
-        Return False, and drop nothing, while the stream is to be compared with the position first.
+        Return False, and delete nothing, while the stream must first be compared with the position.
         """
         ...
 
@@ -128,23 +131,23 @@ class Broker(Protocol):
     """One connection to the broker."""
 
     async def declare(self, pools: Sequence[str]) -> None:
-        """Make streams, consumers and buckets be as declared; safe to repeat, never loses messages."""
+        """Create or update streams, consumers and buckets. Safe to repeat; never loses messages."""
         ...
 
     def stores_nothing(self) -> bool:
-        """Whether it answers and has stored nothing of what this process published to some stream for a while."""
+        """Return True if the broker answers, but for a while stored nothing this process published to some stream."""
         ...
 
     async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
-        """Durably queue a shard. False: the previous one of this host slot is still there (not an error)."""
+        """Queue a shard durably. Return False if the previous one of this host slot is still queued (no error)."""
         ...
 
     async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
-        """Durably store a report; its sequence. A repeat with the same id within two minutes is stored once."""
+        """Store a report durably and return its sequence. A repeat with the same id within two minutes is dropped."""
         ...
 
-    async def pull_visits(self, pool: str, most: int, wait_s: float) -> Sequence[VisitMessage]:
-        """Up to `most` shards; waits up to wait_s for the first only. One caller at a time for each pool."""
+    async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[VisitMessage]:
+        """Return up to `max_count` shards. Wait up to wait_s for the first only. One caller at a time per pool."""
         ...
 
     async def read_reports(
@@ -152,75 +155,80 @@ class Broker(Protocol):
     ) -> ReportReader:
         """Return a reader of what was stored after sequence `after`, whose message was stored at `at_ns`.
 
-        Raises StreamReplaced if it was not stored then in the stream as it is (see `continues`). None: do not compare.
+        Raise StreamReplaced if the stream does not continue that one (see `continues`). With None, do not compare.
         """
         ...
 
     async def reports_state(self) -> StreamState: ...
 
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
-        """Sequence of the newest report on this subject, purged or not where the broker knows it; 0 when none."""
+        """Return the sequence of the newest report on this subject, or 0.
+
+        Purged reports count too, as far as the broker still has the number.
+        """
         ...
 
     async def continues(self, sequence: int, at_ns: int) -> bool:
         """Return True if the reports stream is the one in which the report at `sequence` was stored at `at_ns`.
 
-        It is another one if that report has another time, or if a later one stands at an earlier sequence.
+        The stream is another one if that report has another time, or if an earlier sequence has a later time.
         """
         ...
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
-        """Drop what was stored up to and including sequence `through` on this subject."""
+        """Delete what was stored up to and including sequence `through` on this subject."""
         ...
 
     async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
-        """Where shards of the partition stand, in every pool that has a queue, used by a crawl or not.
+        """Return the places of the partition's queued shards, in every pool that has a queue, used or not.
 
-        At most 100,000 a pool, far beyond what dispatch lets out.
+        At most 100,000 per pool, far more than dispatch sends out.
         """
         ...
 
     async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
-        """The shard that stands there now."""
+        """Return the shard that is queued there now."""
         ...
 
     async def visit_waits(self, partition: Partition, place: QueuedVisit) -> bool:
-        """Return True if a shard stands there that was never delivered: its turn in the pool's line has yet to come."""
+        """Return True if the shard queued there was never delivered: its turn in the pool's queue is yet to come."""
         ...
 
     async def drop_visit(
         self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
     ) -> None:
-        """Delete a queued shard whose lease is gone; with `through`, only one whose sequence is not beyond it."""
+        """Delete a queued shard whose lease is gone. With `through`, only if its sequence is at most that."""
         ...
 
     async def pending_reports(self) -> int:
-        """Reports stored and not yet purged, all partitions."""
+        """Return the number of stored reports not yet purged, over all partitions."""
         ...
 
     async def fullness(self, kind: ReportKind) -> float:
-        """How full the fullest partition's subject of this kind is: 0 empty, 1 when it refuses."""
+        """Return how full the fullest partition's subject of this kind is: 0 is empty, 1 refuses reports."""
         ...
 
     async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
-        """Durably store items; their sequence. A repeat with the same id within two minutes is stored once."""
+        """Store items durably and return their sequence. A repeat with the same id within two minutes is dropped."""
         ...
 
     async def read_items(self, after: int) -> ReportReader:
-        """A reader of the items of all crawls that were stored after sequence `after`. What is older than the stream
-        keeps is passed over: the sequences then have a gap."""
+        """Return a reader of all crawls' items stored after sequence `after`.
+
+        Items that the stream no longer keeps are skipped: the sequences then have a gap.
+        """
         ...
 
     async def items_state(self) -> ItemsState: ...
 
     async def ask(self, partition: Partition, data: bytes, wait_s: float) -> bytes:
-        """Ask the partition's owner. Transient when nobody answered in time."""
+        """Send a question to the partition's owner and return its answer. Raise Transient if none came in time."""
         ...
 
     def answer(
         self, partition: Partition, reply: Callable[[bytes], Awaitable[bytes | None]]
     ) -> AbstractAsyncContextManager[None]:
-        """Answer questions to the partition's owner while the context is open; None answers nothing."""
+        """Answer questions to the partition's owner while the context is open. A None from `reply` sends no answer."""
         ...
 
     async def get_robots(self, key: str) -> bytes | None: ...
@@ -228,11 +236,11 @@ class Broker(Protocol):
     async def put_robots(self, key: str, value: bytes) -> None: ...
 
     async def tell(self, subject: str, data: bytes) -> None:
-        """Send to whoever listens now (status, progress); nothing is stored."""
+        """Send to the present listeners (status, progress). Nothing is stored."""
         ...
 
     def listen(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """What others `tell`; the oldest are dropped when the listener is slow."""
+        """Yield what other processes send by `tell`. If the listener is slow, the oldest messages are dropped."""
         ...
 
     async def close(self) -> None: ...

@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """`elapsed` measures (seconds, never set, counts time the machine was suspended); `unix_ms` only says when."""
+    """`elapsed` measures durations in seconds: never set back, and counting suspended time. `unix_ms` dates events."""
 
     def elapsed(self) -> float: ...
 

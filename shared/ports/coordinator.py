@@ -1,15 +1,15 @@
-"""The port to coordination: who is alive, who leads, and the few small records that everybody watches.
+"""The port to coordination: the live members, the leader, and the few small records that every member watches.
 
 A coordinator holds keys with values and a *revision*: a number that every change of any key increases. Everything is
-level-triggered: a view shows what is, completely, as of a revision, and what happened is the difference of two
-snapshots. Only a leader writes (`Leadership.write`); everyone else registers keys that vanish with their session.
+level-triggered. A view shows the complete state as of a revision; the difference of two snapshots shows what happened.
+Only a leader writes (`Leadership.write`). Every other member registers keys that vanish with its session.
 
-Errors: Transient when the coordinator is away or did not answer in time, Unusable when it will not let us in,
-OwnershipLost when a session or a leadership is over. A call that may be repeated without harm is repeated inside for a
-few seconds; of a leader's write, whose answer got lost, nobody knows whether it happened: read again, then decide.
+Errors: Transient if the coordinator is away or did not answer in time, Unusable if it refuses this client,
+OwnershipLost if a session or a leadership is over. Calls that are safe to repeat are repeated internally for a few
+seconds. A leader's write is not: if its answer is lost it may have happened. Read again, then decide.
 
-*History.* A coordinator may be replaced by an empty or an older one (wiped, restored from a backup): its revisions
-then start again. `Snapshot.history` counts how often this was noticed, so that nothing of before is taken for newer.
+*History.* A coordinator may be replaced by an empty or an older one (wiped, restored from a backup). Its revisions
+then start again. `Snapshot.history` counts how often this was noticed, so that no earlier state is taken for newer.
 The terms of owners do not depend on it being noticed: they carry an epoch (`shared.wire.keys.EpochRecord`).
 """
 
@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 LEADER_MARGIN_S: Final = 4.0
-"""So long before its lease could be given away a leader stops acting by itself."""
+"""Seconds before its lease could pass to another master at which a leader stops acting by itself."""
 
 MARGIN_SHARE: Final = 4 / 15
-"""The most of a lease's time that the margin takes: less than 4 s where a lease is shorter than 15 s."""
+"""The largest share of a lease's time used as margin. For a lease shorter than 15 s the margin is below 4 s."""
 
-MOST_WRITES: Final = 100
+MAX_WRITES: Final = 100
 """Keys that one `Leadership.write` may touch, expectations included (etcd's own default limit is 128 operations)."""
 
 
 class Conflict(Exception):
-    """A leader's write was not applied: `keys` are not at the revision the writer had seen. Read, then decide."""
+    """A leader's write was not applied: `keys` are not at the revisions it expected. Read, then decide."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__(f"changed meanwhile: {', '.join(keys)}")
@@ -38,8 +38,11 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key as it is. `revision`: when it was written last; `created`: when it came to be (deleted and made again, it
-    has another). `lease` names the session it lives with, 0 none."""
+    """A key's present value. `revision` is that of its last write.
+
+    `created` is the revision of its creation. A key that is deleted and created again has another one. `lease` is the
+    id of the session it vanishes with, 0 for none.
+    """
 
     key: str
     value: bytes
@@ -50,9 +53,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Every key under a prefix as of `revision`, nothing missing.
+    """Every key under a prefix as of `revision`.
 
-    `changed`: nothing happened after this revision, up to `revision`.
+    `changed`: no key changed after this revision, up to `revision`.
     """
 
     entries: Mapping[str, Entry]
@@ -61,15 +64,15 @@ class Snapshot:
     history: int = 0
 
     def changed_since(self, other: "Snapshot") -> bool:
-        """Whether something happened between `other` and this one, both of the same prefix."""
+        """Return True if a key changed between `other` and this snapshot, both of the same prefix."""
         return (self.history, self.changed) > (other.history, other.revision)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A key that differs between two snapshots: `before` None means it is new, `after` None that it is gone.
+class ViewChange:
+    """A key that differs between two snapshots: `before` is None if it is new, `after` is None if it is gone.
 
-    Both with different `created`: it was deleted and made again in between.
+    If both have different `created`, the key was deleted and created again in between.
     """
 
     key: str
@@ -77,14 +80,14 @@ class Change:
     after: Entry | None
 
 
-def differences(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    """What to do to get from one snapshot to another: the gone, then the new and the changed, each in order of keys."""
+def differences(before: Snapshot, after: Snapshot) -> Iterator[ViewChange]:
+    """Yield the changes between two snapshots: first the gone keys, then new and changed ones, each ordered by key."""
     for key in sorted(before.entries.keys() - after.entries.keys()):
-        yield Change(key, before.entries[key], None)
+        yield ViewChange(key, before.entries[key], None)
     for key in sorted(after.entries.keys()):
-        known, found = before.entries.get(key), after.entries[key]
-        if known != found:
-            yield Change(key, known, found)
+        old, new = before.entries.get(key), after.entries[key]
+        if old != new:
+            yield ViewChange(key, old, new)
 
 
 class View(Protocol):
@@ -92,19 +95,19 @@ class View(Protocol):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest complete one; it is kept while the coordinator is away."""
+        """The newest complete snapshot, kept while the coordinator is away."""
         ...
 
     @property
     def heard_at(self) -> float:
-        """When the coordinator last said something on this view (`Clock.elapsed`): how old the snapshot may be."""
+        """When the coordinator last sent anything for this view (`Clock.elapsed`): bounds the snapshot's age."""
         ...
 
     async def changed(self, after: Snapshot, wait_s: float | None) -> Snapshot:
-        """The newest snapshot, as soon as something changed after `after`, or when wait_s are over (None: never).
+        """Wait for a change after `after`, at most wait_s (None: without limit). Return the newest snapshot.
 
-        No wake-up can be lost: what changed before the call counts. Several changes may be seen at once, never half of
-        one write.
+        No wake-up can be lost: a change before the call counts. A snapshot may contain several changes, but never a
+        part of one write.
         """
         ...
 
@@ -114,74 +117,84 @@ class Leadership(Protocol):
 
     @property
     def revision(self) -> int:
-        """At which it was won: grows from one leadership to the next."""
+        """The revision at which it was won. It grows from one leadership to the next."""
         ...
 
     def acting(self, now: float) -> bool:
-        """Whether a leader may still act at `now` (`Clock.elapsed`).
+        """Return True if the leader may still act at `now` (`Clock.elapsed`).
 
-        False from LEADER_MARGIN_S before the coordinator could give the leadership to somebody else, reckoned from when
-        the last answered renewal was *sent*. It becomes true again when a renewal is answered in time.
+        It is False from LEADER_MARGIN_S before the coordinator could give the leadership to another master, computed
+        from when the last answered renewal was *sent*. It becomes True again when a renewal is answered in time.
         """
         ...
 
     async def lost(self) -> None:
-        """Wait until it is over: the session was lost, or the key is gone or somebody else's."""
+        """Wait until it is over: the session was lost, or the key is gone or another master's."""
         ...
 
     async def write(
         self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), expect: Mapping[str, int] | None = None
     ) -> int:
-        """Write all of it or nothing, only while this leadership lasts; the revision of the write.
+        """Write all or nothing, only while this leadership lasts. Return the revision of the write.
 
-        `expect`: the revisions that keys must be at, 0 for a key that must not exist; else Conflict, and nothing was
-        written. OwnershipLost, nothing written: not acting any more, or deposed. Transient: nobody knows whether it was
-        written; it is not repeated. ValueError above MOST_WRITES keys.
+        `expect` gives the revisions that keys must be at, 0 for a key that must not exist.
+        - Conflict: a key was at another revision. Nothing was written.
+        - OwnershipLost: no longer acting, or deposed. Nothing was written.
+        - Transient: it may or may not have been written. It is not repeated.
+        - ValueError: more than MAX_WRITES keys.
         """
         ...
 
     async def barrier(self) -> int:
-        """The newest revision: whatever an earlier leader wrote is read from now on. OwnershipLost as for `write`."""
+        """Return the newest revision. Reads from now on include every earlier leader's writes.
+
+        Raise OwnershipLost as `write` does.
+        """
         ...
 
     async def resign(self) -> None:
-        """Let another one win, now. Harmless when lost already. Transient: it ends with the session, at latest."""
+        """Give up the leadership at once, so that another master can win. Harmless if it is lost already.
+
+        After Transient the leadership ends with the session, at the latest.
+        """
         ...
 
 
 class Session(Protocol):
-    """A sign of life that is renewed at a third of its time. Lost is lost: its keys go, open a new one."""
+    """A lease, renewed at every third of its time to live. A lost session never returns, and its keys vanish."""
 
     @property
     def id(self) -> int:
-        """Stands as `Entry.lease` on the session's keys."""
+        """The `Entry.lease` of the session's keys."""
         ...
 
     @property
     def ok_until(self) -> float:
-        """`Clock.elapsed` until which nobody else can have been given what hangs on it: the time the last answered
-        renewal was *sent*, plus the session's time to live."""
+        """`Clock.elapsed` until which no other member can hold what depends on the session.
+
+        This is the time the last answered renewal was *sent*, plus the session's time to live.
+        """
         ...
 
     def alive(self, now: float) -> bool:
-        """Not lost, and before `ok_until`."""
+        """Return True if the session is not lost and `now` is before `ok_until`."""
         ...
 
     async def lost(self) -> None:
-        """Wait until the session is over: expired by our own clock, or the coordinator does not know it any more."""
+        """Wait until the session is over: expired by our own clock, or no longer present in the coordinator."""
         ...
 
     async def register(self, key: str, value: bytes) -> None:
-        """Let the key have this value for as long as the session lives; again changes the value.
+        """Set the key to this value for as long as the session lives. A repeat changes the value.
 
-        Whoever registers a key last has it, in the order of calls. OwnershipLost when the session is over.
+        The last session to register a key has it, in the order of calls. Raise OwnershipLost if the session is over.
         """
         ...
 
     async def campaign(self, key: str, value: bytes) -> Leadership:
-        """Wait for as long as it takes, then lead: the key did not exist, and is now ours.
+        """Wait without limit until the key does not exist, create it, and lead.
 
-        OwnershipLost when the session ends meanwhile. Cancelled, it holds nothing.
+        Raise OwnershipLost if the session ends meanwhile. A cancelled call holds nothing.
         """
         ...
 
@@ -190,19 +203,19 @@ class Coordinator(Protocol):
     """A connection to the coordinator."""
 
     async def list(self, prefix: str) -> Snapshot:
-        """Every key that starts with `prefix`, as of now: no older than anything acknowledged to anybody before."""
+        """Return every key that starts with `prefix`. The result includes every write acknowledged before the call."""
         ...
 
     async def get(self, key: str) -> Entry | None:
-        """One key as of now, None when it does not exist."""
+        """Return one key's present entry, or None if it does not exist."""
         ...
 
     def watch(self, prefix: str) -> AbstractAsyncContextManager[View]:
-        """A view of a prefix that follows every change until the context ends. Transient when it cannot be opened."""
+        """Open a view of a prefix that follows every change until the context ends. Raise Transient if that fails."""
         ...
 
     def session(self, ttl_s: float) -> AbstractAsyncContextManager[Session]:
-        """A session until the context ends; its keys then vanish at once. Transient when it cannot be opened."""
+        """Open a session until the context ends; its keys then vanish at once. Raise Transient if that fails."""
         ...
 
     async def close(self) -> None: ...

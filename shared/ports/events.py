@@ -1,7 +1,7 @@
-"""The port to the stream of events: what happened, kept for a while, read from any place in it by any number.
+"""The port to the stream of events. Events are kept for a while; any number of readers may start at any place.
 
-Sequences only grow, also from one stream to the next that takes its place: a sequence names one event for ever. What is
-old goes first; of one subject that is told much, its own oldest. Errors as of the broker.
+Sequences only grow, even when a new stream replaces the old one, so a sequence identifies one event for ever. The
+oldest events are dropped first; a busy subject drops its own oldest. Errors as for the broker.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from shared.ports.broker import Delivered
 
 @dataclass(frozen=True, slots=True)
 class EventsState:
-    """The stream as it is: when it was created (Unix ns), the oldest sequence kept and the last one given.
+    """The state of the stream: its creation time (Unix ns), its oldest kept sequence and its last one.
 
     An empty stream has `first == last + 1`.
     """
@@ -24,18 +24,18 @@ class EventsState:
 
 
 class EventReader(Protocol):
-    """Reads events from a position on, in order; nothing is acknowledged."""
+    """Reads events from a position on, in order. Nothing is acknowledged."""
 
-    async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
-        """Up to `most` events; waits up to wait_s for the first, never for the others; empty when none came.
+    async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
+        """Return up to `max_count` events, or none if none came within wait_s. Only the first is waited for.
 
-        Transient while the broker is away, and reading again goes on without a gap or a repeat; for ever Transient once
-        the stream was replaced (compare `Events.state`).
+        Raise Transient while the broker is away; reading again continues without a gap or a repeat. Once the stream was
+        replaced, always raise Transient (compare `Events.state`).
         """
         ...
 
     async def close(self) -> None:
-        """Let go of what the broker keeps for this reader."""
+        """Release what the broker keeps for this reader."""
         ...
 
 
@@ -43,23 +43,23 @@ class Events(Protocol):
     """The stream of events."""
 
     async def declare(self) -> None:
-        """Make the stream be as declared; safe to repeat."""
+        """Create or update the stream. Safe to repeat."""
         ...
 
     async def publish(self, subject: str, data: bytes, message_id: str) -> int:
-        """Store an event; its sequence. A repeat with the same id within two minutes is stored once."""
+        """Store an event and return its sequence. A repeat with the same id within two minutes is dropped."""
         ...
 
     async def state(self) -> EventsState: ...
 
     async def last(self, subject: str) -> Delivered | None:
-        """The newest event on a subject, or on any that a pattern names; None when none is kept."""
+        """Return the newest event on a subject, or on any that a pattern matches. None if none is kept."""
         ...
 
     async def newest(self, pattern: str) -> Sequence[Delivered]:
-        """The newest event of every subject that the pattern names, oldest first."""
+        """Return the newest event of every subject that the pattern matches, oldest first."""
         ...
 
     async def read(self, subjects: Sequence[str], after: int) -> EventReader:
-        """A reader of what was stored after sequence `after` on these subjects, which may not overlap."""
+        """Return a reader of what was stored after sequence `after` on these subjects, which must not overlap."""
         ...

@@ -2,15 +2,17 @@
 
 from typing import Protocol
 
-from shared.domain.fetch import Answer, FetchFailed, FetchRequest
+from shared.domain.web.fetch import Answer, FetchFailed, FetchRequest
 
 
 class Fetcher(Protocol):
     """Performs single HTTP exchanges on the crawl path.
 
-    Guarantees: at most one request is sent per call, no redirect is followed, the egress rules hold for the address
-    that is really connected to, the limits of the request hold, and cancelling the awaiting task ends the exchange (its
-    connection is closed) before the cancellation is re-raised. What the web does is a value; exceptions are our bugs.
+    Guarantees:
+    - A call sends at most one request and follows no redirect.
+    - The egress rules hold for the address actually connected to. The limits of the request hold.
+    - Cancelling the awaiting task closes the connection before the cancellation is re-raised.
+    - Every behaviour of the server is a returned value; an exception is a bug of ours.
     """
 
     async def fetch(self, request: FetchRequest) -> Answer | FetchFailed: ...

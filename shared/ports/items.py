@@ -1,41 +1,45 @@
-"""The port to the table of items: filled from the stream of items by one writer, in the stream's order.
+"""The port to the table of items. One writer fills it from the stream of items, in the stream's order.
 
-Errors as of the store: OwnershipLost when the fence refused, Transient when nobody knows whether it was written,
-Permanent when these rows can never be.
+Errors as for the store: OwnershipLost if the fence refused, Transient if the write may or may not have happened,
+Permanent if these rows can never be written.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from shared.domain.ids import CrawlId, Term
-from shared.domain.items import CrawlItems, ItemFence, ItemLetter, ItemPosition
+from shared.domain.reads.items import CrawlItems, ItemChanges, ItemFence, ItemLetter, ItemPosition
 
 
 class ItemTable(Protocol):
     """Every method is one transaction."""
 
     async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
-        """Be the writer under `term`; OwnershipLost when a later one has it. No transaction begun before under an
-        earlier claim can commit any more."""
+        """Claim the table as its writer under `term`. Raise OwnershipLost if a later term is the writer.
+
+        A transaction that began under an earlier claim can no longer commit.
+        """
         ...
 
     async def apply(
         self, fence: ItemFence, position: ItemPosition, messages: Sequence[CrawlItems], letters: Sequence[ItemLetter]
-    ) -> Mapping[CrawlId, int]:
-        """Put the messages' items in place of what the table has of their pages, where they are of a later fetch or
-        the same, keep the letters and move the position. Items stored, by crawl; those of crawls that are not there, or
-        deleted, are not.
+    ) -> ItemChanges:
+        """Replace the pages' items by those of the messages, store the letters and move the position.
 
-        Only items of a fetch whose outcome was accepted are stored. Those whose outcome may still come wait for
-        `settle`; all others are dropped."""
+        Items of an earlier fetch than the stored one are dropped, and items of absent or deleted crawls. Only items of
+        a fetch whose outcome was accepted are stored. Items whose outcome may still come wait for `settle`; all others
+        are dropped.
+        """
         ...
 
     async def settle(
-        self, fence: ItemFence, position: ItemPosition, most: int, evidence: str | None = None
-    ) -> Mapping[CrawlId, int] | None:
-        """Store or drop up to `most` pages that wait and whose outcome came, or cannot come any more. Items stored, by
-        crawl; None where no page is decided, and nothing was written. With `evidence` these pages can never be stored:
-        they become dead letters instead."""
+        self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
+    ) -> ItemChanges | None:
+        """Store or drop up to `max_count` waiting pages whose outcome came or can no longer come.
+
+        Return None, and write nothing, if no page is decided. With `evidence` these pages can never be stored: they
+        become dead letters instead.
+        """
         ...
 
     async def waiting(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
@@ -44,6 +48,6 @@ class ItemTable(Protocol):
 
     async def position(self) -> ItemPosition: ...
 
-    async def remove(self, crawl_id: CrawlId, most: int) -> bool:
-        """Remove up to `most` rows of a deleted crawl; whether none is left."""
+    async def remove(self, crawl_id: CrawlId, max_count: int) -> bool:
+        """Remove up to `max_count` rows of a deleted crawl. Return True if none remains."""
         ...

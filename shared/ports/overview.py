@@ -1,23 +1,25 @@
-"""The port to the whole as those see it who watch over it: standings, numbers and lag of crawls, and the audit log.
+"""The port to the overview for monitoring: states, counters and lag of crawls, dead letters and the audit log.
 
-Reads only, each one snapshot at a cost that is bounded, or grows with the number of crawls. Errors as for the store.
+It only reads. Each call is one snapshot, at a cost that is bounded or grows with the number of crawls. Errors as for
+the store.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.domain.audit import AuditFilter, AuditLine
-from shared.domain.declared import DeadLetterView
-from shared.domain.frontier import CrawlState
+from shared.domain.explain.waits import HostState
+from shared.domain.frontier.lag import FrontierLag
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Revision
-from shared.domain.lag import FrontierLag
-from shared.domain.ledger import Counters
+from shared.domain.ops.audit import AuditFilter, AuditLine
+from shared.domain.reads.declared import DeadLetterView
 
 
 @dataclass(frozen=True, slots=True)
-class CrawlStanding:
-    """How a crawl stands, without its spec."""
+class CrawlOverview:
+    """A crawl's state, without its spec."""
 
     crawl_id: CrawlId
     name: str
@@ -31,31 +33,41 @@ class CrawlStanding:
 class Overview(Protocol):
     """See the module."""
 
-    async def standings(self, *, worked_on: bool = False) -> Sequence[CrawlStanding]:
-        """Every crawl that is not deleted; `worked_on`: those in which something may move, at the cost of these."""
+    async def crawl_overviews(self, *, worked_on: bool = False) -> Sequence[CrawlOverview]:
+        """Return every crawl that is not deleted; with `worked_on`, only those in a state of WORKED_ON.
+
+        The cost grows with the number returned.
+        """
         ...
 
     async def newest_line(self) -> int:
-        """The greatest number in the audit log, 0 when it is empty: another one once an operator changed something."""
+        """Return the greatest number in the audit log, 0 if it is empty. It changes with every operator's change."""
         ...
 
     async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
-        """The counters of those crawls that have any."""
+        """Return the counters of those crawls that have any."""
+        ...
+
+    async def host_states(self, crawl_id: CrawlId, now_ms: int, max_count: int) -> Sequence[HostState]:
+        """Return at most `max_count` hosts that have URLs to send out. `waits.rested` must complete their `rest_s`."""
         ...
 
     async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
-        """What waits in a crawl, or in all that are worked on."""
+        """Return what waits in a crawl, or in all crawls that are worked on."""
         ...
 
-    async def letters(self, after: int, most: int) -> Sequence[DeadLetterView]:
-        """Dead letters with numbers above `after`, oldest first."""
+    async def letters(self, after: int, max_count: int) -> Sequence[DeadLetterView]:
+        """Return dead letters with numbers above `after`, oldest first."""
         ...
 
     async def newest_letter(self) -> int:
-        """The greatest number of a dead letter, 0 when there is none."""
+        """Return the greatest number of a dead letter, 0 if there is none."""
         ...
 
-    async def audit(self, which: AuditFilter, *, before: int, most: int) -> tuple[Sequence[AuditLine], int | None]:
-        """Up to `most` lines below the number `before`, newest first, and where to go on (None at the end). It looks at
-        a bounded number of rows, so a page may be short, or empty, before the end."""
+    async def audit(self, which: AuditFilter, *, before: int, max_count: int) -> tuple[Sequence[AuditLine], int | None]:
+        """Return up to `max_count` lines below the number `before`, newest first.
+
+        Also return the number to continue from (None at the end). A call examines a bounded number of rows, so a page
+        may be short or empty before the end.
+        """
         ...

@@ -1,14 +1,14 @@
-"""The port to what is kept for a while only."""
+"""The port to the rows that are kept for a limited time."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.domain.retention import Kept, Retention
+from shared.domain.ops.retention import RetainedKind, Retention
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
-    """What one pass came to: `rows` are gone; `place` is where the next one goes on, empty at the end of the walk."""
+class SweepResult:
+    """The result of a pass: `rows` removed, and the `place` where the next pass continues (empty: the walk is over)."""
 
     rows: int
     place: str
@@ -17,9 +17,9 @@ class Forgotten:
 class Retained(Protocol):
     """See the module. Errors as for the store."""
 
-    async def forget(self, what: Kept, rules: Retention, now_ms: int, place: str) -> Forgotten:
-        """Remove some of what is older than the rules say, in one bounded transaction; a walk begins at the place "".
+    async def forget(self, what: RetainedKind, rules: Retention, now_ms: int, place: str) -> SweepResult:
+        """Remove some rows older than the rules allow, in one bounded transaction. A walk begins at the place "".
 
-        Looking costs the same at any size: a pass reads a bounded number of rows, whether they may go or not.
+        A pass reads a bounded number of rows, expired or not, so it costs the same at any table size.
         """
         ...

@@ -1,19 +1,20 @@
-"""The port through which workers learn the crawls they work on."""
+"""The port through which workers read the specs of the crawls they work on."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from shared.domain.crawl import CrawlSpec
+from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.ids import CrawlId, Revision
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedSpec:
-    """A crawl as workers see it: its active spec at a revision; `gone` once it was deleted, `paused` while it rests.
+    """A crawl as workers see it: its active spec at a revision. `gone` means deleted.
 
-    `partitions` is the cluster's number of partitions, by which a link finds its owner. `document` is the spec as it is
-    stored, and is published as it stands: what a later version says in it is for others to read. None: the spec's own.
+    `partitions` is the cluster's number of partitions. It determines the owner of a link. `document` is the stored text
+    of the spec. It is published unchanged, so that fields of a later version reach members that can read them. None
+    means the encoded `spec`.
     """
 
     crawl_id: CrawlId
@@ -29,23 +30,22 @@ class SpecSource(Protocol):
     """A worker's view of the published specs."""
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec | None:
-        """The crawl's spec at `revision` or later; None when the view has reached that revision and knows no such
-        crawl.
+        """Return the crawl's spec at `revision` or later, or None if the view reached that revision without it.
 
-        Transient when the view has not reached the revision in time: absent must never be taken for deleted.
+        Raise Transient if the view does not reach the revision in time: absent must never be taken for deleted.
         """
         ...
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
-        """What the view shows of the crawl now, at once; None where it shows nothing that can be read."""
+        """Return what the view has of the crawl now, or None if it has nothing readable. Never waits."""
         ...
 
     def changes(self) -> AsyncIterator[None]:
-        """Without end: a turn at once, and one whenever `latest` may say something else than in the turn before."""
+        """Yield at once, then whenever `latest` may have changed since the previous turn, without end."""
         ...
 
 
 class SpecPublisher(Protocol):
-    """Where the leader publishes active specs, level-triggered: publishing the same again changes nothing."""
+    """Where the leader publishes active specs. Publishing the same spec again changes nothing."""
 
     async def publish(self, spec: PublishedSpec) -> None: ...

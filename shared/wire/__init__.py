@@ -1,5 +1,5 @@
-"""What goes between processes: versioned messages and the subjects they travel under.
+"""The messages between processes, versioned, and their subjects.
 
-A peer may be older or newer: unknown fields are ignored, an undecodable message becomes a dead letter, and no message
-carries a deadline on anybody's wall clock.
+A peer may be older or newer. Unknown fields are ignored, an undecodable message becomes a dead letter, and no message
+carries a wall-clock deadline.
 """

@@ -1,7 +1,7 @@
-"""Events: what happened in the cluster, for whoever wants to know, on `events.<kind>.<id>`.
+"""Events: what happened in the cluster, published on `events.<kind>.<id>`.
 
-JSON, for users' own consumers read the stream as well. Unknown fields are ignored and unknown kinds may come. An event
-is told at most once and may be missing: what it tells of stands in SQL, or in the coordinator.
+They are JSON, since users' own consumers read the stream as well. Unknown fields are ignored and unknown kinds may
+come. An event is published at most once and may be missing: the facts are in SQL, or in the coordinator.
 """
 
 import re
@@ -19,17 +19,17 @@ _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class EventKind(StrEnum):
-    """What an event is about; its `about` is then the id of a crawl (the first three), a partition, a member (the next
-    four), a key."""
+    """The subject of an event. Its `about` is the id of a crawl (the first three), a partition, a member (the next
+    four) or a key."""
 
     CRAWL = "crawl"
     PROGRESS = "progress"
-    DEAD_LETTER = "dead-letter"
+    DEAD_LETTER = "dead_letter"
     ALARM = "alarm"
     MASTER = "master"
     WORKER = "worker"
     LEADER = "leader"
-    ROOM = "room"
+    RESOURCE_PRESSURE = "resource_pressure"
     CONFIG = "config"
 
 
@@ -37,7 +37,7 @@ OF_A_CRAWL: Final = (EventKind.CRAWL, EventKind.PROGRESS, EventKind.DEAD_LETTER)
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type", tag="event/1", omit_defaults=True):
-    """Something that happened. `at_ms`: when the master `member` noticed. `crawl`: its name, where it is about one."""
+    """An event. `at_ms`: when the master `member` noticed it. `crawl`: the crawl's name, if it concerns one."""
 
     kind: str
     about: str
@@ -53,22 +53,22 @@ _event = msgspec.json.Decoder(Event)
 
 
 def event_subject(kind: str, about: str) -> str:
-    """Where an event goes. What a subject's part may not hold is written as `=` and its code point."""
-    return f"events.{kind}.{_UNFIT.sub(lambda found: f'={ord(found[0]):X}', about)}"
+    """Return an event's subject. A character not allowed in a subject is written as `=` and its code point."""
+    return f"events.{kind}.{_UNFIT.sub(lambda match: f'={ord(match[0]):X}', about)}"
 
 
 def events_of(kind: EventKind) -> str:
-    """Every event of a kind."""
+    """Return the filter of every event of a kind."""
     return f"events.{kind}.*"
 
 
 def encode_event(event: Event) -> bytes:
-    """The event's bytes."""
+    """Return the event's bytes."""
     return _encode(event)
 
 
 def decode_event(data: bytes) -> Event:
-    """A message of the stream. Raises Malformed."""
+    """Decode a message of the stream. Raise Malformed."""
     try:
         return _event.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

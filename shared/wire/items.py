@@ -1,9 +1,9 @@
-"""Items on their way: the live feed for users' own consumers, on `items.<crawl id>`, and what the table is made from.
+"""Items on `items.<crawl id>`: the live feed for users' own consumers, and the source of the table of items.
 
-JSON, as events are, for others read it too. Unknown fields are ignored; a field may only be added with a default. A
-message holds whole pages: the items of one are never divided between two. It may come twice, and a page that is
-fetched again comes again: of a page the entry with the greatest `fetch` holds, and what it does not list is no longer
-there. The ids of items stay the same.
+They are JSON, as events are, since users read them too. Unknown fields are ignored. A field may only be added with a
+default. A message holds whole pages: the items of a page are never divided between two messages. A message may come
+twice, and a page that is fetched again comes again. Of several entries of a page the one with the greatest `fetch`
+applies; an item it does not list is gone. The ids of items stay the same.
 """
 
 import re
@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
-from shared.domain.items import PageItems, TakenItem
+from shared.domain.reads.items import PageItems, TakenItem
 from shared.wire.messages import Malformed
 
 ITEMS: Final = "ITEMS"
 EVERY_ITEM: Final = "items.*"
-MOST_BYTES: Final = 512 * 1024
-"""Bytes that a message of several pages has at most; a single page's items have no more by the bounds of the spec."""
+MAX_BYTES: Final = 512 * 1024
+"""The maximum size in bytes of a message of several pages. The spec's bounds keep one page's items below it."""
 
 _PAGE: Final = re.compile(r"([0-9]{1,19})-([0-9a-f]{32})")
 _FETCH: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,9})")
@@ -30,8 +30,7 @@ _MOST: Final = 2**63 - 1
 
 
 class ItemEntry(msgspec.Struct, frozen=True):
-    """An item. `id`: 32 hex digits, its name in the crawl. `data`: the fields of its rule, each a value or null, or a
-    list of values."""
+    """An item. `id`: 32 hex digits, unique in the crawl. `data`: its rule's fields, each a value, null or a list."""
 
     id: str
     rule: str
@@ -39,8 +38,11 @@ class ItemEntry(msgspec.Struct, frozen=True):
 
 
 class PageEntry(msgspec.Struct, frozen=True):
-    """A page's items. `page` names it as the API does; `fetch` says which fetch of it this is, as `lease-grant`, two
-    numbers of which later ones are greater; `at_ms` (Unix) when it was fetched, by the worker's clock."""
+    """A page's items. `page` is its id in the API.
+
+    `fetch` identifies the fetch as `lease-grant`, two numbers that grow with later fetches. `at_ms` (Unix) is when it
+    was fetched, by the worker's clock.
+    """
 
     page: str
     url: str
@@ -50,7 +52,7 @@ class PageEntry(msgspec.Struct, frozen=True):
 
 
 class Items(msgspec.Struct, frozen=True, tag_field="type", tag="items/1", omit_defaults=True):
-    """Items of pages of one crawl, which is called `name`."""
+    """Items of pages of one crawl. `name` is the crawl's name."""
 
     crawl: int
     name: str
@@ -63,17 +65,17 @@ _object: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def items_subject(crawl_id: CrawlId) -> str:
-    """Where a crawl's items go."""
+    """Return the subject of a crawl's items."""
     return f"items.{crawl_id}"
 
 
 def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> Iterator[bytes]:
-    """The pages as messages, in their order, each within `MOST_BYTES` or of one page."""
+    """Yield the pages as messages, in their order, each at most `MAX_BYTES` or of one page."""
     entries: list[PageEntry] = []
     size = 0
     for page in pages:
         more = _ENTRY_BYTES + len(page.url) + sum(len(item.data) + _ITEM_BYTES for item in page.items)
-        if entries and size + more > MOST_BYTES:
+        if entries and size + more > MAX_BYTES:
             yield _encode(Items(crawl_id, name, entries))
             entries, size = [], 0
         entries.append(_entry(page))
@@ -83,7 +85,7 @@ def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> It
 
 
 def decode_items(data: bytes) -> tuple[CrawlId, list[PageItems]]:
-    """What a message of the stream says. Raises Malformed."""
+    """Return the crawl and the pages of a message of the stream. Raise Malformed."""
     message = decode_message(data)
     if not 0 < message.crawl <= _MOST:
         raise Malformed(f"there is no crawl {message.crawl}")
@@ -94,7 +96,7 @@ def decode_items(data: bytes) -> tuple[CrawlId, list[PageItems]]:
 
 
 def decode_message(data: bytes) -> Items:
-    """A message of the stream, as it stands there. Raises Malformed."""
+    """Decode a message of the stream, unchecked. Raise Malformed."""
     try:
         return _items.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -102,7 +104,7 @@ def decode_message(data: bytes) -> Items:
 
 
 def crawl_of(data: bytes) -> CrawlId:
-    """Whose items they are; 0 where that cannot be read."""
+    """Return the crawl of a message, 0 if it cannot be read."""
     try:
         return decode_items(data)[0]
     except Malformed:
@@ -137,5 +139,5 @@ def _page(entry: PageEntry) -> PageItems:
 def _item(entry: ItemEntry) -> TakenItem:
     if _ID.fullmatch(entry.id) is None:
         raise Malformed(f"{entry.id!r} is no item's id")
-    data = msgspec.json.encode(_object.decode(entry.data))  # whatever others wrote, it is one line of one object
+    data = msgspec.json.encode(_object.decode(entry.data))  # encoded again, so that it is one object on one line
     return TakenItem(bytes.fromhex(entry.id), entry.rule, data)

@@ -1,8 +1,8 @@
-"""The keys under which a cluster coordinates, and the records in them.
+"""The keys of a cluster in the coordinator, and the records in them.
 
-Records are JSON, so that an operator can read them with the coordinator's own tools. Unknown fields are ignored; a
-field may only be added with a default. No record carries a deadline: `*_at_ms` says when something happened, in Unix
-milliseconds by the clock of whoever wrote it.
+Records are JSON, so that an operator can read them with the coordinator's own tools. Unknown fields are ignored. A
+field may only be added with a default. No record carries a deadline. `*_at_ms` dates an event, in Unix milliseconds by
+the writer's clock.
 """
 
 import re
@@ -17,15 +17,17 @@ from shared.wire.messages import Malformed
 
 SETTINGS: Final = "settings"
 DRAINS: Final = "drains"
-"""What stands under `Keys.configuration`."""
+"""The two names under `Keys.configuration`."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one cluster. Prefixes end in a slash; ValueError for a name that is not 1 to 64 of `A-Za-z0-9._-`,
-    beginning and ending with a letter or digit."""
+    """The keys of one cluster. Prefixes end in a slash.
+
+    A name is 1 to 64 of `A-Za-z0-9._-`, beginning and ending with a letter or digit; else ValueError.
+    """
 
     cluster: str
 
@@ -38,32 +40,32 @@ class Keys:
 
     @property
     def leader(self) -> str:
-        """Who leads (LeaderRecord)."""
+        """The leader (LeaderRecord)."""
         return f"{self.root}leader"
 
     @property
     def epoch(self) -> str:
-        """How often the coordinator was replaced (EpochRecord)."""
+        """The epoch: how often the coordinator was replaced (EpochRecord)."""
         return f"{self.root}epoch"
 
     @property
     def public_suffixes(self) -> str:
-        """The list that hosts are divided by (`encode_suffixes`)."""
+        """The public suffix list that assigns hosts to partitions (`encode_suffixes`)."""
         return f"{self.root}public_suffixes"
 
     @property
     def masters(self) -> str:
-        """Prefix of the masters that live (MemberRecord)."""
+        """Prefix of the live masters (MemberRecord)."""
         return f"{self.root}masters/"
 
     @property
     def workers(self) -> str:
-        """Prefix of the workers that live (MemberRecord)."""
+        """Prefix of the live workers (MemberRecord)."""
         return f"{self.root}workers/"
 
     @property
     def partitions(self) -> str:
-        """Prefix of who owns what (PartitionRecord)."""
+        """Prefix of the partitions' owners (PartitionRecord)."""
         return f"{self.root}partitions/"
 
     @property
@@ -92,7 +94,7 @@ class Keys:
         return self.configuration + _named("setting", name)
 
     def master_of(self, key: str) -> str | None:
-        """The master whose key this is, None for any other key; so for the others."""
+        """Return the master whose key this is, None for any other key. The methods below do the same."""
         return _after(self.masters, key)
 
     def worker_of(self, key: str) -> str | None:
@@ -111,18 +113,18 @@ class Keys:
 
 
 class LeaderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who leads, and where its HTTP API is reached by the other masters."""
+    """The leader, and where the other masters reach its HTTP API."""
 
     id: str
     address: str
 
 
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A master or worker that lives.
+    """A live master or worker.
 
-    `pool`, `capacity` (visits at once) and `allow_net` (networks that it opens to crawls that name them) are a
-    worker's, `address` is a master's. `endpoints`: `host:port` of its own servers and of engines that it uses, which no
-    crawl reaches.
+    Workers have `pool`, `capacity` (visits at once) and `allow_net` (networks it opens to crawls that name them).
+    Masters have `address`. `endpoints`: `host:port` of its own servers and of the engines it uses, which no crawl may
+    reach.
     """
 
     id: str
@@ -137,28 +139,32 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who owns a partition. The owner's term is (epoch, revision of this record): whenever it is written, a new term
-    begins, so it is written only to name an owner anew. `started_at_ms` is the owner's own: a process started anew
-    under the same id is another owner, since a term is claimed once."""
+    """The owner of a partition. Its term is (epoch, revision of this record).
+
+    Each write begins a new term, so the record is written only to assign an owner. `started_at_ms` is that of the
+    owner. A process restarted under the same id is another owner, since a term is claimed once.
+    """
 
     owner: str
     epoch: int
     started_at_ms: int = 0
 
     def term(self, revision: int) -> Term:
-        """The owner's term; `revision` is the entry's own."""
+        """Return the owner's term; `revision` is that of the entry."""
         return term_of(self.epoch, revision)
 
 
 class EpochRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which history of the coordinator this is; a leader that finds it missing or below the database's raises it."""
+    """The epoch of this coordinator's history. A leader raises it if it is missing or below the database's."""
 
     epoch: int
 
 
 class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What workers need of a crawl: its active spec at a revision, or that it is gone. `partitions` is the cluster's
-    number of partitions, by which a link finds its owner."""
+    """What workers need of a crawl: its active spec at a revision, or that it is gone.
+
+    `partitions` is the cluster's number of partitions, which determines the owner of a link.
+    """
 
     revision: int
     partitions: int
@@ -168,8 +174,10 @@ class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What operators want of the members: under `SETTINGS` a shared.domain.config.HotConfig, under `DRAINS` a Drains.
-    `revision` is the database's own, which outlives a coordinator; drains have none."""
+    """The members' desired state: under `SETTINGS` a shared.domain.ops.config.HotConfig, under `DRAINS` a Drains.
+
+    `revision` is the database's own, which outlives a coordinator. Drains have none.
+    """
 
     value: msgspec.Raw
     changed_at_ms: int = 0
@@ -188,12 +196,12 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def encode_record(record: Record) -> bytes:
-    """The value to store."""
+    """Return the value to store."""
     return _encoder.encode(record)
 
 
 def decode_record(kind: type[R], value: bytes) -> R:
-    """The record in a value. Malformed when it is none."""
+    """Return the record in a value. Raise Malformed if it holds none."""
     try:
         record: R = _decoders[kind].decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -202,12 +210,12 @@ def decode_record(kind: type[R], value: bytes) -> R:
 
 
 def encode_suffixes(text: str) -> bytes:
-    """A public suffix list (the published file's text) as a value: compressed, since values are meant to be small."""
+    """Return a public suffix list (the published file's text) as a value, compressed since values should be small."""
     return zlib.compress(text.encode(), 9)
 
 
 def decode_suffixes(value: bytes) -> str:
-    """The list in a value. Malformed when it is none."""
+    """Return the list in a value. Raise Malformed if it holds none."""
     try:
         return zlib.decompress(value).decode()
     except (zlib.error, UnicodeDecodeError) as error:
@@ -226,7 +234,7 @@ def _after(prefix: str, key: str) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    """A number as we write it: no sign, no leading zero."""
+    """Return the number if it is written as we write it: no sign, no leading zero."""
     if text is None or not (text.isascii() and text.isdigit()) or (text != "0" and text.startswith("0")):
         return None
     return int(text)

@@ -1,21 +1,22 @@
 """The messages between masters and workers, as versioned msgspec structs.
 
 Every message is one msgpack map with a `type` tag that ends in its version (`shard/1`). Unknown fields are ignored, so
-a newer peer may add some; a message that does not decode is `Malformed`, which the reader turns into a dead letter.
-Inner structs are arrays: fields may only be appended to them, each with a default. Durations are milliseconds; no
-message carries a deadline on anyone's wall clock. `at_ms` fields are Unix milliseconds and say only when something
-happened.
+a newer peer may add some. A message that does not decode is `Malformed`: the reader turns it into a dead letter.
+Inner structs are arrays: fields may only be appended to them, each with a default. Durations are milliseconds. No
+message carries a wall-clock deadline. `at_ms` fields are Unix milliseconds and only date an event.
 """
 
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from shared.domain.ops.watermarks import Pressure
+
 T = TypeVar("T")
 
 
 class Malformed(ValueError):
-    """Bytes that are no message of ours: a dead letter, never a reason to stop."""
+    """The bytes are no valid message. The reader makes them a dead letter and continues."""
 
 
 # --- visits: owner -> worker ------------------------------------------------------------------------------------------
@@ -32,11 +33,11 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True):
     last_modified: str | None = None
 
 
-class Shard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_defaults=True):
+class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_defaults=True):
     """URLs of one host of one crawl, leased together: at most 500.
 
-    `spec` is the revision the shard was made under; a worker whose view is older waits or asks, and never takes
-    "absent" for "deleted". `delay_ms` is the wait between the end of a response and the start of the next request.
+    `spec` is the revision the shard was made under. A worker whose view is older waits or asks. It never takes "absent"
+    for "deleted". `delay_ms` is the wait between the end of a response and the start of the next request.
     """
 
     lease: int
@@ -53,10 +54,7 @@ class Shard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_d
 
 
 class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_defaults=True):
-    """May I fetch what is left of this lease?
-
-    `holder` names the asking visit; asking again with the same is harmless.
-    """
+    """A request to fetch what is left of a lease. `holder` names the visit; a repeat with the same is harmless."""
 
     lease: int
     delivery: int
@@ -64,7 +62,7 @@ class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_d
 
 
 class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit_defaults=True):
-    """May I go on? Answered `Go` with nothing in `remaining` and no `not_before_ms`, or `Gone`."""
+    """A request to extend a grant. The answer is `Gone`, or `Go` without `remaining` and `not_before_ms`."""
 
     lease: int
     grant: int
@@ -72,11 +70,11 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 
 
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
-    """Yes: fetch the URLs at these positions of the shard.
+    """A grant to fetch the URLs at these positions of the shard.
 
-    The first request may start `not_before_ms` after this answer arrived; none may start later than `expires_ms` after
-    the *question was sent* (the asker's clock that counts suspended time). `delay_ms` is the host's delay as it is now;
-    the longer one of it and the shard's holds. `stop`: start no further request, and hand back what is left.
+    The first request may start `not_before_ms` after this answer arrived. None may start later than `expires_ms` after
+    the *question was sent*, by the worker's clock that counts suspended time. `delay_ms` is the host's present delay;
+    the longer of it and the shard's applies. `stop`: start no further request, and hand back what is left.
     """
 
     grant: int
@@ -88,24 +86,24 @@ class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_default
 
 
 class Wait(msgspec.Struct, frozen=True, tag_field="type", tag="wait/1", omit_defaults=True):
-    """Not yet: hand the message back and let it return after `ms`."""
+    """No grant yet. The worker hands the message back, to be delivered again after `ms`."""
 
     ms: int
 
 
 class Gone(msgspec.Struct, frozen=True, tag_field="type", tag="gone/1", omit_defaults=True):
-    """The lease is over: acknowledge the message and drop it."""
+    """The lease is over. The worker acknowledges the message and drops it."""
 
 
 class Superseded(msgspec.Struct, frozen=True, tag_field="type", tag="superseded/1", omit_defaults=True):
-    """A later delivery holds this lease: leave the message alone."""
+    """A later delivery holds this lease. The worker neither acknowledges nor naks the message."""
 
 
 # --- reports: worker, seeder, operator -> owner -----------------------------------------------------------------------
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """Where the response record lies: segment name, offset and length in bytes."""
+    """The location of the response record: segment name, offset and length in bytes."""
 
     segment: str
     offset: int
@@ -113,9 +111,9 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, array_like=True):
-    """Links of a page that were left out for one reason: how many, and URLs of some of them, cut to bounds.
+    """Links of a page excluded for one reason: their number, and the truncated URLs of some.
 
-    `reason` is a shared.domain.scope.ExclusionReason value, or one of shared.domain.left_out.
+    `reason` is a shared.domain.crawl.scope.ExclusionReason value, or one of shared.domain.explain.excluded_links.
     """
 
     reason: str
@@ -124,13 +122,15 @@ class LeftOut(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one URL.
+    """The result of one URL.
 
-    `end` is a shared.domain.outcome.End value, `status` the HTTP status or 0, `reason` a failure kind, exclusion reason
-    or empty, `digest` the payload's sha1 (20 bytes) or empty, `size` the payload in bytes, `links` the outlinks in
-    scope, `retry_after_ms` what the server asked for (-1: nothing). `truncated` says why the body is not whole: a
-    shared.domain.fetch.Truncation value, `decoded` if it was read in part only, or `undecodable` if its coding breaks
-    off; empty if it is whole. `found` counts all outlinks of a page (-1: not counted), `left_out` those not taken.
+    - `end`: a shared.domain.frontier.states.UrlEnd value; `status`: the HTTP status or 0.
+    - `reason`: a failure kind, an exclusion reason or empty.
+    - `digest`: the payload's sha1 (20 bytes) or empty; `size`: the payload in bytes.
+    - `links`: the outlinks in scope; `found`: all outlinks of the page (-1: not counted); `left_out`: those excluded.
+    - `retry_after_ms`: what the server requested (-1: nothing).
+    - `truncated`: why the body is incomplete, empty if it is whole. It is a shared.domain.web.fetch.Truncation value,
+      `decoded` if only a part was read, or `undecodable` if its coding breaks off.
     """
 
     fingerprint: bytes
@@ -156,10 +156,11 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
-    """What a visit learnt of its host.
+    """What a visit measured of its host.
 
-    `crawl_delay_ms` is robots' (-1: none said). `failure` is set when the host itself could not be visited (robots
-    unreachable, resolution, connection, 429, 503): a FailureKind or `http_503`-like text; nobody's attempt is used up.
+    `crawl_delay_ms` is that of robots.txt (-1: none). `failure` is set if the host itself could not be visited (robots
+    unreachable, resolution, connection, 429, 503). It is a FailureKind or text like `http_503`. No URL's attempt is
+    used up.
     """
 
     crawl_delay_ms: int = -1
@@ -171,11 +172,11 @@ class HostNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", omit_defaults=True):
-    """Results of one lease, in part or (`final`) whole; `not_attempted` go back to the queue.
+    """Results of one lease, partial or complete (`final`). `not_attempted` return to the queue.
 
-    `quiet_ms` is the time from the end of the last response to the making of this message (-1: no request was made):
-    a lower bound of the host's rest, whenever the message is applied. `failed`: the visit ended by an error of the
-    worker's own. Its grant ends now, and counts as one that expired.
+    `quiet_ms` is the time from the end of the last response to the making of this message (-1: no request was made).
+    It is a lower bound of the host's idle time, whenever the message is applied. `failed`: the visit ended by an error
+    of the worker's own. Its grant ends now, and counts as expired.
     """
 
     lease: int
@@ -211,8 +212,8 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     """URLs found or seeded, all of one partition and one crawl.
 
     A `producer` numbers its messages per (crawl, partition) from 1 (`n`) and publishes n + 1 only after n was
-    acknowledged; `total` is its running count of URLs, this message included. So the owner drops a repeat, sees a gap,
-    and `accepted` is known from the messages themselves.
+    acknowledged. `total` is its running count of URLs, this message included. So the owner can drop a repeat, detect a
+    gap, and compute `accepted` from the messages alone.
     """
 
     crawl: int
@@ -224,14 +225,14 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
 
 
 KEPT_BYTES: Final = 64 * 1024
-"""Of a shard that cannot be read: so much of it is kept as evidence."""
+"""The bytes of an unreadable shard that are kept as evidence."""
 
 
-class Unreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unreadable/1", omit_defaults=True):
+class ShardUnreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unreadable/1", omit_defaults=True):
     """A shard that its worker could not read, and acknowledges once this is stored.
 
-    `pool`, `host_id`, `slot` name the place where it stood, `sequence` its number in the pool's stream. `reason` says
-    what is wrong with it. `data` is its beginning, of `size` bytes.
+    `pool`, `host_id` and `slot` name its place, `sequence` its number in the pool's stream. `reason` describes the
+    defect. `data` is the beginning of its `size` bytes.
     """
 
     pool: str
@@ -247,7 +248,7 @@ class Unreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unreadable/
 class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", omit_defaults=True):
     """An operator's verb, applied in order and once per partition.
 
-    `id` is unique; kinds are in shared.domain.command.
+    `id` is unique; kinds are in shared.domain.frontier.commands.
     """
 
     id: str
@@ -256,14 +257,14 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", om
     args: dict[str, Any] = {}
 
 
-# --- status: no promise rests on these --------------------------------------------------------------------------------
+# --- status: no guarantee depends on these ----------------------------------------------------------------------------
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1", omit_defaults=True):
-    """A worker's load, sent about every second: visits it can hold, holds, and whether it still pulls.
+    """A worker's load, sent about every second: the visits it can hold and holds, and whether it still pulls.
 
-    `in_flight`: requests under way. `config`: the revision of the hot configuration it runs. `short`: of what it has
-    too little to take a visit, in words.
+    `in_flight`: requests under way. `config`: the revision of the hot configuration it runs. `pressure`: the resources
+    that are nearly full, so that it takes no visit. `saturated`: its requests use every slot, and as many wait for one.
     """
 
     worker: str
@@ -279,12 +280,21 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
     version: str = ""
     draining: bool = False
     config: int = 0
-    short: str = ""
+    pressure: tuple[Pressure, ...] = ()
+    saturated: bool = False
+
+    @property
+    def free(self) -> int:
+        """The number of further visits the worker can take now."""
+        return max(0, self.visits - self.busy) if self.pulling and not self.saturated else 0
 
 
 class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1", omit_defaults=True):
-    """A master's load, sent about every second and when it changes: the partitions it owns by its own account, URL
-    shards that are out of them, the revision of the hot configuration it runs. `held`: why it sends nothing out."""
+    """A master's load, sent about every second and when it changes.
+
+    `partitions`: those it believes to own. `shards`: the URL shards leased from them. `config`: the revision of the hot
+    configuration it runs. `pressure`: the resources that are nearly full, so that it dispatches nothing.
+    """
 
     master: str
     partitions: int
@@ -293,11 +303,11 @@ class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1"
     shards: int = 0
     uptime_ms: int = 0
     config: int = 0
-    held: str = ""
+    pressure: tuple[Pressure, ...] = ()
 
 
 class HostProgress(msgspec.Struct, frozen=True, array_like=True):
-    """A host in motion: its name, the latency of its last fetch, what is queued, how long it is still blocked."""
+    """An active host: its name, the latency of its last fetch, its queued URLs, and how long it is still blocked."""
 
     host: str
     latency_ms: int
@@ -306,7 +316,7 @@ class HostProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostWaiting(msgspec.Struct, frozen=True, array_like=True):
-    """A host that waits `wait_ms`: shared.domain.waits.HostWait, with times in ms."""
+    """A host that waits `wait_ms`: shared.domain.explain.waits.HostWait, with times in ms."""
 
     host: str
     reason: str
@@ -319,12 +329,13 @@ class HostWaiting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", omit_defaults=True):
-    """How a crawl stands, told about twice a second by the master and once more when it finishes.
+    """A crawl's progress. The master sends it about twice a second, and once more when the crawl finishes.
 
-    `counters` are shared.domain.ledger.Counters' fields, `tallies` kind -> key -> count (kinds: status, failed,
-    excluded). `state` is a CrawlState; `active_ms` the time the crawl was worked on, over all runs. `waiting`: the
-    first of the `hosts_waiting` hosts that wait; `standing`: no host is asked now. `hosts_left_ms`: the time that the
-    slowest host needs, -1 where it is not known.
+    - `counters`: the fields of shared.domain.frontier.store_model.Counters.
+    - `tallies`: kind -> key -> count (kinds: status, failed, excluded).
+    - `state`: a CrawlState; `active_ms`: the time the crawl was worked on, over all runs.
+    - `waiting`: the first of the `hosts_waiting` hosts that wait; `standing`: no host is being fetched.
+    - `hosts_left_ms`: the time that the slowest host needs (-1: unknown).
     """
 
     crawl: int
@@ -349,11 +360,11 @@ class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", 
     hosts_left_ms: int = -1
 
 
-Report = Outcome | Command | Unreadable
+Report = Outcome | Command | ShardUnreadable
 Answer = Go | Wait | Gone | Superseded
 Question = Begin | Extend
 Message = (
-    Shard
+    UrlShard
     | Begin
     | Extend
     | Go
@@ -363,14 +374,14 @@ Message = (
     | Outcome
     | Discoveries
     | Command
-    | Unreadable
+    | ShardUnreadable
     | WorkerStatus
     | MasterStatus
     | Progress
 )
 
 _encode = msgspec.msgpack.Encoder().encode
-_shard = msgspec.msgpack.Decoder(Shard)
+_shard = msgspec.msgpack.Decoder(UrlShard)
 _question: "msgspec.msgpack.Decoder[Question]" = msgspec.msgpack.Decoder(Question)
 _answer: "msgspec.msgpack.Decoder[Answer]" = msgspec.msgpack.Decoder(Answer)
 _report: "msgspec.msgpack.Decoder[Report]" = msgspec.msgpack.Decoder(Report)
@@ -381,47 +392,47 @@ _master = msgspec.msgpack.Decoder(MasterStatus)
 
 
 def encode(message: Message) -> bytes:
-    """The message's bytes."""
+    """Return the message's bytes."""
     return _encode(message)
 
 
-def decode_shard(data: bytes) -> Shard:
-    """A message of a visits stream. Raises Malformed."""
+def decode_shard(data: bytes) -> UrlShard:
+    """Decode a message of a visits stream. Raise Malformed."""
     return _decoded(_shard, data)
 
 
 def decode_question(data: bytes) -> Question:
-    """What a worker asks an owner. Raises Malformed."""
+    """Decode a worker's question to an owner. Raise Malformed."""
     return _decoded(_question, data)
 
 
 def decode_answer(data: bytes) -> Answer:
-    """What an owner answers. Raises Malformed."""
+    """Decode an owner's answer. Raise Malformed."""
     return _decoded(_answer, data)
 
 
 def decode_report(data: bytes) -> Report:
-    """A message of an outcome subject. Raises Malformed."""
+    """Decode a message of an outcome subject. Raise Malformed."""
     return _decoded(_report, data)
 
 
 def decode_discoveries(data: bytes) -> Discoveries:
-    """A message of a discovery subject. Raises Malformed."""
+    """Decode a message of a discovery subject. Raise Malformed."""
     return _decoded(_discoveries, data)
 
 
 def decode_status(data: bytes) -> WorkerStatus:
-    """A worker's status. Raises Malformed."""
+    """Decode a worker's status. Raise Malformed."""
     return _decoded(_status, data)
 
 
 def decode_master_status(data: bytes) -> MasterStatus:
-    """A master's status. Raises Malformed."""
+    """Decode a master's status. Raise Malformed."""
     return _decoded(_master, data)
 
 
 def decode_progress(data: bytes) -> Progress:
-    """A master's progress. Raises Malformed."""
+    """Decode a crawl's progress. Raise Malformed."""
     return _decoded(_progress, data)
 
 
@@ -429,5 +440,5 @@ def _decoded(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> "T":
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        # Text that is no UTF-8 and nesting without end are not msgspec's own errors.
+        # Invalid UTF-8 and endless nesting raise no msgspec error.
         raise Malformed(str(error)) from error

@@ -1,9 +1,9 @@
-"""Records of robots.txt as workers share them: under which key, and in which form."""
+"""Records of robots.txt as workers share them: their keys and their encoding."""
 
 import msgspec
 from blake3 import blake3
 
-from shared.domain.robots import RobotsRecord
+from shared.domain.web.robots import RobotsRecord
 from shared.wire.messages import Malformed
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -11,17 +11,17 @@ _decode = msgspec.msgpack.Decoder(RobotsRecord).decode
 
 
 def robots_key(origin: str) -> str:
-    """The key of an origin's record, of bounded length whatever the origin's."""
+    """Return the key of an origin's record, 32 characters for an origin of any length."""
     return blake3(origin.encode()).hexdigest(length=16)
 
 
 def encode_robots(record: RobotsRecord) -> bytes:
-    """The record's bytes."""
+    """Return the record's bytes."""
     return _encode(record)
 
 
 def decode_robots(data: bytes) -> RobotsRecord:
-    """A shared record. Raises Malformed."""
+    """Decode a shared record. Raise Malformed."""
     try:
         return _decode(data)
     except msgspec.MsgspecError as error:

@@ -8,31 +8,34 @@ REPORT_SUBJECTS = ("reports.*.outcome", "reports.*.discovery")
 ROBOTS_BUCKET = "robots"
 WORKER_STATUS = "status.worker"
 MASTER_STATUS = "status.master"
+STATUS_WANTED = "status.wanted"
+"""A master that begins to listen publishes here. Each worker then sends its status and retries a failed pull."""
+
 PROGRESS = "status.progress"
 
 
 def visits_stream(pool: str) -> str:
-    """The work-queue stream of a pool."""
+    """Return the name of a pool's work-queue stream."""
     return f"VISITS_{pool}"
 
 
 def visits_filter(pool: str) -> str:
-    """Every visit subject of a pool."""
+    """Return the filter of every visit subject of a pool."""
     return f"visits.{pool}.>"
 
 
 def visit(pool: str, partition: Partition, host_id: int, slot: int) -> str:
-    """The subject of a shard: one message at a time may stand on it, so a host's slot is filled once."""
+    """Return the subject of a shard. It holds one message at a time, so a host's slot is filled once."""
     return f"visits.{pool}.{partition}.{host_id}.{slot}"
 
 
 def visits_of(partition: Partition) -> str:
-    """Every visit subject of a partition, in whatever pool."""
+    """Return the filter of every visit subject of a partition, in any pool."""
     return f"visits.*.{partition}.>"
 
 
 def queued_visit(subject: str) -> QueuedVisit | None:
-    """The place a visit subject names; None for any other subject."""
+    """Return the place that a visit subject names, None for any other subject."""
     match subject.split("."):
         case ["visits", pool, _, host_id, slot] if host_id.isdecimal() and slot.isdecimal():
             return QueuedVisit(pool, HostId(int(host_id)), int(slot))
@@ -41,23 +44,23 @@ def queued_visit(subject: str) -> QueuedVisit | None:
 
 
 def visit_origin(subject: str, sequence: int) -> VisitOrigin | None:
-    """What a visit subject and a sequence say of a shard; None for any other subject."""
+    """Return the origin of a shard by its visit subject and sequence, None for any other subject."""
     place = queued_visit(subject)
     partition = subject.split(".")[2] if place is not None else ""
     return VisitOrigin(Partition(int(partition)), place, sequence) if place and partition.isdecimal() else None
 
 
 def report(partition: Partition, kind: ReportKind) -> str:
-    """Where reports for a partition go."""
+    """Return the subject of a partition's reports of that kind."""
     return f"reports.{partition}.{kind}"
 
 
 def reported(subject: str) -> tuple[Partition, ReportKind]:
-    """The partition and kind of a report's subject."""
+    """Return the partition and kind of a report's subject."""
     _, partition, kind = subject.split(".")
     return Partition(int(partition)), "outcome" if kind == "outcome" else "discovery"
 
 
 def owner(partition: Partition) -> str:
-    """Where a partition's owner answers Begin and Extend."""
+    """Return the subject on which a partition's owner answers Begin and Extend."""
     return f"owner.{partition}"

@@ -26,7 +26,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.schemas.crawls import EXAMPLE, Crawl
-from api.serving import address_of, listening
+from api.server.serving import address_of, listening
 from tests.support.clients import address, admin
 from tests.support.cluster import cluster
 from tests.support.orb_command import ROOT

@@ -27,23 +27,23 @@ from typing import Any, Final, cast
 import structlog
 from sqlalchemy import text
 
+from api.frontier.capacity import BudgetReservation, PoolCapacity
 from api.frontier.command_runner import CommandRunner
-from api.frontier.crawls import ActiveCrawl, Crawls
 from api.frontier.dispatch import Dispatch
-from api.frontier.granting import Granting
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
+from api.frontier.grants import GrantService
 from api.frontier.ingest import Ingest
 from api.frontier.ownership import FrontierSettings, Ownership
-from api.frontier.room import Allowance, PoolRoom
+from api.frontier.stats import OwnerStats
 from api.frontier.sweep import Sweep
-from api.frontier.tally import FrontierTally
-from shared.adapters.sql.store import SqlStore
-from shared.domain.command import CommandKind
-from shared.domain.frontier import CrawlState, End, UrlState
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.states import CrawlState, UrlEnd, UrlState
+from shared.domain.frontier.store_model import Claimed
 from shared.domain.ids import CrawlId, Partition, Revision, Term
-from shared.domain.ledger import Claimed
-from shared.domain.url import fingerprint
+from shared.domain.web.url import fingerprint
 from shared.ports.broker import Broker, Delivered
-from shared.wire.messages import Begin, Command, Outcome, Shard, UrlOutcome, WorkerStatus, encode
+from shared.wire.messages import Begin, Command, Outcome, UrlOutcome, UrlShard, WorkerStatus, encode
 from tests.benchmarks.frontier_scale import database_of, opened
 from tests.support.metering import Step
 from tests.support.scaled import PARTITIONS, URLS_A_HOST, Growing
@@ -87,18 +87,20 @@ class Waits:
 class _Partition:
     """An owner of a partition, less its loops: they are called in the bench's own order."""
 
-    def __init__(self, store: SqlStore, claimed: Claimed, crawls: Crawls, clock: Turned, turn: asyncio.Lock) -> None:
+    def __init__(
+        self, store: SqlStore, claimed: Claimed, crawls: DispatchCrawls, clock: Turned, turn: asyncio.Lock
+    ) -> None:
         self.sink = Sink()
         self.own = Ownership(
-            claimed, store=store, broker=cast(Broker, self.sink), clock=clock, crawls=crawls, room=PoolRoom(),
-            settings=FrontierSettings(partitions=PARTITIONS), tally=FrontierTally(),
+            claimed, store=store, broker=cast(Broker, self.sink), clock=clock, crawls=crawls, room=PoolCapacity(),
+            settings=FrontierSettings(partitions=PARTITIONS), tally=OwnerStats(),
         )  # fmt: skip
         self.own.room.watch(self.own.leases)
         self.runner = CommandRunner(self.own, turn)
         self._dispatch = Dispatch(self.own)
         self._sweep, self._granting, self._ingest = (
             Sweep(self.own, self._dispatch),
-            Granting(self.own),
+            GrantService(self.own),
             Ingest(self.own),
         )
         self._pages: Iterator[Outcome] = iter(())
@@ -110,18 +112,18 @@ class _Partition:
         self.own.front.mark_incomplete(crawl_id)
         await self._sweep.once()
 
-    async def lease(self, crawl_id: CrawlId, shards: int) -> Sequence[Shard]:
+    async def lease(self, crawl_id: CrawlId, shards: int) -> Sequence[UrlShard]:
         """Send out so many shards of the crawl."""
         own = self.own
         self.sink.shards.clear()
         own.room.ahead = 1
-        own.room.heard(WorkerStatus("w1", "default", shards, 0), own.clock.elapsed())
+        own.room.worker_reported(WorkerStatus("w1", "default", shards, 0), own.clock.elapsed())
         while await self._dispatch.once():
             pass
-        own.room.heard(WorkerStatus("w1", "default", 0, 0), own.clock.elapsed())
+        own.room.worker_reported(WorkerStatus("w1", "default", 0, 0), own.clock.elapsed())
         return [shard for shard in self.sink.shards if shard.crawl == crawl_id]
 
-    async def begin(self, shards: Sequence[Shard]) -> None:
+    async def begin(self, shards: Sequence[UrlShard]) -> None:
         """Grant the shards; their pages are what this partition will have to report."""
         for shard in shards:
             await self._granting.answer(encode(Begin(shard.lease, 1, "w1")))
@@ -167,7 +169,7 @@ class Cluster:
 
     def __init__(self, store: SqlStore, large: CrawlId, beside: CrawlId) -> None:
         self.store, self.large, self.beside = store, large, beside
-        self._crawls, self._clock = Crawls(), Turned()
+        self._crawls, self._clock = DispatchCrawls(), Turned()
         self._partitions: list[_Partition] = []
 
     async def claim(self, term: Term) -> None:
@@ -185,7 +187,7 @@ class Cluster:
         """Send out shards of the large crawl, which no worker begins."""
         return sum(map(len, await self._lease(self.large, shards)))
 
-    async def _lease(self, crawl_id: CrawlId, shards: int) -> list[Sequence[Shard]]:
+    async def _lease(self, crawl_id: CrawlId, shards: int) -> list[Sequence[UrlShard]]:
         for one in self._partitions:
             await one.load(crawl_id)
         self._clock.turn(_REST_S)
@@ -226,13 +228,13 @@ class Cluster:
         return any(len(one.own.commands) for one in self._partitions)
 
 
-def _crawl(crawl_id: CrawlId, name: str) -> ActiveCrawl:
-    return ActiveCrawl(crawl_id, name, Revision(1), SPEC, CrawlState.RUNNING, Allowance(None, None, {}))
+def _crawl(crawl_id: CrawlId, name: str) -> DispatchCrawl:
+    return DispatchCrawl(crawl_id, name, Revision(1), SPEC, CrawlState.RUNNING, BudgetReservation(None, None, {}))
 
 
-def _page(shard: Shard, at: int, at_ms: int) -> Outcome:
+def _page(shard: UrlShard, at: int, at_ms: int) -> Outcome:
     url = fingerprint(shard.urls[at].url)
-    result = UrlOutcome(url, End.ANSWERED, at_ms, 200, latency_ms=80, size=30_000, mime="text/html", links=60)
+    result = UrlOutcome(url, UrlEnd.ANSWERED, at_ms, 200, latency_ms=80, size=30_000, mime="text/html", links=60)
     return Outcome(shard.lease, shard.crawl, 1, shard.host_id, [result], final=at == len(shard.urls) - 1, quiet_ms=0)
 
 

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.adapters.sql.postgres import PostgresSettings, PostgresStore
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.engine.postgres import PostgresSettings, PostgresStore
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Term
 from shared.ports.catalog import UrlPlace
 from tests.support.metering import Meter, Step
@@ -57,7 +57,7 @@ async def _reading(store: PostgresStore, read: list[int]) -> None:
     """A client that reads one page of the crawl's URLs after the other, and counts them."""
     catalog, place = SqlCatalog(store.executor), UrlPlace(HostId(-1), Fingerprint(b""))
     while True:
-        await catalog.urls(_CRAWL, after=place, state=None, host=None, most=100)
+        await catalog.urls(_CRAWL, after=place, state=None, host=None, max_count=100)
         read[0] += 1
 
 

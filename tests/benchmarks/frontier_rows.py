@@ -29,22 +29,22 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from shared.adapters.sql.engine import SqliteThreads
-from shared.adapters.sql.migrate import upgrade_sqlite
-from shared.adapters.sql.postgres import PostgresStore
-from shared.adapters.sql.store import SqliteStore, SqlStore
-from shared.domain.frontier import Fence, Position, UrlState
-from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
-from shared.domain.ledger import (
+from shared.adapters.sql.engine.migrate import upgrade_sqlite
+from shared.adapters.sql.engine.postgres import PostgresStore
+from shared.adapters.sql.engine.sqlite import SqliteThreads
+from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
+from shared.domain.frontier.states import Fence, Position, UrlState
+from shared.domain.frontier.store_model import (
     Changes,
+    DiscoveredLink,
+    DiscoveryTransaction,
     FetchRow,
-    FoundBatch,
-    FoundLink,
     LeaseRequest,
     LeaseRow,
     ProducerMark,
     UrlChange,
 )
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
 from tests.support.postgres import postgres, server_programs
 
 _P = Partition(0)
@@ -84,20 +84,20 @@ class Bench:
         self.random = random.Random(1)
         self.leases: list[LeaseRow] = []
 
-    def links(self, first: int, n: int) -> list[FoundLink]:
+    def links(self, first: int, n: int) -> list[DiscoveredLink]:
         """Links numbered from `first`, of few hosts, as the pages of some sites bring them."""
         start = self.random.randrange(_HOSTS)
         return [self.link(first + i, (start + i % _HOSTS_A_BATCH) % _HOSTS) for i in range(n)]
 
-    def link(self, number: int, host: int) -> FoundLink:
+    def link(self, number: int, host: int) -> DiscoveredLink:
         url = f"http://www.host-{host}.example.com/section/{number % 97}/page-{number}.html"
         fingerprint = Fingerprint(hashlib.blake2b(url.encode(), digest_size=16).digest())
-        return FoundLink(self.crawl_id, url, url.split("/")[2], fingerprint, 3, 0, 0, 4096, b"v" * 16)
+        return DiscoveredLink(self.crawl_id, url, url.split("/")[2], fingerprint, 3, 0, 0, 4096, b"v" * 16)
 
-    async def found(self, links: list[FoundLink]) -> Sample:
+    async def found(self, links: list[DiscoveredLink]) -> Sample:
         self.messages += 1
         self.total += len(links)
-        batch = FoundBatch(((ProducerMark(self.crawl_id, "w", self.messages, self.total), tuple(links), 0),))
+        batch = DiscoveryTransaction(((ProducerMark(self.crawl_id, "w", self.messages, self.total), tuple(links), 0),))
 
         async def call() -> None:
             found = await self.store.apply_found(

@@ -27,8 +27,8 @@ from typing import Final
 
 import psutil
 
-from shared.adapters.sql.postgres import PostgresStore
-from shared.adapters.sql.store import SqliteStore, SqlStore
+from shared.adapters.sql.engine.postgres import PostgresStore
+from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from shared.domain.ids import CrawlId, Term
 from tests.support.footprint import Footprint, footprint
 from tests.support.metering import Meter, Step

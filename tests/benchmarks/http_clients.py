@@ -153,7 +153,7 @@ async def curl_fetcher(in_flight: int) -> Any:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from ipaddress import ip_network
 
-    from shared.domain.fetch import Answer, FetchRequest
+    from shared.domain.web.fetch import Answer, FetchRequest
     from workers.fetch.curl import CurlFetcher
     from workers.fetch.egress import EgressRules
 

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from shared.adapters.sql.overview import SqlOverview
-from shared.adapters.sql.postgres import PostgresStore
-from shared.adapters.sql.store import SqliteStore, SqlStore
+from shared.adapters.sql.catalog.overview import SqlOverview
+from shared.adapters.sql.engine.postgres import PostgresStore
+from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from shared.domain.ids import CrawlId
 from tests.support.ended import ending
 from tests.support.postgres import postgres, server_programs
@@ -34,7 +34,7 @@ def reads(store: SqlStore) -> Mapping[str, Callable[[], Awaitable[Any]]]:
 
     async def chronicle() -> None:
         await overview.newest_line()
-        await overview.standings(worked_on=True)
+        await overview.crawl_overviews(worked_on=True)
 
     async def looking_back() -> None:
         await store.reopen(CrawlId(0))

@@ -4,7 +4,8 @@ Run from the clone's root, on a quiet machine (Debian's python3.11-doc, postgres
 
     .venv/bin/python -m tests.benchmarks.parse_pages [--pages N] [--rounds N]
 
-The tree parser's row is what the tag scanner replaces; both figures come from the same run. Best of the rounds; caches
+The tree parser's row is what the tag scanner replaces; both figures come from the same run. `ORB_TAG_SCANNER=python`
+gives the other rows without the compiled scanner. Best of the rounds; caches
 are as in a crawl (cold at the start of the first round, then warm; `--rounds 1` gives the cold figures).
 """
 
@@ -15,16 +16,17 @@ from collections.abc import Callable
 
 from selectolax.lexbor import LexborHTMLParser
 
-from shared.domain.crawl import CrawlSpec, Extract, Seed
+from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.spec import CrawlSpec, Extract, Seed
 from shared.domain.ids import CrawlId, Revision
-from shared.domain.scope import CompiledScope
-from shared.domain.url import Location, locate
+from shared.domain.web.url import Location, locate
 from tests.support.corpora import CORPORA
 from workers.outlinks import KnownLinks, OutlinkResolver
 from workers.parse.charset import sniff
 from workers.parse.html import ParsedPage, parse_html
 from workers.parse.mime import classify
-from workers.parse.tags import scan_tags
+from workers.parse.scanner import CHOICE, scan_tags
+from workers.parse.tags import scan_tags as python_scan_tags
 
 
 def _timed(stage: Callable[[int], object], count: int) -> float:
@@ -77,7 +79,8 @@ def main() -> None:
         "tree parser, a[href] (not used)": lambda i: _tree_links(bodies[i]),
         "media type": lambda i: classify(bodies[i], "text/html"),
         "charset": lambda i: sniff(bodies[i], "text/html"),
-        "tag scan": lambda i: scan_tags(bodies[i]),
+        "tag scan by tags.py": lambda i: python_scan_tags(bodies[i]),
+        "tag scan as chosen": lambda i: scan_tags(bodies[i]),
         "parse (tag scan included)": lambda i: parse_html(bodies[i], charset=charsets[i], options=extract),
         "outlinks: resolve, known, scope": report,
         "all of it": everything,
@@ -88,7 +91,7 @@ def main() -> None:
             best[name] = min(best[name], _timed(stage, len(bodies)))
     links = sum(len(page.links) for page in parsed) / len(parsed)
     size = sum(map(len, bodies)) / len(bodies) / 1000
-    print(f"{len(bodies)} pages of {size:.1f} kB, {links:.0f} distinct link tags each")
+    print(f"{len(bodies)} pages of {size:.1f} kB, {links:.0f} distinct link tags each; tag scanner: {CHOICE}")
     for name, microseconds in best.items():
         print(f"{name:36s}{microseconds:8.0f} us a page")
 

@@ -25,8 +25,8 @@ from unittest.mock import patch
 import psutil
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql import bulk
-from shared.adapters.sql.postgres import PostgresStore
+from shared.adapters.sql.engine import bulk
+from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.domain.ids import Term
 from tests.support.metering import Step
 from tests.support.postgres import PostgresServer, postgres, server_programs
@@ -81,8 +81,8 @@ class _Way:
     async def timed(self, call: Callable[[], Awaitable[int]], server: psutil.Process) -> Step:
         """One transaction or more, with COPY or without."""
         step, begun = Step(), _cpu_s(server)
-        most = 1 << 60 if self.name == "arrays" else bulk.COPIED_FROM
-        with patch.object(bulk, "COPIED_FROM", most):
+        max_count = 1 << 60 if self.name == "arrays" else bulk.COPIED_FROM
+        with patch.object(bulk, "COPIED_FROM", max_count):
             step.urls = await call()
         step.cpu_s = _cpu_s(server) - begun
         return step

@@ -12,11 +12,11 @@ import hashlib
 import time
 from collections.abc import Mapping
 
-from shared.adapters.sql.postgres import PostgresStore
-from shared.domain.crawl import Budget
-from shared.domain.frontier import Fence, Position
+from shared.adapters.sql.engine.postgres import PostgresStore
+from shared.domain.crawl.spec import Budget
+from shared.domain.frontier.states import Fence, Position
+from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryTransaction, LeaseRequest, ProducerMark
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
-from shared.domain.ledger import FoundBatch, FoundLink, LeaseRequest, ProducerMark
 from tests.support.postgres import PostgresServer, postgres, server_programs
 
 _NOW_MS = 1_700_000_000_000
@@ -39,17 +39,17 @@ class Owner:
         for n in range(1, rounds + 1):
             links = [self._link(name, n * _SHARD + i) for name in names for i in range(_SHARD)]
             total += len(links)
-            batch = FoundBatch(((ProducerMark(self.crawl_id, f"w{p}", n, total), tuple(links), 0),))
+            batch = DiscoveryTransaction(((ProducerMark(self.crawl_id, f"w{p}", n, total), tuple(links), 0),))
             found = await self.store.apply_found(
                 self.fence, Position(), batch, next_host=next_host, max_depth={}, now_ms=_NOW_MS
             )
             next_host, self.fence = found.next_host, self.fence.next()
             self.hosts = dict(self.hosts) | {name: number for number, name in found.host_names.items()}
 
-    def _link(self, host: str, number: int) -> FoundLink:
+    def _link(self, host: str, number: int) -> DiscoveredLink:
         url = f"http://{host}/page-{number}.html"
         fingerprint = Fingerprint(hashlib.blake2b(url.encode(), digest_size=16).digest())
-        return FoundLink(self.crawl_id, url, host, fingerprint, 3, 0, 0, 4096, b"v" * 16)
+        return DiscoveredLink(self.crawl_id, url, host, fingerprint, 3, 0, 0, 4096, b"v" * 16)
 
     async def lease(self, rounds: int, budgets: Mapping[CrawlId, Budget]) -> None:
         p = self.fence.partition

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from shared.adapters.sql.postgres import PostgresStore
-from shared.adapters.sql.store import SqliteStore, SqlStore
+from shared.adapters.sql.engine.postgres import PostgresStore
+from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from tests.support.plans import Access, accesses, analyze, recorded, worked
 from tests.support.postgres import postgres, server_programs
 from tests.support.scaled import PARTITIONS

@@ -32,7 +32,7 @@ from tests.support.owner import owner_of, spec_for, worker_process
 _SEED: Final = 7
 
 
-def _urls(start: str, most: int) -> list[str]:
+def _urls(start: str, max_count: int) -> list[str]:
     origin = start.removesuffix("/start.html")
     urls = []
     for corpus in CORPORA:
@@ -41,7 +41,7 @@ def _urls(start: str, most: int) -> list[str]:
         files = sorted(path for path in root.rglob("*.html") if path.is_file())
         urls += [f"{origin}/{corpus.name}/{path.relative_to(root).as_posix()}" for path in files]
     random.Random(_SEED).shuffle(urls)
-    return urls[:most]
+    return urls[:max_count]
 
 
 async def _round(home: Path, urls: list[str], slots: int, shard: int, profile: str | None) -> dict[str, float]:

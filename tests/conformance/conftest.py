@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import structlog
 
-from shared.adapters.sql import chunks
-from shared.domain import command_progress
+from shared.adapters.sql.engine import chunks
+from shared.domain.frontier import command_progress
 from tests.support.simcluster import Cluster, Site
 from tests.support.simhand import Hand, Start
 from tests.support.simstore import Database

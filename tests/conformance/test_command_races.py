@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from api.frontier.ingest import Ingest
-from shared.adapters.sql import found
-from shared.domain.command import SEED_DELETED, CommandKind
+from shared.adapters.sql.frontier import discoveries as found
 from shared.domain.errors import Permanent
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.commands import SEED_DELETED, CommandKind
+from shared.domain.frontier.states import UrlState
 from shared.domain.ids import CrawlId
-from shared.domain.url import fingerprint, host_of
+from shared.domain.web.url import fingerprint, host_of
 from shared.wire.messages import Discoveries, Gone, Link, Origin, encode
 from tests.support.simcluster import Cluster
 from tests.support.simhand import Hand, Start

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from api.control.finishing import finished
+from api.crawls.finished_check import finished
 from api.frontier.ingest import Ingest
-from shared.domain.command import SEED_DELETED, CommandKind
-from shared.domain.frontier import UrlState
-from shared.domain.url import fingerprint
+from shared.domain.frontier.commands import SEED_DELETED, CommandKind
+from shared.domain.frontier.states import UrlState
+from shared.domain.web.url import fingerprint
 from tests.support.simcluster import Cluster
 from tests.support.simhand import Hand, Start
 
@@ -135,6 +135,26 @@ def test_seed_given_back_or_added_behind_a_deletion_stays(start: Start) -> None:
     ended = {each for each, end in states.items() if end == (EXCLUDED, SEED_DELETED)}
     assert ended == set(map(url, range(15))) - set(out)
     assert added in states
+    cluster.assert_kept()
+
+
+def test_seed_that_a_page_links_to_behind_a_deletion_is_deleted(start: Start) -> None:
+    """Applied in their order, the link meets an excluded seed and changes nothing of it."""
+    cluster, hand = start(15)
+    _, shard = hand.pull()
+    hand.go(shard, 1)
+    queued = sorted(set(map(url, range(15))) - {each.url for each in shard.urls}, key=fingerprint)
+    cluster.judge.taken_back[cluster.crawl_id] = set(map(url, range(15)))
+    cluster.command(CommandKind.DELETE_SEEDS, all=True, places=[])
+    in_the_middle(cluster, CommandKind.DELETE_SEEDS)
+    last = queued[-1]
+    assert hand.states()[last][0] == QUEUED
+    hand.publish("discovery", hand.discoveries(cluster.crawl_id, {last: 1}, via=url(99), host_id=shard.host_id))
+    discovered = cluster.broker.sequence
+    step_until(cluster, lambda: cluster.judge.position()[1] == discovered)
+    assert progress(cluster) == [("delete_seeds", True)], "the link is applied behind the command"
+    cluster.world.run_for(1.0)
+    assert hand.states()[last] == (EXCLUDED, SEED_DELETED)
     cluster.assert_kept()
 
 

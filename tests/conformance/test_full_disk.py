@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from api.frontier.ownership import FrontierSettings, Ownership
-from shared.domain.command import SEED_DELETED
-from shared.domain.errors import NoRoom
-from shared.domain.frontier import UrlState
-from shared.wire.messages import Begin, Extend, Go, Unreadable, Wait, encode
+from shared.domain.errors import ResourceFull
+from shared.domain.frontier.commands import SEED_DELETED
+from shared.domain.frontier.states import UrlState
+from shared.wire.messages import Begin, Extend, Go, ShardUnreadable, Wait, encode
 from tests.support.simbroker import NOISE
 from tests.support.simcluster import Cluster
 from tests.support.simhand import Start, leases
@@ -91,8 +91,8 @@ def test_a_lease_that_is_worn_out_on_a_full_disk_ends_when_there_is_room(start: 
     hand.go(shard, 1)
     cluster.world.run_for(FrontierSettings().grant_s + 1.0)
     assert message.origin is not None
-    for n in range(FrontierSettings().bury_after):
-        told = Unreadable(*message.origin.place, sequence=n, worker="w", reason="", size=1, data=NOISE)
+    for n in range(FrontierSettings().dead_letter_after_expiries):
+        told = ShardUnreadable(*message.origin.place, sequence=n, worker="w", reason="", size=1, data=NOISE)
         hand.publish("outcome", encode(told))
     cluster.world.run_for(0.1)
     assert cluster.broker.reports
@@ -135,11 +135,11 @@ def test_a_grant_that_ran_out_is_counted_once_however_often_there_is_no_room_for
     [sim] = cluster.owners
 
     async def refused(*_: object) -> None:
-        raise NoRoom("the disk is full")
+        raise ResourceFull("the disk is full")
 
     with monkeypatch.context() as full:
         full.setattr(sim.store, "grant", refused)
-        for _ in range(FrontierSettings().bury_after + 1):
+        for _ in range(FrontierSettings().dead_letter_after_expiries + 1):
             assert isinstance(hand.begin(shard, 2, "another"), Wait)
     assert cluster.database.rows("SELECT expired FROM leases") == [(1,)]
     hand.go(shard, 2, "another")

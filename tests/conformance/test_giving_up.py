@@ -5,11 +5,11 @@ from collections import Counter
 import msgspec
 import pytest
 
-from shared.adapters.sql import apply
-from shared.domain.crawl import Budget, CrawlSpec, Retry
-from shared.domain.failure import HOST_UNREACHABLE
-from shared.domain.frontier import UrlState
-from shared.domain.url import fingerprint
+from shared.adapters.sql.frontier import apply
+from shared.domain.crawl.spec import Budget, CrawlSpec, Retry
+from shared.domain.frontier.failure import HOST_UNREACHABLE
+from shared.domain.frontier.states import UrlState
+from shared.domain.web.url import fingerprint
 from shared.ports.broker import VisitMessage
 from shared.wire.messages import HostNote, Outcome, encode
 from tests.support.simcluster import Cluster

@@ -1,6 +1,6 @@
 """URL shards that are larger than the broker's largest message: they come in smaller ones, and no owner ends."""
 
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
 from tests.support.simcluster import Cluster
 from tests.support.simhand import Hand, Start, leases
 

@@ -3,13 +3,13 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from api.control.crawling import Crawling
-from api.frontier.crawls import ActiveCrawl
-from api.frontier.granting import Granting
-from api.frontier.room import Allowance
-from shared.domain.frontier import UrlState
+from api.crawls.active_crawls import ActiveCrawlSync
+from api.frontier.capacity import BudgetReservation
+from api.frontier.dispatch_crawls import DispatchCrawl
+from api.frontier.grants import GrantService
+from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.ledger import Counters
 from shared.wire.messages import Begin, Wait, decode_answer, encode
 from tests.support.simcluster import SETTINGS, Cluster, SimOwner
 from tests.support.simhand import Start, shard_of
@@ -20,7 +20,7 @@ def test_crawl_taken_up_while_an_owner_loads_is_dispatched(start: Start) -> None
     sim, crawl = _loading(cluster)
     assert sim.owner.ownership is None
     sim.crawls.put(crawl)
-    Crawling(sim.crawls, [sim.owner], cluster.store)._have_queues_read(crawl.crawl_id)  # type: ignore[arg-type]
+    ActiveCrawlSync(sim.crawls, [sim.owner], cluster.store)._mark_queues_incomplete(crawl.crawl_id)  # type: ignore[arg-type]
     cluster.world.run_for(2.0)
     assert shard_of(hand).crawl == crawl.crawl_id
 
@@ -35,14 +35,14 @@ def test_limits_tuned_while_an_owner_loads_hold(start: Start) -> None:
     assert (own.settings.grant_s, own.leases.grant_s) == (7.0, 7.0)
 
 
-def _loading(cluster: Cluster) -> tuple[SimOwner, ActiveCrawl]:
+def _loading(cluster: Cluster) -> tuple[SimOwner, DispatchCrawl]:
     """An owner that knows another crawl only, and reads what that one has spent; the crawl that it does not know."""
     cluster.world.kill(cluster.owners[0].process)
     sim = cluster.start_owner()
     crawl = sim.crawls.get(cluster.crawl_id)
     assert crawl is not None
     sim.crawls.remove(crawl.crawl_id)
-    sim.crawls.put(replace(crawl, crawl_id=CrawlId(99), allowance=Allowance(None, None, {})))
+    sim.crawls.put(replace(crawl, crawl_id=CrawlId(99), allowance=BudgetReservation(None, None, {})))
     read = sim.store.counters_in
     reading: list[CrawlId] = []
 
@@ -71,7 +71,7 @@ def test_question_that_waited_for_outcomes_of_an_earlier_grant_waits_again(start
     assert own is not None
     held = own.leases.get(shard.lease)  # type: ignore[arg-type]
     assert held is not None
-    granting = Granting(own)
+    granting = GrantService(own)
     opened = cluster.world.loop.create_future()
 
     async def busy() -> None:

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import Phase
 from hypothesis.stateful import run_state_machine_as_test
 
-from api.control.finishing import Subjects
-from api.frontier import granting
-from api.frontier.front import Front
-from api.frontier.granting import Terms, terms_of
-from api.frontier.leases import Held, Leases
-from api.frontier.settle import Draft
-from api.frontier.strays import Strays
-from shared.adapters.sql import apply, commands, fence, found, leasing
+from api.crawls.finished_check import SubjectEnds
+from api.frontier import grants as granting
+from api.frontier.grants import GrantTerms, terms_of
+from api.frontier.host_queues import HostQueues
+from api.frontier.leases import Leases, TrackedLease
+from api.frontier.orphans import OrphanedShards
+from api.frontier.outcome_batch import OutcomeBatch
+from shared.adapters.sql.engine import fence
+from shared.adapters.sql.frontier import apply, commands, leasing
+from shared.adapters.sql.frontier import discoveries as found
 from shared.domain.ids import HostId
 from shared.ports.broker import QueuedVisit
 from tests.conformance.test_protocol import Protocol, profile
@@ -44,7 +46,7 @@ def _no_patience_after_takeover(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_rest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Front, "released", lambda self, host, slot, rested_from, delay_s: self.let_go(host, slot))
+    patch.setattr(HostQueues, "released", lambda self, host, slot, rested_from, delay_s: self.let_go(host, slot))
 
 
 def _repeats_counted(patch: pytest.MonkeyPatch) -> None:
@@ -52,7 +54,7 @@ def _repeats_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _finished_at_first_sight(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Subjects, "applied", lambda self, position: True)
+    patch.setattr(SubjectEnds, "applied", lambda self, position: True)
 
 
 def _outcomes_before_discoveries(patch: pytest.MonkeyPatch) -> None:
@@ -84,29 +86,29 @@ def _outcomes_before_items(patch: pytest.MonkeyPatch) -> None:
 def _blocks_and_delays_of_the_lease(patch: pytest.MonkeyPatch) -> None:
     """Grants by what was known when the lease was made."""
 
-    def then(held: Held, crawl: Any, host: Any, now: float) -> Terms:
+    def then(held: TrackedLease, crawl: Any, host: Any, now: float) -> GrantTerms:
         now_known = terms_of(held, crawl, host, now)
-        return Terms(held.row.delay_ms / 1000, now_known.rest_s, 0.0, False)
+        return GrantTerms(held.row.delay_ms / 1000, now_known.rest_s, 0.0, False)
 
     patch.setattr(granting, "terms_of", then)
 
 
 def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
-    async def once(self: Strays) -> int:
+    async def once(self: OrphanedShards) -> int:
         return 0
 
-    patch.setattr(Strays, "once", once)
+    patch.setattr(OrphanedShards, "once", once)
 
 
 def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
     """Whoever has begun them goes on fetching."""
 
-    def unreadable(self: Draft, message: Any, partition: Any, at_ms: int, limits: Any) -> None:
+    def unreadable(self: OutcomeBatch, message: Any, partition: Any, at_ms: int, limits: Any) -> None:
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
         if held is not None and held.row.lease_id not in self._freed:
             self._free(held, self._left.setdefault(held.row.lease_id, dict(held.row.urls)), self.now)
 
-    patch.setattr(Draft, "unreadable", unreadable)
+    patch.setattr(OutcomeBatch, "unreadable", unreadable)
 
 
 @pytest.mark.timeout(600)

@@ -6,9 +6,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from api.control.seeding import publish_seeds
-from shared.domain.crawl import CrawlSpec, Seed, encode_spec
-from shared.domain.frontier import CrawlState
+from api.crawls.seed_messages import publish_seeds
+from shared.domain.crawl.spec import CrawlSpec, Seed, encode_spec
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId
 from tests.support.simclock import EPOCH_MS
 from tests.support.simcluster import SETTINGS, Cluster, Site

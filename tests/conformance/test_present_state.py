@@ -2,10 +2,10 @@
 
 import pytest
 
-from shared.domain.command import CommandKind
-from shared.domain.frontier import CrawlState, UrlState
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.ids import HostId
-from shared.wire.messages import Extend, Go, Gone, Shard, Wait
+from shared.wire.messages import Extend, Go, Gone, UrlShard, Wait
 from tests.support.simclock import EPOCH_MS
 from tests.support.simcluster import Cluster
 from tests.support.simhand import Hand, Start, leases, shard_of
@@ -27,7 +27,7 @@ def pause(cluster: Cluster) -> None:
     crawl.state, crawl.dispatching = CrawlState.PAUSED, False
 
 
-def extended(hand: Hand, shard: Shard, grant: int) -> Go:
+def extended(hand: Hand, shard: UrlShard, grant: int) -> Go:
     answer = hand.wait(hand.ask(shard.lease, Extend(shard.lease, grant, hand.process.name)))
     assert isinstance(answer, Go), answer
     return answer

@@ -23,14 +23,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from shared.domain.command import CommandKind
+from shared.domain.frontier.commands import CommandKind
 from tests.support.simclock import EPOCH_MS, Fault
 from tests.support.simcluster import Cluster, Site
 from tests.support.simstore import Database
 from tests.support.simweb import Kind, Node
 
-_MOST_OWNERS = 3
-_MOST_WORKERS = 3
+_MAX_OWNERS = 3
+_MAX_WORKERS = 3
 _EXAMPLES = 220
 _SHORT = 50
 _STEPS = 25
@@ -106,13 +106,13 @@ class Protocol(RuleBasedStateMachine):
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: sum(not sim.process.dead for sim in self.at.owners) < _MOST_OWNERS)
+    @precondition(lambda self: sum(not sim.process.dead for sim in self.at.owners) < _MAX_OWNERS)
     @rule(loads_after_s=st.sampled_from([0.0, 0.0, 3.0, 40.0]))
     def take_over(self, loads_after_s: float) -> None:
         """By a master that may not have loaded the crawls yet."""
         self.at.start_owner(loads_after_s=loads_after_s)
 
-    @precondition(lambda self: sum(not worker.process.dead for worker in self.at.workers) < _MOST_WORKERS)
+    @precondition(lambda self: sum(not worker.process.dead for worker in self.at.workers) < _MAX_WORKERS)
     @rule(batch=st.sampled_from([1, 3, 100]))
     def start_worker(self, batch: int) -> None:
         self.at.start_worker(batch=batch, heedless=self.heedless)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
 from tests.support.simhand import Start, shard_of
 
 LOST = 40

@@ -2,12 +2,12 @@
 
 import pytest
 
-from api.control.finishing import finished
-from api.control.tuning import limits_of, started_as
-from api.frontier.granting import Granting
-from shared.domain.command import CommandKind
-from shared.domain.config import HotConfig, MasterPart, master_tuning
-from shared.domain.frontier import UrlState
+from api.crawls.finished_check import finished
+from api.frontier.grants import GrantService
+from api.members.config_follower import limits_of, started_as
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.states import UrlState
+from shared.domain.ops.config import HotConfig, MasterPart, master_tuning
 from shared.wire.messages import Begin, Extend, Go, Gone, Superseded, Wait, encode
 from tests.support import simcluster
 from tests.support.simclock import EPOCH_MS, Fault
@@ -128,7 +128,7 @@ def test_a_deposed_owner_answers_nothing(start: Start) -> None:
     cluster.start_owner()
     cluster.world.run_for(1.0)
     old.process.stopped = False
-    granting = Granting(own)
+    granting = GrantService(own)
     for question in (
         Begin(shard.lease, 1, "first"),
         Begin(shard.lease + 4096, 1, "other"),
@@ -139,7 +139,7 @@ def test_a_deposed_owner_answers_nothing(start: Start) -> None:
     cluster.assert_kept()
 
 
-async def _on(cluster: Cluster, process: object, granting: Granting, question: Begin | Extend) -> bytes | None:
+async def _on(cluster: Cluster, process: object, granting: GrantService, question: Begin | Extend) -> bytes | None:
     """An answer of the old owner, whose own tasks stand still."""
     cluster.world.smooth = True
     try:
@@ -183,7 +183,7 @@ def test_a_single_url_is_buried_after_five_grants_and_can_be_retried(start: Star
 def test_operators_say_after_how_many_grants_a_shard_is_split_and_a_url_buried(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = HotConfig(master=MasterPart(split_after=1, bury_after=2))
+    wanted = HotConfig(master=MasterPart(split_after_expiries=1, dead_letter_after_expiries=2))
     turned = limits_of(simcluster.SETTINGS, master_tuning(wanted, started_as(simcluster.SETTINGS, "info")))
     monkeypatch.setattr(simcluster, "SETTINGS", turned)
     cluster, hand = start(2)

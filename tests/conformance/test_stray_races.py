@@ -2,8 +2,8 @@
 
 import pytest
 
-from api.frontier.strays import Strays
-from shared.domain.frontier import CrawlState, UrlState
+from api.frontier.orphans import OrphanedShards
+from shared.domain.frontier.states import CrawlState, UrlState
 from shared.wire.messages import encode
 from tests.support.simclock import EPOCH_MS
 from tests.support.simcluster import PARTITION, Cluster
@@ -66,11 +66,11 @@ def test_a_deposed_owner_drops_no_shard_of_its_successor(
     assert len(cluster.broker.visits) == 1
     if not proven:
 
-        async def believes(self: Strays) -> bool:
+        async def believes(self: OrphanedShards) -> bool:
             return True
 
-        monkeypatch.setattr(Strays, "_term_proven", believes)
-    strays = Strays(own)
+        monkeypatch.setattr(OrphanedShards, "_term_proven", believes)
+    strays = OrphanedShards(own)
     own.strays_suspected = True
     for _ in range(2):
         cluster.world.do(cluster.owners[0].process, _smoothly(cluster, strays))
@@ -79,7 +79,7 @@ def test_a_deposed_owner_drops_no_shard_of_its_successor(
     assert any("dropped as a stray" in text for text in cluster.world.violations) == (not proven)
 
 
-async def _smoothly(cluster: Cluster, strays: Strays) -> int:
+async def _smoothly(cluster: Cluster, strays: OrphanedShards) -> int:
     """A turn of an owner whose own tasks stand still."""
     cluster.owners[0].process.stopped = False
     cluster.world.smooth = True

@@ -2,13 +2,13 @@
 
 import asyncio
 
-from api.frontier.crawls import ActiveCrawl
-from api.frontier.room import Allowance
-from shared.domain.crawl import CrawlSpec, Seed, encode_spec
-from shared.domain.frontier import CrawlState, UrlState
+from api.frontier.capacity import BudgetReservation
+from api.frontier.dispatch_crawls import DispatchCrawl
+from shared.domain.crawl.spec import CrawlSpec, Seed, encode_spec
+from shared.domain.frontier.politeness import HostHealth
+from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.ids import CrawlId
-from shared.domain.politeness import HostHealth
-from shared.wire.messages import Begin, Extend, Go, Gone, Shard, WorkerStatus, decode_shard
+from shared.wire.messages import Begin, Extend, Go, Gone, UrlShard, WorkerStatus, decode_shard
 from tests.support.simclock import EPOCH_MS
 from tests.support.simcluster import Cluster, SimOwner
 from tests.support.simhand import Hand, Start, shard_of
@@ -131,7 +131,7 @@ def test_what_is_known_of_a_host_survives_reports_of_a_crawl_not_loaded(start: S
     hand.report(shard, grant, {url(0): 200}, final=True)
     assert cluster.database.rows("SELECT crawl_delay_ms, latency_ms FROM hosts") == [(7000, 80)]
     assert sim.owner.ownership is not None
-    host = sim.owner.ownership.front.named("h0.test")
+    host = sim.owner.ownership.front.host_named("h0.test")
     assert host is not None
     assert (host.last_delay_s, host.facts.health) == (7.0, HostHealth(recent=0b10))
 
@@ -141,7 +141,7 @@ def test_reports_of_a_thousand_crawls_not_loaded_yet_discard_no_fetch(start: Sta
     crawls = [_another(cluster, hand, number) for number in range(MANY)]
     sim = cluster.owners[0]
     for _ in range(10):
-        sim.room.heard(WorkerStatus(hand.process.name, "default", 4 * MANY, 0), cluster.world.now)
+        sim.room.worker_reported(WorkerStatus(hand.process.name, "default", 4 * MANY, 0), cluster.world.now)
         cluster.world.run_for(1.0)
     shards = [decode_shard(visit.data) for visit in cluster.broker.visits.values()]
     assert {shard.crawl for shard in shards} >= set(crawls)
@@ -162,13 +162,15 @@ def _another(cluster: Cluster, hand: Hand, number: int) -> CrawlId:
     spec = CrawlSpec(seeds=(Seed(url=f"http://w{number}.test/"),))
     stored = cluster.store.put_crawl(f"crawl{number}", encode_spec(spec).decode(), EPOCH_MS)
     row, _ = cluster.world.do(cluster.operator, stored)
-    allowance = Allowance(None, None, {})
-    cluster.owners[0].crawls.put(ActiveCrawl(row.crawl_id, row.name, row.revision, spec, CrawlState.RUNNING, allowance))
+    allowance = BudgetReservation(None, None, {})
+    cluster.owners[0].crawls.put(
+        DispatchCrawl(row.crawl_id, row.name, row.revision, spec, CrawlState.RUNNING, allowance)
+    )
     hand.discover(row.crawl_id, {f"http://w{number}.test/": 0})
     return row.crawl_id
 
 
-async def _begun(hand: Hand, shards: list[Shard]) -> list[int]:
+async def _begun(hand: Hand, shards: list[UrlShard]) -> list[int]:
     """Begin all, and return their grants' numbers."""
     answers = await asyncio.gather(
         *(hand.ask(shard.lease, Begin(shard.lease, 1, hand.process.name)) for shard in shards)

@@ -1,10 +1,10 @@
 """URL shards that no worker can read: seen as dead letters, their URLs sent anew, and given up when it never helps."""
 
 from api.frontier.ownership import FrontierSettings
-from shared.domain.command import CommandKind
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.states import UrlState
 from shared.ports.broker import VisitMessage
-from shared.wire.messages import Shard, Unreadable, encode
+from shared.wire.messages import ShardUnreadable, UrlShard, encode
 from tests.support.simcluster import PARTITION, Cluster
 from tests.support.simhand import Hand, Start, leases
 
@@ -14,7 +14,7 @@ AGAIN_S = 12.0
 """After which an owner has published anew what nobody began."""
 
 
-def unread(hand: Hand) -> tuple[VisitMessage, Shard]:
+def unread(hand: Hand) -> tuple[VisitMessage, UrlShard]:
     """The next shard; its worker tells that it could not be read, and acknowledges it."""
     message, shard = hand.pull()
     assert message.origin is not None
@@ -28,7 +28,7 @@ def tell(hand: Hand, message: VisitMessage, data: bytes, *, later: int = 0, appl
     """`later`: of a message so many places behind that one; what is told of the same one twice counts once."""
     assert message.origin is not None
     place, sequence = message.origin.place, message.origin.sequence + later
-    told = Unreadable(*place, sequence=sequence, worker="w", reason="no map", size=len(data), data=data)
+    told = ShardUnreadable(*place, sequence=sequence, worker="w", reason="no map", size=len(data), data=data)
     hand.publish("outcome", encode(told), f"unreadable.{sequence}")
     if apply:
         hand.world.run_for(0.2)
@@ -60,11 +60,11 @@ def test_a_shard_that_cannot_be_read_once_is_a_letter_of_no_crawl_and_its_urls_a
 
 def test_a_url_whose_shard_can_never_be_read_is_given_up_with_evidence_and_comes_no_more(start: Start) -> None:
     cluster, hand = start(1)
-    for _ in range(LIMITS.bury_after):
+    for _ in range(LIMITS.dead_letter_after_expiries):
         unread(hand)
         cluster.world.run_for(AGAIN_S)
     assert set(hand.states().values()) == {(UrlState.FAILED, "poison")}
-    assert letters(cluster) == [*[("shard", None)] * LIMITS.bury_after, ("url", cluster.crawl_id)]
+    assert letters(cluster) == [*[("shard", None)] * LIMITS.dead_letter_after_expiries, ("url", cluster.crawl_id)]
     assert leases(cluster) == []
     cluster.world.run_for(30.0)
     assert cluster.broker.visits == {}
@@ -72,7 +72,7 @@ def test_a_url_whose_shard_can_never_be_read_is_given_up_with_evidence_and_comes
 
 def test_a_shard_of_several_urls_that_cannot_be_read_comes_in_smaller_ones(start: Start) -> None:
     cluster, hand = start(4)
-    for _ in range(LIMITS.split_after):
+    for _ in range(LIMITS.split_after_expiries):
         _, shard = unread(hand)
         assert len(shard.urls) == 4
         cluster.world.run_for(AGAIN_S)
@@ -85,7 +85,7 @@ def test_noise_that_is_read_beside_a_visit_under_way_takes_nothing_from_it(start
     cluster, hand = start(1)
     message, shard = hand.pull()
     grant = hand.go(shard, 1).grant
-    for n in range(LIMITS.bury_after):
+    for n in range(LIMITS.dead_letter_after_expiries):
         tell(hand, message, NOISE, later=n)
     assert cluster.database.rows("SELECT expired FROM leases") == [(0,)]
     hand.report(shard, grant, {shard.urls[0].url: 200}, final=True)
@@ -119,12 +119,12 @@ def test_what_was_reported_before_a_lease_is_given_up_counts(start: Start) -> No
     message, shard = hand.pull()
     grant = hand.go(shard, 1).grant
     cluster.world.run_for(LIMITS.grant_s + 1.0)
-    for n in range(LIMITS.bury_after):
+    for n in range(LIMITS.dead_letter_after_expiries):
         tell(hand, message, NOISE, later=n, apply=False)
     hand.report(shard, grant, {shard.urls[0].url: 200}, final=True)
     cluster.world.run_for(30.0)
     assert {state for state, _ in hand.states().values()} == {UrlState.DONE}
-    assert letters(cluster) == [("shard", None)] * LIMITS.bury_after
+    assert letters(cluster) == [("shard", None)] * LIMITS.dead_letter_after_expiries
     cluster.assert_kept()
 
 
@@ -133,7 +133,7 @@ def test_a_shard_that_was_begun_and_can_never_be_read_again_is_given_up_too(star
     message, shard = hand.pull()
     hand.go(shard, 1)
     cluster.world.run_for(LIMITS.grant_s + 1.0)
-    for n in range(LIMITS.bury_after):
+    for n in range(LIMITS.dead_letter_after_expiries):
         tell(hand, message, NOISE, later=n)
     cluster.world.run_for(30.0)
     assert set(hand.states().values()) == {(UrlState.FAILED, "poison")}

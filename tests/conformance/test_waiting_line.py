@@ -45,7 +45,7 @@ def test_delivered_shard_that_was_never_begun_is_sent_anew(start: Start) -> None
     shard_of(hand)
     ((old, visit),) = cluster.broker.visits.items()
     visit.visible_at = float("inf")
-    cluster.world.run_for(SETTINGS.republish_s + 2 * SETTINGS.sweep_s)
+    cluster.world.run_for(SETTINGS.republish_s + 2 * SETTINGS.sweep_interval_s)
     assert cluster.broker.visits[old].sequence > visit.sequence
     assert len(shard_of(hand).urls) == 1
 
@@ -64,5 +64,5 @@ def test_shard_of_a_killed_worker_is_begun_again_within_its_bound(start: Start, 
     bound_s = SETTINGS.grant_s + SETTINGS.ack_wait_s
     while len(cluster.web.seen["h0.test"]) == asked and cluster.world.now < killed_at + 10 * bound_s:
         cluster.world.run_for(0.5)
-    assert cluster.world.now - killed_at <= bound_s + 2.0 + SETTINGS.sweep_s, "and the host's delay"
+    assert cluster.world.now - killed_at <= bound_s + 2.0 + SETTINGS.sweep_interval_s, "and the host's delay"
     cluster.assert_kept()

@@ -7,9 +7,9 @@ import pytest
 
 from shared.adapters.nats import NatsBroker
 from shared.domain.errors import Transient
-from shared.domain.frontier import Position
+from shared.domain.frontier.lag import Waiting
+from shared.domain.frontier.states import Position
 from shared.domain.ids import Partition
-from shared.domain.lag import Waiting
 from shared.ports.broker import ReportKind
 from tests.support.broker import BrokerServer, persist
 from tests.support.broker import server as server

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.nats import NatsBroker, StreamSettings, talk
+from shared.adapters.nats import NatsBroker, StreamSettings
+from shared.adapters.nats import requests as talk
 from shared.domain.errors import OwnershipLost, Permanent, Refused, TooLarge, Transient, Unusable
 from shared.domain.ids import Partition
 from shared.wire import subjects
@@ -226,7 +227,7 @@ def test_nothing_declared_yet_is_transient(server: BrokerServer) -> None:
 def test_a_question_nobody_can_answer_fails_at_once(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker() as broker:
-            with pytest.raises(Transient, match="nobody"):
+            with pytest.raises(Transient, match="no subscriber"):
                 await broker.ask(P, b"?", 3600.0)
 
     asyncio.run(asyncio.wait_for(run(), 30))

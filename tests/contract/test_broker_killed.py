@@ -10,7 +10,7 @@ import uvloop
 
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from tests.support.broker import POOL, BrokerServer, persist
 from tests.support.broker import server as server
 

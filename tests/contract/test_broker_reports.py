@@ -141,7 +141,7 @@ def test_purging_behind_a_reader_takes_nothing_from_it(server: BrokerServer) -> 
             for start in range(0, 300, 30):
                 await publish(broker, start, start + 30)
                 await broker.publish_report(P, "discovery", b"", f"d{start}")
-                seen += await read_all(reader, 20, most=20)
+                seen += await read_all(reader, 20, max_count=20)
                 await broker.purge_reports(P, "outcome", seen[-1].sequence)
             seen += await read_all(reader, 100)
             assert numbers(seen) == list(range(300))
@@ -338,7 +338,7 @@ def test_how_full_the_storage_is_is_that_of_the_fullest_stream_with_a_bound(serv
             await broker.publish_report(P, "outcome", bytes(1 << 19), "n")
             level = await broker.storage()
             assert level is not None
-            assert (level.most, empty.used) == (1 << 20, 0)
+            assert (level.capacity, empty.used) == (1 << 20, 0)
             assert 1 << 19 < level.used < 1 << 20
             with pytest.raises(Refused):
                 await broker.publish_report(P, "outcome", bytes(1 << 19), "m")

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from shared.adapters.nats import NatsBroker, StreamSettings
-from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.jetstream import demand
 from shared.domain.errors import Transient, Unusable
 from shared.domain.ids import Partition
@@ -53,7 +53,7 @@ async def declare(broker: NatsBroker) -> None:
 
 async def look(nats: NatsCluster, stream: str) -> dict[str, Any]:
     """What the servers say of a stream, as soon as one leads it."""
-    connection = await Connection.open(nats.urls, token=None, name="look", settings=StreamSettings(), tls=nats.tls)
+    connection = await NatsConnection.open(nats.urls, token=None, name="look", settings=StreamSettings(), tls=nats.tls)
     try:
         return await persist(lambda: demand(connection, f"STREAM.INFO.{stream}", None, 10.0))
     finally:

@@ -7,15 +7,15 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from sqlalchemy import Connection
 
-from api.shown import ShownCrawls
-from shared.adapters.sql import declared
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.adapters.sql.store import SqlStore
-from shared.domain.access import ApiKey, Role
-from shared.domain.command import collection_of
-from shared.domain.crawl_state import Verb
-from shared.domain.declared import Actor, CrawlFilter, Declaration, DeclaredCrawl, Repeatable
-from shared.domain.frontier import CrawlState
+from api.http.cached_reads import CachedCrawlReads
+from shared.adapters.sql.catalog import declared
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.crawl.state import Verb
+from shared.domain.frontier.commands import collection_of
+from shared.domain.frontier.states import CrawlState
+from shared.domain.ops.access import ApiKey, Role
+from shared.domain.reads.declared import Actor, CrawlFilter, Declaration, DeclaredCrawl, Repeatable
 from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
 from tests.support.stopped import stopped, waiting_for_a_lock
 from tests.support.surroundings import Around
@@ -159,7 +159,7 @@ def test_masters_that_start_together_make_one_first_key(new_tables: NewTables) -
             keys = [ApiKey(f"{n:016}", f"m{n}", Role.ADMIN, bytes(32), NOW_MS, "first start") for n in range(6)]
             made = await asyncio.gather(*(catalog(t).add_first_key(key) for key in keys))
             assert sum(made) == 1
-            assert len(await catalog(t).keys(after="", most=10)) == 1
+            assert len(await catalog(t).keys(after="", max_count=10)) == 1
 
     asyncio.run(story())
 
@@ -171,7 +171,7 @@ def test_who_had_no_answer_for_the_first_key_asks_again_and_learns_that_it_is_ke
             assert [await catalog(t).add_first_key(key) for key in (first, first, late, first)] == [
                 True, True, False, True,
             ]  # fmt: skip
-            assert [key.key_id for key in await catalog(t).keys(after="", most=10)] == [first.key_id]
+            assert [key.key_id for key in await catalog(t).keys(after="", max_count=10)] == [first.key_id]
 
     asyncio.run(story())
 
@@ -192,7 +192,7 @@ def test_of_a_delete_and_another_verb_of_one_version_at_once_exactly_one_is_carr
                 [refused] = [answer for answer in answers if isinstance(answer, BaseException)]
                 deleted = done[1].state == CrawlState.DELETED
                 assert isinstance(refused, Missing if deleted else Stale), answers
-                left, _ = await crawls.crawls(CrawlFilter(), after="", most=100)
+                left, _ = await crawls.crawls(CrawlFilter(), after="", max_count=100)
                 assert [crawl.name for crawl in left if crawl.name == wanted.name] == [wanted.name] * (not deleted)
 
     asyncio.run(story())
@@ -203,12 +203,12 @@ def test_whatever_changes_of_a_crawl_its_stamp_does_and_the_answer_kept_is_never
 ) -> None:
     async def story() -> None:
         async with new_tables() as t:
-            crawls, shown, seen = catalog(t), ShownCrawls(), set[tuple[object, ...]]()
+            crawls, shown, seen = catalog(t), CachedCrawlReads(), set[tuple[object, ...]]()
 
             async def looked_at() -> DeclaredCrawl:
                 crawl = await crawls.crawl("news")
                 kept = await shown.answer("news", crawls, Around())
-                fresh = await ShownCrawls().answer("news", crawls, Around())
+                fresh = await CachedCrawlReads().answer("news", crawls, Around())
                 assert (kept.body, kept.headers["etag"]) == (fresh.body, fresh.headers["etag"])
                 assert await shown.answer("news", crawls, Around()) is kept
                 assert await crawls.stamp("news") == crawl.stamp

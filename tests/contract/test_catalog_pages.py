@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql import pages as sql
-from shared.adapters.sql import seeds
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.domain.access import ApiKey, Role
-from shared.domain.archive import Exchange
-from shared.domain.declared import Actor, PageFilter
-from shared.domain.frontier import UrlState
+from shared.adapters.sql.catalog import pages as sql
+from shared.adapters.sql.catalog import seeds
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.domain.archive.model import Exchange
+from shared.domain.frontier.states import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId
-from shared.domain.url import Location, fingerprint, locate
-from shared.domain.views import Page, SeedView
+from shared.domain.ops.access import ApiKey, Role
+from shared.domain.reads.declared import Actor, PageFilter
+from shared.domain.reads.views import Page, SeedView
+from shared.domain.web.url import Location, fingerprint, locate
 from shared.ports.catalog import Missing, Stale, UrlPlace
 from tests.contract.test_catalog import catalog
 from tests.support.archived import elsewhere, reported
@@ -38,12 +38,12 @@ async def stored(tables: Tables, exchanges: Iterable[Exchange]) -> None:
     await reported(tables, held, [elsewhere("1-a.warc.gz", n * 100) for n in range(len(held))])
 
 
-async def all_pages(read: SqlCatalog, crawl_id: CrawlId, which: PageFilter, most: int) -> list[Page]:
+async def all_pages(read: SqlCatalog, crawl_id: CrawlId, which: PageFilter, max_count: int) -> list[Page]:
     found: list[Page] = []
     after: UrlPlace | None = START
     while after is not None:
-        some, after = await read.pages(crawl_id, after=after, which=which, most=most)
-        assert len(some) <= most
+        some, after = await read.pages(crawl_id, after=after, which=which, max_count=max_count)
+        assert len(some) <= max_count
         found += some
     return found
 
@@ -54,9 +54,9 @@ def at(url: str) -> Location:
     return location
 
 
-@pytest.mark.parametrize("most", [1, 3, 100])
+@pytest.mark.parametrize("max_count", [1, 3, 100])
 def test_every_page_is_listed_once_and_filters_keep_what_they_say(
-    new_tables: NewTables, monkeypatch: pytest.MonkeyPatch, most: int
+    new_tables: NewTables, monkeypatch: pytest.MonkeyPatch, max_count: int
 ) -> None:
     monkeypatch.setattr(sql, "SCANNED", 4)
 
@@ -68,7 +68,7 @@ def test_every_page_is_listed_once_and_filters_keep_what_they_say(
             read, crawl = catalog(tables), tables.crawl_id
 
             async def found(which: PageFilter) -> list[str]:
-                return sorted(each.url for each in await all_pages(read, crawl, which, most))
+                return sorted(each.url for each in await all_pages(read, crawl, which, max_count))
 
             assert await found(PageFilter()) == urls
             assert await found(PageFilter(host="b.test")) == urls[9:]
@@ -76,7 +76,7 @@ def test_every_page_is_listed_once_and_filters_keep_what_they_say(
             assert await found(PageFilter(mime="text/plain")) == [urls[0], urls[3], urls[6]]
             assert await found(PageFilter("a.test", 200, "text/html")) == [urls[n] for n in (1, 2, 4, 5, 7, 8)]
             assert await found(PageFilter(host="none.test")) == []
-            assert await all_pages(read, CrawlId(crawl + 1), PageFilter(), most) == []
+            assert await all_pages(read, CrawlId(crawl + 1), PageFilter(), max_count) == []
 
     asyncio.run(story())
 
@@ -114,7 +114,7 @@ def test_seeds_are_what_no_page_led_to(new_tables: NewTables) -> None:
             read, crawl = catalog(tables), tables.crawl_id
             listed: list[SeedView] = []
             after = START
-            while some := await read.seeds(crawl, after=after, most=4):
+            while some := await read.seeds(crawl, after=after, max_count=4):
                 assert len(some) <= 4
                 listed += some
                 after = UrlPlace(some[-1].host_id, some[-1].fingerprint)
@@ -151,7 +151,7 @@ def test_seeds_are_read_from_their_own_index(new_tables: NewTables) -> None:
     """However many URLs pages have led to, a page of the list of seeds looks at seeds."""
 
     def planned(connection: Connection) -> str:
-        place: dict[str, Any] = {"crawl_id": 1, "after_host": -1, "after": b"", "most": 50}
+        place: dict[str, Any] = {"crawl_id": 1, "after_host": -1, "after": b"", "max_count": 50}
         if connection.dialect.name == "sqlite":
             explain = "EXPLAIN QUERY PLAN "
         else:

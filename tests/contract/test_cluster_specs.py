@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from shared.adapters.etcd.specs import EtcdSpecPublisher, EtcdSpecs
-from shared.domain.crawl import CrawlSpec, Seed
+from shared.domain.crawl.spec import CrawlSpec, Seed
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.coordinator import Coordinator, Leadership

@@ -9,7 +9,7 @@ import pytest
 
 from shared.domain.errors import OwnershipLost
 from shared.ports.coordinator import (
-    MOST_WRITES,
+    MAX_WRITES,
     Conflict,
     Coordinator,
     Entry,
@@ -284,7 +284,7 @@ def test_a_write_that_expects_something_else_writes_nothing(on_coordinator: Call
 def test_a_write_of_more_keys_than_the_engine_takes_is_a_mistake(on_coordinator: Callable[[Story], None]) -> None:
     async def story(coordinator: Coordinator) -> None:
         async with leading(coordinator) as leader:
-            puts = {f"/t/k/{number}": b"" for number in range(MOST_WRITES)}
+            puts = {f"/t/k/{number}": b"" for number in range(MAX_WRITES)}
             await leader.write(puts, expect=dict.fromkeys(puts, 0))
             await leader.write({}, list(puts))
             with pytest.raises(ValueError, match="at most"):

@@ -9,7 +9,7 @@ import pytest
 from blake3 import blake3
 
 from shared.adapters.nats import streams
-from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.events import events_stream
 from shared.adapters.nats.jetstream import SECOND_NS, demand
 from shared.adapters.nats.settings import StreamSettings
@@ -22,7 +22,7 @@ from tests.support.broker import server as server
 POOL = "default"
 Declared = tuple[int, int, int, set[str]]
 
-OF = {1: "5aad3aeb3f58eccb"}
+OF = {1: "63f682f374130ca5"}
 """What each declaration declares where nobody says otherwise, in a digest."""
 
 
@@ -43,7 +43,7 @@ async def declare(server: BrokerServer, by: int, per_subject: int, ack_wait_s: f
             await broker.declare([POOL])
             await broker.events.declare()
     url, token = server.endpoint.url, server.endpoint.token
-    connection = await Connection.open([url], token=token, name="look", settings=StreamSettings())
+    connection = await NatsConnection.open([url], token=token, name="look", settings=StreamSettings())
     try:
         reports = (await demand(connection, f"STREAM.INFO.{REPORTS}", None, 5.0))["config"]
         kept = (await demand(connection, f"STREAM.INFO.{EVENTS}", None, 5.0))["config"]

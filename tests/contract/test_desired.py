@@ -7,18 +7,18 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from sqlalchemy import insert, select
 
-from shared.adapters.sql import desired as desired_module
-from shared.adapters.sql.access_schema import audit_log, config_revisions
-from shared.adapters.sql.desired import SqlDesired
-from shared.adapters.sql.store import SqlStore
-from shared.domain.config import AS_STARTED, Drains, HotConfig, MasterPart, MemberRole, StoredConfig, WorkerPart
-from shared.domain.declared import Actor
+from shared.adapters.sql.catalog import desired as desired_module
+from shared.adapters.sql.catalog.desired import SqlDesired
+from shared.adapters.sql.engine.access_schema import audit_log, config_revisions
+from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.errors import Refused
+from shared.domain.ops.config import AS_STARTED, Drains, HotConfig, MasterPart, MemberRole, StoredConfig, WorkerPart
+from shared.domain.reads.declared import Actor
 from shared.ports.catalog import Missing, Stale
 from tests.support.tables import NOW_MS, Tables
 
 OPERATOR = Actor("0" * 16, "operator", "r")
-BUSY = HotConfig(log_level="debug", worker=WorkerPart(visits=8), pools={"eu": WorkerPart(report_s=0.5)})
+BUSY = HotConfig(log_level="debug", worker=WorkerPart(max_visits=8), pools={"eu": WorkerPart(report_s=0.5)})
 Story = Callable[[SqlDesired, SqlStore], Awaitable[None]]
 
 
@@ -46,7 +46,7 @@ async def audited(store: SqlStore) -> list[tuple[str, str, str]]:
 def test_a_configuration_that_nobody_wrote_says_nothing(on_desired: Callable[[Story], None]) -> None:
     async def story(desired: SqlDesired, _: SqlStore) -> None:
         assert await desired.config() == StoredConfig(0, AS_STARTED)
-        assert await desired.config_revisions(before=100, most=10) == []
+        assert await desired.config_revisions(before=100, max_count=10) == []
         with pytest.raises(Missing):
             await desired.config_revision(0)
 
@@ -60,8 +60,8 @@ def test_every_earlier_revision_is_kept_and_who_made_it(on_desired: Callable[[St
         second, _ = await desired.put_config(AS_STARTED, expected=frozenset({"1"}), actor=OPERATOR, now_ms=NOW_MS + 5)
         assert await desired.config() == second == StoredConfig(2, AS_STARTED, NOW_MS + 5, str(OPERATOR))
         assert await desired.config_revision(1) == first
-        assert await desired.config_revisions(before=9, most=10) == [second, first]
-        assert await desired.config_revisions(before=2, most=1) == [first]
+        assert await desired.config_revisions(before=9, max_count=10) == [second, first]
+        assert await desired.config_revisions(before=2, max_count=1) == [first]
         assert await audited(store) == [
             (str(OPERATOR), "config.replace", "revision 1"),
             (str(OPERATOR), "config.replace", "revision 2"),
@@ -86,7 +86,7 @@ def test_what_is_so_already_makes_no_revision(on_desired: Callable[[Story], None
 
 def test_of_many_who_change_the_same_revision_exactly_one_succeeds(on_desired: Callable[[Story], None]) -> None:
     async def story(desired: SqlDesired, store: SqlStore) -> None:
-        wanted = [HotConfig(worker=WorkerPart(visits=n)) for n in range(1, 9)]
+        wanted = [HotConfig(worker=WorkerPart(max_visits=n)) for n in range(1, 9)]
         answers = await asyncio.gather(
             *(desired.put_config(each, expected=frozenset({"0"}), actor=OPERATOR, now_ms=NOW_MS) for each in wanted),
             return_exceptions=True,
@@ -101,7 +101,7 @@ def test_of_many_who_change_the_same_revision_exactly_one_succeeds(on_desired: C
 
 def test_writes_without_a_version_are_all_revisions(on_desired: Callable[[Story], None]) -> None:
     async def story(desired: SqlDesired, _: SqlStore) -> None:
-        wanted = [HotConfig(master=MasterPart(batch=n)) for n in range(1, 9)]
+        wanted = [HotConfig(master=MasterPart(report_batch_size=n)) for n in range(1, 9)]
         answers = await asyncio.gather(
             *(desired.put_config(each, expected=None, actor=OPERATOR, now_ms=NOW_MS) for each in wanted)
         )
@@ -112,10 +112,10 @@ def test_writes_without_a_version_are_all_revisions(on_desired: Callable[[Story]
 
 def test_a_document_of_a_newer_version_is_read_as_far_as_it_is_known(on_desired: Callable[[Story], None]) -> None:
     async def story(desired: SqlDesired, store: SqlStore) -> None:
-        newer = '{"worker":{"visits":8,"appetite":"good"},"kitchen":{"oven":1}}'
+        newer = '{"worker":{"max_visits":8,"appetite":"good"},"kitchen":{"oven":1}}'
         row = {"revision": 7, "document": newer, "changed_at_ms": 1, "changed_by": "a newer program"}
         await store.executor.write(lambda c: c.execute(insert(config_revisions).values(**row)).close())
-        assert (await desired.config()).config == HotConfig(worker=WorkerPart(visits=8))
+        assert (await desired.config()).config == HotConfig(worker=WorkerPart(max_visits=8))
 
     on_desired(story)
 
@@ -157,7 +157,7 @@ def test_old_drains_of_members_that_are_gone_are_forgotten_and_no_others(on_desi
 def test_only_so_many_are_drained_as_one_record_carries(
     on_desired: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desired_module, "MOST_DRAINS", 2)
+    monkeypatch.setattr(desired_module, "MAX_DRAINS", 2)
 
     async def story(desired: SqlDesired, _: SqlStore) -> None:
         for name in ("w1", "w2"):

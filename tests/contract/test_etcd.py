@@ -12,7 +12,7 @@ from shared.adapters.etcd.leadership import EtcdLeadership
 from shared.adapters.etcd.watching import EtcdView, list_prefix
 from shared.domain.errors import OwnershipLost, Permanent, Transient
 from shared.ports.coordinator import Snapshot, View
-from shared.ports.retrying import until_answered
+from shared.runtime.retry import until_answered
 from tests.support.cut_wire import cut_wire
 from tests.support.etcd import CLOCK, EtcdServer, Writer, connected, coordinator, etcd, run, settled
 

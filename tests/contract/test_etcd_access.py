@@ -16,7 +16,7 @@ from shared.adapters.etcd import EtcdCoordinator, EtcdServerSettings, EtcdSettin
 from shared.adapters.etcd.requests import read
 from shared.adapters.etcd.session import open_session
 from shared.domain.errors import Transient, Unusable
-from shared.ports.retrying import until_answered
+from shared.runtime.retry import until_answered
 from shared.tls import TlsSettings
 from tests.support.certificates import OPENSSL, Certificate, authority, signed
 from tests.support.etcd import CLOCK, ELECTION_MS, EtcdServer, connected, coordinator, etcd, run, settled

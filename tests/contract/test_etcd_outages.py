@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.domain.errors import Transient
-from shared.ports.retrying import until_answered
+from shared.runtime.retry import until_answered
 from tests.support.etcd import (
     CLOCK,
     Writer,

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.jetstream import demand
 from shared.domain.errors import Transient
 from shared.ports.broker import Delivered
@@ -24,12 +24,12 @@ async def told(events: Events, subject: str, *texts: str) -> int:
     return sequence
 
 
-async def taken(reader: EventReader, most: int) -> list[str]:
+async def taken(reader: EventReader, max_count: int) -> list[str]:
     """Exactly so many, read in as many calls as it takes."""
     found: list[Delivered] = []
     async with asyncio.timeout(30):
-        while len(found) < most:
-            left = most - len(found)
+        while len(found) < max_count:
+            left = max_count - len(found)
             found += await persist(partial(reader.read, left, 1.0))
     return texts_of(found)
 
@@ -180,7 +180,7 @@ def test_a_reader_that_is_closed_leaves_nothing_behind(server: BrokerServer) -> 
     asyncio.run(story())
 
 
-async def consumers(connection: Connection) -> int:
+async def consumers(connection: NatsConnection) -> int:
     info = await demand(connection, f"STREAM.INFO.{EVENTS}", None, 5.0)
     return int(info["state"]["consumer_count"])
 

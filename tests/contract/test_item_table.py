@@ -1,20 +1,22 @@
 """The table of items' promises, on every engine: the latest fetch of a page holds, and one writer at a time."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from shared.adapters.sql import items as item_rows
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqlStore
+from shared.adapters.sql.catalog import items as item_rows
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.errors import OwnershipLost
-from shared.domain.frontier import CrawlState
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Term
-from shared.domain.items import (
+from shared.domain.reads.items import (
     CrawlItems,
+    ItemChanges,
     ItemFence,
     ItemFilter,
     ItemLetter,
@@ -48,6 +50,7 @@ class Written:
         self.catalog = SqlCatalog(tables.store.executor)
         self.fence = ItemFence(Term(0), 0)
         self.sequence = 0
+        self.dropped: Counter[str] = Counter()
 
     async def claim(self, term: int) -> ItemPosition:
         self.fence, position = await self.table.claim(Term(term))
@@ -63,9 +66,8 @@ class Written:
         self.sequence += 1
         kept = [ItemLetter(NOW_MS, "cannot be read", b"\xc1")] * letters
         message = CrawlItems(crawl_id or self.tables.crawl_id, pages)
-        stored = await self.table.apply(self.fence, ItemPosition(77, self.sequence), [message], kept)
-        self.fence = ItemFence(self.fence.term, self.fence.version + 1)
-        return sum(stored.values())
+        changes = await self.table.apply(self.fence, ItemPosition(77, self.sequence), [message], kept)
+        return self._changed(changes)
 
     async def accept(self, page: PageItems, crawl_id: CrawlId | None = None, *, brings_page: bool = True) -> None:
         """Apply the outcome of a fetch, as its owner does; its lease goes on."""
@@ -73,14 +75,16 @@ class Written:
 
     async def settle(self) -> int | None:
         """Settle what waits; items stored, None where nothing was decided."""
-        stored = await self.table.settle(self.fence, ItemPosition(77, self.sequence), 100)
-        if stored is None:
-            return None
+        changes = await self.table.settle(self.fence, ItemPosition(77, self.sequence), 100)
+        return None if changes is None else self._changed(changes)
+
+    def _changed(self, changes: ItemChanges) -> int:
         self.fence = ItemFence(self.fence.term, self.fence.version + 1)
-        return sum(stored.values())
+        self.dropped.update(changes.dropped)
+        return sum(changes.stored.values())
 
     async def names(self, which: ItemFilter | None = None) -> list[str]:
-        found, _ = await self.catalog.items(self.tables.crawl_id, after=b"", which=which or ItemFilter(), most=100)
+        found, _ = await self.catalog.items(self.tables.crawl_id, after=b"", which=which or ItemFilter(), max_count=100)
         return [item.data for item in found]
 
 
@@ -169,6 +173,24 @@ def test_items_of_a_fetch_that_was_never_accepted_are_dropped(on_items: OnItems)
         assert not await w.table.waiting([w.tables.crawl_id])
         assert await w.names() == ['{"name":"old","l":3}']
         assert w.tables.value("SELECT count(*) FROM dead_letters") == 0
+        assert w.dropped == {"unaccepted": 3}
+
+    on_items(story)
+
+
+def test_dropped_items_are_counted_by_reason_whenever_that_is_known(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.put(page(1, "new", lease=5, grant=2))
+        assert await w.put(page(1, "a", "b", lease=5)) == 0
+        assert w.dropped == {"outdated": 2}, "an earlier grant of the same lease"
+        await w.put(page(1, "a"), page(2), crawl_id=CrawlId(999))
+        assert w.dropped == {"outdated": 2, "deleted": 1}, "a page without items drops none"
+        await leased(w.run, w.tables.crawl_id, 6)
+        await w.put(page(3, "c", lease=6), accepted=False)
+        await w.tables.store.set_state(w.tables.crawl_id, CrawlState.DELETED, None, NOW_MS)
+        await ended(w.run, 6)
+        assert await w.settle() == 0
+        assert w.dropped == {"outdated": 2, "deleted": 2}
 
     on_items(story)
 
@@ -190,7 +212,9 @@ def test_waiting_items_that_cannot_be_stored_become_a_letter(on_items: OnItems) 
         await w.put(page(1, "a", lease=5), page(2, "b", lease=5), accepted=False)
         await ended(w.run, 5)
         for left in (1, 0):
-            assert await w.table.settle(w.fence, ItemPosition(77, w.sequence), 1, "cannot be stored") == {}
+            assert await w.table.settle(w.fence, ItemPosition(77, w.sequence), 1, "cannot be stored") == ItemChanges(
+                {}, {}
+            )
             w.fence = ItemFence(w.fence.term, w.fence.version + 1)
             assert w.tables.value("SELECT count(*) FROM item_drafts") == left
         assert w.tables.rows("SELECT evidence FROM dead_letters") == [("cannot be stored",)] * 2
@@ -262,15 +286,17 @@ def test_items_are_listed_by_keys_and_narrowed(on_items: OnItems, monkeypatch: p
         seen: list[bytes] = []
         after: bytes | None = b""
         while after is not None:
-            found, after = await w.catalog.items(w.tables.crawl_id, after=after, which=ItemFilter(), most=2)
+            found, after = await w.catalog.items(w.tables.crawl_id, after=after, which=ItemFilter(), max_count=2)
             assert len(found) <= 2
             seen += [item.id for item in found]
         assert (seen, len(seen)) == (sorted(set(seen)), 11)
-        found, after = await w.catalog.items(w.tables.crawl_id, after=b"", which=ItemFilter(rule="rare"), most=9)
+        found, after = await w.catalog.items(w.tables.crawl_id, after=b"", which=ItemFilter(rule="rare"), max_count=9)
         assert (found, after is None) == ([], False), "a page of the list looks at a bounded number of rows"
         rest: list[StoredItem] = []
         while after is not None:
-            found, after = await w.catalog.items(w.tables.crawl_id, after=after, which=ItemFilter(rule="rare"), most=9)
+            found, after = await w.catalog.items(
+                w.tables.crawl_id, after=after, which=ItemFilter(rule="rare"), max_count=9
+            )
             rest += found
         assert [(item.rule, item.url) for item in rest] == [("rare", "https://a.test/5")]
         of_page = ItemFilter(page=Fingerprint((3).to_bytes(16)))

@@ -9,21 +9,21 @@ from typing import cast
 import etcd3.etcdrpc as rpc
 import pytest
 
-from api.control.health import Health, HealthRules, Probe, StoodStill
-from api.control.leader import Leader
-from api.control.membership import Membership, assignments_in, leader_in, members_in
-from api.control.tending import Tending
+from api.crawls.controller import CrawlController
+from api.leader.leader import Leader
+from api.members.health import HealthLimits, HealthMonitor, LoopStalled, Probe
+from api.members.membership import Membership, assignments_in, leader_in, members_in
 from shared.adapters.etcd.specs import EtcdSpecPublisher
-from shared.adapters.sql.desired import SqlDesired
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.catalog.desired import SqlDesired
+from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Transient
+from shared.domain.frontier.placement import PlacementRules, StoreKind
 from shared.domain.ids import Partition, Term
-from shared.domain.items import ItemFence, ItemPosition
-from shared.domain.placement import PlacementRules, StoreKind
+from shared.domain.reads.items import ItemFence, ItemPosition
 from shared.ports.broker import Broker
 from shared.ports.coordinator import Coordinator, Snapshot, View
 from shared.ports.items import ItemTable
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from shared.wire.keys import EpochRecord, Keys, MemberRecord, PartitionRecord, decode_record
 from tests.support.coordinators import COORDINATORS
 from tests.support.etcd import CLOCK, connected, coordinator, etcd, settled
@@ -46,9 +46,9 @@ async def answering() -> None:
     """A probe of an engine that is there."""
 
 
-def fit(probe: Probe = answering) -> Health:
+def fit(probe: Probe = answering) -> HealthMonitor:
     """Of a master that is fit for as long as the engine of its one probe answers, once it is run."""
-    return Health({"engine": probe}, CLOCK, HealthRules(silent_s=0.2, stalled_s=5.0, well_s=0.2), every_s=0.02)
+    return HealthMonitor({"engine": probe}, CLOCK, HealthLimits(silent_s=0.2, stalled_s=5.0, well_s=0.2), every_s=0.02)
 
 
 class NoItems:
@@ -73,13 +73,13 @@ class Stage:
         name: str,
         opened: type[SqliteStore] = SqliteStore,
         started_at_ms: int = 1,
-        health: Health | None = None,
+        health: HealthMonitor | None = None,
     ) -> AsyncIterator[Membership]:
         store = await opened.open(self.database)
         await store.open_cluster(PARTITIONS, "", 0)
         member = MemberRecord(name, "1", started_at_ms)
         membership = Membership(member, self.coordinator, KEYS, ttl_s=TTL_S)
-        tending = Tending(
+        tending = CrawlController(
             store=store,
             items=cast(ItemTable, NoItems()),
             broker=cast(Broker, None),  # nothing is crawled here
@@ -100,7 +100,7 @@ class Stage:
             publisher=lambda leadership: EtcdSpecPublisher(self.coordinator, leadership, KEYS),
             clock=CLOCK,
             partitions=PARTITIONS,
-            rules=PlacementRules(most_moves=PARTITIONS, settle_s=0.0),
+            rules=PlacementRules(max_moves=PARTITIONS, settle_s=0.0),
             tick_s=0.2,
             sick_s=0.5,
         )
@@ -274,7 +274,7 @@ def test_a_leader_whose_loop_stood_still_lets_another_one_lead(on_stage: Callabl
         async with stage.master("m1", health=health):
             await stage.until(leads("m1"))
             async with stage.master("m2"):
-                health.observe(StoodStill(60.0))
+                health.observe(LoopStalled(60.0))
                 await stage.until(leads("m2"))
 
     on_stage(story)
@@ -283,7 +283,7 @@ def test_a_leader_whose_loop_stood_still_lets_another_one_lead(on_stage: Callabl
 def test_a_master_that_is_unfit_from_the_start_does_not_campaign(on_stage: Callable[..., None]) -> None:
     async def story(stage: Stage) -> None:
         health = fit()
-        health.observe(StoodStill(60.0))
+        health.observe(LoopStalled(60.0))
         async with stage.master("unfit", health=health), stage.master("well"):
             await stage.until(all_with("well", "unfit"))
             assert leads("well")(stage.view.snapshot), "it owns partitions all the same"

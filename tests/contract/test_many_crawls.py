@@ -6,15 +6,15 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import text
 
-from api.control.crawling import Crawling
-from api.control.fleet import Fleet
-from api.control.tending import Tending
-from api.frontier.crawls import Crawls
-from shared.adapters.sql.items import SqlItems
+from api.crawls.active_crawls import ActiveCrawlSync
+from api.crawls.controller import CrawlController
+from api.frontier.dispatch_crawls import DispatchCrawls
+from api.members.partition_owners import PartitionOwners
+from shared.adapters.sql.catalog.items import SqlItems
 from shared.domain.errors import Transient
-from shared.domain.frontier import CrawlState, Position
+from shared.domain.frontier.states import CrawlState, Position
 from shared.ports.broker import Broker, ItemsState, StreamState
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from tests.support.executed import executor_of, statements
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables
 from tests.support.turned import Turned
@@ -80,8 +80,8 @@ def test_loading_many_crawls_takes_few_statements(on_store: OnStore) -> None:
         taken = []
         for crawls in (10, 1_000):
             await running(t, crawls, 1)
-            loaded = Crawls()
-            crawling = Crawling(loaded, cast(Fleet, Away()), t.store)
+            loaded = DispatchCrawls()
+            crawling = ActiveCrawlSync(loaded, cast(PartitionOwners, Away()), t.store)
             for _ in range(2):  # new ones, and then what others spend of their budgets
                 with statements() as sent:
                     await crawling.once()
@@ -99,8 +99,8 @@ def test_crawl_with_unread_spending_is_not_dispatched(on_store: OnStore, monkeyp
     async def story(t: Tables) -> None:
         await ended(t)
         await running(t, 1, 1)
-        loaded = Crawls()
-        crawling = Crawling(loaded, cast(Fleet, Away()), t.store)
+        loaded = DispatchCrawls()
+        crawling = ActiveCrawlSync(loaded, cast(PartitionOwners, Away()), t.store)
         with monkeypatch.context() as away:
             away.setattr(t.store, "counters_by_partition", _away)
             for _ in range(2):
@@ -118,8 +118,8 @@ async def _away(crawl_ids: Any) -> Any:
     raise Transient("away")
 
 
-def tending_of(t: Tables) -> Tending:
-    return Tending(
+def tending_of(t: Tables) -> CrawlController:
+    return CrawlController(
         store=t.store,
         items=SqlItems(executor_of(t)),
         broker=cast(Broker, Quiet()),

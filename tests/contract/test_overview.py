@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, TextClause, bindparam, text
 
-from shared.adapters.sql import overview as module
-from shared.adapters.sql import reading
-from shared.adapters.sql.access import record
-from shared.adapters.sql.overview import SqlOverview
-from shared.adapters.sql.store import SqlStore
-from shared.domain.audit import AuditFilter
-from shared.domain.declared import Actor
-from shared.domain.frontier import CrawlState, UrlState
+from shared.adapters.sql.catalog import crawl_reader as reading
+from shared.adapters.sql.catalog import overview as module
+from shared.adapters.sql.catalog.access import record
+from shared.adapters.sql.catalog.overview import SqlOverview
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.frontier.lag import Waiting
+from shared.domain.frontier.states import CrawlState, UrlState
+from shared.domain.frontier.store_model import Changes, DeadLetterRow, HostChange
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.lag import Waiting
-from shared.domain.ledger import DeadLetter
+from shared.domain.ops.audit import AuditFilter
+from shared.domain.reads.declared import Actor
 from tests.support.executed import executor_of, statements
 from tests.support.tables import NOW_MS, Tables, link, links
 
@@ -29,6 +29,27 @@ END = 2**63 - 1
 
 def seen(t: Tables) -> SqlOverview:
     return SqlOverview(executor_of(t))
+
+
+def test_host_states_are_those_with_urls_to_send_and_bounded(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        hosts = [f"h{n}.test" for n in range(5)]
+        for host in hosts:
+            await t.found(*links(host, range(2)), now_ms=NOW_MS)
+        leased = await t.lease("h4.test", 2)
+        assert leased is not None
+        host_id = t.host_id("h0.test")
+        held = HostChange(host_id, 0, 0, 1, 0, NOW_MS, "http_429", NOW_MS + 60_000, NOW_MS, None, asked_ms=60_000)
+        await t.apply(Changes(hosts={host_id: held}))
+        overview = seen(t)
+        found = {state.host: state for state in await overview.host_states(t.crawl_id, NOW_MS, 10)}
+        assert sorted(found) == hosts[:4], "a host whose URLs are all with workers has nothing to send"
+        assert found["h0.test"].health.blocked_until_ms == NOW_MS + 60_000
+        assert (found["h1.test"].urls, found["h1.test"].health.blocked_until_ms) == (2, 0)
+        assert len(await overview.host_states(t.crawl_id, NOW_MS, 3)) == 3
+        assert await overview.host_states(CrawlId(99), NOW_MS, 3) == []
+
+    on_store(story)
 
 
 def test_lag_is_what_waits_at_each_place_and_how_long_the_oldest_has(on_store: OnStore) -> None:
@@ -115,8 +136,8 @@ def test_lag_of_many_crawls_takes_a_few_statements(on_store: OnStore, monkeypatc
 
 def test_nothing_that_a_request_reads_is_searched_for_row_by_row(new_tables: NewTables) -> None:
     wanted: list[tuple[TextClause, dict[str, Any], str]] = [
-        (reading.TOP_HOSTS, {"crawl_id": 1, "most": 10}, "queues_pages"),
-        (module.OLDEST_QUEUES, {"crawl_id": 1, "partition": 3, "most": 10}, "queues_ready"),
+        (reading.TOP_HOSTS, {"crawl_id": 1, "max_count": 10}, "queues_pages"),
+        (module.OLDEST_QUEUES, {"crawl_id": 1, "partition": 3, "max_count": 10}, "queues_ready"),
         (module.LEASES, {"crawls": [1, 2]}, "leases_crawl"),
     ]
 
@@ -148,7 +169,7 @@ def test_standings_and_counters_are_those_of_every_crawl_that_is_not_deleted(on_
         await t.found(*links("a.test", range(3)))
         gone, _ = await t.store.put_crawl("gone", "{}", NOW_MS)
         await t.store.set_state(gone.crawl_id, CrawlState.DELETED, None, NOW_MS)
-        [standing] = await overview.standings()
+        [standing] = await overview.crawl_overviews()
         assert (standing.crawl_id, standing.name, standing.revision, standing.state) == (
             t.crawl_id, "docs", 1, CrawlState.SEEDING,
         )  # fmt: skip
@@ -165,7 +186,7 @@ def test_new_dead_letters_are_found_behind_the_last_one_seen(on_store: OnStore) 
         overview = seen(t)
         assert await overview.newest_letter() == 0
         for n in range(5):
-            await t.bury(DeadLetter(t.crawl_id, "url", NOW_MS, f"{n}", f"http://a.test/{n}"))
+            await t.bury(DeadLetterRow(t.crawl_id, "url", NOW_MS, f"{n}", f"http://a.test/{n}"))
         letters = await overview.letters(0, 10)
         assert [letter.evidence for letter in letters] == list("01234")
         assert [letter.evidence for letter in await overview.letters(letters[2].id, 1)] == ["3"]
@@ -193,13 +214,13 @@ def test_the_audit_log_is_listed_newest_first_by_any_of_its_conditions(
                 lambda c, a=actor, v=action, o=target, n=n: record(c, a, v, o, None, "{}", NOW_MS + n)  # type: ignore[misc]  # bound now
             )
 
-        async def found(which: AuditFilter, most: int = 3) -> list[int]:
+        async def found(which: AuditFilter, max_count: int = 3) -> list[int]:
             """The numbers of the acts, over pages that may be short."""
             places: list[int] = []
             before: int | None = END
             while before is not None:
-                lines, before = await overview.audit(which, before=before, most=most)
-                assert len(lines) <= most
+                lines, before = await overview.audit(which, before=before, max_count=max_count)
+                assert len(lines) <= max_count
                 places += [line.at_ms - NOW_MS for line in lines]
             return places
 
@@ -212,7 +233,7 @@ def test_the_audit_log_is_listed_newest_first_by_any_of_its_conditions(
         assert await found(AuditFilter(since_ms=NOW_MS + 2, until_ms=NOW_MS + 5)) == [4, 3, 2]
         assert await found(AuditFilter(target="nothing")) == []
         monkeypatch.undo()
-        [line], _ = await overview.audit(AuditFilter(target="d"), before=END, most=10)
+        [line], _ = await overview.audit(AuditFilter(target="d"), before=END, max_count=10)
         assert (line.actor, line.request, line.action, line.before, line.after) == (
             str(bob), "r2", "crawl.pause", None, "{}",
         )  # fmt: skip

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from shared.adapters.sql.postgres import PostgresStore
-from shared.adapters.sql.store import SqliteStore, SqlStore
+from shared.adapters.sql.engine.postgres import PostgresStore
+from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from tests.contract.conftest import ENGINES
 from tests.support.plans import accesses, analyze, recorded, worked
 from tests.support.postgres import PostgresServer

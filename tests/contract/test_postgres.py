@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import Connection, text
 
 from api.main import open_store
-from shared.adapters.sql.fence import pass_fence
-from shared.adapters.sql.postgres import PostgresPool, PostgresSettings, PostgresStore, patient_engine, patiently
-from shared.domain.errors import NoRoom, Permanent, Transient, Unusable
+from shared.adapters.sql.engine.fence import pass_fence
+from shared.adapters.sql.engine.postgres import PostgresPool, PostgresSettings, PostgresStore, patient_engine, patiently
+from shared.domain.errors import Permanent, ResourceFull, Transient, Unusable
+from shared.domain.frontier.store_model import DeadLetterRow
 from shared.domain.ids import Term
-from shared.domain.ledger import DeadLetter
-from shared.ports.retrying import until_answered
+from shared.runtime.retry import until_answered
 from shared.settings import ClusterMasterSettings
 from tests.support.cut_wire import cut_wire
 from tests.support.postgres import PostgresLook, PostgresServer, postgres, postgres_tables
@@ -187,7 +187,7 @@ def test_a_transaction_that_met_another_runs_again_as_a_whole(on_postgres: Calla
         ("INSERT INTO partitions (partition) VALUES (NULL)", Permanent),
         ("INSERT INTO partitions (partition) VALUES (99999999999)", Permanent),
         ("SELEKT", Permanent),
-        (raises("53100"), NoRoom),
+        (raises("53100"), ResourceFull),
         (raises("XX001"), Unusable),
         ("SELECT * FROM no_such_table", Unusable),
     ],
@@ -300,7 +300,7 @@ def test_limits_under_which_no_takeover_could_succeed_are_refused() -> None:
 
 def test_nul_characters_are_stored_as_the_replacement_character(on_postgres: Callable[..., None]) -> None:
     async def story(t: Tables, url: str) -> None:
-        await t.bury(DeadLetter(None, "url", NOW_MS, "a\0b", url="http://a/\0"))
+        await t.bury(DeadLetterRow(None, "url", NOW_MS, "a\0b", url="http://a/\0"))
         assert t.rows("SELECT evidence, url FROM dead_letters") == [("a\ufffdb", "http://a/\ufffd")]
 
     on_postgres(story)

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql.fence import pass_fence
-from shared.adapters.sql.postgres import PostgresPool, PostgresSettings, PostgresStore
+from shared.adapters.sql.engine.fence import pass_fence
+from shared.adapters.sql.engine.postgres import PostgresPool, PostgresSettings, PostgresStore
 from shared.domain.errors import Transient
 from shared.domain.ids import Term
 from tests.support.half_statement import half_statement

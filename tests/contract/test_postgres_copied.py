@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql import schema
-from shared.adapters.sql.bulk import COPIED_FROM, inserting
-from shared.adapters.sql.found import INSERT_URL
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.bulk import COPIED_FROM, inserting
+from shared.adapters.sql.frontier.discoveries import INSERT_URL
 from shared.domain.errors import Permanent
-from shared.domain.ledger import FoundLink
+from shared.domain.frontier.store_model import DiscoveredLink
 from tests.support.plans import recorded
 from tests.support.stopped import stopped, waiting_for_a_lock
 from tests.support.tables import Tables, books, link
@@ -19,7 +19,7 @@ HOST = "a.example.com"
 MANY, FEW = COPIED_FROM, COPIED_FROM - 1
 
 
-def found_links(n: int, depth: int = 1) -> list[FoundLink]:
+def found_links(n: int, depth: int = 1) -> list[DiscoveredLink]:
     return [link(f"https://{HOST}/{i}?é=漢", depth) for i in range(n)]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql import leasing
-from shared.adapters.sql.fence import pass_fence, take_over
-from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
+from shared.adapters.sql.engine.fence import pass_fence, take_over
+from shared.adapters.sql.engine.postgres import PostgresPool, PostgresSettings
+from shared.adapters.sql.frontier import leasing
 from shared.domain.errors import OwnershipLost, Transient
+from shared.domain.frontier.store_model import Changes, LeaseRequest
 from shared.domain.ids import LeaseId, Revision, Term
-from shared.domain.ledger import Changes, LeaseRequest
 from tests.support.postgres import PATIENT
 from tests.support.stopped import LETTER, buries, letters, stopped, waiting_for_a_lock
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, links

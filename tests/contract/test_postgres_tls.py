@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.sql.postgres import PostgresSettings, PostgresStore
+from shared.adapters.sql.engine.postgres import PostgresSettings, PostgresStore
 from shared.domain.errors import Transient, Unusable
 from shared.tls import TlsSettings
 from tests.support.certificates import OPENSSL, Certificate, authority, signed

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import text
 
-from shared.adapters.sql import refusals as module
-from shared.adapters.sql.room import room_of
-from shared.adapters.sql.store import SqlStore
-from shared.domain.errors import NoRoom
-from shared.domain.watermarks import OF_STORAGE, Place, Shortages
+from shared.adapters.sql.engine import full_disk as module
+from shared.adapters.sql.frontier.size import room_of
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.errors import ResourceFull
+from shared.domain.ops.watermarks import OF_STORAGE, PressureState, Resource
 from tests.support.tables import Tables
 
 
@@ -19,7 +19,7 @@ def test_a_database_is_as_full_as_its_size_of_what_it_was_given(on_postgres: Cal
         gauge = room_of(t.store.executor, 1 << 40)
         before = await gauge()
         assert before is not None
-        assert before.most == 1 << 40
+        assert before.capacity == 1 << 40
         await t.store.executor.write(
             lambda c: c.execute(
                 text("CREATE TABLE ballast AS SELECT repeat(md5(i::text), 30) FROM generate_series(1, 4000) i")
@@ -41,15 +41,15 @@ def test_a_database_whose_disk_is_full_says_so_where_room_is_looked_at_until_it_
     async def story(t: Tables, url: str) -> None:
         assert isinstance(t.store, SqlStore)
         executor = t.store.executor
-        gauge, shortages = room_of(executor, 0), Shortages()
+        gauge, shortages = room_of(executor, 0), PressureState()
 
         async def looked() -> bool:
             level = await gauge()
             assert level is not None
-            return shortages.observe(Place.DATABASE, level, OF_STORAGE)
+            return shortages.observe(Resource.DATABASE, level, OF_STORAGE)
 
         assert not await looked()
-        with pytest.raises(NoRoom, match="disk is full: make room"):
+        with pytest.raises(ResourceFull, match="disk is full: make room"):
             await executor.write(lambda c: c.execute(refusing).close())
         assert await looked()
         assert shortages.reason == (

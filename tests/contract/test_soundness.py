@@ -10,14 +10,14 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from sqlalchemy import text
 
-from shared.adapters.sql import snapshot as looking
-from shared.adapters.sql import soundness
-from shared.adapters.sql.soundness import examine
-from shared.adapters.sql.store import SqlStore
-from shared.domain.frontier import UrlState
-from shared.domain.ledger import Changes, FetchRow
-from shared.domain.soundness import SHOWN, Damage, Findings
-from shared.domain.url import partition_of
+from shared.adapters.sql.admin import integrity_check as soundness
+from shared.adapters.sql.admin.integrity_check import examine
+from shared.adapters.sql.engine import snapshot as looking
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.store_model import Changes, FetchRow
+from shared.domain.ops.integrity import SHOWN, Damage, Findings
+from shared.domain.web.url import partition_of
 from tests.support.postgres import PostgresLook
 from tests.support.tables import NOW_MS, Tables, books, links
 

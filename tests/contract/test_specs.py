@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.local.specs import LocalSpecs
-from shared.domain.crawl import CrawlSpec, Seed
-from shared.domain.errors import NoRoom, Transient
+from shared.domain.crawl.spec import CrawlSpec, Seed
+from shared.domain.errors import ResourceFull, Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
 from tests.support.faults.disks import filled, small
@@ -64,7 +64,7 @@ def test_on_a_full_disk_nothing_is_published_and_the_same_is_when_there_is_room(
         small(stack, tmp_path, 1)
         specs = LocalSpecs(tmp_path / "specs")
         asyncio.run(specs.publish(published(1)))
-        with filled(tmp_path), pytest.raises(NoRoom, match="no room for the spec of crawl 7"):
+        with filled(tmp_path), pytest.raises(ResourceFull, match="no room for the spec of crawl 7"):
             asyncio.run(specs.publish(published(2)))
         assert specs.latest(CRAWL) == published(1)
         assert [path.name for path in (tmp_path / "specs").iterdir()] == ["7.json"], "nothing is left of the try"

@@ -5,9 +5,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from shared.domain.errors import OwnershipLost, Permanent
-from shared.domain.frontier import CrawlState, Fence, Position, UrlState
+from shared.domain.frontier.states import CrawlState, Fence, Position, UrlState
+from shared.domain.frontier.store_model import (
+    Changes,
+    CommandRun,
+    Counters,
+    DeadLetterRow,
+    DiscoveryTransaction,
+    LeaseRequest,
+)
 from shared.domain.ids import CrawlId, Fingerprint, LeaseId, Partition, Revision, Term
-from shared.domain.ledger import Changes, CommandRun, Counters, DeadLetter, FoundBatch, LeaseRequest
 from tests.support.tables import NOW_MS, OTHER, PARTITION, SUFFIXES, Tables, link, links
 
 OnStore = Callable[..., None]
@@ -129,11 +136,11 @@ def test_a_claim_finds_what_the_last_owner_committed(on_store: OnStore) -> None:
 def _refused(t: Tables, fence: Fence) -> dict[str, Callable[[], Awaitable[object]]]:
     """Every owner's write, under a fence that must refuse it."""
     moved = Position(1, 99, 99, 99, 99)
-    found = FoundBatch((), (DeadLetter(None, "discovery", NOW_MS, "x"),))
+    found = DiscoveryTransaction((), (DeadLetterRow(None, "discovery", NOW_MS, "x"),))
     run = CommandRun("c", t.crawl_id, "retry_failed", {}, PARTITION)
     host = t.host_id("a.example.com")
     request = LeaseRequest(LeaseId(3), t.crawl_id, Revision(1), host, "a.example.com", 0, "default", 0, 5)
-    letters = Changes(dead_letters=[DeadLetter(None, "url", NOW_MS, "x")])
+    letters = Changes(dead_letters=[DeadLetterRow(None, "url", NOW_MS, "x")])
     return {
         "apply": lambda: t.store.apply(fence, moved, letters),
         "apply_found": lambda: t.store.apply_found(fence, moved, found, next_host=77, max_depth={}, now_ms=NOW_MS),
@@ -178,11 +185,14 @@ def test_the_fence_refuses_every_write_and_nothing_of_it_is_written(on_store: On
 
 def test_rows_the_database_cannot_take_are_permanent_and_leave_nothing(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
-        letters = [DeadLetter(t.crawl_id, "url", NOW_MS, "kept only together"), DeadLetter(None, "url", 2**70, "x")]
+        letters = [
+            DeadLetterRow(t.crawl_id, "url", NOW_MS, "kept only together"),
+            DeadLetterRow(None, "url", 2**70, "x"),
+        ]
         with pytest.raises(Permanent):
             await t.apply(Changes(dead_letters=letters))
         assert t.value("SELECT count(*) FROM dead_letters") == 0
-        await t.bury(DeadLetter(t.crawl_id, "url", NOW_MS, "five grants", url="http://a/", payload=b"\x00\xff"))
+        await t.bury(DeadLetterRow(t.crawl_id, "url", NOW_MS, "five grants", url="http://a/", payload=b"\x00\xff"))
         assert t.rows("SELECT partition, crawl_id, kind, at_ms, url, evidence, payload FROM dead_letters") == [
             (PARTITION, t.crawl_id, "url", NOW_MS, "http://a/", "five grants", b"\x00\xff")
         ]

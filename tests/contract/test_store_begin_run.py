@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.domain.frontier import UrlState
-from shared.domain.ledger import Changes, HostChange
+from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.store_model import Changes, HostChange
 from tests.support.tables import NOW_MS, Tables, links
 
 OnStore = Callable[..., None]

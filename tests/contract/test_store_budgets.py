@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from shared.adapters.sql import leasing
-from shared.domain.crawl import Budget
-from shared.domain.frontier import Fence, UrlState
+from shared.adapters.sql.frontier import leasing
+from shared.domain.crawl.spec import Budget
+from shared.domain.frontier.states import Fence, UrlState
+from shared.domain.frontier.store_model import Changes, LeaseRequest
 from shared.domain.ids import CrawlId, HostId, LeaseId, Revision, Term, numbered
-from shared.domain.ledger import Changes, LeaseRequest
 from tests.contract.conftest import Story
 from tests.support.stopped import stopped, waiting_for_a_lock
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, links

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.sql import chunks
-from shared.adapters.sql.store import SqlStore
-from shared.domain.command_progress import place_of
-from shared.domain.frontier import LEVEL_MS, CrawlState, UrlState
+from shared.adapters.sql.engine import chunks
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.explain.excluded_links import ExcludedLink
+from shared.domain.frontier.command_progress import place_of
+from shared.domain.frontier.states import LEVEL_MS, CrawlState, UrlState
+from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRow, HostChange, UrlChange
 from shared.domain.ids import CrawlId, Fingerprint
-from shared.domain.ledger import Changes, CommandRun, DeadLetter, HostChange, UrlChange
-from shared.domain.left_out import LeftOutLink
 from tests.support.plans import accesses, analyze, recorded
 from tests.support.tables import NOW_MS, PARTITION, Tables, link, links
 
@@ -21,8 +21,8 @@ OnStore = Callable[..., None]
 HOST = "a.example.com"
 
 
-async def _fail(t: Tables, host: str, most: int = 500) -> None:
-    row = await t.lease(host, most)
+async def _fail(t: Tables, host: str, max_count: int = 500) -> None:
+    row = await t.lease(host, max_count)
     assert row is not None
     await t.settle(row, UrlState.FAILED, reason="http_500")
 
@@ -123,12 +123,12 @@ def test_deleting_removes_every_row_of_a_crawl_in_chunks_and_nothing_of_another(
         theirs = [link(f"http://{host}/", crawl_id=other.crawl_id) for host in hosts[:3]]
         await t.found(*theirs, crawl_id=other.crawl_id, producer="v")
         await t.lease(hosts[7])
-        await t.bury(DeadLetter(t.crawl_id, "url", NOW_MS, "x"))
-        await t.bury(DeadLetter(other.crawl_id, "url", NOW_MS, "y"))
+        await t.bury(DeadLetterRow(t.crawl_id, "url", NOW_MS, "x"))
+        await t.bury(DeadLetterRow(other.crawl_id, "url", NOW_MS, "y"))
         changes = Changes()
         changes.tallies[t.crawl_id, "status", "200"] += 1
         changes.left_out.append(
-            LeftOutLink(t.crawl_id, "depth", "http://x.test/", t.host_id(hosts[0]), Fingerprint(b"f"))
+            ExcludedLink(t.crawl_id, "depth", "http://x.test/", t.host_id(hosts[0]), Fingerprint(b"f"))
         )
         await t.apply(changes)
         assert t.value("SELECT count(*) FROM links_left_out") == 1
@@ -157,8 +157,8 @@ def test_what_a_crawl_has_beside_its_hosts_is_deleted_in_chunks_too(
     async def story(t: Tables) -> None:
         other, _ = await t.store.put_crawl("other", "{}", NOW_MS)
         for _ in range(7):
-            await t.bury(DeadLetter(t.crawl_id, "url", NOW_MS, "x"))
-        await t.bury(DeadLetter(other.crawl_id, "url", NOW_MS, "y"))
+            await t.bury(DeadLetterRow(t.crawl_id, "url", NOW_MS, "x"))
+        await t.bury(DeadLetterRow(other.crawl_id, "url", NOW_MS, "y"))
         for n in range(4):
             await t.found(link("http://a.example.com/"), producer=f"w{n}")
         run = await t.accept(CommandRun("d", t.crawl_id, "delete", {}, PARTITION))

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from shared.adapters.sql import holds
-from shared.adapters.sql.store import SqlStore
-from shared.domain.frontier import CrawlState, Position
+from shared.adapters.sql.frontier import purge_holds as holds
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.frontier.states import CrawlState, Position
 from shared.domain.ids import Partition, Revision
 from tests.support.tables import NOW_MS, PARTITION, Tables, link
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
-from shared.adapters.sql import ended
-from shared.adapters.sql.overview import SqlOverview
-from shared.domain.command import collection_of
-from shared.domain.crawl_state import CANCELLED, COMPLETE
-from shared.domain.frontier import CrawlState
+from shared.adapters.sql.catalog.overview import SqlOverview
+from shared.adapters.sql.frontier import crawl_gc as ended
+from shared.domain.crawl.state import CANCELLED, COMPLETE
+from shared.domain.frontier.commands import collection_of
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Partition
 from tests.support.ended import ending
 from tests.support.executed import executor_of
@@ -133,7 +133,7 @@ async def looks(t: Tables) -> None:
     assert await t.store.living([t.crawl_id]) == {t.crawl_id}
     assert await t.store.reopen(CrawlId(0)) == ([], None)
     assert await t.store.uncollected() == {}
-    assert [standing.crawl_id for standing in await overview.standings(worked_on=True)] == [t.crawl_id]
+    assert [standing.crawl_id for standing in await overview.crawl_overviews(worked_on=True)] == [t.crawl_id]
     await overview.newest_line()
     await overview.lag(None, NOW_MS)
 

@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from shared.adapters.sql.engine import SqliteThreads
-from shared.adapters.sql.store import SqliteStore
-from shared.domain.errors import NoRoom, OwnershipLost, Transient, Unusable
+from shared.adapters.sql.engine.sqlite import SqliteThreads
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.errors import OwnershipLost, ResourceFull, Transient, Unusable
+from shared.domain.frontier.store_model import Changes, DeadLetterRow
 from shared.domain.ids import Term
-from shared.domain.ledger import Changes, DeadLetter
 from tests.support.faults.disks import small
 from tests.support.tables import NOW_MS, PARTITION, SUFFIXES, Tables, books, link, links, look, sqlite_tables
 
@@ -60,7 +60,7 @@ def test_a_cancelled_callers_transaction_is_whole_or_not_there_and_never_twice(t
     async def story() -> None:
         async with sqlite_tables(tmp_path) as t:
             await t.found(*links("a.example.com", range(3)))
-            letter = Changes(dead_letters=[DeadLetter(None, "url", NOW_MS, "once")])
+            letter = Changes(dead_letters=[DeadLetterRow(None, "url", NOW_MS, "once")])
             task = asyncio.create_task(t.store.apply(t.fence, t.position, letter))
             await asyncio.sleep(0)
             task.cancel()
@@ -131,7 +131,7 @@ def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:
             for i in range(1000):
                 await t.found(*(link(f"http://a.example.com/{'x' * 60}/{i}/{j}") for j in range(500)))
 
-        with pytest.raises(NoRoom, match="disk that holds the database is full: make room there"):
+        with pytest.raises(ResourceFull, match="disk that holds the database is full: make room there"):
             await fill()
         await store.close()
         committed = 500 * t.position.discovery_seq
@@ -165,7 +165,7 @@ def test_a_query_that_finds_no_room_to_sort_in_is_not_taken_for_a_write_that_lef
         try:
             with pytest.raises(Transient, match="full") as raised:
                 await threads.read(sorting)
-            assert not isinstance(raised.value, NoRoom)
+            assert not isinstance(raised.value, ResourceFull)
             assert not threads.out_of_room()
         finally:
             await threads.close()

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.domain.frontier import LEVEL_MS, CrawlState, UrlState
+from shared.domain.frontier.states import LEVEL_MS, CrawlState, UrlState
+from shared.domain.frontier.store_model import DeadLetterRow, DiscoveredLink, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import MAX_PARTITIONS, CrawlId, Term, partition_of_id
-from shared.domain.ledger import DeadLetter, FoundBatch, FoundLink, ProducerMark
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, link, links
 
 OnStore = Callable[..., None]
@@ -122,7 +122,7 @@ def test_a_repeat_inside_a_batch_counts_once(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         message = (ProducerMark(t.crawl_id, "w", 1, 1), (link(A),), 0)
         other = (ProducerMark(t.crawl_id, "v", 1, 1), (link(A + "v"),), 0)
-        found = await t.found_batch(FoundBatch((message, other, message)))
+        found = await t.found_batch(DiscoveryTransaction((message, other, message)))
         assert (found.new, found.known, found.repeats, found.gaps) == (2, 0, 1, 0)
 
     on_store(story)
@@ -133,12 +133,14 @@ def test_a_gap_is_counted_and_shows_in_the_identity_of_links(on_store: OnStore) 
 
     async def story(t: Tables) -> None:
         await t.found(link(A + "1"), n=1)
-        lost = FoundBatch(((ProducerMark(t.crawl_id, "w", 4, 10), (link(A + "4"),), 0),))
+        lost = DiscoveryTransaction(((ProducerMark(t.crawl_id, "w", 4, 10), (link(A + "4"),), 0),))
         found = await t.found_batch(lost)
         assert (found.gaps, found.new) == (1, 1)
         assert (await t.store.counters(t.crawl_id)).link_drift() == 8
         assert t.rows("SELECT n, total, gaps FROM producers") == [(4, 10, 1)]
-        found = await t.found_batch(FoundBatch(((ProducerMark(t.crawl_id, "w", 5, 11), (link(A + "5"),), 0),)))
+        found = await t.found_batch(
+            DiscoveryTransaction(((ProducerMark(t.crawl_id, "w", 5, 11), (link(A + "5"),), 0),))
+        )
         assert found.gaps == 0
 
     on_store(story, wrong=["links 1/3: 3 rows, 11 kept"])
@@ -159,7 +161,9 @@ def test_links_of_a_deleted_or_unknown_crawl_change_nothing(on_store: OnStore) -
 
 def test_what_cannot_be_read_is_buried_with_the_position(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
-        await t.found_batch(FoundBatch((), (DeadLetter(None, "discovery", NOW_MS, "bad", payload=b"\xff"),)), at=41)
+        await t.found_batch(
+            DiscoveryTransaction((), (DeadLetterRow(None, "discovery", NOW_MS, "bad", payload=b"\xff"),)), at=41
+        )
         assert t.rows("SELECT kind, evidence, payload FROM dead_letters") == [("discovery", "bad", b"\xff")]
         assert t.value("SELECT discovery_seq FROM partitions WHERE partition = ?", PARTITION) == 41
 
@@ -200,7 +204,7 @@ def test_batches_of_several_crawls_are_kept_apart(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         other, _ = await t.store.put_crawl("other", "{}", NOW_MS)
         there = link(A, 4, crawl_id=other.crawl_id)
-        batch = FoundBatch(
+        batch = DiscoveryTransaction(
             (
                 (ProducerMark(t.crawl_id, "w", 1, 1), (link(A, 1),), 0),
                 (ProducerMark(other.crawl_id, "w", 1, 2), (there,), 1),
@@ -218,7 +222,7 @@ def test_two_partitions_allot_numbers_apart(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         there = await t.store.claim(OTHER, Term(1))
         other = Tables(t.store, t.at, t.crawl_id, there.fence)
-        here: FoundLink = link("http://a.example.com/")
+        here: DiscoveredLink = link("http://a.example.com/")
         await t.found(here)
         await other.found(link("http://b.example.org/"), producer="v")
         assert [partition_of_id(t.host_id(host)) for host in ("a.example.com", "b.example.org")] == [PARTITION, OTHER]

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.adapters.sql import apply as applying
-from shared.adapters.sql import leasing
-from shared.domain.frontier import LEVEL_MS, UrlState
+from shared.adapters.sql.frontier import apply as applying
+from shared.adapters.sql.frontier import leasing
+from shared.domain.frontier.states import LEVEL_MS, UrlState
+from shared.domain.frontier.store_model import Changes, DiscoveredLink, FetchRow, HostChange, LeaseRow
 from shared.domain.ids import Fingerprint, HostId, LeaseId
-from shared.domain.ledger import Changes, FetchRow, FoundLink, HostChange, LeaseRow
 from tests.support.tables import NOW_MS, PARTITION, Tables, books, link, links
 
 OnStore = Callable[..., None]
@@ -17,8 +17,8 @@ HOST = "a.example.com"
 A = f"http://{HOST}/"
 
 
-async def _leased(t: Tables, most: int = 500, host: str = HOST) -> LeaseRow:
-    row = await t.lease(host, most)
+async def _leased(t: Tables, max_count: int = 500, host: str = HOST) -> LeaseRow:
+    row = await t.lease(host, max_count)
     assert row is not None
     return row
 
@@ -237,7 +237,7 @@ def test_what_is_due_at_once_comes_back_in_chunks_the_longest_due_first(
     on_store(story)
 
 
-def _fetch(t: Tables, found: FoundLink, at_ms: int, status: int, *, page: bool, segment: str | None) -> FetchRow:
+def _fetch(t: Tables, found: DiscoveredLink, at_ms: int, status: int, *, page: bool, segment: str | None) -> FetchRow:
     return FetchRow(
         crawl_id=t.crawl_id,
         host_id=t.host_id(found.host),

@@ -3,27 +3,27 @@
 from collections.abc import Callable
 from typing import cast
 
-from shared.adapters.sql import left_out
-from shared.adapters.sql.store import SqlStore
-from shared.domain.ledger import Changes, FetchRow, FoundLink
-from shared.domain.left_out import MAX_EXAMPLES, LeftOutExample, LeftOutLink
+from shared.adapters.sql.frontier import excluded_links as left_out
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.explain.excluded_links import MAX_EXAMPLES, ExcludedLink, ExcludedLinkExample
+from shared.domain.frontier.store_model import Changes, DiscoveredLink, FetchRow
 from tests.support.tables import NOW_MS, Tables, link
 
 OnStore = Callable[..., None]
 PAGE = "http://a.test/page"
 
 
-async def page_of(t: Tables) -> FoundLink:
+async def page_of(t: Tables) -> DiscoveredLink:
     page = link(PAGE)
     await t.found(page)
     return page
 
 
-def example(t: Tables, page: FoundLink, url: str, reason: str = "other_host") -> LeftOutLink:
-    return LeftOutLink(t.crawl_id, reason, url, t.host_id(page.host), page.fingerprint)
+def example(t: Tables, page: DiscoveredLink, url: str, reason: str = "other_host") -> ExcludedLink:
+    return ExcludedLink(t.crawl_id, reason, url, t.host_id(page.host), page.fingerprint)
 
 
-def fetch(t: Tables, page: FoundLink, status: int, counts: str | None, truncated: str | None = None) -> FetchRow:
+def fetch(t: Tables, page: DiscoveredLink, status: int, counts: str | None, truncated: str | None = None) -> FetchRow:
     host_id = t.host_id(page.host)
     return FetchRow(
         t.crawl_id, host_id, page.fingerprint, NOW_MS, status, status == 200, truncated=truncated, left_out=counts
@@ -38,8 +38,8 @@ def test_examples_are_bounded_by_reason_and_name_their_page(on_store: OnStore) -
             await t.apply(Changes(left_out=[example(t, page, url) for url in (*urls, urls[0])]))
         await t.apply(Changes(left_out=[example(t, page, "http://a.test/nul\0", "depth")]))
         kept = await cast(SqlStore, t.store).executor.read(lambda c: left_out.examples(c, t.crawl_id))
-        assert kept["other_host"] == [LeftOutExample(f"http://b.test/{n:02}", PAGE) for n in range(MAX_EXAMPLES)]
-        assert kept["depth"] == [LeftOutExample("http://a.test/nul", PAGE)]
+        assert kept["other_host"] == [ExcludedLinkExample(f"http://b.test/{n:02}", PAGE) for n in range(MAX_EXAMPLES)]
+        assert kept["depth"] == [ExcludedLinkExample("http://a.test/nul", PAGE)]
 
     on_store(story)
 
@@ -50,7 +50,7 @@ def test_a_link_that_the_crawl_knows_by_now_is_no_example(on_store: OnStore) -> 
         await t.apply(Changes(left_out=[example(t, page, f"http://a.test/{n}", "depth") for n in (1, 2)]))
         await t.found(link("http://a.test/1"))
         kept = await cast(SqlStore, t.store).executor.read(lambda c: left_out.examples(c, t.crawl_id))
-        assert kept == {"depth": [LeftOutExample("http://a.test/2", PAGE)]}
+        assert kept == {"depth": [ExcludedLinkExample("http://a.test/2", PAGE)]}
 
     on_store(story)
 

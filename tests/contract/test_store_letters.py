@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from shared.adapters.sql import letters as letters_room
-from shared.domain.frontier import UrlState
+from shared.adapters.sql.frontier import dead_letters as letters_room
+from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRow, LeaseRow, MessageDeadLetter
 from shared.domain.ids import CrawlId, Term
-from shared.domain.ledger import Changes, CommandRun, DeadLetter, LeaseRow, MessageLetter
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, link, links
 
 OnStore = Callable[..., None]
@@ -16,15 +16,15 @@ OnStore = Callable[..., None]
 HOST = "a.example.com"
 
 
-async def _buried(t: Tables, most: int = 500) -> LeaseRow:
+async def _buried(t: Tables, max_count: int = 500) -> LeaseRow:
     """URLs of the host given up as poison, each with its letter."""
-    row = await t.lease(HOST, most)
+    row = await t.lease(HOST, max_count)
     assert row is not None
     await t.settle(row, UrlState.FAILED, reason="poison")
     changes = Changes()
     for url in row.urls.values():
         changes.tallies[t.crawl_id, "failed", "poison"] += 1
-        changes.dead_letters.append(DeadLetter(t.crawl_id, "url", NOW_MS, "5 grants ended", url=url.url))
+        changes.dead_letters.append(DeadLetterRow(t.crawl_id, "url", NOW_MS, "5 grants ended", url=url.url))
     await t.apply(changes)
     return row
 
@@ -74,8 +74,8 @@ def test_all_letters_of_a_crawl_are_replayed_in_chunks_and_no_other_crawls(
         other, _ = await t.store.put_crawl("other", "{}", NOW_MS)
         await t.found(*links(HOST, range(8)))
         await _buried(t)
-        await t.bury(DeadLetter(other.crawl_id, "url", NOW_MS, "x", url=f"http://{HOST}/0"))
-        await t.bury(DeadLetter(t.crawl_id, "discovery", NOW_MS, "a whole message", payload=b"m"))
+        await t.bury(DeadLetterRow(other.crawl_id, "url", NOW_MS, "x", url=f"http://{HOST}/0"))
+        await t.bury(DeadLetterRow(t.crawl_id, "discovery", NOW_MS, "a whole message", payload=b"m"))
         run = CommandRun("c1", t.crawl_id, "replay", {"letter": 0}, PARTITION)
         rest = await t.chunk(await t.accepted(run))
         assert rest is not None
@@ -96,7 +96,7 @@ def test_discarded_letters_leave_what_was_given_up_as_it_is(on_store: OnStore, m
     async def story(t: Tables) -> None:
         await t.found(*links(HOST, range(3)))
         await _buried(t)
-        await t.bury(DeadLetter(None, "outcome", NOW_MS, "nobody knows whose", payload=b"m"))
+        await t.bury(DeadLetterRow(None, "outcome", NOW_MS, "nobody knows whose", payload=b"m"))
         *ours, nobodys = _ids(t)
         await t.command("discard", id="one", letter=ours[0])
         assert _ids(t) == [*ours[1:], nobodys]
@@ -112,7 +112,7 @@ def test_discarded_letters_leave_what_was_given_up_as_it_is(on_store: OnStore, m
 
 def test_a_letter_of_another_partition_is_not_touched(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
-        await t.bury(DeadLetter(None, "outcome", NOW_MS, "x", payload=b"m"))
+        await t.bury(DeadLetterRow(None, "outcome", NOW_MS, "x", payload=b"m"))
         (letter,) = _ids(t)
         other = Tables(t.store, t.at, t.crawl_id, (await t.store.claim(OTHER, Term(1))).fence)
         for kind in ("replay", "discard"):
@@ -131,13 +131,13 @@ def test_messages_are_given_to_their_owner_in_order_and_forgotten_once_sent(on_s
         await t.found(link(f"http://{HOST}/"))
         await _buried(t)
         for payload in (b"one", b"two", b"three"):
-            await t.bury(DeadLetter(t.crawl_id, "discovery", NOW_MS, "x", payload=payload))
+            await t.bury(DeadLetterRow(t.crawl_id, "discovery", NOW_MS, "x", payload=payload))
         _, *messages = _ids(t)
         every = CommandRun("c", t.crawl_id, "replay", {"letter": 0}, PARTITION, through=messages[2])
         found = await t.store.message_letters(every, 2)
         assert found == [
-            MessageLetter(messages[0], "discovery", b"one"),
-            MessageLetter(messages[1], "discovery", b"two"),
+            MessageDeadLetter(messages[0], "discovery", b"one"),
+            MessageDeadLetter(messages[1], "discovery", b"two"),
         ]
         later = await t.store.message_letters(replace(every, after=messages[1]), 9)
         assert [letter.payload for letter in later] == [b"three"]

@@ -5,16 +5,16 @@ from typing import cast
 
 import pytest
 
-from api.control.metering import Metering, added
-from api.frontier.crawls import ActiveCrawl, Crawls
-from api.frontier.room import Allowance
-from shared.domain.crawl import CrawlSpec, Seed
+from api.frontier.capacity import BudgetReservation
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
+from api.observe.sampler import StatsSampler, summed
+from shared.domain.crawl.spec import CrawlSpec, Seed
 from shared.domain.errors import Transient
-from shared.domain.frontier import CrawlState, UrlState
+from shared.domain.frontier.states import CrawlState, UrlState
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Revision
-from shared.domain.ledger import Counters
-from shared.domain.tally import OTHER as OTHERS
-from shared.domain.tally import CrawlCounts
+from shared.domain.ops.counts import OTHER as OTHERS
+from shared.domain.ops.counts import CrawlCounts
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, link, links
@@ -53,11 +53,11 @@ class Filled:
 class Metered:
     """A metering over the store, with the crawl 1 worked on as `docs`."""
 
-    def __init__(self, tables: Tables, owned: list[Partition], most: int = 50) -> None:
-        self.crawls, self.clock, self.broker = Crawls(), Ticking(), Filled()
-        self.counts = CrawlCounts(most)
+    def __init__(self, tables: Tables, owned: list[Partition], max_count: int = 50) -> None:
+        self.crawls, self.clock, self.broker = DispatchCrawls(), Ticking(), Filled()
+        self.counts = CrawlCounts(max_count)
         self.work_on(tables.crawl_id, "docs")
-        self.metering = Metering(
+        self.metering = StatsSampler(
             self.crawls,
             self.counts,
             lambda: owned,
@@ -68,8 +68,8 @@ class Metered:
 
     def work_on(self, crawl_id: CrawlId, name: str) -> None:
         spec = CrawlSpec(seeds=(Seed(url="https://example.org/"),))
-        state, allowance = CrawlState.RUNNING, Allowance(None, None, {})
-        self.crawls.put(ActiveCrawl(crawl_id, name, Revision(1), spec, state, allowance))
+        state, allowance = CrawlState.RUNNING, BudgetReservation(None, None, {})
+        self.crawls.put(DispatchCrawl(crawl_id, name, Revision(1), spec, state, allowance))
 
 
 def test_the_counters_of_the_partitions_owned_are_read_and_no_others(on_store: OnStore) -> None:
@@ -100,7 +100,7 @@ def test_crawls_beyond_the_limit_are_added_up(on_store: OnStore) -> None:
         for n, row in enumerate((second, third), 1):
             found = [link(f"http://b.test/{path}", crawl_id=row.crawl_id) for path in range(n)]
             await t.found(*found, producer=f"w{n}", crawl_id=row.crawl_id)
-        metered = Metered(t, [PARTITION], most=1)
+        metered = Metered(t, [PARTITION], max_count=1)
         for row in (second, third):
             metered.work_on(row.crawl_id, row.name)
         await metered.metering.once()
@@ -148,5 +148,5 @@ def test_what_cannot_be_read_stays_as_it_was_and_grows_old(on_store: OnStore) ->
 
 
 def test_counters_are_added_field_by_field() -> None:
-    assert added([]) == Counters()
-    assert added([Counters(queued=1, version=2), Counters(queued=3, done=4)]) == Counters(queued=4, done=4, version=2)
+    assert summed([]) == Counters()
+    assert summed([Counters(queued=1, version=2), Counters(queued=3, done=4)]) == Counters(queued=4, done=4, version=2)

@@ -7,21 +7,22 @@ from typing import cast
 import pytest
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql import access, old_hosts
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.adapters.sql.desired import SqlDesired
-from shared.adapters.sql.postgres import PostgresPool, PostgresStore
-from shared.adapters.sql.retained import ROWS, SqlRetained
-from shared.adapters.sql.store import SqlStore
-from shared.domain.access import ApiKey, Role
-from shared.domain.command import collection_of
-from shared.domain.config import HotConfig, WorkerPart
-from shared.domain.crawl_state import Verb
-from shared.domain.declared import Actor, Declaration
-from shared.domain.frontier import CrawlState
+from shared.adapters.sql.admin.retention import ROWS, SqlRetained
+from shared.adapters.sql.catalog import access
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.catalog.desired import SqlDesired
+from shared.adapters.sql.engine.postgres import PostgresPool, PostgresStore
+from shared.adapters.sql.frontier import old_hosts
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.crawl.state import Verb
+from shared.domain.frontier.commands import collection_of
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import CommandRun, DeadLetterRow
 from shared.domain.ids import CrawlId
-from shared.domain.ledger import CommandRun, DeadLetter
-from shared.domain.retention import DAY_MS, Kept, Retention, named_for, used_until_ms, week_of
+from shared.domain.ops.access import ApiKey, Role
+from shared.domain.ops.config import HotConfig, WorkerPart
+from shared.domain.ops.retention import DAY_MS, RetainedKind, Retention, named_for, used_until_ms, week_of
+from shared.domain.reads.declared import Actor, Declaration
 from tests.support.plans import accesses, recorded
 from tests.support.tables import NOW_MS, PARTITION, Tables, link
 
@@ -32,16 +33,16 @@ RULES = Retention(
     audit_days=10,
     commands_days=10,
     revisions=3,
-    crawls_days=10,
-    letters_days=10,
+    deleted_crawls_days=10,
+    dead_letters_days=10,
     producers_days=28,
     uploads_days=10,
-    keys_days=10,
+    revoked_keys_days=10,
     hosts_days=10,
 )
 
 
-async def walked(t: Tables, what: Kept, now_ms: int = LATER_MS) -> list[int]:
+async def walked(t: Tables, what: RetainedKind, now_ms: int = LATER_MS) -> list[int]:
     """The rows that each pass of a whole walk removed."""
     assert isinstance(t.store, SqlStore)
     retained, place, passes = SqlRetained(t.store.executor), "", []
@@ -67,8 +68,8 @@ def test_old_lines_of_the_audit_log_go_in_bounded_steps_and_the_others_stay(on_s
     async def story(t: Tables) -> None:
         await lines(t, ROWS + 20, NOW_MS)
         await lines(t, 30, LATER_MS)
-        assert await walked(t, Kept.AUDIT, NOW_MS + 10 * DAY_MS) == [0], "not yet"
-        assert await walked(t, Kept.AUDIT) == [ROWS, 20]
+        assert await walked(t, RetainedKind.AUDIT, NOW_MS + 10 * DAY_MS) == [0], "not yet"
+        assert await walked(t, RetainedKind.AUDIT) == [ROWS, 20]
         assert t.value("SELECT count(*) FROM audit_log") == 30
 
     on_store(story)
@@ -81,8 +82,8 @@ def test_a_command_is_not_forgotten_before_every_partition_has_applied_it(on_sto
         for name, partitions in (("done", 1), ("half", 2)):
             await catalog.ask(name, t.crawl_id, "retry_failed", "{}", partitions, actor=OPERATOR, now_ms=NOW_MS)
             await t.command("retry_failed", id=name)
-        assert await walked(t, Kept.COMMANDS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
-        assert await walked(t, Kept.COMMANDS) == [1]
+        assert await walked(t, RetainedKind.COMMANDS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
+        assert await walked(t, RetainedKind.COMMANDS) == [1]
         assert await catalog.command("done") is None
         half = await catalog.command("half")
         assert half is not None
@@ -99,12 +100,12 @@ def test_that_a_deleted_crawls_rows_are_removed_is_known_until_it_is_noted(on_st
         await catalog.ask(name, t.crawl_id, "delete", "{}", 1, actor=OPERATOR, now_ms=NOW_MS)
         await t.store.set_state(t.crawl_id, CrawlState.DELETED, None, NOW_MS)
         await t.command("delete", id=name)
-        assert await walked(t, Kept.COMMANDS) == [0]
-        assert await walked(t, Kept.CRAWLS) == [0], "it is not collected"
+        assert await walked(t, RetainedKind.COMMANDS) == [0]
+        assert await walked(t, RetainedKind.CRAWLS) == [0], "it is not collected"
         await t.store.collected(t.crawl_id, NOW_MS)
-        assert await walked(t, Kept.COMMANDS) == [1]
-        assert await walked(t, Kept.CRAWLS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
-        assert await walked(t, Kept.CRAWLS) == [2], "the crawl and its revision"
+        assert await walked(t, RetainedKind.COMMANDS) == [1]
+        assert await walked(t, RetainedKind.CRAWLS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
+        assert await walked(t, RetainedKind.CRAWLS) == [2], "the crawl and its revision"
         assert t.value("SELECT count(*) FROM crawl_revisions") == 0
         made = await catalog.create(Declaration("crawl", "{}", {}), start=False, actor=OPERATOR, now_ms=LATER_MS)
         assert made.crawl_id > t.crawl_id, "its number is not given again"
@@ -123,17 +124,17 @@ def test_the_newest_revisions_stay_with_the_one_that_holds(on_store: OnStore) ->
                 Declaration("other", spec, {}), expected=None, start=False, actor=OPERATOR, now_ms=NOW_MS + n
             )
             await desired.put_config(
-                HotConfig(worker=WorkerPart(visits=n)), expected=None, actor=OPERATOR, now_ms=NOW_MS
+                HotConfig(worker=WorkerPart(max_visits=n)), expected=None, actor=OPERATOR, now_ms=NOW_MS
             )
         crawl = await catalog.crawl("other")
-        assert await walked(t, Kept.REVISIONS) == [3]
-        assert await walked(t, Kept.CONFIG) == [3]
-        left = await catalog.revisions(crawl.crawl_id, before=100, most=100)
+        assert await walked(t, RetainedKind.REVISIONS) == [3]
+        assert await walked(t, RetainedKind.CONFIG) == [3]
+        left = await catalog.revisions(crawl.crawl_id, before=100, max_count=100)
         assert [revision.revision for revision in left] == [6, 5, 4]
         assert (await catalog.crawl("other")).spec == '{"n": 6}'
-        assert [stored.revision for stored in await desired.config_revisions(before=100, most=100)] == [6, 5, 4]
-        assert (await desired.config()).config.worker.visits == 6
-        assert await walked(t, Kept.REVISIONS) == [0]
+        assert [stored.revision for stored in await desired.config_revisions(before=100, max_count=100)] == [6, 5, 4]
+        assert (await desired.config()).config.worker.max_visits == 6
+        assert await walked(t, RetainedKind.REVISIONS) == [0]
 
     on_store(story)
 
@@ -141,9 +142,9 @@ def test_the_newest_revisions_stay_with_the_one_that_holds(on_store: OnStore) ->
 def test_dead_letters_of_crawls_stay_and_those_of_none_age(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         for crawl_id in (t.crawl_id, None, None):
-            await t.bury(DeadLetter(crawl_id, "outcome", NOW_MS, "unreadable", payload=b"x"))
-        assert await walked(t, Kept.LETTERS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
-        assert await walked(t, Kept.LETTERS) == [2]
+            await t.bury(DeadLetterRow(crawl_id, "outcome", NOW_MS, "unreadable", payload=b"x"))
+        assert await walked(t, RetainedKind.LETTERS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
+        assert await walked(t, RetainedKind.LETTERS) == [2]
         assert t.rows("SELECT crawl_id FROM dead_letters") == [(t.crawl_id,)]
 
     on_store(story)
@@ -156,8 +157,8 @@ def test_a_producer_goes_when_its_name_is_no_longer_used_and_one_without_a_week_
         assert until is not None
         for producer in (weekly, "seeds-0123"):
             await t.found(link(f"http://{producer.replace('.', '-')}.test/"), producer=producer)
-        assert await walked(t, Kept.PRODUCERS, until + 28 * DAY_MS) == [0], "not yet"
-        assert await walked(t, Kept.PRODUCERS, until + 28 * DAY_MS + 1) == [1]
+        assert await walked(t, RetainedKind.PRODUCERS, until + 28 * DAY_MS) == [0], "not yet"
+        assert await walked(t, RetainedKind.PRODUCERS, until + 28 * DAY_MS + 1) == [1]
         assert t.rows("SELECT partition, producer FROM producers") == [(PARTITION, "seeds-0123")]
 
     on_store(story)
@@ -175,7 +176,7 @@ def test_a_walk_sees_every_row_however_many_passes_it_takes(on_store: OnStore) -
 
         await t.store.executor.write(ask)
         await catalog.ask("zz", CrawlId(0), "block_host", "{}", 1, actor=OPERATOR, now_ms=NOW_MS)
-        assert await walked(t, Kept.COMMANDS) == [ROWS, 2]
+        assert await walked(t, RetainedKind.COMMANDS) == [ROWS, 2]
         assert await catalog.command(kept) is None
         assert await catalog.command("zz") is not None
 
@@ -190,7 +191,7 @@ def test_verbs_go_on_upon_a_crawl_whose_earlier_revisions_are_forgotten(on_store
             await catalog.put(
                 Declaration("other", f'{{"n": {n}}}', {}), expected=None, start=True, actor=OPERATOR, now_ms=NOW_MS
             )
-        await walked(t, Kept.REVISIONS)
+        await walked(t, RetainedKind.REVISIONS)
         _, made = await catalog.turn("other", Verb.PAUSE, expected=None, actor=OPERATOR, now_ms=NOW_MS)
         assert (made.state, made.revision) == (CrawlState.PAUSED, 6)
 
@@ -204,14 +205,14 @@ def test_the_mark_of_an_upload_goes_so_long_after_it_was_first_seen_and_the_repe
         seeds = (link("http://a.test/"), link("http://a.test/b"))
         await t.found(*seeds, producer="seeds-01")
         await t.found(link("http://a.test/c"), producer="w1.ab")
-        assert await walked(t, Kept.UPLOADS, NOW_MS) == [0], "its time begins"
+        assert await walked(t, RetainedKind.UPLOADS, NOW_MS) == [0], "its time begins"
         assert t.rows("SELECT producer, seen_at_ms FROM producers ORDER BY 1") == [
             ("seeds-01", NOW_MS),
             ("w1.ab", None),
         ]
         assert (await t.found(*seeds, producer="seeds-01", n=1)).repeats == 1
-        assert await walked(t, Kept.UPLOADS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
-        assert await walked(t, Kept.UPLOADS, NOW_MS + 10 * DAY_MS + 1) == [1]
+        assert await walked(t, RetainedKind.UPLOADS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
+        assert await walked(t, RetainedKind.UPLOADS, NOW_MS + 10 * DAY_MS + 1) == [1]
         t.sent.clear()
         again = await t.found(*seeds, producer="seeds-01")
         assert (again.repeats, again.gaps) == (0, 0)
@@ -229,11 +230,11 @@ def test_revoked_keys_go_when_they_are_old_and_never_the_last_of_all(on_store: O
             key = ApiKey(f"{number}" * 16, name, Role.VIEWER, bytes(32), NOW_MS, "test")
             await catalog.add_key(key, actor=OPERATOR)
             await catalog.revoke_key(key.key_id, actor=OPERATOR, now_ms=NOW_MS + number)
-        assert await walked(t, Kept.KEYS) == [0], "a cluster without any key would make a first one"
+        assert await walked(t, RetainedKind.KEYS) == [0], "a cluster without any key would make a first one"
         await catalog.add_key(ApiKey("f" * 16, "holds", Role.ADMIN, bytes(32), NOW_MS, "test"), actor=OPERATOR)
-        assert await walked(t, Kept.KEYS, NOW_MS + 10 * DAY_MS + 1) == [1], "the other is not old enough"
-        assert await walked(t, Kept.KEYS) == [1]
-        assert [key.name for key in await catalog.keys(after="", most=10)] == ["holds"]
+        assert await walked(t, RetainedKind.KEYS, NOW_MS + 10 * DAY_MS + 1) == [1], "the other is not old enough"
+        assert await walked(t, RetainedKind.KEYS) == [1]
+        assert [key.name for key in await catalog.keys(after="", max_count=10)] == ["holds"]
         told = t.rows("SELECT target, after FROM audit_log WHERE action = 'key.create' ORDER BY id")
         assert told[0] == ("0" * 16, "viewer one"), "what the log says of them is still there"
 
@@ -268,8 +269,8 @@ def test_a_host_goes_when_no_crawl_has_anything_of_it_and_nobody_has_set_anythin
         }.items():
             await host_of(t, host, **columns)
         await t.found(link("http://used.test/2"), producer="w2")
-        assert await walked(t, Kept.HOSTS, NOW_MS + 10 * DAY_MS) == [1], "of the others not yet"
-        assert await walked(t, Kept.HOSTS) == [1]
+        assert await walked(t, RetainedKind.HOSTS, NOW_MS + 10 * DAY_MS) == [1], "of the others not yet"
+        assert await walked(t, RetainedKind.HOSTS) == [1]
         left = {host for (host,) in t.rows("SELECT host FROM hosts")}
         assert left == {"lately.test", "failed-lately.test", "blocked.test", "slowed.test", "used.test"}
         before = t.value("SELECT max(host_id) FROM hosts")
@@ -279,11 +280,11 @@ def test_a_host_goes_when_no_crawl_has_anything_of_it_and_nobody_has_set_anythin
     on_store(story)
 
 
-@pytest.mark.parametrize("most", [1, 4, 20])
+@pytest.mark.parametrize("max_count", [1, 4, 20])
 def test_old_hosts_are_looked_at_in_steps_the_shorter_the_more_queues_crawls_have_of_them(
-    on_store: OnStore, monkeypatch: pytest.MonkeyPatch, most: int
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch, max_count: int
 ) -> None:
-    monkeypatch.setattr(old_hosts, "LOOKED_UP", most)
+    monkeypatch.setattr(old_hosts, "LOOKED_UP", max_count)
     monkeypatch.setattr(old_hosts, "_CRAWLS", 2)
     hosts = [f"h{number:02}.test" for number in range(12)]
 
@@ -300,9 +301,9 @@ def test_old_hosts_are_looked_at_in_steps_the_shorter_the_more_queues_crawls_hav
             of_it = sorted(kept - {hosts[{"one": 0, "two": 3, "three": 7}[name]]})
             links = (link(f"http://{host}/of/{name}", crawl_id=crawl.crawl_id) for host in of_it)
             await t.found(*links, crawl_id=crawl.crawl_id, producer=name)
-        passes = await walked(t, Kept.HOSTS)
+        passes = await walked(t, RetainedKind.HOSTS)
         assert (sum(passes), {host for (host,) in t.rows("SELECT host FROM hosts")}) == (len(hosts) - len(kept), kept)
-        assert len(passes) > 3 if most == 1 else len(passes) == 1 if most == 20 else len(passes) > 1
+        assert len(passes) > 3 if max_count == 1 else len(passes) == 1 if max_count == 20 else len(passes) > 1
 
     on_store(story)
 
@@ -314,7 +315,7 @@ def test_hosts_are_asked_for_by_the_key_of_queues(on_store: OnStore) -> None:
         await t.store.executor.write(lambda c: c.execute(text("ANALYZE")).close())
         await host_of(t, "old.test")
         with recorded() as sent:
-            assert await walked(t, Kept.HOSTS) == [1]
+            assert await walked(t, RetainedKind.HOSTS) == [1]
         found = [access for told in (await accesses(t.store, sent)).values() for access in told]
         of_queues = [access.condition or "every row" for access in found if access.table == "queues"]
         assert len(of_queues) == 2, "which crawls have something there, and what they have"
@@ -356,7 +357,7 @@ def test_hosts_of_an_owner_at_work_wait_for_another_walk(on_postgres: Callable[.
         pool = cast(PostgresPool, t.store.executor)
         async with pool._writer.begin() as owner:
             await owner.execute(text("UPDATE partitions SET version = version WHERE partition = :p"), {"p": PARTITION})
-            assert await walked(t, Kept.HOSTS) == [0]
-        assert await walked(t, Kept.HOSTS) == [1]
+            assert await walked(t, RetainedKind.HOSTS) == [0]
+        assert await walked(t, RetainedKind.HOSTS) == [1]
 
     on_postgres(story)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from api.routes import seed_deletion
-from shared.adapters.sql import chunks
-from shared.domain import command_progress
-from shared.domain.command import SEED_DELETED
-from shared.domain.frontier import COUNTED_AS_PAGE, UrlState
-from shared.domain.ledger import Changes, CommandRun, FoundLink, UrlChange
+from shared.adapters.sql.engine import chunks
+from shared.domain.frontier import command_progress
+from shared.domain.frontier.commands import SEED_DELETED
+from shared.domain.frontier.states import COUNTED_AS_PAGE, UrlState
+from shared.domain.frontier.store_model import Changes, CommandRun, DiscoveredLink, UrlChange
 from tests.support.kept import URLS
 from tests.support.tables import NOW_MS, PARTITION, Tables, link, links
 
@@ -20,11 +20,11 @@ OTHER_HOST = "b.example.com"
 VIA = (4096, b"v" * 16)
 
 
-def _places(*seeds: FoundLink) -> list[list[str | bytes]]:
+def _places(*seeds: DiscoveredLink) -> list[list[str | bytes]]:
     return [[seed.host, seed.fingerprint] for seed in seeds]
 
 
-async def _ended(t: Tables, seed: FoundLink, state: UrlState) -> None:
+async def _ended(t: Tables, seed: DiscoveredLink, state: UrlState) -> None:
     """The host's only queued URL, fetched: it ends in `state`."""
     row = await t.lease(HOST, 1)
     assert row is not None

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.adapters.sql.reading import CrawlReader
-from shared.adapters.sql.store import SqlStore
-from shared.domain.declared import PageFilter
-from shared.domain.frontier import UrlState
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.catalog.crawl_reader import CrawlReader
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.store_model import Changes, DiscoveredLink, FetchRow
 from shared.domain.ids import Fingerprint, HostId
-from shared.domain.ledger import Changes, FetchRow, FoundLink
-from shared.domain.url import Location, locate
+from shared.domain.reads.declared import PageFilter
+from shared.domain.web.url import Location, locate
 from shared.ports.catalog import UrlPlace
 from tests.support.tables import NOW_MS, Tables, link
 
@@ -28,7 +28,7 @@ KEPT = {
 FIRST = UrlPlace(HostId(-1), Fingerprint(b""))
 
 
-def all_links(via: FoundLink | None = None, host_id: int = 0) -> list[FoundLink]:
+def all_links(via: DiscoveredLink | None = None, host_id: int = 0) -> list[DiscoveredLink]:
     return [link(url, 1, via=(host_id, via.fingerprint) if via else (0, b"")) for url in KEPT]
 
 
@@ -111,10 +111,10 @@ def test_every_reader_has_them_whole_whichever_way_they_are_kept(on_store: Calla
         for host in (A, B):
             await fetched(t, host)
         catalog = SqlCatalog(store_of(t).executor)
-        listed, _ = await catalog.urls(t.crawl_id, after=FIRST, state=None, host=None, most=100)
+        listed, _ = await catalog.urls(t.crawl_id, after=FIRST, state=None, host=None, max_count=100)
         came = {known.url: known.discovered_from for known in listed}
         assert came == dict.fromkeys(KEPT, first.url) | {first.url: old.url, old.url: None, seed.url: None}
-        stored, _ = await catalog.pages(t.crawl_id, after=FIRST, which=PageFilter(), most=100)
+        stored, _ = await catalog.pages(t.crawl_id, after=FIRST, which=PageFilter(), max_count=100)
         assert {page.url for page in stored} == came.keys()
         for url in came:
             at = located(url)
@@ -124,7 +124,7 @@ def test_every_reader_has_them_whole_whichever_way_they_are_kept(on_store: Calla
             assert (view.url, page.page.url) == (url, url)
             if url in KEPT:
                 assert view.chain == (first.url, old.url)
-        assert {one.url for one in await catalog.seeds(t.crawl_id, after=FIRST, most=9)} == {old.url, seed.url}
+        assert {one.url for one in await catalog.seeds(t.crawl_id, after=FIRST, max_count=9)} == {old.url, seed.url}
         known_seeds = await catalog.known_seeds(t.crawl_id, [located(seed.url), located(old.url)])
         assert {one.url for one in known_seeds.values()} == {old.url, seed.url}
         if isinstance(t.at, Path):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import asyncpg
 import pytest
 
-from cli.exits import Exit
 from cli.main import main
+from cli.terminal.exits import Exit
 from tests.support.postgres import PostgresServer
 
 
@@ -43,8 +43,8 @@ def of_none(url: str) -> str:
 @pytest.mark.parametrize(
     ("become", "reached", "ending"),
     [
-        (newer, True, ", as --database says."),
-        (standby, True, ", as --database says: run the same command again."),
+        (newer, True, ", from --database."),
+        (standby, True, ", from --database: run the same command again."),
         (of_nobody, False, "then run the same command again."),
         (of_none, False, "then run the same command again."),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.sql.filling import SKIPPED
+from shared.adapters.sql.admin.load import SKIPPED
 from shared.domain.ids import CrawlId
 from tests.support.cluster import KEYS, Cluster
 from tests.support.cluster import cluster as opened
@@ -100,7 +100,7 @@ def test_a_backup_under_load_restored_into_a_fresh_cluster_finishes_the_crawl_wi
         done = counted(before, crawl, "done")
         ended_all(before)
     assert oct(backup.stat().st_mode & 0o777) == "0o700"
-    assert "is whole" in orb_check(backup)
+    assert "is complete" in orb_check(backup)
     (tmp_path / "b").mkdir()
     with opened(tmp_path / "b", url(second, empty=True)) as after:
         orb_on(after, "restore", backup)
@@ -116,7 +116,9 @@ def test_a_backup_under_load_restored_into_a_fresh_cluster_finishes_the_crawl_wi
         after.worker("w2")
         whole(after, site, crawl)
         assert all(new > old for new, old in zip(after.terms(), terms, strict=True))
-        assert not any(after.said("m1", "owner.new_stream")), "its reports are read from their start, as they should"
+        assert not any(after.said("m1", "report_stream.replaced")), (
+            "its reports are read from their start, as they should"
+        )
         orb_on(after, "db check")
         assert books(after.database if after.url is None else lambda sql, *_: after.query(sql)) == []
 

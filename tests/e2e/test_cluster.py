@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.domain.frontier import CrawlState
+from shared.domain.frontier.states import CrawlState
 from tests.support.cluster import PARTITIONS, TTL_S, Cluster
 from tests.support.cluster import cluster as opened
 from tests.support.lived import living
@@ -62,7 +62,9 @@ def test_a_leader_that_was_stopped_for_longer_than_its_lease_changes_nothing(
     terms = cluster.terms()
     rest(cluster, stopped, seconds)
     cluster.members[leader].signal(signal.SIGCONT)
-    cluster.wait_until(lambda: bool(cluster.said(leader, "leader.over")), "the stopped leader knows that it is deposed")
+    cluster.wait_until(
+        lambda: bool(cluster.said(leader, "leadership.ended")), "the stopped leader knows that it is deposed"
+    )
     assert cluster.leader() == standby
     assert cluster.finish(crawl).finished_reason == "complete"
     assert all(after >= before for before, after in zip(terms, cluster.terms(), strict=True))

@@ -10,9 +10,9 @@ import httpx
 import msgspec
 import pytest
 
-from shared.adapters.sql.desired import SqlDesired
-from shared.domain.config import HotConfig, MemberRole, WorkerPart
-from shared.domain.declared import Actor
+from shared.adapters.sql.catalog.desired import SqlDesired
+from shared.domain.ops.config import HotConfig, MemberRole, WorkerPart
+from shared.domain.reads.declared import Actor
 from tests.support.clients import asking
 from tests.support.cluster import Cluster
 from tests.support.cluster import cluster as opened
@@ -68,7 +68,7 @@ def all_run(cluster: Cluster, api: httpx.Client, revision: int, *, workers: int 
 
     def all_do() -> bool:
         shown.update(api.get("/v1/cluster").json())
-        found = (shown["config_revision"], shown["behind"], shown["worker_revisions"], len(shown["masters"]))
+        found = (shown["config_revision"], shown["outdated_members"], shown["worker_revisions"], len(shown["masters"]))
         return found == (revision, [], {str(revision): workers}, 2)
 
     cluster.wait_until(all_do, f"every member runs revision {revision}")
@@ -97,7 +97,11 @@ def test_what_is_put_at_a_follower_is_run_by_every_member_without_a_restart(clus
     leader = started(cluster)
     follower = "m2" if leader == "m1" else "m1"
     with asking(cluster, follower) as api:
-        wanted = {"log_level": "debug", "worker": {"visits": 7}, "master": {"grant_s": 2.0, "sweep_s": 0.2}}
+        wanted = {
+            "log_level": "debug",
+            "worker": {"max_visits": 7},
+            "master": {"grant_s": 2.0, "sweep_interval_s": 0.2},
+        }
         put = api.put("/v1/config", json=wanted, headers={"If-Match": '"0"'})
         assert put.status_code == 200, put.text
         seen = all_run(cluster, api, 1)
@@ -118,7 +122,7 @@ def test_a_leader_that_died_between_sql_and_etcd_is_made_up_for_by_the_next_one(
     other = "m2" if leader == "m1" else "m1"
     with asking(cluster, other) as api:
         cluster.members[leader].end()
-        document = HotConfig(worker=WorkerPart(visits=3))
+        document = HotConfig(worker=WorkerPart(max_visits=3))
         in_sql(cluster, lambda desired: desired.put_config(document, expected=None, actor=OPERATOR, now_ms=1))
         in_sql(cluster, lambda desired: desired.drain(MemberRole.WORKER, "w2", actor=OPERATOR, now_ms=1))
         cluster.wait_until(
@@ -132,7 +136,7 @@ def test_an_etcd_that_lost_everything_turns_nothing_back_and_is_told_anew(cluste
     started(cluster)
     with asking(cluster, "m1") as api:
         turns(cluster, api, "w1", "active")  # before that there is no such worker to drain
-        api.put("/v1/config", json={"worker": {"visits": 5}})
+        api.put("/v1/config", json={"worker": {"max_visits": 5}})
         api.post("/v1/workers/w1/drain")
         turns(cluster, api, "w1", "drained")
         cluster.replace_etcd()
@@ -164,7 +168,7 @@ def test_a_worker_that_drains_under_load_loses_nothing_and_works_again_when_it_m
         turns(cluster, api, "w1", "active")
         assert api.post("/v1/workers/w1/drain").json()["draining"] is True
         turns(cluster, api, "w1", "drained")
-        shows(cluster, api, "w1", {"open": 0, "free": 0}, draining=True)
+        shows(cluster, api, "w1", {"active_visits": 0, "free_visits": 0}, draining=True)
         # The leader's death and its own restart change nothing about it.
         cluster.members[leader].end()
         cluster.members["w1"].signal(signal.SIGTERM)

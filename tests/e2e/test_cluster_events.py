@@ -103,7 +103,9 @@ def test_whoever_follows_one_master_sees_all_that_happens_also_past_the_death_of
         lag = api.get("/v1/crawls/docs/lag").json()
         assert [lag[place]["count"] for place in ("due_urls", "shards_pending", "shards_in_flight")] == [0, 0, 0]
         cluster.wait_until(
-            lambda: api.get("/v1/lag").json()["reports_pending"] == {"count": 0, "oldest_s": None, "at_least": False},
+            lambda: (
+                api.get("/v1/lag").json()["reports_pending"] == {"count": 0, "oldest_s": None, "is_lower_bound": False}
+            ),
             "every report is applied",
         )
         pages = api.get("/v1/crawls/docs/stats").json()["counters"]["pages"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
-from shared.adapters.sql.postgres import PostgresSettings
+from shared.adapters.sql.engine.postgres import PostgresSettings
 from shared.domain.ids import CrawlId
 from shared.settings import ClusterMasterSettings
 from tests.support.clients import Background, client, reading
@@ -180,7 +180,7 @@ def test_an_owner_stopped_inside_a_transaction_holds_up_nobody_and_changes_nothi
         rest(shared, stopped, seconds)
         shared.members[owner].signal(signal.SIGCONT)
         shared.wait_until(
-            lambda: any(change["ended"] == len(its_own) for change in shared.said(owner, "fleet.changed")),
+            lambda: any(change["stopped"] == len(its_own) for change in shared.said(owner, "partition_owners.changed")),
             "the stopped one knows that it is deposed",
         )
         whole(shared, served, crawl)

@@ -67,7 +67,7 @@ def test_leader_stopped_inside_a_transaction_is_taken_over(cluster: Cluster, ser
     stop_inside_a_transaction(cluster, leader)
     with living() as lived:
         cluster.wait_until(lambda: set(cluster.owners()) == {standby}, "the standby owns all partitions")
-        cluster.wait_until(lambda: bool(cluster.said(standby, "database.holder_killed")), "it ends the holder")
+        cluster.wait_until(lambda: bool(cluster.said(standby, "database_holder.evicted")), "it ends the holder")
         assert cluster.members[leader].process.wait(10) == -signal.SIGKILL
         assert lived() <= TTL_S + BOUND_S
     assert cluster.finish(crawl).finished_reason == "complete"

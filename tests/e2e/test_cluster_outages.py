@@ -34,7 +34,7 @@ def served(web: Callable[..., Web], seconds: float) -> Web:
 def wait_leaderless(cluster: Cluster, *masters: str) -> None:
     """Until the leader has resigned, and nobody takes its place: whoever still thinks itself fit would for a moment."""
     for name in masters:
-        cluster.wait_until(lambda name=name: bool(cluster.said(name, "health.unfit")), f"{name} is unfit to lead")  # type: ignore[misc]  # bound now
+        cluster.wait_until(lambda name=name: bool(cluster.said(name, "health.degraded")), f"{name} is unfit to lead")  # type: ignore[misc]  # bound now
     cluster.wait_until(lambda: cluster.leader() is None, "nobody leads")
 
 
@@ -94,7 +94,7 @@ def test_without_nats_nobody_leads_reads_go_on_and_the_crawl_is_taken_up_where_i
         cluster.wait_until(lambda: cluster.leader() is not None, "somebody leads again")
         whole(cluster, site, crawl)
     assert reader.history.failed() == []
-    assert cluster.said(leader, "leader.resigns")[0]["reason"].startswith("nats is silent")
+    assert cluster.said(leader, "leader.resigned")[0]["reason"].startswith("nats is silent")
 
 
 def test_without_its_database_a_cluster_rests_and_goes_on_when_it_is_back(
@@ -112,4 +112,4 @@ def test_without_its_database_a_cluster_rests_and_goes_on_when_it_is_back(
             postgres_server.start()
         cluster.wait_until(lambda: cluster.leader() is not None, "somebody leads again")
         whole(cluster, site, crawl)
-        assert cluster.said(leader, "leader.resigns")[0]["reason"].startswith("database is silent")
+        assert cluster.said(leader, "leader.resigned")[0]["reason"].startswith("database is silent")

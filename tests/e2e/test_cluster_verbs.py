@@ -87,7 +87,7 @@ def test_seeds_are_added_to_a_finished_crawl_taken_back_from_a_paused_one_and_a_
         applied(api.request("DELETE", f"{DOCS}/seeds", json={"seeds": never[:10]}))
         why = api.get(f"{DOCS}/urls/explain", params={"url": never[0]}).json()
         assert why["state"] == "excluded"
-        assert "an operator took it from the seeds" in why["why_not_now"]
+        assert "an operator took it from the seeds" in why["blocking_reason"]
         assert stats(api)["excluded"] == 10
         applied(api.request("DELETE", f"{DOCS}/seeds", json={"all": True}))
         assert (stats(api)["excluded"], stats(api)["queued"]) == (30, 0)

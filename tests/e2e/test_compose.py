@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from shared.adapters.nats import StreamSettings
-from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.jetstream import demand
 from shared.tls import TlsSettings, client_context
 from shared.wire.subjects import REPORTS
@@ -45,7 +45,7 @@ async def keeper(cluster: Composed) -> tuple[str, int]:
     """The NATS server that leads the stream of reports, and on how many it is kept."""
     urls = [f"tls://127.0.0.1:{cluster.port(f'nats-{number}', 4222)}" for number in (1, 2, 3)]
     tls = cluster.files("operator")
-    connection = await Connection.open(urls, token=None, name="look", settings=StreamSettings(), tls=tls)
+    connection = await NatsConnection.open(urls, token=None, name="look", settings=StreamSettings(), tls=tls)
     try:
         info = await demand(connection, f"STREAM.INFO.{REPORTS}", None, 10.0)
     finally:
@@ -113,4 +113,4 @@ def test_a_master_that_is_to_keep_more_copies_than_nats_can_ends_and_says_so(tmp
     with opened(tmp_path) as alone:
         master = alone.master("m1", ORB_NATS_REPLICAS="3")
         assert master.process.wait(60) == 4
-        assert "cannot keep what it is to keep" in alone.said("m1", "master.unusable")[-1]["error"]
+        assert "cannot keep what it is to keep" in alone.said("m1", "master.failed")[-1]["error"]

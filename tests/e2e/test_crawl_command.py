@@ -19,12 +19,13 @@ from typing import Any, Final
 import psutil
 import pytest
 
-from shared.supervise import dying_with
+from shared.runtime.supervise import dying_with
 from tests.support import judge, stored
 from tests.support.filetree import FileTree
 from tests.support.orb_command import ROOT, command_line, export
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
+from workers.parse.compiled import chosen
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -96,6 +97,7 @@ def test_a_crawl_finishes_and_json_is_all_there_is_on_stdout(web: Served, tmp_pa
     assert summary["seconds"] > 0
     assert summary["status"]["200"] == summary["pages"]
     assert "crawling into" in beside
+    assert summary["tag_scanner"] == chosen(os.environ).name
     whole(out, served, SMALL)
     assert {entry.name for entry in out.iterdir()} <= {
         *("archive", "crawl.db", "crawl.db-shm", "crawl.db-wal", "lock", "logs", "nats"),
@@ -112,8 +114,12 @@ def test_a_crawl_finishes_and_json_is_all_there_is_on_stdout(web: Served, tmp_pa
 def test_the_summary_for_people_names_what_happened(web: Served, tmp_path: Path) -> None:
     served, out = web(SMALL), tmp_path / "a.crawl"
     said, beside = orb("crawl", f"{served.origins[0]}/", "--delay", "0", *OPEN, "--out", out, "--no-progress")
-    for expected in ("state      finished: every URL in scope was tried", "answers    200 ", str(out)):
+    scanner = str(chosen(os.environ))
+    for expected in ("state      finished: every URL in scope was tried", "answers    200 ", f"scanner    {scanner}\n"):
         assert expected in said
+    assert str(out) in said
+    started = [json.loads(line) for path in (out / "logs").glob("worker-*") for line in path.read_text().splitlines()]
+    assert {line["tag_scanner"] for line in started if line["event"] == "worker.started"} == {scanner}
     assert len(beside.splitlines()) == 1
 
 
@@ -273,7 +279,7 @@ def test_a_typo_in_the_spec_makes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "crawl.yaml"
     file.write_text("seeds: https://example.org/\npoliteness: {dleay_s: 1}\n")
     _, said = orb("crawl", "--spec", file, "--out", tmp_path / "out", code=2)
-    assert "politeness.dleay_s: there is no such field (did you mean delay_s?)" in said
+    assert "politeness.dleay_s: unknown field (did you mean delay_s?)" in said
     assert not (tmp_path / "out").exists()
 
 

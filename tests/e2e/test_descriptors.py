@@ -1,6 +1,7 @@
 """Every process holds what it opened or was given, and nothing else of the process that started it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ MEMBERS = {"master": ("_master", "master"), "worker": ("_worker", "worker")}
 
 def role_of(process: psutil.Process) -> str:
     words = process.cmdline()
+    if words == ["orb", "fork-server"]:
+        return "fork server"
     if "workers.extract.process" in words:
         return "extractor"
     if Path(words[0]).name in ("nats-server", "etcd"):
@@ -32,7 +35,7 @@ def check(command: psutil.Process) -> None:
     """No connection is held twice, and none of our programs would hand on what it opened."""
     family = command.children(recursive=True)
     roles = {process.pid: role_of(process) for process in family}
-    assert set(roles.values()) == {"master", "worker", "extractor", "engine"}
+    assert set(roles.values()) == {"master", "worker", "extractor", "engine", "fork server"}
     shared = shared_connections(family)
     assert {target: all(number < 3 for _, number in holders) for target, holders in shared.items()} == dict.fromkeys(
         shared, True
@@ -44,6 +47,11 @@ def check(command: psutil.Process) -> None:
                 assert set(held) == {0, 1, 2}
                 assert held[0] == held[1]
                 assert held[0].startswith("socket:")
+            case "fork server":
+                held = open_in(process)
+                assert {held.pop(number) for number in (0, 1, 2)} == {"/dev/null"}
+                (requests,) = held.values()
+                assert requests.startswith("socket:")
             case "master" | "worker":
                 # The event loop opens this one; it is read only where a child gets no input.
                 kept = {target for target in kept_on_exec(process).values() if target != "/dev/null"}
@@ -60,7 +68,11 @@ def spec_of(served: Web) -> dict[str, Any]:
 
 
 def extracting(command: psutil.Process) -> bool:
-    return any("workers.extract.process" in child.cmdline() for child in command.children(recursive=True))
+    for child in command.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if "workers.extract.process" in child.cmdline():
+                return True
+    return False
 
 
 def test_no_process_of_a_local_crawl_holds_what_it_was_not_given(web: Callable[..., Web], tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_allowed_network_opens_sites_and_no_engine_or_member(cluster: Cluster, w
     site = f"{served.origins[0]}/"
     master = urlsplit(address(cluster, "m1"))
     nats = urlsplit(cluster.broker.endpoint.url).port
-    metrics = cluster.said("w1", "worker.metrics")[0]["address"]
+    metrics = cluster.said("w1", "metrics.exposed")[0]["address"]
     inside = [
         f"http://127.0.0.1:{master.port}/readyz",
         f"http://localhost:{master.port}/readyz",

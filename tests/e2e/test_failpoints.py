@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from shared.adapters.sql.reading import CrawlReader
-from shared.supervise import FAILPOINT, dying_with
+from shared.adapters.sql.catalog.crawl_reader import CrawlReader
+from shared.runtime.supervise import FAILPOINT, dying_with
 from tests.support import judge
 from tests.support.orb_command import ROOT
 from tests.support.running import Running, write_spec

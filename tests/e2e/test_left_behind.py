@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.supervise import dying_with
+from shared.runtime.supervise import dying_with
 from tests.support.orb_command import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]

@@ -41,14 +41,14 @@ def created(api: httpx.Client, served: Web) -> CrawlId:
 
 def shown(api: httpx.Client) -> str | None:
     """Why the crawl is held."""
-    held: str | None = api.get("/v1/crawls/docs").json()["held"]
+    held: str | None = api.get("/v1/crawls/docs").json()["blocking_reason"]
     return held
 
 
 def held(api: httpx.Client) -> list[str]:
     """The masters that say that they send nothing out."""
     masters = api.get("/v1/masters").json()["items"]
-    return [master["id"] for master in masters if master["load"] is not None and master["load"]["held"] is not None]
+    return [master["id"] for master in masters if master["load"] is not None and master["load"]["resource_pressure"]]
 
 
 def loaded(api: httpx.Client, member: str, what: str) -> object:
@@ -56,20 +56,27 @@ def loaded(api: httpx.Client, member: str, what: str) -> object:
     return (api.get(f"/v1/{member}").json().get("load") or {}).get(what)
 
 
+def pressure(api: httpx.Client, member: str) -> list[dict[str, str]]:
+    """Return the resource pressure that the member reported last."""
+    found: list[dict[str, str]] = loaded(api, member, "resource_pressure") or []  # type: ignore[assignment]
+    return found
+
+
 def explained(api: httpx.Client, served: Web) -> dict[str, Any]:
     found: dict[str, Any] = api.get("/v1/crawls/docs/urls/explain", params={"url": f"{served.origins[0]}/"}).json()
     return found
 
 
-def told(api: httpx.Client, least: int) -> list[tuple[str, str]]:
-    """The first events about room, as member and action."""
-    found: list[tuple[str, str]] = []
-    with api.stream("GET", "/v1/events", params={"kind": "room", "after": 0}) as stream:
+def told(api: httpx.Client, *expected: tuple[str, str, str]) -> list[tuple[str, str, str]]:
+    """The events of resource pressure as member, resource and action, until those expected are among them."""
+    found: list[tuple[str, str, str]] = []
+    with api.stream("GET", "/v1/events", params={"kind": "resource_pressure", "after": 0}) as stream:
         for line in stream.iter_lines():
             if line.startswith("data:"):
                 event = msgspec.json.decode(line.removeprefix("data:"))
-                found.append((event["about"], event["action"]))
-                if len(found) == least:
+                assert event["about"] == event["data"]["member"]
+                found.append((event["about"], event["data"]["resource"], event["action"]))
+                if set(expected) <= set(found):
                     break
     return found
 
@@ -82,13 +89,13 @@ def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
     served = web(SyntheticSite(pages=30, hosts=3))
     leader = started(cluster, masters=1, workers=1)
     with asking(cluster, leader) as api:
-        full = {"storage": {"high": 1e-9, "low": 1e-9, "headroom_bytes": 1 << 50}}
+        full = {"storage": {"high_watermark_ratio": 1e-9, "low_watermark_ratio": 1e-9, "headroom_bytes": 1 << 50}}
         assert api.put("/v1/config", json=full).status_code == 200
-        cluster.wait_until(lambda: loaded(api, f"masters/{leader}", "held") is not None, "the master is short of room")
-        cluster.wait_until(lambda: loaded(api, "workers/w1", "short") is not None, "the worker is short of room")
+        cluster.wait_until(lambda: pressure(api, f"masters/{leader}") != [], "the master is under pressure")
+        cluster.wait_until(lambda: pressure(api, "workers/w1") != [], "the worker is under pressure")
         ready = api.get("/readyz")
         assert (ready.status_code, ready.json()["status"]) == (200, "ok"), ready.text
-        assert ready.json()["held"].startswith("the database has ")
+        assert [each["resource"] for each in ready.json()["resource_pressure"]] == ["database"]
         crawl = created(api, served)
         cluster.wait_until(lambda: cluster.row(crawl).state == "running", "the crawl is seeded")
         cluster.wait_until(
@@ -99,24 +106,24 @@ def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
         assert reason.startswith(f"master {leader}: the database has ")
         assert "it goes on when" in reason
         found = explained(api, served)
-        assert found["why_not_now"].startswith("nothing is sent out until there is room")
+        assert found["blocking_reason"].startswith("no URL is dispatched under resource pressure")
         refused = api.post("/v1/crawls/docs/seeds", json={"seeds": [f"{served.origins[0]}/more"]})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "30"), refused.text
         assert refused.json()["accepted"] == 0
         metrics = api.get("/metrics").text
-        assert 'orb_room_short{place="database"} 1.0' in metrics
-        assert loaded(api, "workers/w1", "free") == 0
-        assert str(loaded(api, "workers/w1", "short")).startswith("the archive's disk has ")
+        assert 'orb_resource_pressure{resource="database"} 1.0' in metrics
+        assert loaded(api, "workers/w1", "free_visits") == 0
+        assert pressure(api, "workers/w1")[0]["resource"] == "archive"
         assert served.log() == [], "nothing was fetched meanwhile"
-        refused = api.put("/v1/config", json={"storage": {"high": 0.5}})
+        refused = api.put("/v1/config", json={"storage": {"high_watermark_ratio": 0.5}})
         assert refused.status_code == 422, "the low mark would be above the high one"
         assert api.put("/v1/config", json={}).status_code == 200
         cluster.finish(crawl)
         cluster.wait_until(lambda: shown(api) is None, "nothing holds it")
-        cluster.wait_until(lambda: api.get("/readyz").json()["held"] is None, "nor the master")
-        assert sorted(told(api, 4)) == sorted(
-            (name, action) for name in (leader, "w1") for action in ("enough", "short")
-        )
+        cluster.wait_until(lambda: api.get("/readyz").json()["resource_pressure"] == [], "nor the master")
+        places = ((leader, "database"), ("w1", "archive"))
+        events = told(api, *((*place, action) for place in places for action in ("started", "ended")))
+        assert len(set(events)) == len(events), "each is told once"
     judged(cluster, served, DELAY_S)
 
 

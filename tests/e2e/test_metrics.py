@@ -26,7 +26,7 @@ PAGES = 200
 HOSTS = 8
 EXPOSED = {"ORB_METRICS": "127.0.0.1:0"}
 FREQUENT = {"ORB_METRICS_S": "0.2"}
-IDLE = ("orb_visits_open", "orb_unreported_pages", "orb_unreported_links", "orb_archive_buffered_bytes")
+IDLE = ("orb_visits_open", "orb_pages_unreported", "orb_links_unreported", "orb_archive_buffered_bytes")
 """Zero of a worker that has nothing in hand."""
 
 
@@ -61,8 +61,8 @@ def promtool() -> str:
 
 def exposed(cluster: Cluster, name: str) -> str:
     """Where a worker's metrics are, as it said itself."""
-    cluster.wait_until(lambda: bool(cluster.said(name, "worker.metrics")), f"{name} serves its metrics")
-    found: str = cluster.said(name, "worker.metrics")[-1]["address"]
+    cluster.wait_until(lambda: bool(cluster.said(name, "metrics.exposed")), f"{name} serves its metrics")
+    found: str = cluster.said(name, "metrics.exposed")[-1]["address"]
     return found
 
 
@@ -161,7 +161,7 @@ def agrees_with_stats(control: Scrape, stats: dict[str, Any]) -> None:
     assert control.sum("orb_report_lag_seconds_count", kind="outcome") >= taken
     for work in ("outcomes", "discoveries", "dispatch", "grant"):
         assert control.sum("orb_transaction_duration_seconds_count", work=work) > 0, work
-    for nothing in ("dead_letters", "report_gaps", "report_streams_replaced", "stale_outcomes"):
+    for nothing in ("dead_letters", "report_gaps", "report_streams_replaced", "outcomes_stale"):
         assert control.sum(f"orb_{nothing}_total") == 0, nothing
 
 
@@ -179,7 +179,7 @@ def what_was_fetched(work: Scrape, stats: dict[str, Any], served: Web) -> None:
     assert work.sum("orb_fetches_total", crawl="docs") == stats["counters"]["fetches"]
     assert work.sum("orb_fetches_total", crawl="docs", status="2xx") == stats["tallies"]["status"]["200"]
     assert work.sum("orb_fetch_duration_seconds_count") == stats["counters"]["fetches"]
-    assert work.sum("orb_denied_urls_total", reason="robots") == stats["tallies"].get("excluded", {}).get("robots", 0)
+    assert work.sum("orb_urls_denied_total", reason="robots") == stats["tallies"].get("excluded", {}).get("robots", 0)
     assert work.sum("orb_archive_pages_total") == sum(stats["tallies"]["status"].values())
     assert work.sum("orb_archive_bytes_total") > 0
     assert work.sum("orb_archive_commit_duration_seconds_count") > 0
@@ -189,10 +189,10 @@ def what_was_fetched(work: Scrape, stats: dict[str, Any], served: Web) -> None:
     assert work.sum("orb_links_published_total") >= stats["counters"]["new"] - 1, "all but the seed were found"
     for idle in IDLE:
         assert work.sum(idle) == 0, idle
-    assert work.sum("orb_visits_total", end="settled") > 0
+    assert work.sum("orb_visits_total", result="settled") > 0
     assert work.sum("orb_worker_pulling") == 2
-    assert len(work.labels("orb_nats_stores_nothing")) == 2
-    assert work.sum("orb_nats_stores_nothing") == 0
+    assert len(work.labels("orb_nats_storage_failing")) == 2
+    assert work.sum("orb_nats_storage_failing") == 0
 
 
 def test_the_metrics_follow_the_lead_to_another_master(cluster: Cluster) -> None:
@@ -216,9 +216,9 @@ def test_numbers_that_cannot_be_read_any_more_are_seen_to_be_old(cluster: Cluste
     cluster.master("m1", **FREQUENT)
     master = address(cluster, "m1").removeprefix("http://")
     cluster.wait_until(lambda: scraped(master).sum("orb_partitions_owned") == PARTITIONS, "it owns everything")
-    cluster.wait_until(lambda: scraped(master).sum("orb_stored_numbers_age_seconds") < 1, "they are fresh")
+    cluster.wait_until(lambda: scraped(master).sum("orb_stats_age_seconds") < 1, "they are fresh")
     cluster.broker.kill()
-    cluster.wait_until(lambda: scraped(master).sum("orb_stored_numbers_age_seconds") > 3, "they grow old")
+    cluster.wait_until(lambda: scraped(master).sum("orb_stats_age_seconds") > 3, "they grow old")
 
 
 def test_a_database_that_takes_no_writes_is_seen_in_the_age_of_reports(
@@ -238,9 +238,9 @@ def test_a_database_that_takes_no_writes_is_seen_in_the_age_of_reports(
             # A report to be seen: workers may have none, since their grants are written, too. Seeds need no write.
             seeds = {"seeds": [f"{served.origins[0]}/late"]}
             assert api.post("/v1/crawls/docs/seeds", json=seeds).status_code < 300
-            cluster.wait_until(lambda: scraped(master).sum("orb_report_oldest_seconds") > 2, "a report grows old")
+            cluster.wait_until(lambda: scraped(master).sum("orb_report_oldest_age_seconds") > 2, "a report grows old")
             other.execute("ROLLBACK")
         served.answer(None)
         cluster.wait_until(lambda: api.get("/v1/crawls/docs").json()["state"] == "finished", "the crawl is finished")
-    cluster.wait_until(lambda: scraped(master).sum("orb_report_oldest_seconds") == 0, "no report waits")
+    cluster.wait_until(lambda: scraped(master).sum("orb_report_oldest_age_seconds") == 0, "no report waits")
     assert scraped(master).sum("orb_conservation_drift") == 0

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from shared.supervise import dying_with
+from shared.runtime.supervise import dying_with
 from tests.support.orb_command import ROOT, command_line, orb
 from tests.support.running import Running, write_spec
 
@@ -102,9 +102,12 @@ def test_a_blocked_crawl_begins_its_lines_with_the_reason_and_unblocks_on_reques
         ) as process:
             assert process.stderr is not None
             line = next(line for line in process.stderr if " waits " in line)
+            shown = orb("show", out).decode()
             process.send_signal(signal.SIGINT)
             summary, _ = process.communicate(timeout=120)
         assert process.returncode == 3
+        assert "to ask at once: stop the command that is at work (Ctrl-C), then " in shown
+        assert "--unblock" in shown.partition("(Ctrl-C), then ")[2].splitlines()[0]
         reason = f"for 127.0.0.1:{port}: it answered 429 (too many requests) and asked for this pause"
         assert re.match(
             rf"orb: [\d:]+ waits (23:59:\d\d|1 d 00:00) {re.escape(reason)} \| to ask at once: Ctrl-C", line

@@ -50,7 +50,7 @@ def check_polite(served: Web, log: list[Exchange], site: SyntheticSite, delay_s:
     """One request at a time, robots first, nothing forbidden, the delay kept everywhere; the smallest gap of all."""
     assert judge.disallowed_requested(log, dict.fromkeys(served.hosts, site.robots())) == []
     assert judge.asked_before_robots(log) == []
-    assert {host: judge.most_in_flight(log, host) for host in served.hosts} == dict.fromkeys(served.hosts, 1)
+    assert {host: judge.max_in_flight(log, host) for host in served.hosts} == dict.fromkeys(served.hosts, 1)
     gaps = {host: judge.smallest_gap(log, host) for host in served.hosts}
     assert {host: gap for host, gap in gaps.items() if gap < delay_s} == {}
     return min(gaps.values())

@@ -156,10 +156,10 @@ def test_every_process_that_dies_is_started_again_and_told_of(web: Served, tmp_p
 
 
 def test_what_no_restart_can_help_ends_it_with_the_reason(tmp_path: Path) -> None:
-    with upped(tmp_path / "orb.cluster", ready=False, settings={"ORB_VISITS": "none"}) as up:
+    with upped(tmp_path / "orb.cluster", ready=False, settings={"ORB_MAX_VISITS": "none"}) as up:
         said, _ = up.process.communicate(timeout=WAIT_S)
         assert (up.process.returncode, json.loads(said)["exit_code"]) == (4, 4)
-        assert "visits (ORB_VISITS): expected" in up.errors()
+        assert "max_visits (ORB_MAX_VISITS): expected" in up.errors()
         assert f"the logs are in {tmp_path / 'orb.cluster' / 'logs'}" in up.errors()
         # The key that nobody has read yet is shown after all.
         assert up.errors().count("the first admin key, shown this once: orb_") == 1
@@ -187,7 +187,7 @@ def test_a_database_that_does_not_answer_is_told_with_what_to_check_and_nothing_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--masters", "0"], "--masters is at least 1"),
+        (["--masters", "0"], "--masters must be at least 1"),
         (["--workers", "x"], "--workers"),
         (["--http", "8081"], "--http is HOST:PORT"),
         (["--database", "mysql://db"], "--database is a postgresql:// URL"),
@@ -217,7 +217,7 @@ def test_on_postgresql_the_masters_share_the_partitions_and_the_folder_belongs_t
         whole(up, served)
         assert up.interrupted() == 0
     assert not (folder / "cluster.db").exists()
-    assert "say it again with --database" in refused("up", "--dir", str(folder), code=2)
+    assert "give it again with --database" in refused("up", "--dir", str(folder), code=2)
 
 
 def readme_commands() -> list[str]:
@@ -253,11 +253,11 @@ def test_the_first_crawl_of_the_readme_works_as_it_is_written(web: Served, tmp_p
             finished(up)
     made, progress, urls = answers
     assert (made["name"], made["state"]) == ("docs", "seeding")
-    assert "share" in progress
+    assert "progress" in progress
     assert len(urls["items"]) >= 10
 
 
 def test_the_key_of_no_cluster_is_wrong_usage(tmp_path: Path) -> None:
-    assert "is no cluster's folder" in refused("key", "create", "--dir", str(tmp_path), code=2)
+    assert "is not the folder of a cluster" in refused("key", "create", "--dir", str(tmp_path), code=2)
     sqlite3.connect(tmp_path / "x.db").close()
     assert "there is no database" in refused("key", "create", "--database", str(tmp_path / "y.db"), code=2)

@@ -21,7 +21,7 @@ def test_narrow_crawl_finishes_beside_a_broad_one_that_fills_the_pool(tmp_path: 
     narrow, broad = SyntheticSite(pages=PAGES, hosts=8), SyntheticSite(pages=100 * HOSTS, hosts=HOSTS, seed=2)
     with serve(tmp_path / "web.jsonl", narrow, broad) as web, cluster(tmp_path) as running:
         running.master("m1", **GRANTS)
-        running.worker("w1", **GRANTS, ORB_VISITS=str(VISITS))
+        running.worker("w1", **GRANTS, ORB_MAX_VISITS=str(VISITS))
 
         def declared(name: str, site: int, delay_s: float) -> int:
             return running.declare(

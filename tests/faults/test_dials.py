@@ -17,7 +17,7 @@ MEMBER = """
 import os, sys, time
 from pathlib import Path
 from sqlalchemy import text
-from shared.adapters.sql.engine import sqlite_engine
+from shared.adapters.sql.engine.sqlite import sqlite_engine
 from shared.adapters.local.clock import SystemClock
 from tests.support.faults.dials import Dials
 Dials(Path(sys.argv[1])).install()
@@ -44,7 +44,7 @@ import asyncio, sys
 from pathlib import Path
 import structlog
 from sqlalchemy import text
-from shared.adapters.sql.engine import SqliteThreads
+from shared.adapters.sql.engine.sqlite import SqliteThreads
 from shared.domain.errors import NoRoom
 from tests.support.faults.dials import Dials
 dials = Dials(Path(sys.argv[1]))

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
-from cli.exits import Exit
-from cli.issuing import first_key
+from cli.admin.key_issue import first_key
 from cli.main import main
-from shared.adapters.sql.engine import SqliteThreads
-from shared.domain.errors import NoRoom
-from shared.supervise import dying_with
+from cli.terminal.exits import Exit
+from shared.adapters.sql.engine.sqlite import SqliteThreads
+from shared.domain.errors import ResourceFull
+from shared.runtime.supervise import dying_with
 from tests.support.faults.disks import database, filled, of_tables, small
 from tests.support.orb_command import ROOT, command_line
 from tests.support.postgres import PostgresServer
@@ -89,7 +89,7 @@ def test_a_sqlite_file_whose_disk_is_full_takes_nothing_until_there_is_room_and_
         await threads.write(lambda c: c.execute(rows).close())
         with filled(tmp_path):
             for _ in range(3):
-                with pytest.raises(NoRoom, match="disk that holds the database is full: make room there"):
+                with pytest.raises(ResourceFull, match="disk that holds the database is full: make room there"):
                     await threads.write(lambda c: c.execute(rows).close())
             assert (await there(), threads.out_of_room()) == (500, True)
         await threads.write(lambda c: c.execute(rows).close())

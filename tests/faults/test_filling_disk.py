@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from cli.holding import ROOM_BYTES
+from cli.local.folder_lock import ROOM_BYTES
 from tests.support.faults.disks import small
 from tests.support.upped import Up, upped
 
@@ -84,7 +84,7 @@ def test_a_disk_that_fills_fast_holds_the_crawl_and_ends_no_process(tmp_path: Pa
         ballast.write_bytes(bytes(BALLAST_MIB * MIB))
         origin = stack.enter_context(large_pages())
         up = stack.enter_context(
-            upped(disk / "cluster", "--masters", "1", "--workers", "2", settings={"ORB_VISITS": "16"})
+            upped(disk / "cluster", "--masters", "1", "--workers", "2", settings={"ORB_MAX_VISITS": "16"})
         )
         spec = {
             "seeds": [f"{origin}/"],
@@ -99,10 +99,10 @@ def test_a_disk_that_fills_fast_holds_the_crawl_and_ends_no_process(tmp_path: Pa
         def held() -> bool:
             nonlocal least
             least = min(least, shutil.disk_usage(disk).free)
-            return crawl(up)["held"] is not None
+            return crawl(up)["blocking_reason"] is not None
 
         up.until(held, "the crawl is held")
-        reason = str(crawl(up)["held"])
+        reason = str(crawl(up)["blocking_reason"])
         assert "free of" in reason, reason
         up.until(lambda: held() and not under_way(up), "nothing is under way")
         before = pages(up)

@@ -47,7 +47,11 @@ GOOD = Soaked(
     members=("m1",),
     samples=tuple(sample(at_s) for at_s in range(0, int(JUDGED_S), 20)),
     kills=(Killed("w1", 500.0), KILL),
-    lines=(line("owner.reload", 1005.0), line("owner.over", 100.0, "info"), line("loop.stands_still", 9.0, "error")),
+    lines=(
+        line("owner.reloaded", 1005.0),
+        line("owner.stopped", 100.0, "info"),
+        line("event_loop.blocked", 9.0, "error"),
+    ),
     counters={"c1": COUNTED},
     delays={"a:1": 0.5},
     exchanges=tuple(exchange(number) for number in range(LEAST_EXCHANGES)),
@@ -68,9 +72,13 @@ def test_good_soak_has_no_findings() -> None:
     ("bad", "evidence"),
     [
         pytest.param(replace(GOOD, lines=(line("owner.failed", 10.0, "error"),)), "owner.failed", id="owner failed"),
-        pytest.param(replace(GOOD, lines=(line("owner.reload", 990.0),)), "owner.reload", id="reload before the kill"),
-        pytest.param(replace(GOOD, lines=(line("owner.reload", 505.0),)), "owner.reload", id="reload after a worker"),
-        pytest.param(replace(GOOD, lines=(line("ingest.gap", 1005.0, "error"),)), "ingest.gap", id="false alarm"),
+        pytest.param(
+            replace(GOOD, lines=(line("owner.reloaded", 990.0),)), "owner.reloaded", id="reload before the kill"
+        ),
+        pytest.param(
+            replace(GOOD, lines=(line("owner.reloaded", 505.0),)), "owner.reloaded", id="reload after a worker"
+        ),
+        pytest.param(replace(GOOD, lines=(line("reports.lost", 1005.0, "error"),)), "reports.lost", id="false alarm"),
         pytest.param(replace(GOOD, samples=later(rss=(100 << 20) + RSS_FLOOR + 1)), "RSS grew", id="memory"),
         pytest.param(
             replace(GOOD, samples=later(descriptors=51 + DESCRIPTORS_FLOOR)), "descriptors grew", id="descriptors"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
 from tests.support.faults.history import (
     CrawlSeen,
     DeletedSeen,

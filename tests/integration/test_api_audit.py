@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from shared.domain.access import Role
+from shared.domain.ops.access import Role
 from tests.support.api import SPEC, api, problem
 
 

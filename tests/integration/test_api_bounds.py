@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from api.deps import LARGEST_PAGE
+from api.http.deps import LARGEST_PAGE
 from api.routes.seeds import LINE_BYTES
-from api.schemas.crawls import MOST_LABELS
-from shared.adapters.sql.access import REMEMBERED_MS
-from shared.domain.access import Role
-from shared.domain.config import MOST_POOLS, MasterTuning
-from shared.domain.declared import Declaration, Repeatable
+from api.schemas.crawls import MAX_LABELS
+from shared.adapters.sql.catalog.access import REMEMBERED_MS
+from shared.domain.ops.access import Role
+from shared.domain.ops.config import MAX_POOLS, MasterTuning
+from shared.domain.reads.declared import Declaration, Repeatable
 from shared.ports.catalog import Exists
 from tests.support.api import SOMEONE, SPEC, api, problem
 from tests.support.broker import BrokerServer
@@ -24,10 +24,10 @@ def test_one_more_than_a_page_a_crawl_or_a_configuration_may_have_is_refused_by_
             for more, status in ((0, 200), (1, 422)):
                 page = await client.get("/v1/crawls", params={"limit": LARGEST_PAGE + more})
                 assert page.status_code == status, page.text
-                labels = {f"l{number}": "x" for number in range(MOST_LABELS + more)}
+                labels = {f"l{number}": "x" for number in range(MAX_LABELS + more)}
                 put = await client.put("/v1/crawls/docs", json={"spec": SPEC, "labels": labels, "start": False})
                 assert put.status_code == (201 if status == 200 else status), put.text
-                pools = {f"p{number}": {"visits": 1} for number in range(MOST_POOLS + more)}
+                pools = {f"p{number}": {"max_visits": 1} for number in range(MAX_POOLS + more)}
                 config = await client.put("/v1/config", json={"pools": pools})
                 assert config.status_code == status, config.text
             assert [error["path"] for error in problem(put, 422, "invalid")["errors"]] == ["labels"]
@@ -80,7 +80,7 @@ def test_beside_as_many_crawls_as_there_may_be_none_is_made_until_one_is_deleted
     tmp_path: Path, server: BrokerServer
 ) -> None:
     async def story() -> None:
-        tuned = MasterTuning(most_crawls=2)
+        tuned = MasterTuning(max_crawls=2)
         async with (
             server.broker() as broker,
             api(tmp_path / "crawl.db", broker, tuning=lambda: tuned) as served,
@@ -99,7 +99,7 @@ def test_beside_as_many_crawls_as_there_may_be_none_is_made_until_one_is_deleted
             for answer in refused:
                 said = problem(answer, 409, "full")
                 assert said["detail"] == "there are 2 crawls already, as many as there may be"
-                assert "raise master.most_crawls" in said["hint"]
+                assert "raise master.max_crawls" in said["hint"]
             assert (await client.post("/v1/crawls", json=body, headers=keyed)).status_code == 201, "the same again"
             assert (await client.put("/v1/crawls/b", json={**wanted, "labels": {"a": "b"}})).status_code == 200
             assert (await client.delete("/v1/crawls/a")).status_code == 204
@@ -110,10 +110,10 @@ def test_beside_as_many_crawls_as_there_may_be_none_is_made_until_one_is_deleted
 
 def test_a_master_that_was_told_so_takes_larger_bodies_or_only_smaller_ones(tmp_path: Path) -> None:
     async def story() -> None:
-        for most in (1 << 16, 1 << 23):
-            told = api(tmp_path / f"{most}.db", body_bytes=most)
+        for max_count in (1 << 16, 1 << 23):
+            told = api(tmp_path / f"{max_count}.db", body_bytes=max_count)
             async with told as served, served.as_role(Role.OPERATOR) as client:
-                for size, status in ((most, 422), (most + 1, 413)):
+                for size, status in ((max_count, 422), (max_count + 1, 413)):
                     body = b'{"x": "' + b"x" * (size - 9) + b'"}'
                     answer = await client.post("/v1/crawls", content=body, headers={"Content-Type": "application/json"})
                     assert answer.status_code == status, answer.text
@@ -131,7 +131,7 @@ def test_the_root_leads_to_the_document_for_people_and_a_problem_says_only_what_
             assert (await served.anonymous.get("/", follow_redirects=True)).status_code == 200
             async with served.as_role(Role.OPERATOR) as client:
                 missing = problem(await client.get("/v1/crawls/none"), 404, "not-found")
-                wrong = problem(await client.put("/v1/config", json={"worker": {"visits": 0}}), 422, "invalid")
+                wrong = problem(await client.put("/v1/config", json={"worker": {"max_visits": 0}}), 422, "invalid")
             assert set(missing) == {"type", "title", "status", "detail", "instance", "request_id"}
             assert set(wrong) == {*missing, "errors"}
             assert [set(error) for error in wrong["errors"]] == [{"path", "message"}]

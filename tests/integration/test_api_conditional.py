@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from api.conditional import has
+from api.http.conditional import has
 from shared.adapters.objects.local import LocalSegments
-from shared.adapters.objects.served import ServedPages
-from shared.domain.access import Role
-from shared.domain.frontier import CrawlState
+from shared.adapters.objects.page_archive import ServedPages
+from shared.domain.frontier.states import CrawlState
+from shared.domain.ops.access import Role
 from tests.support.api import SPEC, Api, api, problem
 from tests.support.crawled import SEED, made
 from tests.support.tables import sqlite_tables

@@ -11,18 +11,18 @@ import pytest
 from sqlalchemy import select
 
 from api.schemas.config import HotConfiguration, config_of
-from shared.adapters.sql.access_schema import audit_log
-from shared.adapters.sql.desired import SqlDesired
-from shared.domain.access import Role
-from shared.domain.config import Drains, HotConfig, MasterPart, MemberRole, WorkerPart
+from shared.adapters.sql.catalog.desired import SqlDesired
+from shared.adapters.sql.engine.access_schema import audit_log
+from shared.domain.ops.access import Role
+from shared.domain.ops.config import Drains, HotConfig, MasterPart, MemberRole, WorkerPart
 from tests.support.api import SOMEONE, Api, api, problem
 
 Story = Callable[[Api, httpx.AsyncClient], Awaitable[None]]
 DOCUMENT: dict[str, Any] = {
     "log_level": "warning",
-    "worker": {"visits": 8},
+    "worker": {"max_visits": 8},
     "pools": {"eu": {"report_s": 0.5}},
-    "master": {"dispatch_ahead": 0, "uploads_refused_at": 0.25},
+    "master": {"dispatch_ahead_ratio": 0, "seed_upload_refusal_ratio": 0.25},
 }
 
 
@@ -45,9 +45,9 @@ def test_a_configuration_is_put_as_a_whole_and_shown_as_it_is_understood(tmp_pat
         assert (put.status_code, put.headers["etag"]) == (200, '"1"'), put.text
         shown = (await client.get("/v1/config")).json()
         assert shown == put.json()
-        assert shown["config"]["worker"] == {"visits": 8, "report_s": None}
-        assert shown["config"]["pools"] == {"eu": {"visits": None, "report_s": 0.5}}
-        assert shown["config"]["master"]["dispatch_ahead"] == 0
+        assert shown["config"]["worker"] == {"max_visits": 8, "report_s": None}
+        assert shown["config"]["pools"] == {"eu": {"max_visits": None, "report_s": 0.5}}
+        assert shown["config"]["master"]["dispatch_ahead_ratio"] == 0
         assert shown["changed_at"] is not None
         # What is shown may be put as it is, and what is left out goes back to the start-up values.
         assert (await client.put("/v1/config", json=shown["config"])).json()["revision"] == 1
@@ -70,7 +70,7 @@ def test_of_two_operators_who_saw_the_same_configuration_the_second_is_told_so(t
         )
         replaced = [line for line in lines if line.action == "config.replace"]
         assert [msgspec.json.decode(line.before) for line in replaced] == [{}], "who, what, before and after"
-        assert msgspec.json.decode(replaced[0].after)["worker"] == {"visits": 8}
+        assert msgspec.json.decode(replaced[0].after)["worker"] == {"max_visits": 8}
 
     as_operator(tmp_path, story)
 
@@ -80,10 +80,10 @@ def test_of_two_operators_who_saw_the_same_configuration_the_second_is_told_so(t
     [
         ({"appetite": 1}, "appetite"),
         ({"worker": {"visit": 8}}, "worker.visit"),
-        ({"worker": {"visits": 0}}, "worker.visits"),
-        ({"master": {"dispatch_ahead": 3}}, "master.dispatch_ahead"),
+        ({"worker": {"max_visits": 0}}, "worker.max_visits"),
+        ({"master": {"dispatch_ahead_ratio": 3}}, "master.dispatch_ahead_ratio"),
         ({"master": {"grant_s": 3000}}, "master.grant_s"),
-        ({"pools": {"eu": {"visits": "many"}}}, "pools.eu.visits"),
+        ({"pools": {"eu": {"max_visits": "many"}}}, "pools.eu.max_visits"),
         ({"log_level": "loud"}, "log_level"),
     ],
 )
@@ -101,7 +101,7 @@ def test_what_is_unknown_or_out_of_bounds_is_refused_by_its_path(
 def test_every_earlier_revision_can_be_read_and_gone_back_to(tmp_path: Path) -> None:
     async def story(_: Api, client: httpx.AsyncClient) -> None:
         for visits in (1, 2, 3):
-            await client.put("/v1/config", json={"worker": {"visits": visits}})
+            await client.put("/v1/config", json={"worker": {"max_visits": visits}})
         page = (await client.get("/v1/config/revisions?limit=2")).json()
         assert [each["revision"] for each in page["items"]] == [3, 2]
         rest = (await client.get("/v1/config/revisions", params={"cursor": page["next"]})).json()
@@ -131,7 +131,7 @@ def test_a_drain_is_kept_until_it_is_taken_back_and_again_is_harmless(tmp_path: 
         for _ in range(2):
             drained = await client.post("/v1/masters/m1/drain")
             assert drained.status_code == 202, drained.text
-            assert drained.json() == {"id": "m1", "role": "master", "draining": True, "living": True}
+            assert drained.json() == {"id": "m1", "role": "master", "draining": True, "alive": True}
         assert await desired.drains() == Drains(masters=("m1",))
         for _ in range(2):
             assert (await client.post("/v1/masters/m1/undrain")).json()["draining"] is False
@@ -147,7 +147,7 @@ def test_a_member_that_is_not_there_is_not_drained_but_its_drain_can_be_taken_ba
         problem(await client.get("/v1/workers/w9"), 404, "not-found")
         problem(await client.post("/v1/workers/no%20name/drain"), 422, "invalid")
         await SqlDesired(opened.threads).drain(MemberRole.WORKER, "w9", actor=SOMEONE, now_ms=1)
-        assert (await client.post("/v1/workers/w9/undrain")).json()["living"] is False
+        assert (await client.post("/v1/workers/w9/undrain")).json()["alive"] is False
 
     as_operator(tmp_path, story)
 
@@ -161,9 +161,9 @@ def test_a_body_and_the_document_that_members_follow_have_the_same_bounds() -> N
         }
     assert config_of(HotConfiguration.model_validate(DOCUMENT)) == HotConfig(
         log_level="warning",
-        worker=WorkerPart(visits=8),
+        worker=WorkerPart(max_visits=8),
         pools={"eu": WorkerPart(report_s=0.5)},
-        master=MasterPart(dispatch_ahead=0.0, uploads_refused_at=0.25),
+        master=MasterPart(dispatch_ahead_ratio=0.0, seed_upload_refusal_ratio=0.25),
     )
 
 

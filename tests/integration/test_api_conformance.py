@@ -22,10 +22,10 @@ import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.schemas import BaseSchema
 
-from api.deps import TAGS
-from api.http import application
-from shared.domain.access import Role
-from shared.domain.url import MAX_URL_CHARS
+from api.http.deps import TAGS
+from api.server.app import application
+from shared.domain.ops.access import Role
+from shared.domain.web.url import MAX_URL_CHARS
 from tests.support.api import SPEC, problem
 from tests.support.broker import BrokerServer
 from tests.support.grown import grown
@@ -47,7 +47,7 @@ BEYOND_THE_DOCUMENT: Final = frozenset(
         "the cursor is not valid",
         "the URL is not valid",
         "the host is not valid",
-        "it must say which seeds",
+        "no seeds are given",
         "the seeds are not valid",
         "the time is not valid",
         "the filter is not valid",
@@ -228,8 +228,8 @@ def test_streams_begin_as_the_document_says(path: str, role: Role, running: Serv
         ("PUT", "/v1/hosts/example.org/block", {}, {"until": 0}),
         ("PUT", "/v1/hosts/example.org/block", {}, {"until": "0"}),
         ("POST", "/v1/crawls/docs/plan", {}, {"spec": SPEC, "start": "yes"}),
-        ("PUT", "/v1/config", {}, {"worker": {"visits": True}}),
-        ("PUT", "/v1/config", {}, {"worker": {"visits": 1.5}}),
+        ("PUT", "/v1/config", {}, {"worker": {"max_visits": True}}),
+        ("PUT", "/v1/config", {}, {"worker": {"max_visits": 1.5}}),
         ("PUT", "/v1/crawls/docs", {"If-None-Match": '"7-3"'}, {"spec": SPEC}),
         ("PATCH", "/v1/crawls/docs", {}, {"labels": {"Not a label": "x"}}),
         ("PATCH", "/v1/crawls/docs", {}, {"labels": {"team": "x" * 256}}),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shared.domain.access import Role
-from shared.domain.declared import Declaration
+from shared.domain.ops.access import Role
+from shared.domain.reads.declared import Declaration
 from tests.support.api import SOMEONE, SPEC, Api, Story, api, problem
 from tests.support.api import told as told
 from tests.support.broker import BrokerServer
@@ -187,7 +187,7 @@ def test_an_illegal_verb_is_refused_and_told_what_is_legal(told: Callable[[Story
         await served.created("docs", start=False)
         async with served.as_role(Role.OPERATOR) as client:
             refused = problem(await client.post("/v1/crawls/docs/resume"), 409, "illegal-transition")
-            assert "start" in refused["legal"]
+            assert "start" in refused["allowed_verbs"]
             states = [
                 (await client.post(f"/v1/crawls/docs/{verb}")).json()["crawl"]["state"]
                 for verb in ("start", "pause", "resume", "cancel", "start")

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
-from api.forwarding import needs_leader
-from api.http import application
+from api.http.forwarding import needs_leader
+from api.server.app import application
 from tests.support.api import client_of
 
 COMMITTED = Path(__file__).resolve().parents[2] / "openapi" / "openapi.json"

@@ -9,11 +9,11 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-import api.feeds
-import api.serving
+import api.http.sse
+import api.server.serving
 from shared.adapters.nats.jetstream import demand
-from shared.domain.access import Role
-from shared.domain.declared import Actor
+from shared.domain.ops.access import Role
+from shared.domain.reads.declared import Actor
 from shared.wire.events import EVENTS, Event, EventKind, encode_event
 from tests.support.api import problem
 from tests.support.broker import BrokerServer
@@ -189,7 +189,7 @@ def test_no_more_streams_than_may_be_are_open_and_a_place_that_is_left_is_free(
     tmp_path: Path, server: BrokerServer
 ) -> None:
     async def story() -> None:
-        async with masters(tmp_path, server, most=2) as [master]:
+        async with masters(tmp_path, server, max_count=2) as [master]:
             async with master.follow(), master.follow():
                 refused = await master.get()
                 problem(refused, 429, "busy")
@@ -210,7 +210,7 @@ def test_no_more_streams_than_may_be_are_open_and_a_place_that_is_left_is_free(
 def test_silence_is_broken_by_pings_that_move_the_place_to_resume_from(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api.feeds, "PING_S", 0.05)
+    monkeypatch.setattr(api.http.sse, "PING_S", 0.05)
 
     async def story() -> None:
         async with masters(tmp_path, server) as [master], master.follow(kind="worker") as client:
@@ -228,7 +228,7 @@ def test_silence_is_broken_by_pings_that_move_the_place_to_resume_from(
 
 
 def test_a_revoked_key_ends_its_streams(tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api.feeds, "PING_S", 0.05)
+    monkeypatch.setattr(api.http.sse, "PING_S", 0.05)
 
     async def story() -> None:
         async with masters(tmp_path, server) as [master]:
@@ -261,7 +261,7 @@ def test_the_stream_of_a_crawl_ends_with_it(tmp_path: Path, server: BrokerServer
 def test_a_master_that_stops_says_so_and_does_not_wait_for_its_listeners(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api.serving, "GRACE_S", 3600)
+    monkeypatch.setattr(api.server.serving, "GRACE_S", 3600)
 
     async def story() -> None:
         async with AsyncExitStack() as stack:
@@ -282,7 +282,7 @@ def test_a_client_that_reads_nothing_is_cut_off_and_holds_up_nobody(
 ) -> None:
     """The other takes each event before the next is told: so little never waits in the server for who reads it, and
     no stall of this process makes him slow, too."""
-    monkeypatch.setattr(api.feeds, "SLOW_S", 0.2)
+    monkeypatch.setattr(api.http.sse, "SLOW_S", 0.2)
 
     async def story() -> None:
         async with masters(tmp_path, server) as [master]:
@@ -299,7 +299,7 @@ def test_a_client_that_reads_nothing_is_cut_off_and_holds_up_nobody(
                     large = encode_event(Event(EventKind.ALARM, "1", "told", 0, data={"n": 0, "text": "x" * 30_000}))
                     sent = 0
                     async with asyncio.timeout(60):
-                        while not any(line["event"] == "events.slow_client" for line in logs):
+                        while not any(line["event"] == "event_client.disconnected" for line in logs):
                             await master.broker.events.publish("events.alarm.1", large, f"large {sent}")
                             sent += 1
                             await client.next()

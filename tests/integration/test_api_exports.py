@@ -15,19 +15,19 @@ import httpx
 import pyarrow.parquet
 import pytest
 
-from api import streamed
-from api.feeds import OpenStreams
+from api.http import streamed
+from api.http.sse import OpenEventStreams
 from api.routes import exports
-from api.serving import address_of, listening, serving
+from api.server.serving import address_of, listening, serving
 from cli.main import main
 from shared.adapters.objects.local import LocalSegments
-from shared.adapters.objects.served import ServedPages
+from shared.adapters.objects.page_archive import ServedPages
 from shared.adapters.objects.tabular import ENCODERS, GROUP_ROWS, JsonLines
-from shared.adapters.sql import pages as sql
-from shared.domain.access import Role
-from shared.domain.crawl_state import Verb
-from shared.domain.exports import COLUMNS, Row
+from shared.adapters.sql.catalog import pages as sql
+from shared.domain.crawl.state import Verb
 from shared.domain.ids import CrawlId
+from shared.domain.ops.access import Role
+from shared.domain.reads.exports import COLUMNS, Row
 from tests.support.api import SOMEONE, Api, api, problem
 from tests.support.crawled import made
 from tests.support.discarding import sent
@@ -291,7 +291,7 @@ def test_further_exports_than_a_master_makes_at_once_are_told_to_wait(large: Pat
         async with served(large) as (us, client):
             endless = Endless(us.catalog)
             object.__setattr__(us.app.state.services, "catalog", endless)
-            exports_ = OpenStreams(1)
+            exports_ = OpenEventStreams(1)
             object.__setattr__(us.app.state.services, "exports", exports_)
             async with client.stream("GET", "/v1/crawls/large/export/urls") as response:
                 assert response.status_code == 200

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from api.schemas.model import moment_of, ms_of
-from shared.domain.access import Role
+from shared.domain.ops.access import Role
 from tests.support.api import SPEC, api, problem
 
 NUMBERED = ("/v1/audit", "/v1/dead-letters", "/v1/hosts", "/v1/config/revisions", "/v1/crawls/docs/revisions")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.deps import TAGS
-from api.fields import FORMS
-from api.http import application
-from shared.domain.access import Role
+from api.http.deps import TAGS
+from api.http.fields import FORMS
+from api.server.app import application
+from shared.domain.ops.access import Role
 from tests.support.api import Api, Story, problem
 from tests.support.api import told as told
 
@@ -36,13 +36,13 @@ def test_a_bad_name_bad_labels_and_a_bad_spec_are_told_in_one_answer(told: Calla
                 "name": (form + "'Bad Name'", "did you mean bad-name?"),
                 "labels.team": ("expected one line without control characters, got 'a\\nb'", ""),
                 "labels.Owner": (form + "'Owner'", "did you mean owner?"),
-                "strat": ("there is no such field", "did you mean start?"),
+                "strat": ("unknown field", "did you mean start?"),
                 "spec.seeds[0].url": ("'example.org' has no scheme", "did you mean https://example.org/?"),
                 "spec.scope.mode": (
                     "expected one of host, domain, prefix, any, got 'hots'",
                     "did you mean host?",
                 ),
-                "spec.scope.max_depht": ("there is no such field", "did you mean max_depth?"),
+                "spec.scope.max_depht": ("unknown field", "did you mean max_depth?"),
                 "spec.pool": (form + "'EU'", ""),
             }
             # The same where the name stands in the path, and where nothing would be changed.
@@ -69,18 +69,18 @@ def test_a_name_in_a_patched_or_replaced_spec_is_still_held_to_the_crawls(told: 
 def test_an_unknown_value_of_the_configuration_is_told_with_what_was_meant(told: Callable[[Story], None]) -> None:
     wanted = {
         "worker": {"visit": 8},
-        "master": {"batch": 0, "grants": 3},
-        "pools": {"Big": {}, "eu": {"visits": "many"}},
+        "master": {"report_batch_size": 0, "grants": 3},
+        "pools": {"Big": {}, "eu": {"max_visits": "many"}},
         "log_level": "loud",
     }
 
     async def story(served: Api) -> None:
         async with served.as_role(Role.OPERATOR) as client:
             found = wrongs(problem(await client.put("/v1/config", json=wanted), 422, "invalid"))
-        assert found["worker.visit"] == ("there is no such field", "did you mean visits?")
-        assert found["master.grants"] == ("there is no such field", "did you mean grant_s?")
-        assert found["master.batch"] == ("expected at least 1, got 0", "")
-        assert found["pools.eu.visits"] == ("expected a whole number, got 'many'", "")
+        assert found["worker.visit"] == ("unknown field", "did you mean max_visits?")
+        assert found["master.grants"] == ("unknown field", "did you mean grant_s?")
+        assert found["master.report_batch_size"] == ("expected at least 1, got 0", "")
+        assert found["pools.eu.max_visits"] == ("expected a whole number, got 'many'", "")
         assert found["log_level"][0].startswith("expected one of debug, info")
 
     told(story)
@@ -98,7 +98,7 @@ def test_every_pattern_that_a_request_is_held_to_is_said_in_words() -> None:
     patterns = set(re.findall(r'"pattern": ("(?:[^"\\]|\\.)*")', json.dumps([document["paths"], named])))
     asked = {json.loads(each) for each in patterns} - {TAGS}
     assert len(asked) > 5
-    assert asked - set(FORMS) == set(), "say it in api.fields.FORMS"
+    assert asked - set(FORMS) == set(), "say it in api.http.fields.FORMS"
 
 
 @pytest.mark.parametrize(

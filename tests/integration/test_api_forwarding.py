@@ -8,9 +8,10 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from api import forwarding, serving
-from api.security.limits import BODY_BYTES
-from shared.domain.access import Role
+from api.http import forwarding
+from api.http.limits import BODY_BYTES
+from api.server import serving
+from shared.domain.ops.access import Role
 from tests.support.api import SPEC, Follower, api, problem
 from tests.support.rawserver import Connection, page, raw_server
 
@@ -25,7 +26,7 @@ def test_a_write_on_a_follower_is_carried_out_by_the_leader_as_whoever_asked(tmp
                     made = await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC}, headers=again)
                 assert made.status_code == 201
                 assert made.headers["location"] == "/v1/crawls/docs"
-                answered = [line for line in logs if line["event"] == "http.answered"]
+                answered = [line for line in logs if line["event"] == "request.answered"]
                 assert [line["status"] for line in answered] == [201, 201], "the follower's and the leader's"
                 assert made.headers.get_list("x-request-id") == ["mine"]
                 shown = await client.get("/v1/crawls/docs")
@@ -59,7 +60,7 @@ def test_two_followers_that_take_each_other_for_the_leader_pass_nothing_to_and_f
                 refused = await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC})
             problem(refused, 503, "no-leader")
             assert int(refused.headers["retry-after"]) > 0
-            assert len([line for line in logs if line["event"] == "http.answered"]) == 2, "one hop, not more"
+            assert len([line for line in logs if line["event"] == "request.answered"]) == 2, "one hop, not more"
 
     asyncio.run(story())
 
@@ -92,7 +93,7 @@ def test_a_leader_that_is_gone_or_silent_is_a_503_in_bounded_time(tmp_path: Path
         ):
             body = {"name": "docs", "spec": SPEC}
             said = problem(await client.post("/v1/crawls", json=body), 503, "no-leader")
-            assert "Idempotency-Key" in said["hint"], "it may have been done"
+            assert "Idempotency-Key" in said["hint"], "the change may have been made"
             listening.close()
             await listening.wait_closed()
             said = problem(await client.post("/v1/crawls", json=body), 503, "no-leader")
@@ -106,7 +107,7 @@ def test_a_write_does_not_meet_the_closing_of_a_connection_that_the_leader_has_k
 ) -> None:
     """A leader closes what has rested; on a machine that stands still, with a request already in it."""
     assert 2 * forwarding.KEPT_S < serving.RESTS_S
-    monkeypatch.setattr("api.forwarding.KEPT_S", 0.1)
+    monkeypatch.setattr("api.http.forwarding.KEPT_S", 0.1)
 
     async def closing(connection: Connection) -> None:
         await connection.request()

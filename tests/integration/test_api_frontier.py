@@ -1,6 +1,7 @@
 """What the frontier knows, over REST: bounded reads of rows that an owner wrote, and verbs that travel to it."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,14 +10,14 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from shared.adapters.sql import listing
-from shared.domain.access import Role
+from shared.adapters.sql.catalog import listing
 from shared.domain.errors import Transient
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.store_model import Changes, DeadLetterRow, FetchRow, HostChange
 from shared.domain.ids import Partition
-from shared.domain.ledger import Changes, DeadLetter, FetchRow
-from shared.domain.robots import robots_record
-from shared.domain.url import partition_of
+from shared.domain.ops.access import Role
+from shared.domain.web.robots import robots_record
+from shared.domain.web.url import partition_of
 from shared.ports.broker import Broker
 from shared.wire.messages import Command, decode_report
 from shared.wire.robots import encode_robots, robots_key
@@ -125,7 +126,30 @@ def test_stats_are_the_counters_and_keep_their_identities(tmp_path: Path) -> Non
             }  # fmt: skip
             assert [host["host"] for host in stats["top_hosts"]] == ["a.test"]
             progress = (await client.get(f"{DOCS}/progress")).json()
-            assert (progress["known"], progress["settled"], progress["share"]) == (10, 4, 0.4)
+            assert (progress["known"], progress["completed"], progress["progress"]) == (10, 4, 0.4)
+
+    asyncio.run(story())
+
+
+def test_progress_says_why_a_crawl_waits(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            await client.post(f"{DOCS}/start")
+            await tables.found(*links("a.test", range(10)))
+            now_ms = time.time_ns() // 1_000_000
+            progress = (await client.get(f"{DOCS}/progress")).json()
+            assert progress["waits"] == {"standing": False, "number": 0, "more": False, "hosts": []}
+            host_id, until_ms = tables.host_id("a.test"), now_ms + 3_600_000
+            held = HostChange(host_id, 0, 0, 1, 0, now_ms, "http_429", until_ms, now_ms, None, asked_ms=3_600_000)
+            await tables.apply(Changes(hosts={host_id: held}))
+            waits = (await client.get(f"{DOCS}/progress")).json()["waits"]
+            assert (waits["standing"], waits["number"], waits["more"]) == (True, 1, False)
+            (host,) = waits["hosts"]
+            assert (host["host"], host["reason"], host["urls"]) == ("a.test", "refuses", 10)
+            assert host["text"].endswith("for a.test: it answered 429 (too many requests) and asked for this pause")
+            await tables.found(*links("b.test", range(2)))
+            waits = (await client.get(f"{DOCS}/progress")).json()["waits"]
+            assert (waits["standing"], waits["number"]) == (False, 1)
 
     asyncio.run(story())
 
@@ -162,18 +186,18 @@ def test_every_rule_that_applies_is_told_in_order_and_the_first_that_holds_is_wh
             why, rules = await explained("HTTP://example.org:80/private/a#x")
             assert "line 2 decides for orb: 'Disallow: /private'" in rules["robots"]["detail"]
             assert [name for name, rule in rules.items() if not rule["allowed"]] == ["robots", "pool"]
-            assert why["why_not_now"] == rules["robots"]["detail"]
+            assert why["blocking_reason"] == rules["robots"]["detail"]
             assert "http://example.org/private/a" in rules["canonical"]["detail"]
             why, rules = await explained("http://example.org/b")
-            assert why["why_not_now"] == rules["pool"]["detail"], "no worker of the pool lives"
-            assert any("No worker of the pool 'default'" in said for said in why["why"])
+            assert why["blocking_reason"] == rules["pool"]["detail"], "no worker of the pool lives"
+            assert any("o live worker of the pool 'default'" in said for said in why["why"])
             await client.post(f"{DOCS}/pause")
             why, rules = await explained("http://example.org/b")
-            assert why["why_not_now"] == rules["crawl"]["detail"]
+            assert why["blocking_reason"] == rules["crawl"]["detail"]
             assert any("The crawl is paused" in said for said in why["why"])
             unseen, rules = await explained("http://example.org/private/unseen")
             assert (unseen["known"], unseen["in_scope"], rules["robots"]["allowed"]) == (False, True, False)
-            assert unseen["why_not_now"] == rules["robots"]["detail"]
+            assert unseen["blocking_reason"] == rules["robots"]["detail"]
 
     asyncio.run(story())
 
@@ -186,9 +210,9 @@ def test_urls_that_are_with_workers_say_for_how_long_should_these_have_died(tmp_
             every = await walked(client, f"{DOCS}/urls")
             for url in every:
                 why = (await client.get(f"{DOCS}/urls/explain", params={"url": url["url"]})).json()
-                assert any("given out again within about 60 s of its death" in said for said in why["why"])
+                assert any("are dispatched again within about 60 s" in said for said in why["why"])
                 delay = next(rule for rule in why["rules"] if rule["rule"] == "delay")
-                assert "1 URL queued, 2 out with workers now: what is with a worker that dies" in delay["detail"]
+                assert "1 URL queued, 2 with workers now: if a worker dies" in delay["detail"]
             assert sorted(url["state"] for url in every) == ["leased", "leased", "queued"]
 
     asyncio.run(story())
@@ -227,7 +251,9 @@ def test_dead_letters_are_shown_with_their_evidence(tmp_path: Path) -> None:
     async def story() -> None:
         async with crawled(tmp_path) as (tables, client):
             for n in range(3):
-                await tables.bury(DeadLetter(tables.crawl_id, "url", NOW_MS, f"tried {n} times", f"http://a.test/{n}"))
+                await tables.bury(
+                    DeadLetterRow(tables.crawl_id, "url", NOW_MS, f"tried {n} times", f"http://a.test/{n}")
+                )
             letters = await walked(client, "/v1/dead-letters?limit=2&crawl=docs")
             assert [letter["evidence"] for letter in letters] == [f"tried {n} times" for n in (2, 1, 0)]
             one = (await client.get(f"/v1/dead-letters/{letters[0]['id']}")).json()

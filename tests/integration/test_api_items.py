@@ -13,12 +13,12 @@ import httpx
 import pyarrow.parquet
 
 from api.schemas.items import Item
-from shared.adapters.sql.items import SqlItems
-from shared.domain.access import Role
-from shared.domain.crawl_state import Verb
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.domain.crawl.state import Verb
 from shared.domain.ids import CrawlId, HostId, LeaseId, Term
-from shared.domain.items import CrawlItems, ItemFence, ItemPosition, PageItems, TakenItem
-from shared.domain.url import locate
+from shared.domain.ops.access import Role
+from shared.domain.reads.items import CrawlItems, ItemFence, ItemPosition, PageItems, TakenItem
+from shared.domain.web.url import locate
 from tests.support.api import SOMEONE, Api, api, problem
 from tests.support.stored_fetches import fetched
 from tests.support.walked import walked

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 
 from shared.adapters.nats import NatsBroker
-from shared.domain.access import Role
+from shared.domain.frontier.store_model import DeadLetterRow
 from shared.domain.ids import Partition
-from shared.domain.ledger import DeadLetter
+from shared.domain.ops.access import Role
 from shared.wire.messages import Command, decode_report
 from tests.support.api import PARTITIONS, SPEC, Api, api, problem
 from tests.support.broker import BrokerServer, stored
@@ -32,8 +32,8 @@ async def given_up(
         served.as_role(Role.OPERATOR) as client,
     ):
         assert (await client.put("/v1/crawls/docs", json={"spec": SPEC})).status_code == 200
-        await tables.bury(DeadLetter(tables.crawl_id, "url", NOW_MS, "5 grants ended", "http://a.test/"))
-        await tables.bury(DeadLetter(None, "outcome", NOW_MS, "cannot be read", payload=b"\xc1"))
+        await tables.bury(DeadLetterRow(tables.crawl_id, "url", NOW_MS, "5 grants ended", "http://a.test/"))
+        await tables.bury(DeadLetterRow(None, "outcome", NOW_MS, "cannot be read", payload=b"\xc1"))
         yield tables, broker, served, client
 
 

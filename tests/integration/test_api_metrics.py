@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 
-from api.http import application
-from shared.domain.access import Role
-from shared.domain.tally import OTHER
+from api.server.app import application
+from shared.domain.ops.access import Role
+from shared.domain.ops.counts import OTHER
 from shared.telemetry import Metric, registry_of
 from tests.support.api import Api, api, client_of, problem
 from tests.support.scraped import Scrape

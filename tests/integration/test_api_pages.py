@@ -16,12 +16,12 @@ import pytest
 from api.routes import pages as routes
 from api.routes.pages import file_name
 from shared.adapters.objects.local import LocalSegments
-from shared.adapters.objects.served import ServedPages
-from shared.adapters.sql import pages as sql
-from shared.domain.access import Role
-from shared.domain.archive import Archived, Exchange, Revisit, RevisitProfile, payload_digest
-from shared.domain.fetch import Truncation
-from shared.domain.url import fingerprint, locate
+from shared.adapters.objects.page_archive import ServedPages
+from shared.adapters.sql.catalog import pages as sql
+from shared.domain.archive.model import Archived, Exchange, Revisit, RevisitProfile, payload_digest
+from shared.domain.ops.access import Role
+from shared.domain.web.fetch import Truncation
+from shared.domain.web.url import fingerprint, locate
 from tests.support.api import Api, api, problem
 from tests.support.archived import archived, elsewhere, reported
 from tests.support.exchanges import AT_MS, answer

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.domain.access import Role
 from shared.domain.ids import Partition
+from shared.domain.ops.access import Role
 from shared.wire.messages import Discoveries, decode_discoveries
 from tests.support.api import PARTITIONS, SPEC, Api, Follower, api, problem
 from tests.support.broker import BrokerServer, stored

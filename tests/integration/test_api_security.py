@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from api.security.authentication import first_key
-from api.security.limits import BODY_BYTES
-from shared.domain.access import Role
+from api.http.authentication import first_key
+from api.http.limits import BODY_BYTES
 from shared.domain.errors import Transient
+from shared.domain.ops.access import Role
 from tests.support.api import SPEC, api, client_of, problem
 
 
@@ -138,7 +138,7 @@ def test_every_answer_names_its_request_and_other_origins_get_nothing(tmp_path: 
                 own = await client.get("/v1/crawls", headers={"X-Request-Id": "mine-1", "Origin": "https://evil.test"})
             assert own.headers["x-request-id"] == "mine-1"
             assert not [name for name in own.headers if name.startswith("access-control")]
-            assert [line["status"] for line in logs if line["event"] == "http.answered"] == [200]
+            assert [line["status"] for line in logs if line["event"] == "request.answered"] == [200]
             forged = await client.get("/v1/crawls", headers={"X-Request-Id": "a b"})
             assert forged.headers["x-request-id"] not in ("a b", "mine-1")
 
@@ -166,13 +166,14 @@ def test_a_database_that_is_away_is_503_and_a_bug_is_500_and_both_are_problems(
             with capture_logs() as logs:
                 said = problem(await client.get("/v1/crawls/docs"), 500, "internal")
             assert "a bug" not in said["detail"]
-            assert [line["event"] for line in logs if line["log_level"] == "error"] == ["http.failed"]
+            assert [line["event"] for line in logs if line["log_level"] == "error"] == ["request.failed"]
             served.short.append("the database takes no more, as its disk is full")
             ready = await served.anonymous.get("/readyz")
-            held = {"status": "ok", "missing": [], "held": "the database takes no more, as its disk is full"}
-            assert (ready.status_code, ready.json()) == (200, held), "it answers what is asked of it"
+            pressure = {"resource": "database", "member": "m1", "detail": served.short[0]}
+            full = {"status": "ok", "missing": [], "resource_pressure": [pressure]}
+            assert (ready.status_code, ready.json()) == (200, full), "it answers what is asked of it"
             served.short.clear()
-            assert (await served.anonymous.get("/readyz")).json()["held"] is None
+            assert (await served.anonymous.get("/readyz")).json()["resource_pressure"] == []
             served.missing.append("broker")
             ready = await served.anonymous.get("/readyz")
             assert (ready.status_code, ready.json()["missing"]) == (503, ["broker"])

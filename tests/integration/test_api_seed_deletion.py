@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from api.routes import seed_deletion
 from shared.adapters.nats import NatsBroker
-from shared.domain.access import Role
-from shared.domain.command import GREATEST
+from shared.domain.frontier.commands import GREATEST
 from shared.domain.ids import Partition
-from shared.domain.url import fingerprint, partition_of
+from shared.domain.ops.access import Role
+from shared.domain.web.url import fingerprint, partition_of
 from shared.wire.messages import Command, decode_report
 from tests.support.api import PARTITIONS, api, problem
 from tests.support.broker import BrokerServer, stored

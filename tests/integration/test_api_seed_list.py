@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.routes import declared_seeds
-from shared.domain.access import Role
-from shared.domain.archive import Exchange
-from shared.domain.url import fingerprint
+from api.routes import seed_list as declared_seeds
+from shared.domain.archive.model import Exchange
+from shared.domain.ops.access import Role
+from shared.domain.web.url import fingerprint
 from tests.support.api import api, problem
 from tests.support.archived import elsewhere, reported
 from tests.support.exchanges import AT_MS, answer

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import httpx
 
-from api.control import uploading
+from api.crawls import seed_upload as uploading
 from shared.adapters.nats import NatsBroker
-from shared.domain.access import Role
 from shared.domain.ids import Partition
+from shared.domain.ops.access import Role
 from shared.wire.messages import Discoveries, decode_discoveries
 from tests.support.api import PARTITIONS, api, problem
 from tests.support.broker import BrokerServer, stored

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from fastapi import FastAPI, Request
 
-from api.serving import HEAD_BYTES, address_of, listening, serving
+from api.server.serving import HEAD_BYTES, address_of, listening, serving
 
 READ: int = 1 << 18
 """What the loop reads at most before it asks the parser."""
@@ -136,7 +136,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(
     begun: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of a connection, or one behind another request; a connection that rests is closed by uvicorn's own."""
-    monkeypatch.setattr("api.serving.HEAD_S", 0.2)
+    monkeypatch.setattr("api.server.serving.HEAD_S", 0.2)
 
     async def story() -> None:
         listener = listening("127.0.0.1:0")
@@ -153,7 +153,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(
 
 
 def test_a_request_whose_body_or_answer_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.serving.HEAD_S", 0.2)
+    monkeypatch.setattr("api.server.serving.HEAD_S", 0.2)
 
     async def story() -> None:
         listener = listening("127.0.0.1:0")

@@ -14,17 +14,17 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from api.serving import address_of, listening, serving
+from api.server.serving import address_of, listening, serving
 from cli.ctl.client import Client
 from cli.ctl.contexts import Access
-from cli.exits import Environment
 from cli.main import main
-from shared.domain.access import Role
+from cli.terminal.exits import Environment
 from shared.domain.errors import Unusable
+from shared.domain.ops.access import Role
 from shared.tls import ClientTls, ServerTls, TlsSettings, following, server_tls
 from tests.support.api import SPEC, Api, Follower, api, problem
 from tests.support.certificates import OPENSSL, Certificate, authority, signed
-from workers.exposition import exposing
+from workers.metrics_server import exposing
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
 
@@ -154,13 +154,13 @@ def test_new_connections_are_made_with_what_the_files_hold_and_those_that_are_op
                 before = await serial(address, papers.files)
                 with capture_logs() as logs:
                     own.cert.write_text("half of a certificate")
-                    await until("tls.not_renewed", logs)
+                    await until("certificate.rejected", logs)
                     assert await serial(address, papers.files) == before, "what is no good changes nothing"
                     put(signed(tmp_path, papers.ca, "renewed"))
-                    await until("tls.renewed", logs)
+                    await until("certificate.reloaded", logs)
                     assert await serial(address, papers.files) != before
                     shutil.copy(papers.other_ca.cert, ca)
-                    await until("tls.renewed", logs)
+                    await until("certificate.reloaded", logs)
                 with pytest.raises(httpx.HTTPError):
                     await status(f"https://{address}/livez", papers.files)
                 theirs = TlsSettings(papers.ca.cert, papers.stranger.cert, papers.stranger.key)
@@ -187,7 +187,7 @@ def test_a_certificate_that_was_renewed_before_anybody_looked_is_taken_up(tmp_pa
     async def story() -> None:
         with capture_logs() as logs:
             keeping = asyncio.create_task(following(side, look_s=LOOK_S))
-            while all(line["event"] != "tls.renewed" for line in logs):  # noqa: ASYNC110  nothing else tells of it
+            while all(line["event"] != "certificate.reloaded" for line in logs):  # noqa: ASYNC110  nothing else tells of it
                 await asyncio.sleep(LOOK_S)
             keeping.cancel()
 

@@ -17,7 +17,7 @@ from warcio.archiveiterator import ArchiveIterator
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.reading import read_response
 from shared.adapters.objects.repair import repair_torn
-from shared.domain.archive import ArchivedCrawl, Exchange, RecordLocation, Revisit, RevisitProfile, payload_digest
+from shared.domain.archive.model import ArchivedCrawl, Exchange, RecordLocation, Revisit, RevisitProfile, payload_digest
 from shared.domain.ids import CrawlId
 from shared.ports.archive import RecordUnreadable
 from tests.support.exchanges import AT_MS, answer, exchange, warcio_check
@@ -115,7 +115,7 @@ _WRITER = """
     import asyncio, sys
     from pathlib import Path
     from shared.adapters.objects.local import LocalSegments
-    from shared.domain.archive import ArchivedCrawl
+    from shared.domain.archive.model import ArchivedCrawl
     from shared.domain.ids import CrawlId
     from shared.ports.archive import ArchiveFull
     from tests.support.exchanges import AT_MS, exchange

@@ -12,31 +12,31 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
-from cli import backup as taking
-from cli import restore as restoring
-from cli.backup import take
-from cli.backup_folder import MANIFEST, REPORTS, Backup
-from cli.cluster_folder import ClusterFolder
-from cli.database import examined
-from cli.exits import Environment, Usage
-from cli.reports import Stretch, unread
-from cli.restore import into_folder, restore
+from api.master.standalone import Standalone
+from cli.admin import backup as taking
+from cli.admin import restore as restoring
+from cli.admin.backup import take
+from cli.admin.backup_folder import MANIFEST, REPORTS, Backup
+from cli.admin.database import examined
+from cli.admin.restore import into_folder, restore
+from cli.admin.stream_copy import Stretch, unread
+from cli.local.cluster_folder import ClusterFolder
+from cli.terminal.exits import Environment, Usage
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker
-from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Transient, Unusable
-from shared.domain.frontier import Position
+from shared.domain.frontier.states import Position
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition
-from shared.domain.items import PageItems, TakenItem
-from shared.domain.spec_parse import parse_spec
-from shared.domain.url import public_suffix_snapshot
+from shared.domain.reads.items import PageItems, TakenItem
+from shared.domain.web.url import public_suffix_snapshot
 from shared.ports.broker import Broker
+from shared.runtime.supervise import Tasks
 from shared.settings import ClusterMasterSettings
-from shared.supervise import Tasks
 from shared.wire.events import Event, encode_event, event_subject
 from shared.wire.items import encode_items
 from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
@@ -96,7 +96,7 @@ async def at_work(folder: Path, server: BrokerServer) -> AsyncIterator[AtWork]:
             broker=broker,
             specs=LocalSpecs(folder / "specs"),
             clock=SystemClock(),
-            settings=FrontierSettings(partitions=1, sweep_s=0.05),
+            settings=FrontierSettings(partitions=1, sweep_interval_s=0.05),
             alone=True,
         )
         stop = asyncio.Event()
@@ -234,7 +234,7 @@ def test_what_is_not_fresh_is_not_restored_into(tmp_path: Path, server: BrokerSe
                 await take(us.settings, tmp_path / "backup")
             fresh = elsewhere(us.settings, tmp_path, other)
         backup = Backup(tmp_path / "backup")
-        with pytest.raises(Unusable, match="there already"):
+        with pytest.raises(Unusable, match="exists already"):
             await restore(backup, msgspec.structs.replace(fresh, database=str(tmp_path / "cluster.db")))
         async with other.broker() as broker:
             await broker.publish_report(PARTITION, "outcome", b"somebody's", "x")
@@ -271,7 +271,7 @@ def test_a_damaged_backup_is_named_and_nothing_is_made_of_it(
 
 
 def test_a_folder_that_is_no_backup_or_of_a_later_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Usage, match="is no backup"):
+    with pytest.raises(Usage, match="is not a backup"):
         Backup(tmp_path)
     (tmp_path / MANIFEST).write_text("{}")
     with pytest.raises(Usage, match="cannot read"):
@@ -282,7 +282,7 @@ def test_a_folder_that_is_no_backup_or_of_a_later_format_is_refused(tmp_path: Pa
         "partitions": 1, "tables": {}, "numbers": {}, "reports": part, "events": part, "later": True,
     }  # fmt: skip
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(Usage, match="newer Orbweaver"):
+    with pytest.raises(Usage, match="newer release"):
         Backup(tmp_path)
 
 
@@ -308,7 +308,7 @@ def test_a_folder_that_a_restore_failed_to_fill_is_empty_and_taken_again(
     into_folder(backup, folder, None)
     assert folder.remembered() is not None
     assert folder.database.is_file()
-    with pytest.raises(Usage, match="belongs to a cluster"):
+    with pytest.raises(Usage, match="belongs to another cluster"):
         into_folder(backup, folder, None)
 
 

@@ -9,28 +9,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
-from cli import backup as taking
-from cli.backup import take
-from cli.backup_folder import Backup
-from cli.reports import Stretch, unread
-from cli.restore import restore
+from api.master.standalone import Standalone
+from cli.admin import backup as taking
+from cli.admin.backup import take
+from cli.admin.backup_folder import Backup
+from cli.admin.restore import restore
+from cli.admin.stream_copy import Stretch, unread
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker, StreamSettings
-from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.jetstream import demand
-from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Transient
-from shared.domain.frontier import Position
+from shared.domain.frontier.states import Position
 from shared.domain.ids import Partition
-from shared.domain.spec_parse import parse_spec
-from shared.domain.url import public_suffix_snapshot
+from shared.domain.web.url import public_suffix_snapshot
 from shared.ports.broker import Broker
+from shared.runtime.supervise import Tasks
 from shared.settings import ClusterMasterSettings
-from shared.supervise import Tasks
 from shared.wire.events import EVENTS, Event, encode_event, event_subject
 from shared.wire.items import ITEMS
 from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
@@ -90,7 +90,7 @@ async def owned(folder: Path, broker: NatsBroker) -> AsyncIterator[SqliteStore]:
             broker=broker,
             specs=LocalSpecs(folder / "specs"),
             clock=SystemClock(),
-            settings=FrontierSettings(partitions=1, sweep_s=0.05),
+            settings=FrontierSettings(partitions=1, sweep_interval_s=0.05),
             alone=True,
         )
         stop = asyncio.Event()
@@ -132,7 +132,7 @@ class Finders:
 
 async def looked_at(nats: NatsCluster, stream: str) -> dict[str, Any]:
     """The stream, as its leader tells of it."""
-    connection = await Connection.open(nats.urls, token=None, name="look", settings=THREE, tls=nats.tls)
+    connection = await NatsConnection.open(nats.urls, token=None, name="look", settings=THREE, tls=nats.tls)
     try:
         return await demand(connection, f"STREAM.INFO.{stream}", None, 10.0)
     finally:

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from api.control.chronicle import Chronicle
-from api.control.plane import Alone, Members
-from api.control.telling import Telling
+from api.events.publisher import EventPublisher
+from api.events.recorder import EventRecorder
+from api.members.control_plane import Members, SingleMaster
 from shared.adapters.nats import NatsBroker
 from shared.adapters.nats.jetstream import demand
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.adapters.sql.overview import SqlOverview
-from shared.adapters.sql.store import SqlStore
-from shared.domain.access import Role
-from shared.domain.crawl_state import Verb
-from shared.domain.declared import Declaration
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.catalog.overview import SqlOverview
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.crawl.state import Verb
 from shared.domain.errors import Transient
-from shared.domain.frontier import CrawlState, UrlState
+from shared.domain.frontier.states import CrawlState, UrlState
+from shared.domain.frontier.store_model import DeadLetterRow
 from shared.domain.ids import Term
-from shared.domain.ledger import DeadLetter
-from shared.ports.overview import CrawlStanding
+from shared.domain.ops.access import Role
+from shared.domain.reads.declared import Declaration
+from shared.ports.overview import CrawlOverview
 from shared.wire.events import EVENTS, EVERY_EVENT, Event, EventKind, decode_event, encode_event, event_subject
 from shared.wire.keys import MemberRecord
 from tests.support.api import SOMEONE, api
@@ -34,7 +34,7 @@ from tests.support.tables import NOW_MS, Tables, links, sqlite_tables
 M1 = MemberRecord("m1", "1", started_at_ms=1, address="127.0.0.1:1")
 
 
-class Plane(Alone):
+class Plane(SingleMaster):
     """A control plane as a test sets it."""
 
     def __init__(self, name: str) -> None:
@@ -71,8 +71,8 @@ class Leader:
     """One master's chronicle, looked through pass by pass."""
 
     plane: Plane
-    chronicle: Chronicle
-    telling: Telling
+    chronicle: EventRecorder
+    telling: EventPublisher
     clock: SetClock
 
     async def look(self) -> None:
@@ -97,9 +97,9 @@ class Stage:
     def leader(self, name: str = "m1") -> Leader:
         assert isinstance(self.tables.store, SqlStore)
         plane, events = Plane(name), self.broker.events
-        telling = Telling(events, self.clock, name)
+        telling = EventPublisher(events, self.clock, name)
         overview = SqlOverview(self.tables.store.executor)
-        return Leader(plane, Chronicle(plane, overview, events, telling, self.clock, name), telling, self.clock)
+        return Leader(plane, EventRecorder(plane, overview, events, telling, self.clock, name), telling, self.clock)
 
     async def told(self, *kinds: EventKind) -> list[Event]:
         """What is new in the stream, of these kinds."""
@@ -178,19 +178,19 @@ def test_a_change_that_could_not_be_looked_at_is_looked_at_by_the_next_pass(
     on_stage: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(stage: Stage) -> None:
-        leader, standings = stage.leader(), SqlOverview.standings
+        leader, standings = stage.leader(), SqlOverview.crawl_overviews
         await stage.tables.store.set_state(stage.tables.crawl_id, CrawlState.RUNNING, None, NOW_MS)
         await leader.look()
         await stage.told()
         await stage.turn(Verb.PAUSE)
 
-        async def away(overview: SqlOverview, *, worked_on: bool = False) -> Sequence[CrawlStanding]:
+        async def away(overview: SqlOverview, *, worked_on: bool = False) -> Sequence[CrawlOverview]:
             if not worked_on:
                 raise Transient("the database is away")
             return await standings(overview, worked_on=worked_on)
 
         with monkeypatch.context() as patch:
-            patch.setattr(SqlOverview, "standings", away)
+            patch.setattr(SqlOverview, "crawl_overviews", away)
             with pytest.raises(Transient):
                 await leader.look()
         await leader.look()
@@ -204,7 +204,7 @@ def test_an_event_in_other_words_keeps_no_leader_from_the_chronicle(
     on_stage: Callable[..., None], letter: object
 ) -> None:
     async def story(s: Stage) -> None:
-        event = Event(EventKind.DEAD_LETTER, "9", "buried", NOW_MS, "m0", "docs", {"letter": letter})
+        event = Event(EventKind.DEAD_LETTER, "9", "created", NOW_MS, "m0", "docs", {"letter": letter})
         await s.broker.events.publish(event_subject(event.kind, event.about), encode_event(event), "foreign")
         await s.leader().look()
         assert [event.action for event in await s.told(EventKind.LEADER)] == ["elected"]
@@ -223,7 +223,7 @@ def test_a_new_leader_goes_on_where_the_last_one_ended(on_stage: Callable[..., N
         # Nobody leads: an operator pauses, a worker joins, a URL is given up.
         one.plane.leading = None
         await s.turn(Verb.PAUSE)
-        await s.tables.bury(DeadLetter(s.tables.crawl_id, "url", NOW_MS, "5 grants expired", "http://a.test/1"))
+        await s.tables.bury(DeadLetterRow(s.tables.crawl_id, "url", NOW_MS, "5 grants expired", "http://a.test/1"))
         other.plane.here = Members({}, {"w1": MemberRecord("w1", "1", started_at_ms=5, pool="eu")})
         other.plane.leading = Term(2)
         await one.look()
@@ -234,7 +234,7 @@ def test_a_new_leader_goes_on_where_the_last_one_ended(on_stage: Callable[..., N
             ("master", "m1", "left"),
             ("worker", "w1", "joined"),
             ("crawl", str(s.tables.crawl_id), "paused"),
-            ("dead-letter", str(s.tables.crawl_id), "buried"),
+            ("dead_letter", str(s.tables.crawl_id), "created"),
         ]
         await other.look()
         other.plane.leading = Term(3)
@@ -287,17 +287,17 @@ def test_progress_is_told_while_it_moves_with_rates_that_fall_back_to_nothing(on
 def test_of_a_flood_of_dead_letters_some_are_told_and_the_rest_is_said_to_be(on_stage: Callable[..., None]) -> None:
     async def story(s: Stage) -> None:
         leader = s.leader()
-        await s.tables.bury(DeadLetter(s.tables.crawl_id, "url", NOW_MS, "old", "http://a.test/old"))
+        await s.tables.bury(DeadLetterRow(s.tables.crawl_id, "url", NOW_MS, "old", "http://a.test/old"))
         await leader.look()
         assert await s.told(EventKind.DEAD_LETTER) == [], "those of before are in the list of dead letters"
         for n in range(300):
-            await s.tables.bury(DeadLetter(s.tables.crawl_id, "url", NOW_MS, f"{n}", f"http://a.test/{n}"))
+            await s.tables.bury(DeadLetterRow(s.tables.crawl_id, "url", NOW_MS, f"{n}", f"http://a.test/{n}"))
         await leader.look()
         told = await s.told(EventKind.DEAD_LETTER)
         assert told[0].data["url"] == "http://a.test/0"
-        assert [event.action for event in told].count("more") == 1
+        assert [event.action for event in told].count("many_created") == 1
         assert len(told) < 300
-        await s.tables.bury(DeadLetter(None, "outcome", NOW_MS, "cannot be read"))
+        await s.tables.bury(DeadLetterRow(None, "outcome", NOW_MS, "cannot be read"))
         await leader.look()
         [letter] = await s.told(EventKind.DEAD_LETTER)
         assert (letter.about, letter.crawl, letter.data["kind"]) == ("0", "", "outcome")
@@ -333,6 +333,7 @@ def test_every_master_shows_the_rates_that_the_leader_counted(tmp_path: Path, se
             assert isinstance(tables.store, SqlStore)
             await persist(one.events.declare)
             stage = Stage(tables, one, SqlCatalog(tables.store.executor))
+            await tables.store.put_crawl("docs", '{"seeds": [{"url": "http://a.test/"}]}', 0)
             leader = stage.leader()
             await tables.found(*links("a.test", range(10)))
             for _ in range(3):
@@ -352,8 +353,8 @@ def test_every_master_shows_the_rates_that_the_leader_counted(tmp_path: Path, se
             assert shown == [shown[0]] * 4
             stored = await one.events.last(event_subject(EventKind.PROGRESS, str(tables.crawl_id)))
             assert stored is not None
-            assert shown[0]["over"] == decode_event(stored.data).data["rates"]
-            assert [rate["window_s"] for rate in shown[0]["over"]] == [10, 60]
+            assert shown[0]["windows"] == decode_event(stored.data).data["rates"]
+            assert [rate["window_s"] for rate in shown[0]["windows"]] == [10, 60]
             server.kill()
             async with first.as_role(Role.VIEWER) as client:
                 away = (await client.get("/v1/crawls/docs/stats")).json()

@@ -14,17 +14,17 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from cli.authorities import put_authorities
-from cli.crawl import _ended
-from cli.exits import Exit
-from cli.family import End, Ending
-from cli.folder import CrawlFolder
+from cli.data.summary import summarized
+from cli.local.authorities import put_authorities
+from cli.local.crawl import _ended
+from cli.local.crawl_args import CrawlRequest
+from cli.local.crawl_folder import CrawlFolder
+from cli.local.finalize import is_finished, settle
+from cli.local.process_group import RunEnd, RunOutcome
 from cli.main import main
-from cli.settling import is_finished, settle
-from cli.summary import summarized
-from cli.wanted import Wanted
-from shared.adapters.sql import reading
-from shared.domain.spec_parse import parse_spec
+from cli.terminal.exits import Exit
+from shared.adapters.sql.catalog import crawl_reader as reading
+from shared.domain.crawl.spec_parse import parse_spec
 from tests.support import stored
 from tests.support.crawled import BODY, SEED, SPEC, TITLE, Made, made
 from tests.support.exchanges import sha1
@@ -81,7 +81,7 @@ def test_an_export_that_its_disk_does_not_take_ends_with_one_sentence(crawl: Mad
         line = command_line("export", "urls", crawl.path, "--format", form)
         ended = subprocess.run(line, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (ended.returncode, ended.stderr.count("\n")) == (Exit.ENVIRONMENT, 1)
-    assert ended.stderr.startswith("orb: not all of the output could be written (No space left on device); make room")
+    assert ended.stderr.startswith("orb: the output was cut short (No space left on device); make room")
 
 
 def test_urls_are_all_that_were_heard_of_with_their_state(crawl: Made, orb: Orb) -> None:
@@ -170,12 +170,12 @@ def test_show_of_a_link_without_a_row_names_page_and_rule(
 def test_show_of_a_url_that_no_page_names_doubts_what_was_cut(
     crawl: Made, orb: Orb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.unknown_url.MAX_PAGES_READ", 1)
+    monkeypatch.setattr("cli.data.unknown_url.MAX_PAGES_READ", 1)
     said = orb("show", crawl.path, "--url", f"{SEED}unseen").decode()
     assert "no link to it is known" in said
     assert "one of 5 links beyond extract.max_links_per_page (20000)" in said
     assert "the missing part of 1 page whose body was cut" in said
-    assert "Only the links of 1 page were looked through" in said
+    assert "Only the links of 1 page were searched" in said
 
 
 def test_the_index_lists_each_page_once_at_its_record(crawl: Made) -> None:
@@ -201,7 +201,7 @@ def test_warc_gives_the_body_the_head_and_the_record(crawl: Made, orb: Orb, tmp_
     ("url", "why"),
     [
         (f"{SEED}robots", b"robots.txt forbids it"),
-        ("http://nowhere.example/", b"has never heard of"),
+        ("http://nowhere.example/", b"does not know"),
         ("ftp://a.example/", b"not an http or https URL"),
     ],
 )
@@ -301,8 +301,8 @@ def test_a_disk_that_fills_up_as_the_crawl_ends_is_a_failure_only_where_there_is
     tmp_path: Path, capfd: pytest.CaptureFixture[str], finished: bool
 ) -> None:
     there = made(tmp_path / "a.crawl", finished=finished)
-    wanted = Wanted(SPEC, CrawlFolder(there.path), 1, argparse.Namespace(json=False, workers=None))
-    code = _ended(wanted, Ending(End.FAILED, "the disk is full."), 1.0)
+    wanted = CrawlRequest(SPEC, CrawlFolder(there.path), 1, argparse.Namespace(json=False, workers=None))
+    code = _ended(wanted, RunOutcome(RunEnd.FAILED, "the disk is full."), 1.0)
     err = capfd.readouterr().err
     assert code == (Exit.OK if finished else Exit.ENVIRONMENT)
     assert ("the disk is full" in err) != finished
@@ -317,14 +317,14 @@ def test_a_disk_without_a_byte_left_as_the_crawl_ends_is_told_with_how_to_go_on(
     with ExitStack() as stack:
         small(stack, tmp_path, 8)
         there = made(tmp_path / "a.crawl", finished=False)
-        wanted = Wanted(SPEC, CrawlFolder(there.path), 1, argparse.Namespace(json=False, workers=None))
+        wanted = CrawlRequest(SPEC, CrawlFolder(there.path), 1, argparse.Namespace(json=False, workers=None))
         with filled(tmp_path):
-            assert _ended(wanted, Ending(End.INTERRUPTED), 1.0) == Exit.ENVIRONMENT
+            assert _ended(wanted, RunOutcome(RunEnd.INTERRUPTED), 1.0) == Exit.ENVIRONMENT
             err = capfdbinary.readouterr().err
             assert b"orb: the disk that holds the database is full: make room there" in err
             assert b"orb: to go on: " in err
             assert b"the database is full: make room there" in orb("show", there.path, code=Exit.ENVIRONMENT)
-        assert _ended(wanted, Ending(End.INTERRUPTED), 1.0) == Exit.RESUMABLE
+        assert _ended(wanted, RunOutcome(RunEnd.INTERRUPTED), 1.0) == Exit.RESUMABLE
 
 
 @pytest.mark.parametrize("typed", ["a.example/1", "http://a.example/1", "A.EXAMPLE:80/1"])

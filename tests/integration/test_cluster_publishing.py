@@ -3,16 +3,29 @@
 import asyncio
 from pathlib import Path
 
-from api.control.publishing import Publishing
+import pytest
+
+from api.leader.spec_publisher import CrawlSpecPublisher
 from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.coordinator import LocalCoordinator
-from shared.adapters.sql.store import SqliteStore
-from shared.domain.crawl import encode_spec
-from shared.domain.frontier import CrawlState
+from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.crawl.spec import encode_spec
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.crawl.state import Verb
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId
-from shared.domain.spec_parse import parse_spec
+from shared.domain.reads.declared import Actor
+from shared.domain.web.url import fingerprint
+from shared.ports.specs import PublishedSpec
 from shared.wire.keys import CrawlRecord, Keys, decode_record
+from tests.integration.test_worker_crawls import at_work, spec
+from tests.support.broker import BrokerServer
+from tests.support.broker import server as server
+from tests.support.fetching import run
+from tests.support.owner import CRAWL
 
 KEYS = Keys("test")
 
@@ -35,7 +48,7 @@ def test_crawl_whose_time_is_up_is_published_as_paused(tmp_path: Path) -> None:
         async with coordinator.session(30.0) as session:
             leadership = await session.campaign(KEYS.leader, b"m1")
             publisher = EtcdSpecPublisher(coordinator, leadership, KEYS)
-            publishing = Publishing(coordinator, leadership, publisher, KEYS, store, clock, 8)
+            publishing = CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, clock, 8)
 
             async def paused() -> bool:
                 await publishing.once()
@@ -53,3 +66,54 @@ def test_crawl_whose_time_is_up_is_published_as_paused(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(story())
+
+
+class Published:
+    """A publisher of etcd records, whose specs a worker of this test sees, too."""
+
+    def __init__(self, records: EtcdSpecPublisher, folder: Path) -> None:
+        self._records = records
+        self._specs = LocalSpecs(folder / "specs")
+
+    async def publish(self, spec: PublishedSpec) -> None:
+        await self._records.publish(spec)
+        await self._specs.publish(spec)
+
+
+@pytest.mark.parametrize("verb", [Verb.CANCEL, Verb.PAUSE, Verb.DELETE])
+def test_visit_starts_no_request_after_the_leader_published_the_verb(
+    server: BrokerServer, tmp_path: Path, verb: Verb
+) -> None:
+    """By the leader's record alone: the owner here grants whatever it is asked.
+
+    A cluster's owner refuses the next extension, too, which hides in tests of whole clusters what is not published.
+    """
+    clock = SystemClock()
+
+    async def story() -> None:
+        store = await SqliteStore.open(tmp_path / "crawl.db")
+        await store.open_cluster(1, "com\n", 0)
+        row, _ = await store.put_crawl("docs", encode_spec(spec()).decode(), 0)
+        assert row.crawl_id == CRAWL
+        await store.set_state(row.crawl_id, CrawlState.RUNNING, None, 0)
+        coordinator = LocalCoordinator(clock)
+        async with coordinator.session(30.0) as session:
+            leadership = await session.campaign(KEYS.leader, b"m1")
+            publisher = Published(EtcdSpecPublisher(coordinator, leadership, KEYS), tmp_path)
+            publishing = CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, clock, 1)
+            await publishing.once()
+            async with at_work(server, tmp_path, spec()) as (held, site, owner):
+                resting = await owner.send(site.url("/quick"), site.url("/later"), delay_ms=25_000, slot=1)
+                await owner.until(lambda: bool(owner.results(resting)))
+                lease = await owner.send(site.url("/held"), site.url("/never"))
+                await held.asked.wait()
+                catalog = SqlCatalog(store.executor)
+                await catalog.turn("docs", verb, expected=None, actor=Actor("0" * 16, "a", "r"), now_ms=1)
+                await publishing.once()
+                assert (await owner.ended(resting)).not_attempted == [fingerprint(site.url("/later"))]
+                held.release.set()
+                assert fingerprint(site.url("/never")) in (await owner.ended(lease)).not_attempted
+                assert len(site.requests) == 2
+        await store.close()
+
+    run(story())

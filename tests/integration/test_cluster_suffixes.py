@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from api.control.publishing import Publishing
+from api.leader.spec_publisher import CrawlSpecPublisher
 from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.local.suffixes import installed_list, use_list
-from shared.adapters.sql.store import SqliteStore
-from shared.domain import url
-from shared.domain.url import partition_of, registrable_domain
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.web import url
+from shared.domain.web.url import partition_of, registrable_domain
 from shared.ports.coordinator import Leadership
 from shared.wire.keys import Keys, decode_suffixes
 from shared.wire.messages import Malformed
-from workers.member import list_in
+from workers.membership import list_in
 
 CLOCK = SystemClock()
 KEYS = Keys("test")
@@ -32,9 +32,9 @@ def _the_installed_list_again() -> Iterator[None]:
         cached.cache_clear()
 
 
-def publishing(coordinator: LocalCoordinator, leadership: Leadership, store: SqliteStore) -> Publishing:
+def publishing(coordinator: LocalCoordinator, leadership: Leadership, store: SqliteStore) -> CrawlSpecPublisher:
     publisher = EtcdSpecPublisher(coordinator, leadership, KEYS)
-    return Publishing(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
+    return CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
 
 
 def test_a_worker_waits_for_the_list_of_the_cluster_and_goes_by_it(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import uvloop
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from api.serving import SPARE_MOST, address_of, listening, serving
-from shared.connections import Connections
+from api.server.serving import MAX_SPARE, address_of, listening, serving
+from shared.runtime.connections import ConnectionLimit
 from shared.tls import ClientTls, ServerTls, TlsSettings
 from tests.support.certificates import authority, signed
 
 PATIENCE_S = 30.0
-MOST = 8
+MAX_COUNT = 8
 LARGE = 8 << 20
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -27,7 +27,7 @@ class Port:
     """A server, and clients that misuse it."""
 
     def __init__(self, tls: TlsSettings | None = None) -> None:
-        self.places = Connections(MOST, SPARE_MOST)
+        self.places = ConnectionLimit(MAX_COUNT, MAX_SPARE)
         self.free = asyncio.Event()
         self.asked: Callable[[], object] = lambda: None
         """Called when a request for `/refused`, `/metrics` or `/large` is there."""
@@ -79,8 +79,8 @@ class Port:
 
     async def filled(self) -> list["asyncio.Task[bytes]"]:
         """As many requests under way as connections may stay."""
-        held = [asyncio.create_task(self.ask("/held")) for _ in range(MOST)]
-        await until(lambda: len(self.places.within) == MOST)
+        held = [asyncio.create_task(self.ask("/held")) for _ in range(MAX_COUNT)]
+        await until(lambda: len(self.places.within) == MAX_COUNT)
         return held
 
     @asynccontextmanager
@@ -143,7 +143,7 @@ def test_beyond_the_connections_that_may_stay_a_request_is_told_so_and_how_we_ar
         assert await closed(reader), "it was let in for one request"
         port.free.set()
         assert all(answer.endswith(b'"done"') for answer in await asyncio.gather(*held))
-        await until(lambda: len(port.places.within) < MOST)
+        await until(lambda: len(port.places.within) < MAX_COUNT)
         assert (await port.ask("/held")).endswith(b'"done"')
         assert port.places.refused == 2
 
@@ -158,12 +158,12 @@ def test_a_flood_of_silence_keeps_neither_probes_out_nor_files_open(tmp_path: Pa
     async def story(port: Port) -> None:
         held = await port.filled()
         before = files_open()
-        silent = [await port.connect(bare=True) for _ in range(3 * SPARE_MOST)]
+        silent = [await port.connect(bare=True) for _ in range(3 * MAX_SPARE)]
         for _ in range(3):
             assert (await port.ask("/livez")).endswith(b'"alive"')
-        for reader, _ in silent[:SPARE_MOST]:
+        for reader, _ in silent[:MAX_SPARE]:
             assert await closed(reader), "those that were silent for longest made room"
-        assert len(port.places) <= MOST + SPARE_MOST
+        assert len(port.places) <= MAX_COUNT + MAX_SPARE
         for _, writer in silent:
             writer.transport.abort()
         await until(lambda: not port.places.beyond)
@@ -178,7 +178,7 @@ def test_a_request_that_was_answered_does_not_keep_its_connection_by_its_rest(mo
     """Whoever has no key is answered at once, and could go on sending for ever."""
 
     async def story(port: Port) -> None:
-        port.asked = lambda: monkeypatch.setattr("api.serving.HEAD_S", 0.2)
+        port.asked = lambda: monkeypatch.setattr("api.server.serving.HEAD_S", 0.2)
         reader, writer = await port.connect()
         writer.write(b"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
         assert b'"no"' in await reader.readuntil(b'"no"')
@@ -193,13 +193,13 @@ def test_a_request_that_was_answered_does_not_keep_its_connection_by_its_rest(mo
 
 
 def test_an_answer_that_nobody_reads_does_not_keep_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.serving.RESTS_S", 1)
+    monkeypatch.setattr("api.server.serving.RESTS_S", 1)
 
     async def story(port: Port) -> None:
         asked = asyncio.Event()
 
         def hasten() -> None:
-            monkeypatch.setattr("api.serving.HEAD_S", 0.2)
+            monkeypatch.setattr("api.server.serving.HEAD_S", 0.2)
             asked.set()
 
         port.asked = hasten
@@ -218,7 +218,7 @@ def test_beyond_the_connections_that_may_stay_slow_reading_holds_no_place(
 ) -> None:
     ca = authority(tmp_path)
     own = signed(tmp_path, ca, "own")
-    monkeypatch.setattr("api.serving.SPARE_S", 0.5)
+    monkeypatch.setattr("api.server.serving.SPARE_S", 0.5)
 
     async def story(port: Port) -> None:
         async def trickling(reader: asyncio.StreamReader) -> None:
@@ -233,9 +233,9 @@ def test_beyond_the_connections_that_may_stay_slow_reading_holds_no_place(
         reading = asyncio.create_task(trickling(reader))
         await asked.wait()
         await until(lambda: not port.places.beyond)
-        monkeypatch.setattr("api.serving.SPARE_S", PATIENCE_S)
+        monkeypatch.setattr("api.server.serving.SPARE_S", PATIENCE_S)
         assert (await port.ask("/livez")).endswith(b'"alive"')
-        assert len(port.places.within) == MOST, "who may stay is left alone"
+        assert len(port.places.within) == MAX_COUNT, "who may stay is left alone"
         reading.cancel()
         await asyncio.wait([reading])
         port.free.set()
@@ -245,7 +245,7 @@ def test_beyond_the_connections_that_may_stay_slow_reading_holds_no_place(
 
 
 def test_an_answer_that_is_read_slowly_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.serving.HEAD_S", 1.5)
+    monkeypatch.setattr("api.server.serving.HEAD_S", 1.5)
 
     async def story(port: Port) -> None:
         reader, writer = await port.connect()

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.exits import Exit
 from cli.main import main
-from shared.domain.access import Role
-from shared.domain.frontier import UrlState
+from cli.terminal.exits import Exit
+from shared.domain.frontier.states import UrlState
 from shared.domain.ids import Partition
+from shared.domain.ops.access import Role
 from shared.wire.events import EventKind, event_subject
 from shared.wire.messages import decode_discoveries
 from tests.support.api import PARTITIONS, Follower
@@ -99,7 +99,7 @@ def test_a_crawl_is_declared_changed_turned_and_deleted(running: Served, orb: Or
     assert orb("start", "docs") == "crawl/docs started\n"
     assert orb("pause", "docs") == "crawl/docs paused\n"
     assert orb("pause", "docs", code=Exit.FAILED) == (
-        "orb: a crawl that is paused cannot be asked to pause; legal now: resume, cancel, reset, retry-failed, delete\n"
+        "orb: a crawl that is paused does not allow pause; allowed now: resume, cancel, reset, retry-failed, delete\n"
     )
     assert orb("get", "crawls", "--state", "paused", "-l", "team=search", "-o", "name") == "crawl/docs\n"
     assert orb("wait", "crawl", "docs", "--for", "state=paused") == "crawl/docs paused\n"
@@ -137,8 +137,8 @@ def test_seeds_of_any_form_are_durable_once_and_what_was_not_taken_is_told(
         assert report["first_rejected"][0]["line"] == 1001
     lines = tmp_path / "seeds.jsonl"
     lines.write_text('"http://x.test/"\n{"url": "http://y.test/", "priority": 3}\n')
-    assert orb("seeds", "add", "docs", "-f", lines) == "crawl/docs seeds: 2 accepted, 0 repeated, 0 not taken\n"
-    assert orb("seeds", "add", "docs", "ftp://x.test/", code=Exit.FAILED).startswith("orb: line 1 was not taken: ftp:")
+    assert orb("seeds", "add", "docs", "-f", lines) == "crawl/docs seeds: 2 accepted, 0 duplicate, 0 rejected\n"
+    assert orb("seeds", "add", "docs", "ftp://x.test/", code=Exit.FAILED).startswith("orb: line 1 was rejected: ftp:")
     urls = sorted(asyncio.run(discovered(server)))
     assert urls == sorted([*(f"http://h{n % 5}.test/{n}" for n in range(1000)), "http://x.test/", "http://y.test/"])
 
@@ -176,12 +176,12 @@ def test_the_frontier_is_listed_described_and_explained(running: Served, orb: Or
     stats = orb("stats", "docs")
     assert re.search(r"^failed +3$", stats, re.M)
     assert re.search(r"^identities +both hold$", stats, re.M)
-    assert re.search(r"^settled +3 of 7 URLs", orb("describe", "crawl", "docs"), re.M)
+    assert re.search(r"^completed +3 of 7 URLs", orb("describe", "crawl", "docs"), re.M)
     explained = orb("explain", "docs", "http://elsewhere.test/x")
     assert "It would be excluded" in explained
     assert re.search(r"^NO +other_host", explained, re.M)
     assert orb("lookup", "docs", "elsewhere.test", code=Exit.FAILED) == (
-        "orb: the crawl 'docs' has never heard of https://elsewhere.test/\n"
+        "orb: the crawl 'docs' does not know https://elsewhere.test/\n"
     )
 
 
@@ -194,15 +194,15 @@ def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> 
     assert said == "orb: this needs the role operator, and the key 'ci' has viewer\n"
     assert orb("keys", "revoke", found["id"]) == f"key/{found['id']} revoked\n"
     assert "orb ctl login" in orb("get", "crawls", "--key", key, code=Exit.FAILED)
-    assert orb("config", "set", "worker.visits=9") == "config/1 configured\n"
-    assert orb("config", "set", "worker.visits=9") == "config/1 unchanged\n"
-    assert yaml.safe_load(orb("config", "get"))["worker"]["visits"] == 9
-    assert "worker.visits=9" in orb("get", "config-revisions")
-    assert "worker.visits" in orb("config", "set", "worker.visits=-9", code=Exit.USAGE)
+    assert orb("config", "set", "worker.max_visits=9") == "config/1 configured\n"
+    assert orb("config", "set", "worker.max_visits=9") == "config/1 unchanged\n"
+    assert yaml.safe_load(orb("config", "get"))["worker"]["max_visits"] == 9
+    assert "worker.max_visits=9" in orb("get", "config-revisions")
+    assert "worker.max_visits" in orb("config", "set", "worker.max_visits=-9", code=Exit.USAGE)
     assert re.search(r"^m1 +active", orb("get", "masters"), re.M)
-    assert orb("hosts", "block", "a.test", "--for", "2h").startswith("host/a.test is to be left alone until ")
-    assert orb("hosts", "delay", "a.test", "5") == "host/a.test is to be asked at most every 5 s\n"
-    assert orb("hosts", "delay", "a.test", "0").startswith("host/a.test has no delay of an operator any more")
+    assert orb("hosts", "block", "a.test", "--for", "2h").startswith("host/a.test is blocked until ")
+    assert orb("hosts", "delay", "a.test", "5") == "host/a.test gets a request at most every 5 s\n"
+    assert orb("hosts", "delay", "a.test", "0").startswith("host/a.test has no operator's delay any more")
     assert "config.replace" in orb("get", "audit", "--action", "config.")
 
 
@@ -241,7 +241,7 @@ def test_a_login_is_tried_kept_for_its_owner_and_forgotten(
 ) -> None:
     monkeypatch.delenv("ORB_SERVER")
     monkeypatch.delenv("ORB_API_KEY")
-    assert "no server is known" in orb("get", "crawls", code=Exit.USAGE)
+    assert "no server given" in orb("get", "crawls", code=Exit.USAGE)
     wrong = f"orb_{'0' * 16}_{'x' * 43}"
     assert "is not known" in orb("login", "--server", running.url, "--key", wrong, code=Exit.FAILED)
     file = tmp_path / "config" / "orb" / "ctl.yaml"
@@ -258,7 +258,7 @@ def test_a_login_is_tried_kept_for_its_owner_and_forgotten(
     assert "the request has no API key" in elsewhere
     orb("logout")
     orb("logout", "--context", "admin")
-    assert "no server is known" in orb("get", "crawls", code=Exit.USAGE)
+    assert "no server given" in orb("get", "crawls", code=Exit.USAGE)
 
 
 def test_masters_that_cannot_help_are_passed_over(
@@ -275,7 +275,7 @@ def test_masters_that_cannot_help_are_passed_over(
             "create", "x", "http://a.test/", "--server", replica.url, "--key", replica.keys[Role.ADMIN],
             "--patience", "0.1", code=Exit.ENVIRONMENT,
         )  # fmt: skip
-        assert "no master leads at the moment" in said
+        assert "there is no leader at the moment" in said
 
 
 def test_interrupted_output_is_no_error(running: Served, orb: Orb, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,5 +308,5 @@ def test_an_answer_that_its_disk_does_not_take_ends_with_one_sentence(
             patched.setattr("sys.stdout", full)
             assert main(["ctl", *arguments]) == Exit.ENVIRONMENT, arguments
         err = capfd.readouterr().err
-        assert err.startswith("orb: not all of the output could be written (No space left on device); make room")
+        assert err.startswith("orb: the output was cut short (No space left on device); make room")
         assert err.count("\n") == 1

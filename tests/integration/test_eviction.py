@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from api.control.eviction import WAITED_S, Eviction
-from shared.adapters.sql.engine import SqliteThreads
-from shared.adapters.sql.holder import lock_holder
-from shared.supervise import dying_with
+from api.members.eviction import WAITED_S, Eviction
+from shared.adapters.sql.engine.lock_holder import lock_holder
+from shared.adapters.sql.engine.sqlite import SqliteThreads
+from shared.runtime.supervise import dying_with
 
 _HOLDS = """
 import os, signal, sqlite3, sys
 from pathlib import Path
-from shared.adapters.sql.holder import write_note
+from shared.adapters.sql.engine.lock_holder import write_note
 path = Path(sys.argv[1])
 if sys.argv[2] == "noted":
     write_note(path, "former", 1)

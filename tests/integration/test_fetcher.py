@@ -7,7 +7,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest
+from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest
 from tests.support.descriptors import kept_on_exec
 from tests.support.fetching import LOOPBACK, fetcher, run
 from tests.support.rawserver import Connection, page, raw_server, saying

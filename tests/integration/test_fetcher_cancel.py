@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from shared.domain.fetch import Answer, FetchLimits, FetchRequest
+from shared.domain.web.fetch import Answer, FetchLimits, FetchRequest
 from tests.support.fetching import fetcher, run
 from tests.support.rawserver import Connection, page, raw_server
 
@@ -17,10 +17,10 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-async def at_most(most: int) -> None:
+async def at_most(max_count: int) -> None:
     """Wait until no more are open: what was closed, or only now accepted, needs a turn of the loop or two."""
     async with asyncio.timeout(30):
-        while descriptors() > most:  # noqa: ASYNC110  the system has no event for it
+        while descriptors() > max_count:  # noqa: ASYNC110  the system has no event for it
             await asyncio.sleep(0.01)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Truncation
+from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Truncation
 from tests.support.fetching import fetcher, run
 from tests.support.rawserver import Connection, Script, page, raw_server, saying
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest
+from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest
 from tests.support.fetching import fetcher, run
 from tests.support.rawserver import Connection, page, raw_server, saying
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.adapters.sql.engine import SqliteThreads
-from shared.adapters.sql.migrate import upgrade_sqlite
-from shared.domain.declared import Actor, Declaration
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.engine.migrate import upgrade_sqlite
+from shared.adapters.sql.engine.sqlite import SqliteThreads
+from shared.domain.reads.declared import Actor, Declaration
 from shared.ports.catalog import Missing
 
 OPERATOR = Actor("0" * 16, "operator", "r")

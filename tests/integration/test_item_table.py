@@ -1,24 +1,24 @@
 """The writer of the table of items, on a real stream and a real database: nothing twice, nothing missing, no stall."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from api.control.item_table import ItemWriter
-from api.frontier.tally import FrontierTally
+from api.crawls.item_writer import ItemWriter
+from api.frontier.stats import OwnerStats
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import NatsBroker
 from shared.adapters.nats.jetstream import demand
-from shared.adapters.sql import items as item_rows
-from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqlStore
-from shared.domain.errors import NoRoom, Permanent, Transient
+from shared.adapters.sql.catalog import items as item_rows
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.errors import Permanent, ResourceFull, Transient
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Term
-from shared.domain.items import CrawlItems, ItemFence, ItemLetter, ItemPosition, PageItems, TakenItem
-from shared.supervise import Tasks
+from shared.domain.reads.items import CrawlItems, ItemChanges, ItemFence, ItemLetter, ItemPosition, PageItems, TakenItem
+from shared.runtime.supervise import Tasks
 from shared.wire.items import ITEMS, encode_items
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
@@ -41,12 +41,12 @@ class Poisoned(SqlItems):
     claims = 0
 
     async def settle(
-        self, fence: ItemFence, position: ItemPosition, most: int, evidence: str | None = None
-    ) -> Mapping[CrawlId, int] | None:
-        decided = await self._run.read(lambda c: c.execute(item_rows._DECIDED, {"most": most}).all())
+        self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
+    ) -> ItemChanges | None:
+        decided = await self._run.read(lambda c: c.execute(item_rows._DECIDED, {"max_count": max_count}).all())
         if evidence is None and any(row.url.endswith("/later") for row in decided):
             raise Permanent("this can never be written")
-        return await super().settle(fence, position, most, evidence)
+        return await super().settle(fence, position, max_count, evidence)
 
     async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
         self.claims += 1
@@ -54,17 +54,17 @@ class Poisoned(SqlItems):
 
     async def apply(
         self, fence: ItemFence, position: ItemPosition, messages: Sequence[CrawlItems], letters: Sequence[ItemLetter]
-    ) -> dict[CrawlId, int]:
+    ) -> ItemChanges:
         if any(page.url.endswith("/13") for message in messages for page in message.pages):
             raise Permanent("this can never be written")
         if messages and self.full:
             self.full -= 1
-            raise NoRoom("the disk is full", retry_in=0.01)
-        stored = await super().apply(fence, position, messages, letters)
+            raise ResourceFull("the disk is full", retry_in=0.01)
+        changes = await super().apply(fence, position, messages, letters)
         if self.lost:
             self.lost -= 1
             raise Transient("the answer was lost", retry_in=0.01)
-        return dict(stored)
+        return changes
 
 
 class Stage:
@@ -76,7 +76,7 @@ class Stage:
         self.broker = broker
         self.run = tables.store.executor
         self.table = Poisoned(self.run)
-        self.tally = FrontierTally()
+        self.tally = OwnerStats()
         self.alarms: list[str] = []
         self.sent = 0
 
@@ -286,6 +286,8 @@ def test_items_whose_outcome_comes_late_are_in_the_table_before_the_end(tmp_path
                 await ended(s.run, 5)
                 while not await writer.has(s.tables.crawl_id):  # noqa: ASYNC110  the database has no event for it
                     await asyncio.sleep(0.02)
+                await s.until(lambda: s.tally.items_stored == 1)
+                assert s.tally.items_dropped == {"unaccepted": 1}, "the outcome of /2 never came"
             assert s.items() == 1
             assert s.tables.value("SELECT count(*) FROM dead_letters") == 1, "what cannot be stored stalls nothing"
             assert s.tally.dead_letters["items"] == 1

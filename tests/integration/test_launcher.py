@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.scanners import compiled_scanner
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.path.realpath(sys.executable))
 LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-launcher.lock")
@@ -28,9 +30,12 @@ print(os.getcwd()); print(sys.argv[1:]); print(sys.path[0] or "here"); print(os.
 def clone(tmp_path: Path) -> Path:
     """A clone with no packages in its locks, in a folder whose name wants quoting."""
     root = tmp_path / "a clone"
-    (root / "cli").mkdir(parents=True)
+    (root / "cli" / "dev").mkdir(parents=True)
     shutil.copy(REPOSITORY / "orb", root)
-    shutil.copy(REPOSITORY / "cli" / "bootstrap.py", root / "cli")
+    shutil.copy(REPOSITORY / "cli" / "dev" / "bootstrap.py", root / "cli" / "dev")
+    (root / "workers" / "parse").mkdir(parents=True)
+    for name in ("tags.c", "compiled.py"):
+        shutil.copy(REPOSITORY / "workers" / "parse" / name, root / "workers" / "parse")
     (root / "orb.py").write_text(ECHO)
     for lock in LOCKS:
         (root / lock).write_text("")
@@ -81,10 +86,28 @@ def test_first_use_sets_up_and_compiles_and_later_ones_are_silent(clone: Path, e
     assert first.stdout.splitlines()[1] == "['crawl', 'a b', '*', '']"
     stamp = (clone / ".venv" / "orb-stamp").stat().st_mtime_ns
     compiled = {path.name.partition(".")[0] for path in clone.glob("**/__pycache__/*.pyc") if ".venv" not in path.parts}
-    assert compiled == {"orb", "bootstrap"}
+    assert compiled == {"orb", "bootstrap", "compiled"}
     second = orb(clone, environment, "crawl")
     assert (second.returncode, second.stderr) == (0, "")
     assert (clone / ".venv" / "orb-stamp").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_set_up_builds_the_tag_scanner_where_it_can_and_is_silent_where_not(
+    clone: Path, environment: dict[str, str], compiler: bool
+) -> None:
+    for name in ("cli", "workers", "shared/domain"):
+        shutil.copytree(REPOSITORY / name, clone / name, dirs_exist_ok=True)
+    if compiler:
+        compiled_scanner()
+        environment["PATH"] += f":{os.environ['PATH']}"
+    first = orb(clone, environment)
+    assert (first.returncode, first.stderr.count("\n")) == (0, 1), first.stderr
+    assert [path.suffix for path in (clone / ".venv" / "orb-compiled").iterdir()] == [".so" if compiler else ".txt"]
+    source = clone / "workers" / "parse" / "tags.c"
+    source.write_text(source.read_text() + "/* changed */\n")
+    assert "setting up" in orb(clone, environment).stderr
+    assert orb(clone, environment).stderr == ""
 
 
 def test_a_symlink_from_elsewhere_keeps_the_callers_directory_and_imports_nothing_from_it(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.addresses import HOST, Address
-from cli.cluster_folder import ClusterFolder
-from cli.family import End, Ending
-from cli.local_cluster import ClusterPlan, LocalCluster
-from cli.watch import Silent
+from cli.local.addresses import HOST, Address
+from cli.local.cluster_folder import ClusterFolder
+from cli.local.local_cluster import ClusterPlan, LocalCluster
+from cli.local.process_group import RunEnd, RunOutcome
+from cli.terminal.progress import Silent
 from shared.adapters.etcd import EmbeddedEtcd
 from shared.domain.errors import Transient
 
@@ -26,7 +26,7 @@ def test_a_start_whose_etcd_stands_still_ends_at_the_first_ctrl_c(
 
     monkeypatch.setattr(EmbeddedEtcd, "end_sessions", unanswered)
 
-    async def story() -> Ending:
+    async def story() -> RunOutcome:
         folder = ClusterFolder(tmp_path / "cluster")
         folder.make()
         with folder.held() as lock:
@@ -35,4 +35,4 @@ def test_a_start_whose_etcd_stands_still_ends_at_the_first_ctrl_c(
             cluster = LocalCluster(folder, plan, lock=lock, watch=Silent(notes=False), ready=lambda engines: None)
             return await asyncio.wait_for(cluster.run(), 100)
 
-    assert asyncio.run(story()) == Ending(End.INTERRUPTED)
+    assert asyncio.run(story()) == RunOutcome(RunEnd.INTERRUPTED)

@@ -8,22 +8,22 @@ from typing import cast
 
 import pytest
 
-from api.control.collecting import AGAIN_S, Collecting
-from api.control.tending import Tending
-from api.routes import turning
+from api.crawls.controller import CrawlController
+from api.crawls.garbage_collector import AGAIN_S, GarbageCollector
+from api.routes import crawl_verbs as turning
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import NatsBroker
-from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqlStore
-from shared.domain.access import Role
-from shared.domain.command import collection_of
-from shared.domain.crawl_state import CANCELLED, COMPLETE
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.crawl.state import CANCELLED, COMPLETE
 from shared.domain.errors import Transient
-from shared.domain.frontier import CrawlState
+from shared.domain.frontier.commands import collection_of
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId, Partition, Term
-from shared.domain.ledger import CommandRun
+from shared.domain.ops.access import Role
 from shared.ports.broker import Broker
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from shared.wire.messages import Command, decode_report
 from tests.support.api import SPEC, api
 from tests.support.broker import BrokerServer, stored
@@ -58,9 +58,9 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def leader(tables: Tables, broker: NatsBroker) -> AsyncIterator[Tending]:
+async def leader(tables: Tables, broker: NatsBroker) -> AsyncIterator[CrawlController]:
     """What a leader does for crawls, done while the context is open."""
-    tending = Tending(
+    tending = CrawlController(
         store=tables.store,
         items=items_of(tables),
         broker=broker,
@@ -144,7 +144,7 @@ def test_a_collection_is_told_only_to_those_who_have_not_done_it_and_again_much_
             clock, broker = Late(), NotingBroker()
             await tables.store.set_state(tables.crawl_id, CrawlState.DELETED, None, 0)
             await applied(tables, Partition(0), Command(collection_of(tables.crawl_id), tables.crawl_id, "delete"))
-            collects = Collecting(tables.store, items_of(tables), cast(Broker, broker), clock)
+            collects = GarbageCollector(tables.store, items_of(tables), cast(Broker, broker), clock)
             for _ in range(2):
                 await collects.once()
                 assert len(broker.told) == PARTITIONS - 1
@@ -204,6 +204,6 @@ def test_seeds_are_taken_by_a_crawl_that_was_complete_and_by_none_that_was_ended
                 answer = await client.post(f"{DOCS}/seeds", json={"seeds": [f"http://{reason}.test/"]})
                 assert answer.status_code == status, answer.text
                 if status == 409:
-                    assert answer.json()["legal"] == ["start"]
+                    assert answer.json()["allowed_verbs"] == ["start"]
 
     asyncio.run(asyncio.wait_for(story(), 60))

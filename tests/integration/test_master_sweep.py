@@ -4,22 +4,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
+from api.master.standalone import Standalone
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker
-from shared.adapters.sql import holds
-from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.frontier import purge_holds as holds
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Transient
+from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, HostId, Partition, numbered
-from shared.domain.ledger import CrawlRow
-from shared.domain.spec_parse import parse_spec
-from shared.domain.url import public_suffix_snapshot
-from shared.domain.watermarks import Level, Place
-from shared.supervise import Tasks
-from shared.wire.messages import Progress, Shard, WorkerStatus, decode_progress, decode_shard, encode
+from shared.domain.ops.watermarks import FillLevel, Resource
+from shared.domain.web.url import public_suffix_snapshot
+from shared.runtime.supervise import Tasks
+from shared.wire.messages import Progress, UrlShard, WorkerStatus, decode_progress, decode_shard, encode
 from shared.wire.subjects import PROGRESS, WORKER_STATUS
 from tests.support.broker import POOL, BrokerServer
 from tests.support.broker import server as server
@@ -34,7 +34,7 @@ async def free_worker(broker: NatsBroker) -> None:
         await asyncio.sleep(0.05)
 
 
-async def first_shard(broker: NatsBroker) -> Shard:
+async def first_shard(broker: NatsBroker) -> UrlShard:
     """The next shard that the broker delivers."""
     while True:
         for message in await broker.pull_visits(POOL, 1, 1.0):
@@ -47,7 +47,7 @@ def test_a_shard_that_the_broker_never_delivers_and_never_removes_does_not_stall
     """A broker killed between an acknowledgement and its removal keeps such a shard. Here it is one that was taken and
     is never settled: it, too, is not delivered again, and lets no other onto its subject."""
     spec = parse_spec({"seeds": ["http://a.test/"]})
-    settings = FrontierSettings(partitions=1, republish_s=0.3, sweep_s=0.05)
+    settings = FrontierSettings(partitions=1, republish_s=0.3, sweep_interval_s=0.05)
 
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "crawl.db")
@@ -98,7 +98,7 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
 def test_what_is_applied_stays_in_the_stream_while_somebody_holds_it(tmp_path: Path, server: BrokerServer) -> None:
     """Who copies the reports behind a snapshot of the tables misses none, however fast the owners are."""
     spec = parse_spec({"seeds": ["http://a.test/", "http://a.test/2"]})
-    settings = FrontierSettings(partitions=1, sweep_s=0.05)
+    settings = FrontierSettings(partitions=1, sweep_interval_s=0.05)
 
     async def run() -> None:
         store = await Watched.open(tmp_path / "crawl.db")
@@ -194,9 +194,9 @@ def test_a_local_crawl_whose_master_is_short_of_room_sends_nothing_out_and_uses_
     tmp_path: Path, server: BrokerServer
 ) -> None:
     spec = parse_spec({"seeds": ["http://a.test/"], "budget": {"max_seconds": 600}})
-    level, clock = Level(100, 100), Ahead()
+    level, clock = FillLevel(100, 100), Ahead()
 
-    async def gauge() -> Level:
+    async def gauge() -> FillLevel:
         return level
 
     async def told(broker: NatsBroker, wanted: Callable[[Progress], bool]) -> Progress:
@@ -218,9 +218,9 @@ def test_a_local_crawl_whose_master_is_short_of_room_sends_nothing_out_and_uses_
                 broker=broker,
                 specs=LocalSpecs(tmp_path / "specs"),
                 clock=clock,
-                settings=FrontierSettings(partitions=1, sweep_s=0.05),
+                settings=FrontierSettings(partitions=1, sweep_interval_s=0.05),
                 alone=True,
-                gauges={Place.MEMORY: gauge},
+                gauges={Resource.MEMORY: gauge},
             )
             stop = asyncio.Event()
             running = tasks.start("master", master.run(stop, grace_s=0))
@@ -233,7 +233,7 @@ def test_a_local_crawl_whose_master_is_short_of_room_sends_nothing_out_and_uses_
             for _ in range(2):
                 held = await told(broker, lambda progress: True)
                 assert (held.leases, held.state) == (0, "running")
-            level = Level(10, 100)
+            level = FillLevel(10, 100)
             assert [url.url for url in (await first_shard(broker)).urls] == ["http://a.test/"]
             await told(broker, lambda progress: not progress.alarms)
             stop.set()

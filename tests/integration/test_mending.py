@@ -5,9 +5,9 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from cli.children import Engine
-from cli.family import End, Ending, Family
-from cli.mending import APART_S, ENOUGH_BYTES, Mending
+from cli.local.nats_restart import APART_S, ENOUGH_BYTES, NatsRestart
+from cli.local.process_group import ProcessGroup, RunEnd, RunOutcome
+from cli.local.supervisor import Engine
 from shared.adapters.nats import EmbeddedServer
 from tests.support.noting import Noting
 
@@ -40,7 +40,7 @@ class Broker:
 
 def test_it_is_killed_when_a_write_failed_and_there_is_room_and_not_at_every_look() -> None:
     broker, watch, clock = Broker(), Noting(), [100.0]
-    mending = Mending(broker, broker, watch, now=lambda: clock[0])
+    mending = NatsRestart(broker, broker, watch, now=lambda: clock[0])
     mending.look(ENOUGH_BYTES)
     broker.failed = FAILED
     mending.look(ENOUGH_BYTES - 1)
@@ -65,9 +65,9 @@ async def until(true: Callable[[], bool]) -> None:
 def test_the_server_comes_back_and_is_left_alone_then(tmp_path: Path) -> None:
     async def run() -> None:
         watch = Noting()
-        family, server = Family(watch), EmbeddedServer(tmp_path)
+        family, server = ProcessGroup(watch), EmbeddedServer(tmp_path)
         broker, clock = Engine("broker", server), [100.0]
-        mending = Mending(server, broker, watch, now=lambda: clock[0])
+        mending = NatsRestart(server, broker, watch, now=lambda: clock[0])
 
         async def work() -> None:
             assert await family.start(broker)
@@ -78,7 +78,7 @@ def test_the_server_comes_back_and_is_left_alone_then(tmp_path: Path) -> None:
             await until(lambda: broker.pid not in (None, first) and server.storage_failure() is None)
             clock[0] += APART_S
             mending.look(ENOUGH_BYTES)
-            family.end(Ending(End.FINISHED))
+            family.end(RunOutcome(RunEnd.FINISHED))
 
         await family.run(work)
         assert sum(line.startswith("NATS stores nothing") for line in watch.notes) == 1

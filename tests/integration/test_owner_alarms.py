@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from api.control.fleet import Fleet
-from api.frontier.crawls import Crawls
+from api.frontier.capacity import PoolCapacity
+from api.frontier.dispatch_crawls import DispatchCrawls
 from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings
-from api.frontier.room import PoolRoom
+from api.members.partition_owners import PartitionOwners
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.nats import NatsBroker
 from shared.adapters.nats.jetstream import demand
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.ids import Partition, Term
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from shared.wire.keys import Keys, MemberRecord, PartitionRecord, encode_record
 from shared.wire.subjects import REPORTS
 from tests.support.broker import POOL, BrokerServer
@@ -40,7 +40,7 @@ class Alarms:
 async def owned(store: SqliteStore, broker: NatsBroker, term: int, alarms: Alarms) -> None:
     """Own the partition until everything is loaded and the stream was looked at."""
     owner = Owner(
-        P, Term(term), store=store, broker=broker, clock=SystemClock(), crawls=Crawls(), room=PoolRoom(),
+        P, Term(term), store=store, broker=broker, clock=SystemClock(), crawls=DispatchCrawls(), room=PoolCapacity(),
         settings=FrontierSettings(partitions=1), alarm=alarms.hear,
     )  # fmt: skip
     async with asyncio.timeout(30), Tasks() as tasks:
@@ -91,15 +91,15 @@ def test_an_owner_that_fails_raises_an_alarm_and_is_replaced(server: BrokerServe
 
             def make(partition: Partition, term: Term, again: bool) -> Owner:
                 owner = Failing(
-                    partition, term, store=store, broker=broker, clock=SystemClock(), crawls=Crawls(),
-                    room=PoolRoom(), settings=FrontierSettings(partitions=1), again=again,
+                    partition, term, store=store, broker=broker, clock=SystemClock(), crawls=DispatchCrawls(),
+                    room=PoolCapacity(), settings=FrontierSettings(partitions=1), again=again,
                 )  # fmt: skip
                 made.append(owner)
                 return owner
 
             leadership = await session.campaign(keys.leader, b"")
             await leadership.write({keys.partition(P): encode_record(PartitionRecord("m1", 1, 1))})
-            fleet = Fleet(view, keys, member, 1, make, alarms.hear)
+            fleet = PartitionOwners(view, keys, member, 1, make, alarms.hear)
             async with asyncio.timeout(30), Tasks() as tasks:
                 tasks.start("fleet", fleet.run())
                 while len(made) < 2:
@@ -115,4 +115,4 @@ def test_an_owner_that_fails_raises_an_alarm_and_is_replaced(server: BrokerServe
 
 @pytest.fixture(autouse=True)
 def _brief_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.control.fleet._AGAIN_S", 0.0)
+    monkeypatch.setattr("api.members.partition_owners._AGAIN_S", 0.0)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from api.frontier.crawls import Crawls
+from api.frontier.capacity import PoolCapacity
+from api.frontier.dispatch_crawls import DispatchCrawls
 from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings
-from api.frontier.room import PoolRoom
 from api.frontier.sweep import Sweep
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition, Term
 from tests.support.broker import BrokerServer
@@ -38,8 +38,8 @@ def test_an_owner_that_is_told_to_end_while_the_broker_fails_does_not_begin_anew
             await store.open_cluster(1, "", 0)
             async with server.broker() as broker:
                 owner = Owner(
-                    Partition(0), Term(1), store=store, broker=broker, clock=SystemClock(), crawls=Crawls(),
-                    room=PoolRoom(), settings=FrontierSettings(partitions=1), alarm=lambda partition, text: None,
+                    Partition(0), Term(1), store=store, broker=broker, clock=SystemClock(), crawls=DispatchCrawls(),
+                    room=PoolCapacity(), settings=FrontierSettings(partitions=1), alarm=lambda partition, text: None,
                 )  # fmt: skip
                 owning = asyncio.create_task(owner.run())
                 async with asyncio.timeout(30):

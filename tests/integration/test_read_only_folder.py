@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.exits import Exit
-from shared.adapters.sql.unwritable import ReadFile
+from cli.terminal.exits import Exit
+from shared.adapters.sql.engine.read_only import ReadFile
 from shared.domain.errors import Transient, Unusable
 from tests.support.crawled import SEED, Made, made
 from tests.support.orb_command import ROOT, command_line

@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 from sqlalchemy import insert
 
-from api.control.announcing import Announcing
-from api.control.publishing import Publishing
+from api.leader.config_publisher import ConfigPublisher
+from api.leader.spec_publisher import CrawlSpecPublisher
 from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.coordinator import LocalCoordinator
-from shared.adapters.sql.access_schema import config_revisions
-from shared.adapters.sql.desired import SqlDesired
-from shared.adapters.sql.store import SqliteStore
-from shared.domain.crawl import encode_spec
-from shared.domain.crawl_state import CANCELLED
-from shared.domain.frontier import CrawlState
+from shared.adapters.sql.catalog.desired import SqlDesired
+from shared.adapters.sql.engine.access_schema import config_revisions
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.crawl.spec import encode_spec
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.crawl.state import CANCELLED
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId
-from shared.domain.spec_parse import parse_spec
 from shared.wire.keys import SETTINGS, ConfigRecord, CrawlRecord, Keys, decode_record
 
 CLOCK = SystemClock()
@@ -57,7 +57,7 @@ def test_a_leader_publishes_a_spec_as_it_is_stored_also_when_it_pauses_and_delet
         async with coordinator.session(30.0) as session:
             leadership = await session.campaign(KEYS.leader, b"m1")
             publisher = EtcdSpecPublisher(coordinator, leadership, KEYS)
-            publishing = Publishing(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
+            publishing = CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
             await publishing.once()
             assert bytes((await record(coordinator, row.crawl_id)).spec) == stored.encode()
             await store.set_state(row.crawl_id, CrawlState.PAUSED, None, 0)
@@ -84,7 +84,7 @@ def test_crawl_that_is_over_is_published_as_paused_until_it_runs_again(tmp_path:
         async with coordinator.session(30.0) as session:
             leadership = await session.campaign(KEYS.leader, b"m1")
             publisher = EtcdSpecPublisher(coordinator, leadership, KEYS)
-            publishing = Publishing(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
+            publishing = CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
             for state, reason, paused in (
                 (CrawlState.RUNNING, None, False),
                 (CrawlState.FINISHED, CANCELLED, True),
@@ -102,14 +102,14 @@ def test_crawl_that_is_over_is_published_as_paused_until_it_runs_again(tmp_path:
 def test_a_leader_publishes_the_configuration_as_it_is_stored(tmp_path: Path) -> None:
     async def story() -> None:
         store = await SqliteStore.open(tmp_path / "crawl.db")
-        written = tomorrow(b'{"worker":{"visits":8}}', "worker")
+        written = tomorrow(b'{"worker":{"max_visits":8}}', "worker")
         row = {"revision": 7, "document": written, "changed_at_ms": 1, "changed_by": "a later version"}
         await store.executor.write(lambda c: c.execute(insert(config_revisions).values(**row)).close())
         desired = SqlDesired(store.executor)
         coordinator = LocalCoordinator(CLOCK)
         async with coordinator.session(30.0) as session:
             leadership = await session.campaign(KEYS.leader, b"m1")
-            await Announcing(coordinator, leadership, KEYS, desired, CLOCK).once()
+            await ConfigPublisher(coordinator, leadership, KEYS, desired, CLOCK).once()
         entry = await coordinator.get(KEYS.setting(SETTINGS))
         assert entry is not None
         published = decode_record(ConfigRecord, entry.value)

@@ -9,27 +9,27 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from api.control import standalone
-from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
+from api.master import standalone
+from api.master.standalone import Standalone
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker
-from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqliteStore
-from shared.domain.crawl import CrawlSpec
-from shared.domain.errors import NoRoom, Transient
-from shared.domain.frontier import CrawlState
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.errors import ResourceFull, Transient
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import Counters, CrawlRow
 from shared.domain.ids import CrawlId, Partition, Term
-from shared.domain.ledger import Counters, CrawlRow
-from shared.domain.spec_parse import parse_spec
-from shared.domain.url import public_suffix_snapshot
+from shared.domain.web.url import public_suffix_snapshot
 from shared.ports.specs import PublishedSpec
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from tests.support.broker import POOL, BrokerServer
 from tests.support.broker import server as server
 
-FULL = NoRoom("the disk is full", retry_in=0.01)
+FULL = ResourceFull("the disk is full", retry_in=0.01)
 AWAY = Transient("the engine is away", retry_in=0.01)
 
 
@@ -112,7 +112,7 @@ async def master(
             broker=broker,
             specs=specs,
             clock=clock or SystemClock(),
-            settings=FrontierSettings(partitions=1, sweep_s=0.05),
+            settings=FrontierSettings(partitions=1, sweep_interval_s=0.05),
             alone=True,
         ),
         store,
@@ -194,7 +194,7 @@ def test_a_crawl_ends_when_there_is_room_for_its_end_and_the_log_is_not_full_of_
     assert not any(failures.planned.values())
     said = [(line["event"], line["error"]) for line in logs if line.get("error") in (str(AWAY), str(FULL))]
     # Of a full disk the store's adapter tells. What adds is not done again where nobody knows whether it was.
-    assert said == [("crawl.time_unsure", str(AWAY)), ("crawl.waits", str(FULL))]
+    assert said == [("active_time.unconfirmed", str(AWAY)), ("crawl_update.delayed", str(FULL))]
 
 
 def test_time_in_which_a_full_disk_is_waited_for_is_not_counted(

@@ -4,18 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from api.control.standalone import Standalone
 from api.frontier.ownership import FrontierSettings
+from api.master.standalone import Standalone
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
-from shared.adapters.sql.items import SqlItems
-from shared.adapters.sql.store import SqliteStore
-from shared.domain.command import CommandKind, collection_of
-from shared.domain.frontier import CrawlState
+from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.frontier.commands import CommandKind, collection_of
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.spec_parse import parse_spec
-from shared.domain.url import public_suffix_snapshot
-from shared.supervise import Tasks
+from shared.domain.web.url import public_suffix_snapshot
+from shared.runtime.supervise import Tasks
 from shared.wire.messages import Command, WorkerStatus, encode
 from shared.wire.subjects import WORKER_STATUS
 from tests.support.broker import BrokerServer
@@ -34,7 +34,7 @@ async def _until(true: Callable[[], Awaitable[bool]]) -> None:
 
 def test_a_deleted_crawl_leaves_no_shard_in_a_pool_whose_workers_are_gone(tmp_path: Path, server: BrokerServer) -> None:
     spec = parse_spec({"seeds": SEEDS, "pool": POOL})
-    settings = FrontierSettings(partitions=1, sweep_s=0.05)
+    settings = FrontierSettings(partitions=1, sweep_interval_s=0.05)
 
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "crawl.db")

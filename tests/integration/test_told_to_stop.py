@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from shared.ports.retrying import until_answered
+from shared.runtime.retry import until_answered
+from shared.runtime.supervise import dying_with
 from shared.settings import ClusterWorkerSettings
-from shared.supervise import dying_with
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
 from tests.support.orb_command import ROOT, command_line
-from workers.main import Stop, run
+from workers.main import StopRequest, run
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_master_that_waits_for_an_engine_ends_when_it_is_told_to(nobody: str, 
     master = subprocess.Popen([*dying_with(os.getpid()), *line], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         assert master.stderr is not None
-        assert any('"master.waits"' in said for said in master.stderr)
+        assert any('"master_start.delayed"' in said for said in master.stderr)
         master.send_signal(number)
         _, rest = master.communicate(timeout=30)
         assert master.returncode == 0, rest
@@ -57,13 +57,13 @@ def test_a_worker_that_waits_for_the_coordinator_ends_when_it_is_told_to(
         asked.set()
         return await until_answered(call)
 
-    monkeypatch.setattr("workers.member.until_answered", noticed)
+    monkeypatch.setattr("workers.membership.until_answered", noticed)
     settings = ClusterWorkerSettings(
         id="w1", dir=tmp_path, nats_url=server.endpoint.url, nats_token=server.endpoint.token, etcd=f"http://{nobody}"
     )
 
     async def story() -> None:
-        stop = Stop()
+        stop = StopRequest()
         async with asyncio.timeout(30):
             running = asyncio.create_task(run(settings, stop))
             await asked.wait()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from shared.domain.access import Role
+from shared.domain.ops.access import Role
 from tests.support.broker import BrokerServer
 from tests.support.orb_command import ROOT
 from tests.support.served import Served, served

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from shared.domain.crawl import CrawlSpec
-from shared.domain.frontier import End
-from shared.domain.url import fingerprint
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.frontier.states import UrlEnd
+from shared.domain.web.url import fingerprint
 from shared.wire.messages import Gone
 from tests.support import judge
 from tests.support.broker import BrokerServer
@@ -141,7 +141,7 @@ def test_a_paused_crawl_finishes_what_is_in_flight_and_hands_back_the_rest(
             held.release.set()
             last = await owner.ended(lease)
             [result] = owner.results(lease)
-            assert (result.end, paths([result], urls)) == (End.ANSWERED, urls[:1])
+            assert (result.end, paths([result], urls)) == (UrlEnd.ANSWERED, urls[:1])
             assert result.record is not None
             assert last.not_attempted == [fingerprint(urls[1])]
             await owner.slot_free()

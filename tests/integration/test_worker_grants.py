@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from cli.children import RoleProcess, said_by
-from shared.domain.url import Location, fingerprint
+from cli.local.supervisor import RoleProcess, said_by
+from shared.domain.web.url import Location, fingerprint
 from shared.wire.messages import Answer, Begin, Extend, Go, Gone, WorkerStatus, decode_status
 from shared.wire.subjects import WORKER_STATUS
 from tests.support.broker import BrokerServer
@@ -21,9 +21,9 @@ from tests.support.broker import server as server
 from tests.support.fetching import run
 from tests.support.owner import ScriptedOwner, exit_of, owner_of, paths, settings_for, spec_for, worker, worker_process
 from tests.support.rawserver import Connection, RawServer, Script, page, raw_server
-from workers.main import Stop
+from workers.main import StopRequest
 from workers.main import run as work
-from workers.pages import read
+from workers.page_reading import read
 from workers.runtime import pause_s
 
 NO_ROBOTS = spec_for("http://127.0.0.1/", politeness={"obey_robots": False})
@@ -312,8 +312,8 @@ def test_without_a_broker_it_says_so_and_ends(server: BrokerServer, tmp_path: Pa
     async def main() -> None:
         server.kill()
         with capture_logs() as logs:
-            assert await work(settings_for(server, tmp_path), Stop()) == 4
-        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["worker.gave_up"]
+            assert await work(settings_for(server, tmp_path), StopRequest()) == 4
+        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["worker.disconnected"]
 
     run(main())
 
@@ -321,7 +321,7 @@ def test_without_a_broker_it_says_so_and_ends(server: BrokerServer, tmp_path: Pa
 def test_what_no_restart_can_help_is_said_in_the_words_that_end_a_run(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         with capture_logs() as logs:
-            assert await work(settings_for(server, tmp_path, metrics="192.0.2.1:9"), Stop()) == 4
+            assert await work(settings_for(server, tmp_path, metrics="192.0.2.1:9"), StopRequest()) == 4
         last = RoleProcess("worker-1", ["_worker"], tmp_path / "log", {})
         (tmp_path / "log").write_text("\n".join(map(json.dumps, logs)))
         assert "choose another with --metrics" in (said_by(last) or "")

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from shared.domain.crawl import CrawlSpec, Scope, decode_spec, encode_spec
-from shared.domain.frontier import End
-from shared.domain.url import fingerprint
+from shared.domain.crawl.spec import CrawlSpec, Scope, decode_spec, encode_spec
+from shared.domain.frontier.states import UrlEnd
+from shared.domain.web.url import fingerprint
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
 from tests.support.fetching import run
@@ -44,7 +44,7 @@ def test_page_made_for_costly_patterns_is_judged_and_yields_items(server: Broker
             url = site.url("/" + "/a" * 900 + "x")
             lease = await owner.send(url)
             await owner.ended(lease)
-            assert [result.end for result in owner.results(lease)] == [End.ANSWERED]
+            assert [result.end for result in owner.results(lease)] == [UrlEnd.ANSWERED]
             await owner.until(lambda: len(owner.links()) == len(LINKS))
 
     run(main())

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from shared.adapters.objects.local import LocalSegments
-from shared.domain.archive import RecordLocation
+from shared.domain.archive.model import RecordLocation
+from shared.domain.archive.stored_response import parse_stored
 from shared.domain.ids import Fingerprint
-from shared.domain.items import TakenItem
-from shared.domain.stored import parse_stored
-from shared.domain.url import fingerprint
-from shared.supervise import Tasks
+from shared.domain.reads.items import TakenItem
+from shared.domain.web.url import fingerprint
+from shared.runtime.supervise import Tasks
 from shared.wire.items import decode_items
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server

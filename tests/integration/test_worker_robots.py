@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.domain.frontier import End
-from shared.domain.robots import RobotsRules
-from shared.domain.robots_rules import AgentRules
+from shared.domain.frontier.states import UrlEnd
+from shared.domain.web.robots import RobotsRules
+from shared.domain.web.robots_rules import AgentRules
 from shared.wire.messages import UrlOutcome
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
@@ -42,8 +42,8 @@ def moved(to: str) -> bytes:
     return f"HTTP/1.1 301 Moved\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n".encode()
 
 
-def ends(results: list[UrlOutcome]) -> list[End]:
-    return [End(result.end) for result in results]
+def ends(results: list[UrlOutcome]) -> list[UrlEnd]:
+    return [UrlEnd(result.end) for result in results]
 
 
 def test_two_workers_ask_for_it_once(server: BrokerServer, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_two_workers_ask_for_it_once(server: BrokerServer, tmp_path: Path) -> No
                         leases = [await owner.send(site.url("/a"), site.url("/private/b"), slot=n) for n in range(4)]
                         for lease in leases:
                             await owner.ended(lease)
-                            assert ends(owner.results(lease)) == [End.ANSWERED, End.DENIED]
+                            assert ends(owner.results(lease)) == [UrlEnd.ANSWERED, UrlEnd.DENIED]
             asked = [request.split()[1] for request in site.requests]
             assert asked.count(b"/robots.txt") == 1
             assert b"/private/b" not in asked
@@ -77,7 +77,7 @@ def test_five_redirects_are_followed_and_more_mean_that_there_is_none(
         ):
             lease = await owner.send(site.url("/private/b"))
             await owner.ended(lease)
-            assert ends(owner.results(lease)) == [End.DENIED if obeyed else End.ANSWERED]
+            assert ends(owner.results(lease)) == [UrlEnd.DENIED if obeyed else UrlEnd.ANSWERED]
 
     run(main())
 
@@ -92,7 +92,7 @@ def test_without_one_everything_is_allowed_and_that_is_remembered_too(server: Br
             for slot in range(2):
                 lease = await owner.send(site.url("/private/b"), slot=slot)
                 await owner.ended(lease)
-                assert ends(owner.results(lease)) == [End.ANSWERED]
+                assert ends(owner.results(lease)) == [UrlEnd.ANSWERED]
             assert [request.split()[1] for request in site.requests].count(b"/robots.txt") == 1
 
     run(main())
@@ -189,7 +189,7 @@ def test_an_absent_file_whose_error_page_cannot_be_decoded_is_absent(server: Bro
         ):
             lease = await owner.send(site.url("/a"))
             await owner.ended(lease)
-            assert ends(owner.results(lease)) == [End.ANSWERED]
+            assert ends(owner.results(lease)) == [UrlEnd.ANSWERED]
 
     run(main())
 
@@ -216,7 +216,7 @@ def test_a_large_file_is_parsed_outside_the_loop_and_obeyed(
         ):
             lease = await owner.send(site.url("/private/b"))
             await owner.ended(lease)
-            assert ends(owner.results(lease)) == [End.DENIED]
+            assert ends(owner.results(lease)) == [UrlEnd.DENIED]
             assert parsed_in == [False]
 
     run(main())

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.objects.local import LocalSegments
-from shared.domain.archive import RecordLocation
-from shared.domain.fetch import Answer
-from shared.domain.frontier import End
-from shared.domain.stored import parse_stored
-from shared.domain.url import Location, fingerprint
+from shared.domain.archive.model import RecordLocation
+from shared.domain.archive.stored_response import parse_stored
+from shared.domain.frontier.states import UrlEnd
+from shared.domain.web.fetch import Answer
+from shared.domain.web.url import Location, fingerprint
 from shared.wire.messages import Begin, Gone, ShardUrl, Superseded, Wait
 from tests.support import judge
 from tests.support.broker import BrokerServer
@@ -22,9 +22,9 @@ from tests.support.owner import owner_of, paths, spec_for, worker
 from tests.support.rawserver import Connection, page, raw_server
 from tests.support.synthetic import PageKind, SyntheticSite
 from tests.support.web import Web
-from workers import pages
-from workers.crawls import ActiveCrawl
-from workers.pages import READ_ON_LOOP, Reading
+from workers import page_reading as pages
+from workers.page_reading import READ_ON_LOOP, PageReading
+from workers.visit_crawls import VisitCrawl
 
 Serve = Callable[..., Web]
 
@@ -47,7 +47,7 @@ def test_a_shard_is_fetched_in_order_archived_and_its_links_are_reported_before_
             await owner.slot_free()
             results = owner.results(lease)
             assert paths(results, urls) == urls
-            assert [result.end for result in results] == [End.ANSWERED] * 5
+            assert [result.end for result in results] == [UrlEnd.ANSWERED] * 5
             assert set(owner.links()) == {
                 served.origins[0] + site.path(target) for number in range(5) for target in site.links(number)
             }
@@ -151,7 +151,7 @@ def test_what_robots_forbids_is_denied_and_never_asked_for(server: BrokerServer,
         async with owner_of(server, tmp_path, spec_for(urls[0])) as owner, worker(server, tmp_path):
             lease = await owner.send(*urls)
             await owner.ended(lease)
-            denied = [result for result in owner.results(lease) if result.end == End.DENIED]
+            denied = [result for result in owner.results(lease) if result.end == UrlEnd.DENIED]
             assert set(paths(denied, urls)) == private
             assert {result.reason for result in denied} == {"robots"}
 
@@ -200,7 +200,7 @@ def test_an_address_that_egress_denies_fails_each_url_with_the_rule_and_sends_no
                 lease = await owner.send(site.url("/a"))
                 await owner.ended(lease)
                 [result] = owner.results(lease)
-                assert (result.end, result.reason) == (End.FAILED, "egress_denied")
+                assert (result.end, result.reason) == (UrlEnd.FAILED, "egress_denied")
                 assert "--allow-net" in result.detail
             assert site.connections == []
 
@@ -221,7 +221,7 @@ def test_a_redirect_is_an_answer_and_its_target_a_discovery_of_the_same_depth(
             lease = await owner.send(ShardUrl(site.url("/old"), 3, 1, 2))
             await owner.ended(lease)
             [result] = owner.results(lease)
-            assert (result.end, result.status, result.location) == (End.ANSWERED, 301, "/new?x=1#y")
+            assert (result.end, result.status, result.location) == (UrlEnd.ANSWERED, 301, "/new?x=1#y")
             assert result.record is not None
             [link] = [link for message in owner.discoveries for origin in message.origins for link in origin.links]
             assert (link.url, link.depth, link.hops) == (site.url("/new?x=1"), 3, 3)
@@ -296,7 +296,7 @@ def test_a_large_page_is_read_outside_the_loop(
     read_on_loop: list[tuple[int, bool]] = []
     read = pages.read
 
-    def noted(crawl: ActiveCrawl, at: Location, depth: int, hops: int, answer: Answer) -> Reading:
+    def noted(crawl: VisitCrawl, at: Location, depth: int, hops: int, answer: Answer) -> PageReading:
         read_on_loop.append((len(answer.decoded), threading.current_thread() is threading.main_thread()))
         return read(crawl, at, depth, hops, answer)
 
@@ -346,7 +346,7 @@ def test_a_kept_connection_that_was_closed_costs_no_page_and_keeps_the_delay(
             lease = await owner.send(*(site.url(f"/{n}") for n in range(4)), delay_ms=100)
             await owner.ended(lease)
             results = owner.results(lease)
-            assert [result.end for result in results] == [End.ANSWERED] * 4
+            assert [result.end for result in results] == [UrlEnd.ANSWERED] * 4
             for at in begun[1:]:
                 assert at - max(end for end in ended if end < at) >= 0.1
 

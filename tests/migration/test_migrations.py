@@ -15,11 +15,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from shared.adapters.sql.access_schema import metadata
-from shared.adapters.sql.engine import sqlite_engine
-from shared.adapters.sql.migrate import HEAD, upgrade, upgrade_sqlite
-from shared.adapters.sql.shortened import without_host
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.engine.access_schema import metadata
+from shared.adapters.sql.engine.migrate import HEAD, upgrade, upgrade_sqlite
+from shared.adapters.sql.engine.sqlite import sqlite_engine
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.adapters.sql.frontier.url_compression import without_host
 from shared.domain.errors import Unusable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,8 +96,9 @@ def test_upgrading_again_changes_nothing(tmp_path: Path, made: Callable[[Path], 
 
 def test_new_file_is_made_without_alembic(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from shared.adapters.sql.engine import sqlite_engine;"
-        " from shared.adapters.sql.migrate import upgrade_sqlite; upgrade_sqlite(sqlite_engine(Path(sys.argv[1])));"
+        "import sys; from pathlib import Path; from shared.adapters.sql.engine.sqlite import sqlite_engine;"
+        " from shared.adapters.sql.engine.migrate import upgrade_sqlite;"
+        " upgrade_sqlite(sqlite_engine(Path(sys.argv[1])));"
         " print(*sys.modules)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a.db")]
@@ -146,7 +147,7 @@ async def _made_in(path: Path) -> None:
 _OPEN = """
 import asyncio, sys
 from pathlib import Path
-from shared.adapters.sql.store import SqliteStore
+from shared.adapters.sql.frontier.store import SqliteStore
 async def story():
     store = await SqliteStore.open(Path(sys.argv[1]))
     print(await store.open_cluster(int(sys.argv[2]), "", 0), flush=True)

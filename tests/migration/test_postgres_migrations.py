@@ -8,9 +8,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql.access_schema import api_keys
-from shared.adapters.sql.migrate import HEAD, upgrade
-from shared.adapters.sql.postgres import PostgresPool, PostgresStore
+from shared.adapters.sql.engine.access_schema import api_keys
+from shared.adapters.sql.engine.migrate import HEAD, upgrade
+from shared.adapters.sql.engine.postgres import PostgresPool, PostgresStore
 from shared.domain.errors import Unusable
 from tests.support.postgres import PATIENT, PostgresServer
 

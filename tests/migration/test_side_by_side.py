@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Inspector, inspect
 
-from shared.adapters.sql.engine import sqlite_engine
-from shared.adapters.sql.migrate import HEAD, upgrade
+from shared.adapters.sql.engine.migrate import HEAD, upgrade
+from shared.adapters.sql.engine.sqlite import sqlite_engine
 
 Schema = dict[str, dict[str, Any]]
 HEADS = [f"{number:04}" for number in range(1, int(HEAD) + 1)]

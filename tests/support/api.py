@@ -13,28 +13,29 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from api.control.plane import Alone, ControlPlane, Members
-from api.control.telling import Telling
-from api.deps import Services
-from api.feeds import OpenStreams
-from api.forwarding import leaders_client
-from api.http import application
-from api.security.authentication import Keyring, first_key
-from api.security.limits import BODY_BYTES
+from api.events.publisher import EventPublisher
+from api.http.authentication import Keyring, first_key
+from api.http.deps import Services
+from api.http.forwarding import leaders_client
+from api.http.limits import BODY_BYTES
+from api.http.sse import OpenEventStreams
+from api.members.control_plane import ControlPlane, Members, SingleMaster
+from api.server.app import application
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import NatsBroker
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.adapters.sql.desired import SqlDesired
-from shared.adapters.sql.engine import SqliteThreads
-from shared.adapters.sql.migrate import upgrade_sqlite
-from shared.adapters.sql.overview import SqlOverview
-from shared.domain.access import ApiKey, Role, digest_of, new_key
-from shared.domain.config import MasterTuning
-from shared.domain.declared import Actor
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.catalog.desired import SqlDesired
+from shared.adapters.sql.catalog.overview import SqlOverview
+from shared.adapters.sql.engine.migrate import upgrade_sqlite
+from shared.adapters.sql.engine.sqlite import SqliteThreads
 from shared.domain.errors import Transient
-from shared.domain.frontier import Position
+from shared.domain.frontier.lag import Waiting
+from shared.domain.frontier.states import Position
 from shared.domain.ids import Partition, Term
-from shared.domain.lag import Waiting
+from shared.domain.ops.access import ApiKey, Role, digest_of, new_key
+from shared.domain.ops.config import MasterTuning
+from shared.domain.ops.watermarks import Pressure
+from shared.domain.reads.declared import Actor
 from shared.ports.archive import PageArchive
 from shared.ports.broker import Broker, Delivered
 from shared.ports.events import EventReader, Events, EventsState
@@ -133,7 +134,7 @@ async def api(
     leader: ASGIApp | None = None,
     answer_s: float = 10.0,
     archive: PageArchive | None = None,
-    streams: OpenStreams | None = None,
+    streams: OpenEventStreams | None = None,
     verify: ssl.SSLContext | bool = True,
     tuning: Callable[[], MasterTuning] = MasterTuning,
     body_bytes: int = BODY_BYTES,
@@ -156,7 +157,7 @@ async def api(
     services = Services(
         catalog=catalog,
         broker=cast(Broker, broker),
-        plane=Alone(member, Term(1), PARTITIONS) if plane is None else plane,
+        plane=SingleMaster(member, Term(1), PARTITIONS) if plane is None else plane,
         clock=clock,
         keyring=Keyring(catalog),
         partitions=PARTITIONS,
@@ -166,12 +167,12 @@ async def api(
         events=events,
         overview=SqlOverview(threads),
         backlog=broker if isinstance(broker, NatsBroker) else away,
-        telling=Telling(events, clock, "m1"),
-        streams=streams or OpenStreams(),
+        telling=EventPublisher(events, clock, "m1"),
+        streams=streams or OpenEventStreams(),
         archive=archive,
         tuning=tuning,
         body_bytes=body_bytes,
-        held=lambda: "; ".join(short) or None,
+        pressure=lambda: [Pressure("database", detail) for detail in short],
     )
     transport = None if leader is None else httpx.ASGITransport(leader)
     try:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.adapters.objects.local import LocalSegments
-from shared.domain.archive import Archived, ArchivedCrawl, Exchange, RecordLocation
-from shared.domain.frontier import COUNTED_AS_PAGE, UrlState
-from shared.domain.ledger import Changes, FetchRow, LeaseRow, UrlChange
-from shared.domain.url import locate
+from shared.domain.archive.model import Archived, ArchivedCrawl, Exchange, RecordLocation
+from shared.domain.frontier.states import COUNTED_AS_PAGE, UrlState
+from shared.domain.frontier.store_model import Changes, FetchRow, LeaseRow, UrlChange
+from shared.domain.web.url import locate
 from tests.support.tables import NOW_MS, Tables, link
 from workers.archive import WarcArchive
 
@@ -24,7 +24,7 @@ async def archived(tables: Tables, folder: Path, exchanges: Sequence[Exchange]) 
 
 async def reported(tables: Tables, exchanges: Sequence[Exchange], stored: Sequence[Archived]) -> None:
     """Make pages of the exchanges, wherever their outcomes say that they are stored."""
-    await tables.found(*(link(exchange.answer.url, exchange.depth) for exchange in exchanges))
+    await tables.found(*(link(exchange.answer.url, exchange.depth or 0) for exchange in exchanges))
     locations = [locate(exchange.answer.url) for exchange in exchanges]
     hosts = sorted({at.host for at in locations if at is not None})
     leases = {row.host: row for row in await tables.lease_all([(host, 500) for host in hosts])}

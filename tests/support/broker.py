@@ -97,12 +97,12 @@ async def stored(broker: NatsBroker, partition: Partition, kind: ReportKind) -> 
     return found
 
 
-async def read_all(reader: ReportReader, count: int, most: int = 1_000) -> list[Delivered]:
+async def read_all(reader: ReportReader, count: int, max_count: int = 1_000) -> list[Delivered]:
     """Exactly so many, patiently: a read returns a part where the rest takes a moment."""
     seen: list[Delivered] = []
     async with asyncio.timeout(60):
         while len(seen) < count:
-            seen += await persist(partial(reader.read, min(most, count - len(seen)), 1.0))
+            seen += await persist(partial(reader.read, min(max_count, count - len(seen)), 1.0))
     return seen
 
 

@@ -26,8 +26,11 @@ def authority(folder: Path) -> Certificate:
     return made
 
 
-def signed(folder: Path, by: Certificate, name: str, names: str = "IP:127.0.0.1,DNS:localhost") -> Certificate:
-    """A certificate whose common name is `name`, for `names`: by default this machine's loopback."""
+def signed(
+    folder: Path, by: Certificate, name: str, names: str = "IP:127.0.0.1,DNS:localhost", *, days: int = 2
+) -> Certificate:
+    """A certificate whose common name is `name`, for `names`: by default this machine's loopback. It ends in `days`
+    days, or ended before now if that is negative."""
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
     request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
     extensions.write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
@@ -36,7 +39,7 @@ def signed(folder: Path, by: Certificate, name: str, names: str = "IP:127.0.0.1,
         "-keyout", str(made.key), "-out", str(request),
     )  # fmt: skip
     _openssl(
-        "x509", "-req", "-days", "2", "-in", str(request), "-CA", str(by.cert), "-CAkey", str(by.key),
+        "x509", "-req", "-days", str(days), "-in", str(request), "-CA", str(by.cert), "-CAkey", str(by.key),
         "-CAcreateserial", "-extfile", str(extensions), "-out", str(made.cert),
     )  # fmt: skip
     return made

@@ -28,7 +28,7 @@ KEPT: Final = httpx.Limits(keepalive_expiry=2.0)
 def address(cluster: Cluster, name: str) -> str:
     """Where a master's API is, as its newest process said itself."""
     cluster.wait_until(lambda: bool(cluster.said(name, "master.started")), f"{name} has started")
-    return f"http://{cluster.said(name, 'master.started')[-1]['http']}"
+    return f"http://{cluster.said(name, 'master.started')[-1]['address']}"
 
 
 def admin(cluster: Cluster) -> dict[str, str]:

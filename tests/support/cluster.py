@@ -17,14 +17,14 @@ from typing import Any, Final
 import msgspec
 
 from shared.adapters.local.suffixes import installed_list
-from shared.adapters.sql.postgres import PostgresStore
-from shared.adapters.sql.store import SqliteStore, SqlStore
-from shared.domain.crawl import encode_spec
-from shared.domain.frontier import CrawlState
+from shared.adapters.sql.engine.postgres import PostgresStore
+from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
+from shared.domain.crawl.spec import encode_spec
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId
-from shared.domain.ledger import CrawlRow
-from shared.domain.spec_parse import parse_spec
-from shared.supervise import dying_with
+from shared.runtime.supervise import dying_with
 from shared.wire.keys import CrawlRecord, Keys, LeaderRecord, PartitionRecord, decode_record
 from tests.support.broker import BrokerServer
 from tests.support.etcd import QUOTA_BYTES, EtcdServer, coordinator, peers, start_all

@@ -24,7 +24,7 @@ import yaml
 
 from shared.adapters.etcd.server import find_executable as find_etcd
 from shared.adapters.nats.server import find_executable as find_nats
-from shared.supervise import dying_with
+from shared.runtime.supervise import dying_with
 from shared.tls import TlsSettings, client_context
 from tests.support.clients import Patient
 from tests.support.orb_command import ROOT, command_line
@@ -249,4 +249,5 @@ def _front(socket: Path, cluster: Composed) -> Iterator[None]:
         yield
     finally:
         loops[0].call_soon_threadsafe(stop.set)
-        thread.join(30)
+        thread.join(60)
+    assert not thread.is_alive(), "the front of PostgreSQL does not end"

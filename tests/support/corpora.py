@@ -1,8 +1,11 @@
 """The real documentation trees that Debian packages install: input that nobody wrote for this project."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from tests.support.filetree import FileTree
 
@@ -57,3 +60,15 @@ CORPORA: Final = (
 def missing_packages() -> list[str]:
     """The Debian packages among CORPORA that are not installed."""
     return [corpus.package for corpus in CORPORA if corpus.root() is None]
+
+
+def pages_of_every(step: int) -> list[Path]:
+    """Return every `step`-th page of the installed documentation; in CI all of it must be installed."""
+    missing = missing_packages()
+    if missing:
+        reason = f"not installed: {', '.join(missing)}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    roots = [root for corpus in CORPORA if (root := corpus.root())]
+    return sorted(path for root in roots for path in root.rglob("*.htm*") if path.is_file())[::step]

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.adapters.objects.local import LocalSegments
-from shared.domain.archive import Archived, ArchivedCrawl, Exchange
-from shared.domain.crawl import CrawlSpec, encode_spec
-from shared.domain.frontier import COUNTED_AS_PAGE, CrawlState, UrlState
+from shared.domain.archive.model import Archived, ArchivedCrawl, Exchange
+from shared.domain.crawl.spec import CrawlSpec, encode_spec
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.explain.excluded_links import ExcludedLink
+from shared.domain.frontier.states import COUNTED_AS_PAGE, CrawlState, UrlState
+from shared.domain.frontier.store_model import Changes, DeadLetterRow, FetchRow, HostChange, LeaseRow, UrlChange
 from shared.domain.ids import CrawlId, Fingerprint
-from shared.domain.ledger import Changes, DeadLetter, FetchRow, HostChange, LeaseRow, UrlChange
-from shared.domain.left_out import LeftOutLink
-from shared.domain.spec_parse import parse_spec
-from shared.domain.url import fingerprint
+from shared.domain.web.url import fingerprint
 from tests.support.exchanges import AT_MS, answer
 from tests.support.tables import Tables, link, sqlite_tables
 from workers.archive import WarcArchive
@@ -54,7 +54,7 @@ async def _made(path: Path, pages: int, finished: bool, spec: CrawlSpec) -> Made
         await tables.apply(_settled(row, urls, archived))
         await tables.found(link(f"{SEED}queued", 2, via=(row.host_id, fingerprint(urls[-1]))))
         await tables.found(link("http://c.example/", 1, via=via))
-        await tables.bury(DeadLetter(tables.crawl_id, "url", AT_MS, "killed 5 workers", url=f"{SEED}gone"))
+        await tables.bury(DeadLetterRow(tables.crawl_id, "url", AT_MS, "killed 5 workers", url=f"{SEED}gone"))
         await _dated(tables, finished)
     return Made(path, tuple(urls))
 
@@ -114,7 +114,7 @@ def _settled(row: LeaseRow, urls: list[str], archived: list[Archived]) -> Change
             )
         )  # fmt: skip
     changes.left_out.append(
-        LeftOutLink(crawl_id, "other_host", "http://www.a.example/1", host_id, Fingerprint(fingerprint(SEED)))
+        ExcludedLink(crawl_id, "other_host", "http://www.a.example/1", host_id, Fingerprint(fingerprint(SEED)))
     )
     failed = FetchRow(
         crawl_id, host_id, Fingerprint(fingerprint(f"{SEED}later")), AT_MS, 500, False, "http_500", "try again"

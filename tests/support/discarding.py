@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow
 
-from shared.domain.access import Role
+from shared.domain.ops.access import Role
 from tests.support.api import Api
 
 

@@ -106,7 +106,7 @@ def unknown(command: str) -> list[str]:
     if words[0] not in COMMANDS:
         return [words[0]]
     parser = next(parser for name, parser in _members(parser_of((words[0],))) if name == words[0])
-    if COMMANDS[words[0]][0] == "cli.develop":  # its arguments are another tool's
+    if COMMANDS[words[0]][0] == "cli.dev.develop":  # its arguments are another tool's
         return []
     known = set(_flags(parser))
     wrong = [word for word in re.findall(r"(?<![\w-])--[a-z][a-z-]*", " ".join(words)) if word not in known]

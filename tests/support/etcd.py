@@ -14,12 +14,12 @@ import etcd3.etcdrpc as rpc
 import grpc
 
 from shared.adapters.etcd import EmbeddedEtcd, EtcdCoordinator, EtcdServerSettings, EtcdSettings
-from shared.adapters.etcd.connection import Connection
+from shared.adapters.etcd.connection import EtcdConnection
 from shared.adapters.etcd.server import SOCKET
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import Transient
 from shared.ports.coordinator import Coordinator, Leadership, Session, Snapshot, View
-from shared.ports.retrying import until_answered
+from shared.runtime.retry import until_answered
 
 CLOCK = SystemClock()
 ELECTION_MS = 100
@@ -159,9 +159,9 @@ async def _leads(member: EtcdServer) -> bool:
 
 
 @asynccontextmanager
-async def connected(endpoint: str, **settings: Any) -> AsyncIterator[Connection]:
+async def connected(endpoint: str, **settings: Any) -> AsyncIterator[EtcdConnection]:
     """The adapter's own connection, to ask what the port does not."""
-    connection = Connection(EtcdSettings((endpoint,), **settings))
+    connection = EtcdConnection(EtcdSettings((endpoint,), **settings))
     try:
         yield connection
     finally:

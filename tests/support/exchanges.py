@@ -14,9 +14,9 @@ from isal import isal_zlib
 from warcio.archiveiterator import ArchiveIterator
 from warcio.bufferedreaders import BufferedReader
 
-from shared.domain.archive import Exchange
-from shared.domain.fetch import Answer, Timings
-from shared.domain.warc import page_records
+from shared.domain.archive.model import Exchange
+from shared.domain.archive.warc import page_records
+from shared.domain.web.fetch import Answer, Timings
 
 IDS = (
     "00000000-0000-4000-8000-000000000001",

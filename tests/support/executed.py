@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from shared.adapters.sql.store import Executor, SqlStore
+from shared.adapters.sql.frontier.store import Executor, SqlStore
 from tests.support.tables import Tables
 
 

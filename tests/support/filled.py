@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Boolean, Column, Connection, Integer, LargeBinary, SmallInteger, String, Table
 
-from shared.adapters.sql.access_schema import metadata
+from shared.adapters.sql.engine.access_schema import metadata
 
 _TEXTS = ("plain", "Ünïcödé 漢字 🕷", "two\nlines\tand a tab", 'it\'s "quoted"; -- %s :x ?', "")
 ALONE = {"cluster": 1, "report_holds": 0}

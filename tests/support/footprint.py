@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql.store import SqlStore
+from shared.adapters.sql.frontier.store import SqlStore
 
 _SQLITE = text("SELECT name, pgsize AS bytes, payload FROM dbstat WHERE aggregate = TRUE")
 _POSTGRESQL = text(

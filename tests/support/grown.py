@@ -5,9 +5,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
 from shared.domain.ids import CrawlId
-from shared.domain.url import fingerprint
+from shared.domain.web.url import fingerprint
 from tests.support.tables import NOW_MS
 
 _HOSTS: Final = 50

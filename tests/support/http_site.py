@@ -47,13 +47,15 @@ class Reply:
 class RawReply:
     """Bytes sent as they come, head included; then the connection is closed (`reset`: by RST). `status` is logged.
 
-    Bytes that a client can take for a whole answer say `Connection: close`, or the connection `keeps` open.
+    Bytes that a client can take for a whole answer say `Connection: close`, or the connection `keeps` open: for
+    `idle_s` without a request, or for as long as the client wants (0).
     """
 
     status: int
     stream: AsyncIterator[bytes]
     reset: bool = False
     keeps: bool = False
+    idle_s: float = 0.0
 
 
 Respond = Callable[[Request], Reply | RawReply]
@@ -121,6 +123,7 @@ class Connection(asyncio.Protocol):
         self._open: Exchange | None = None
         self._sent = 0
         self._task: asyncio.Task[None] | None = None
+        self._idle: asyncio.TimerHandle | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._transport: asyncio.Transport
@@ -172,6 +175,8 @@ class Connection(asyncio.Protocol):
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         self._skip = int(headers.get("content-length", "0"))
         self._sent = 0
+        if self._idle is not None:
+            self._idle.cancel()
         reply = self._respond(Request(self._index, method, target, headers))
         self._open = Exchange(
             self._name, method, target, headers.get("user-agent", ""), reply.status, self._number, now, 0
@@ -256,6 +261,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         else:
             self._done(ended, closes=not reply.keeps)
+            if reply.idle_s and self._open is None:
+                self._idle = asyncio.get_running_loop().call_later(reply.idle_s, self._transport.close)
 
     def _done(self, ended_ns: int, closes: bool) -> None:
         self._finish(ended_ns, complete=not self._transport.is_closing())

@@ -47,7 +47,7 @@ def smallest_gap(log: Iterable[Exchange], host: str) -> float:
     return least * _NS
 
 
-def most_in_flight(log: Iterable[Exchange], host: str) -> int:
+def max_in_flight(log: Iterable[Exchange], host: str) -> int:
     """The largest number of exchanges of `host` that were open at the same instant."""
     steps = []
     for exchange in of_host(log, host):
@@ -55,16 +55,16 @@ def most_in_flight(log: Iterable[Exchange], host: str) -> int:
     if not steps:
         raise TooLittleTraffic(f"{host} was never asked")
     # At one instant an end comes before a beginning: touching exchanges do not overlap.
-    now = most = 0
+    now = max_count = 0
     for _, change in sorted(steps):
         now += change
-        most = max(most, now)
-    return most
+        max_count = max(max_count, now)
+    return max_count
 
 
 def hosts_in_motion(log: Iterable[Exchange]) -> int:
     """The largest number of exchanges open at the same instant over all hosts: how parallel the crawl was."""
-    return most_in_flight((_as_host(exchange, "all") for exchange in log), "all")
+    return max_in_flight((_as_host(exchange, "all") for exchange in log), "all")
 
 
 def requested(log: Iterable[Exchange]) -> Counter[str]:

@@ -13,8 +13,8 @@ import httpx
 from cli.ctl.client import Client
 from cli.ctl.command import carried_out, configure
 from cli.ctl.contexts import Access
-from cli.ctl.desk import Desk
-from cli.ctl.output import Output
+from cli.ctl.output import CtlOutput
+from cli.ctl.verb_context import VerbContext
 
 NOW: Final = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -73,7 +73,9 @@ class Masters:
         out = io.StringIO()
         with self.client() as client:
             self.code = carried_out(
-                arguments.carry_out, Desk(client, Output(form, out=out, width=width or None, now=NOW)), arguments
+                arguments.carry_out,
+                VerbContext(client, CtlOutput(form, out=out, width=width or None, now=NOW)),
+                arguments,
             )
         return out.getvalue()
 

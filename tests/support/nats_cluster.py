@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from shared.adapters.nats.server import find_executable
-from shared.supervise import dying_with
+from shared.runtime.supervise import dying_with
 from shared.tls import TlsSettings
 from tests.support.certificates import Certificate, authority, signed
 from tests.support.orb_command import ROOT

@@ -1,6 +1,6 @@
 """A watch of a run that keeps what is told."""
 
-from cli.watch import Silent
+from cli.terminal.progress import Silent
 
 
 class Noting(Silent):

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker
-from shared.domain.crawl import CrawlSpec
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Transient
 from shared.domain.ids import CrawlId, Fingerprint, Partition, Revision, numbered
-from shared.domain.spec_parse import parse_spec
-from shared.domain.url import fingerprint, host_of
+from shared.domain.web.url import fingerprint, host_of
 from shared.ports.broker import ReportKind, ReportReader
 from shared.ports.specs import PublishedSpec
+from shared.runtime.supervise import Tasks, dying_with
 from shared.settings import WorkerSettings
-from shared.supervise import Tasks, dying_with
 from shared.wire.messages import (
     Answer,
     Begin,
@@ -30,17 +30,17 @@ from shared.wire.messages import (
     Go,
     Gone,
     Outcome,
-    Shard,
+    ShardUnreadable,
     ShardUrl,
-    Unreadable,
     UrlOutcome,
+    UrlShard,
     decode_discoveries,
     decode_question,
     decode_report,
     encode,
 )
 from tests.support.broker import POOL, BrokerServer
-from workers.main import Stop, run
+from workers.main import StopRequest, run
 
 PARTITION: Final = Partition(0)
 CRAWL: Final = CrawlId(1)
@@ -66,8 +66,8 @@ class ScriptedOwner:
         self.questions: list[Begin | Extend] = []
         self.outcomes: list[Outcome] = []
         self.discoveries: list[Discoveries] = []
-        self.unreadable: list[Unreadable] = []
-        self.shards: dict[int, Shard] = {}
+        self.unreadable: list[ShardUnreadable] = []
+        self.shards: dict[int, UrlShard] = {}
         self._read_up_to: dict[ReportKind, int] = {"outcome": 0, "discovery": 0}
         self._news = asyncio.Condition()
 
@@ -93,7 +93,7 @@ class ScriptedOwner:
         entries = [url if isinstance(url, ShardUrl) else ShardUrl(url, 1) for url in urls]
         lease = numbered(len(self.shards) + 1, PARTITION)
         host = host_of(entries[0].url)
-        shard = Shard(lease, CRAWL, 1, numbered(1, PARTITION), host, slot, delay_ms, entries)
+        shard = UrlShard(lease, CRAWL, 1, numbered(1, PARTITION), host, slot, delay_ms, entries)
         self.shards[lease] = shard
         while not await self.broker.publish_shard(POOL, PARTITION, shard.host_id, slot, encode(shard)):  # noqa: ASYNC110  until it is free
             await asyncio.sleep(0.01)
@@ -174,7 +174,7 @@ class ScriptedOwner:
             return
         outcome = decode_report(data)
         assert not isinstance(outcome, Command)
-        if isinstance(outcome, Unreadable):
+        if isinstance(outcome, ShardUnreadable):
             self.unreadable.append(outcome)
         else:
             self.outcomes.append(outcome)
@@ -218,16 +218,16 @@ def settings_for(server: BrokerServer, folder: Path, **changes: Any) -> WorkerSe
         "nats_token": server.endpoint.token,
         "report_s": 0.05,
         "grace_s": 5.0,
-        "visits": 8,
+        "max_visits": 8,
         **changes,
     }
     return WorkerSettings(**fields)
 
 
 @asynccontextmanager
-async def worker(server: BrokerServer, folder: Path, **changes: Any) -> AsyncIterator[Stop]:
+async def worker(server: BrokerServer, folder: Path, **changes: Any) -> AsyncIterator[StopRequest]:
     """A worker in this process, drained at the end unless it ended before."""
-    stop = Stop()
+    stop = StopRequest()
     async with Tasks() as tasks:
         running = tasks.start("worker", run(settings_for(server, folder, **changes), stop))
         yield stop

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, event, text
 
-from shared.adapters.sql.store import SqlStore
+from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.ids import CrawlId, Term
 from tests.support.scaled import PARTITIONS, Growing
 from tests.support.standby import STEPS, Standby

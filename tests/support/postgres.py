@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 import asyncpg
 import psutil
 
-from shared.adapters.sql.migrate import upgrade
-from shared.adapters.sql.postgres import PostgresPool, PostgresSettings, PostgresStore
+from shared.adapters.sql.engine.migrate import upgrade
+from shared.adapters.sql.engine.postgres import PostgresPool, PostgresSettings, PostgresStore
 from shared.domain.ids import Partition, Term
-from shared.supervise import dying_with
+from shared.runtime.supervise import dying_with
 from tests.support.tables import NOW_MS, PARTITION, SUFFIXES, Tables
 
 T = TypeVar("T")

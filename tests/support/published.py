@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shared.ports.coordinator import Entry, Snapshot
-from shared.ports.latest import Latest
+from shared.runtime.latest import Latest
 
 
 class Published(Latest):

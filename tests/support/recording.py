@@ -20,9 +20,9 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 import msgspec
 
 from shared import wire
-from shared.domain.config import Drains, HotConfig, decode_config, encode_config
-from shared.domain.robots import RobotsRecord
+from shared.domain.ops.config import Drains, HotConfig, decode_config, encode_config
 from shared.domain.software import VERSION
+from shared.domain.web.robots import RobotsRecord
 from shared.wire import events, items, messages, robots
 from shared.wire.keys import Record, decode_record, encode_record
 from shared.wire.messages import Message
@@ -58,7 +58,7 @@ def _message(read: Reader) -> tuple[Reader, Writer]:
 
 
 WAYS: Final[dict[type[msgspec.Struct], tuple[Reader, Writer]]] = {
-    messages.Shard: _message(messages.decode_shard),
+    messages.UrlShard: _message(messages.decode_shard),
     messages.Begin: _message(messages.decode_question),
     messages.Extend: _message(messages.decode_question),
     messages.Go: _message(messages.decode_answer),
@@ -67,7 +67,7 @@ WAYS: Final[dict[type[msgspec.Struct], tuple[Reader, Writer]]] = {
     messages.Superseded: _message(messages.decode_answer),
     messages.Outcome: _message(messages.decode_report),
     messages.Command: _message(messages.decode_report),
-    messages.Unreadable: _message(messages.decode_report),
+    messages.ShardUnreadable: _message(messages.decode_report),
     messages.Discoveries: _message(messages.decode_discoveries),
     messages.WorkerStatus: _message(messages.decode_status),
     messages.MasterStatus: _message(messages.decode_master_status),
@@ -108,9 +108,9 @@ def within(value: object) -> Iterator[type[msgspec.Struct]]:
 
 
 def plain(value: object) -> Any:
-    """What a struct says, as JSON can hold it; without the tag, and with the names of an inner struct's fields."""
+    """What a struct says, as JSON can hold it; without the tag, and with the names that fields are written under."""
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {field.encode_name: plain(getattr(value, field.name)) for field in msgspec.structs.fields(value)}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     if isinstance(value, dict):

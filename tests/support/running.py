@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self
 
 import psutil
 
-from shared.supervise import dying_with
+from shared.runtime.supervise import dying_with
 from tests.support.orb_command import ROOT, command_line
 
 Role = Literal["broker", "master", "worker"]

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from shared.adapters.sql.store import SqlStore
-from shared.domain.frontier import Fence, Position
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.frontier.states import Fence, Position
+from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Partition, Term, numbered
-from shared.domain.ledger import FoundBatch, FoundLink, ProducerMark
-from shared.domain.url import fingerprint, partition_of
+from shared.domain.web.url import fingerprint, partition_of
 
 PARTITIONS: Final = 16
 URLS_A_HOST: Final = 50
@@ -71,7 +71,7 @@ class Growing:
         found = await self.store.apply_found(
             one.fence,
             Position(STREAM_NS, 0, 0, one.messages, one.messages),
-            FoundBatch(((mark, links, 0),)),
+            DiscoveryTransaction(((mark, links, 0),)),
             next_host=one.next_host,
             max_depth={},
             now_ms=_FIRST_MS + self.rows,
@@ -87,12 +87,12 @@ class Growing:
             one.known.append(0)
             self._sites += 1
 
-    def _links(self, one: _Slice) -> Iterator[FoundLink]:
-        draw, most = self._random, len(one.sites)
-        if not most:
+    def _links(self, one: _Slice) -> Iterator[DiscoveredLink]:
+        draw, max_count = self._random, len(one.sites)
+        if not max_count:
             return
         for _ in range(self._hosts):
-            at = draw.randrange(most)
+            at = draw.randrange(max_count)
             site, host = one.sites[at], _host(one.sites[at])
             via = fingerprint(url_of(site, 0))
             for _ in range(LINKS_A_HOST):
@@ -105,7 +105,7 @@ class Growing:
                 self.bytes += len(url)
                 # The page that links here is one of the same host.
                 via_host = numbered(1 + at, one.partition)
-                yield FoundLink(self.crawl_id, url, host, fingerprint(url), _LEVEL, 0, 0, via_host, via)
+                yield DiscoveredLink(self.crawl_id, url, host, fingerprint(url), _LEVEL, 0, 0, via_host, via)
 
 
 def url_of(site: int, number: int) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from api.serving import address_of, listening, serving
-from shared.adapters.sql.catalog import SqlCatalog
-from shared.domain.access import Role
+from api.server.serving import address_of, listening, serving
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.domain.ops.access import Role
 from shared.ports.events import Events
 from tests.support.api import api
 from tests.support.broker import BrokerServer
@@ -73,7 +73,8 @@ def served(folder: Path, broker: BrokerServer | None = None, **more: Any) -> Ite
                     yield running
             finally:
                 running.loop.call_soon_threadsafe(stop.set)
-                thread.join(30)
+                thread.join(60)
+            assert not thread.is_alive(), "the API does not end"
             if len(said) > 1:
                 raise AssertionError("the API ended by itself") from said[1]  # type: ignore[misc]  # what is said last is why it ended
         case error:

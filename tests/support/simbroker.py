@@ -208,11 +208,11 @@ class _Reader:
         if self._created_ns != server.created_ns or shorter:
             raise StreamReplaced("the stream is another one, or shorter", retry_in=0.1)
 
-    async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
+    async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
         server = self._client.server
         until = server.world.now + wait_s
         while True:
-            found = await self._client.io("reports.read", lambda: self._take(most))
+            found = await self._client.io("reports.read", lambda: self._take(max_count))
             if found:
                 # Only what is handed over is behind us: an answer that was lost is read again.
                 self._position = found[-1].sequence
@@ -223,18 +223,18 @@ class _Reader:
             if not self._there(1):
                 await server.until_news(until)
 
-    def _there(self, most: int) -> list[Delivered]:
+    def _there(self, max_count: int) -> list[Delivered]:
         return [
             stored.report
             for stored in self._client.server.reports
             if stored.subject == self._subject and stored.report.sequence > self._position
-        ][:most]
+        ][:max_count]
 
-    def _take(self, most: int) -> list[Delivered]:
+    def _take(self, max_count: int) -> list[Delivered]:
         server = self._client.server
         if (self._created_ns, self._incarnation) != (server.created_ns, server.incarnation):
             self._compare()
-        return self._there(most)
+        return self._there(max_count)
 
     async def purge(self, through: int) -> bool:
         server, incarnation = self._client.server, self._incarnation
@@ -288,7 +288,7 @@ class _Client:
             f"publish.{kind}", lambda: self.server.publish(subject, data, message_id), may_be_late=True
         )
 
-    async def pull_visits(self, pool: str, most: int, wait_s: float) -> Sequence[VisitMessage]:
+    async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[VisitMessage]:
         server = self.server
         until = server.world.now + wait_s
 
@@ -297,7 +297,7 @@ class _Client:
 
         def take() -> list[_Visit]:
             now = server.world.now
-            found = [visit for visit in mine() if visit.visible_at <= now][:most]
+            found = [visit for visit in mine() if visit.visible_at <= now][:max_count]
             for visit in found:
                 visit.delivery += 1
                 visit.visible_at = now + ACK_WAIT_S

@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from api.control.finishing import FinishedCheck, finished
-from api.control.seeding import publish_seeds
-from api.frontier.crawls import ActiveCrawl, Crawls
+from api.crawls.finished_check import FinishedCheck, finished
+from api.crawls.seed_messages import publish_seeds
+from api.frontier.capacity import BudgetReservation, PoolCapacity
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings
-from api.frontier.room import Allowance, PoolRoom
-from shared.adapters.sql import crawls as crawl_rows
-from shared.domain.command import CommandKind
-from shared.domain.crawl import CrawlSpec, Politeness, Retry, Scope, Seed, encode_spec
-from shared.domain.frontier import CrawlState
+from shared.adapters.sql.frontier import crawl_rows as crawl_rows
+from shared.domain.crawl.spec import CrawlSpec, Politeness, Retry, Scope, Seed, encode_spec
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Partition, Revision, Term
-from shared.domain.ledger import CrawlRow
-from shared.domain.url import fingerprint, host_of
+from shared.domain.web.url import fingerprint, host_of
 from shared.ports.store import Store
-from shared.wire.messages import Command, Malformed, Unreadable, WorkerStatus, decode_shard, encode
+from shared.wire.messages import Command, Malformed, ShardUnreadable, WorkerStatus, decode_shard, encode
 from shared.wire.subjects import queued_visit, report
 from tests.support.simbroker import ACK_WAIT_S, NOISE, SimBroker, Visit
 from tests.support.simclock import EPOCH_MS, Process, SimClock, World
@@ -50,8 +50,8 @@ class SimOwner:
 
     process: Process
     term: Term
-    crawls: Crawls
-    room: PoolRoom
+    crawls: DispatchCrawls
+    room: PoolCapacity
     owner: Owner
     store: Store
     clock: SimClock
@@ -93,7 +93,7 @@ class Cluster:
         self._terms += 1
         term = Term(self._terms)
         process = self.world.process(f"owner{term}")
-        crawls, room = Crawls(), PoolRoom()
+        crawls, room = DispatchCrawls(), PoolCapacity()
         store = store_of(self.world, process, self.database, term)
         clock = self.world.clock()
         owner = Owner(
@@ -154,7 +154,7 @@ class Cluster:
         status = WorkerStatus(worker.process.name, self.pool, VISITS, worker.busy)
         for sim in self.owners:
             if not sim.process.dead:
-                sim.room.heard(status, self.world.now)
+                sim.room.worker_reported(status, self.world.now)
                 if sim.owner.ownership is not None:
                     sim.owner.ownership.work.set()
 
@@ -249,7 +249,7 @@ class Cluster:
         assert place is not None
         for _ in range(times):
             self._told += 1
-            told = Unreadable(*place, sequence=self._told, worker="liar", reason="", size=1, data=NOISE)
+            told = ShardUnreadable(*place, sequence=self._told, worker="liar", reason="", size=1, data=NOISE)
             self.broker.publish(report(PARTITION, "outcome"), encode(told), f"told.{self._told}")
 
     def _dropped(self, visit: Visit) -> None:
@@ -263,8 +263,10 @@ class Cluster:
     def _expected(self) -> tuple[Sequence[int], int | None]:
         return self.site.seeds, self.site.max_depth
 
-    def _active(self, row: CrawlRow) -> ActiveCrawl:
-        return ActiveCrawl(row.crawl_id, row.name, row.revision, self.spec(), row.state, Allowance(None, None, {}))
+    def _active(self, row: CrawlRow) -> DispatchCrawl:
+        return DispatchCrawl(
+            row.crawl_id, row.name, row.revision, self.spec(), row.state, BudgetReservation(None, None, {})
+        )
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from shared.domain.frontier import End
+from shared.domain.frontier.states import UrlEnd
 from shared.domain.ids import Fingerprint, partition_of_id
-from shared.domain.url import fingerprint
+from shared.domain.web.url import fingerprint
 from shared.ports.broker import VisitMessage
 from shared.wire.messages import (
     Answer,
@@ -18,8 +18,8 @@ from shared.wire.messages import (
     Origin,
     Outcome,
     Record,
-    Shard,
     UrlOutcome,
+    UrlShard,
     WorkerStatus,
     decode_answer,
     decode_shard,
@@ -42,10 +42,10 @@ class Hand:
         self.n = 0
         self.totals: dict[int, tuple[int, int]] = {}
 
-    def wait(self, work: Coroutine[Any, Any, T], most_s: float = 60.0) -> T:
+    def wait(self, work: Coroutine[Any, Any, T], max_s: float = 60.0) -> T:
         """The result, everybody working meanwhile."""
         task = self.begun(work)
-        until = self.world.now + most_s
+        until = self.world.now + max_s
         while not task.done() and self.world.now < until:
             self.world.run_for(0.05)
         assert task.done(), "nothing came of it"
@@ -54,12 +54,12 @@ class Hand:
     def begun(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         return self.world.spawn(self.process, work, "hand")
 
-    def pull(self, most: int = 1) -> tuple[VisitMessage, Shard]:
+    def pull(self, max_count: int = 1) -> tuple[VisitMessage, UrlShard]:
         """The next shard, as soon as there is one."""
 
         async def pull() -> VisitMessage:
             while True:
-                for message in await self.broker.pull_visits("default", most, 5.0):
+                for message in await self.broker.pull_visits("default", max_count, 5.0):
                     return message
 
         self.heard()
@@ -69,24 +69,24 @@ class Hand:
     def heard(self) -> None:
         """Tell every owner that there is room for many shards."""
         for sim in self.cluster.owners:
-            sim.room.heard(WorkerStatus(self.process.name, "default", 50, 0), self.world.now)
+            sim.room.worker_reported(WorkerStatus(self.process.name, "default", 50, 0), self.world.now)
             if sim.owner.ownership is not None:
                 sim.owner.ownership.work.set()
 
     async def ask(self, lease: int, question: Begin | Extend) -> Answer:
         return decode_answer(await self.broker.ask(partition_of_id(lease), encode(question), 3.0))
 
-    def begin(self, shard: Shard, delivery: int, holder: str | None = None) -> Answer:
+    def begin(self, shard: UrlShard, delivery: int, holder: str | None = None) -> Answer:
         return self.wait(self.ask(shard.lease, Begin(shard.lease, delivery, holder or self.process.name)))
 
-    def go(self, shard: Shard, delivery: int, holder: str | None = None) -> Go:
+    def go(self, shard: UrlShard, delivery: int, holder: str | None = None) -> Go:
         answer = self.begin(shard, delivery, holder)
         assert isinstance(answer, Go), answer
         return answer
 
     def report(
         self,
-        shard: Shard,
+        shard: UrlShard,
         grant: int,
         done: dict[str, int] | None = None,
         *,
@@ -99,7 +99,7 @@ class Hand:
         self.n += 1
         results = [
             UrlOutcome(
-                fingerprint(url), End.ANSWERED, 1, status, record=Record("s", self.n, 1) if status == 200 else None
+                fingerprint(url), UrlEnd.ANSWERED, 1, status, record=Record("s", self.n, 1) if status == 200 else None
             )
             for url, status in (done or {}).items()
         ]
@@ -165,6 +165,6 @@ def leases(cluster: Cluster) -> list[int]:
     return [row[0] for row in cluster.database.rows("SELECT lease_id FROM leases")]
 
 
-def shard_of(hand: Hand) -> Shard:
+def shard_of(hand: Hand) -> UrlShard:
     """The next shard."""
     return hand.pull()[1]

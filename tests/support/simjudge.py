@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from shared.adapters.sql.schema import COUNTERS
-from shared.domain.command import SEED_DELETED
-from shared.domain.frontier import UrlState
+from shared.adapters.sql.engine.schema import COUNTERS
+from shared.domain.frontier.commands import SEED_DELETED
+from shared.domain.frontier.states import UrlState
 from shared.domain.ids import CrawlId
 from tests.support.kept import URLS
 from tests.support.simclock import World

@@ -6,12 +6,14 @@ from typing import Any, Final, TypeVar, cast
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import StaticPool
 
-from shared.adapters.sql import crawls, schema
-from shared.adapters.sql.engine import SqliteThreads, _transact
-from shared.adapters.sql.store import SqliteStore
-from shared.domain.errors import NoRoom
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.sqlite import SqliteThreads, _transact
+from shared.adapters.sql.frontier import crawl_rows as crawls
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.errors import ResourceFull
 from shared.domain.ids import Term
 from tests.support.simclock import EPOCH_MS, Fault, Process, World
+from tests.support.simorder import CommandOrder
 from tests.support.simrules import HostRules
 
 T = TypeVar("T")
@@ -21,7 +23,7 @@ PARTITIONS: Final = 1
 
 class Database:
     """One database in memory, used again after `reset`. `full`: it refuses what owners write, for want of room;
-    `refused`: how often it did. `rules`: the blocks and delays of its hosts over time."""
+    `refused`: how often it did. `rules`: the blocks and delays of its hosts over time. `order`: judges commands."""
 
     def __init__(self) -> None:
         self.engine: Engine = create_engine(
@@ -46,6 +48,7 @@ class Database:
         self.full = False
         self.refused = 0
         self.rules = HostRules()
+        self.order = CommandOrder()
         with self.engine.begin() as connection:
             for table in schema.metadata.tables.values():
                 connection.execute(table.delete())
@@ -93,13 +96,14 @@ class SimThreads:
             self._process.fault = None
         if refused or (database.full and self._term is not None):
             database.refused += 1
-            raise NoRoom("the disk is full")
+            raise ResourceFull("the disk is full")
         owner = database.rows("SELECT max(owner_term) FROM partitions")[0][0]
         before = _changes(database)
         result = _transact(database.engine, transaction)
         database.version += 1
         if self._term is not None:
             database.rules.written(database.rows, self._world.now, self._term)
+            database.order.written(database.rows, self._world.blame)
         if self._term is not None and self._term < owner and _changes(database) != before:
             self._world.blame(f"{self._process.name} changed rows under term {self._term}, deposed by {owner}")
         return result

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
 from tests.support.simclock import World
 from tests.support.simrules import HostRules
 

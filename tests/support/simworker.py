@@ -1,7 +1,7 @@
 """A worker reduced to its protocol (architecture §3.4 to §3.6), written against the wire messages alone.
 
-It keeps the grant with the real `workers.grant.Grant`. Every step is a step of the simulated world, so that a stop, a
-kill or a lost answer may fall between any two.
+It keeps the grant with the real `workers.grant.LeaseGrant`. Every step is a step of the simulated world, so that a
+stop, a kill or a lost answer may fall between any two.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any, Final, assert_never
 
 from shared.domain.errors import Transient
-from shared.domain.frontier import End
+from shared.domain.frontier.states import UrlEnd
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, partition_of_id
-from shared.domain.items import PageItems
-from shared.domain.url import fingerprint
+from shared.domain.reads.items import PageItems
+from shared.domain.web.url import fingerprint
 from shared.ports.broker import Broker, VisitMessage
 from shared.wire.items import encode_items
 from shared.wire.messages import (
@@ -29,11 +29,11 @@ from shared.wire.messages import (
     Origin,
     Outcome,
     Record,
-    Shard,
+    ShardUnreadable,
     ShardUrl,
     Superseded,
-    Unreadable,
     UrlOutcome,
+    UrlShard,
     Wait,
     decode_answer,
     decode_shard,
@@ -193,14 +193,14 @@ class SimWorker:
         """Acknowledged only once its owner will hear of it; broken off before, it comes again."""
         origin = message.origin
         assert origin is not None
-        told = Unreadable(
+        told = ShardUnreadable(
             *origin.place, sequence=origin.sequence, worker=self.process.name, reason=reason,
             size=len(message.data), data=message.data,
         )  # fmt: skip
         name = f"unreadable.{origin.place.pool}.{origin.sequence}.{len(message.data)}"
         await self.broker.publish_report(origin.partition, "outcome", encode(told), name)
 
-    async def _visit(self, message: VisitMessage, shard: Shard, visit: SimVisit) -> bool:
+    async def _visit(self, message: VisitMessage, shard: UrlShard, visit: SimVisit) -> bool:
         """Whether the visit came to its end under its grant."""
         renewing = self.world.spawn(self.process, self._renew(message, shard, visit), "renew")
         try:
@@ -210,7 +210,7 @@ class SimWorker:
             visit.over = not self.process.dead
             renewing.cancel()
 
-    async def _work(self, shard: Shard, visit: SimVisit) -> bool:
+    async def _work(self, shard: UrlShard, visit: SimVisit) -> bool:
         crawl = self.crawls(shard.crawl)
         left = {fingerprint(shard.urls[at].url): shard.urls[at] for at in visit.grant.remaining}
         results: list[tuple[UrlOutcome, ShardUrl, Answer]] = []
@@ -225,7 +225,7 @@ class SimWorker:
             for key, url in list(left.items()):
                 if self.web.denied(url.url):
                     del left[key]
-                    denied = UrlOutcome(key, End.DENIED, self._ms(), reason="robots")
+                    denied = UrlOutcome(key, UrlEnd.DENIED, self._ms(), reason="robots")
                     results.append((denied, url, Answer(0, (), None)))
                 else:
                     while True:
@@ -262,7 +262,7 @@ class SimWorker:
         await self._report(shard, visit, results, rested, ending=list(left), asks_s=asks_s)
         return not visit.lost
 
-    async def _renew(self, message: VisitMessage, shard: Shard, visit: SimVisit) -> None:
+    async def _renew(self, message: VisitMessage, shard: UrlShard, visit: SimVisit) -> None:
         again, tell = 0.0, self.world.now + ACK_WAIT_S / 3
         while not visit.lost:
             at = min(max(visit.grant.renew_at, again), tell)
@@ -292,7 +292,7 @@ class SimWorker:
 
     async def _report(
         self,
-        shard: Shard,
+        shard: UrlShard,
         visit: SimVisit,
         results: list[tuple[UrlOutcome, ShardUrl, Answer]],
         rested: float | None,
@@ -336,7 +336,7 @@ class SimWorker:
         )
 
     async def _give_items(
-        self, shard: Shard, visit: SimVisit, results: list[tuple[UrlOutcome, ShardUrl, Answer]]
+        self, shard: UrlShard, visit: SimVisit, results: list[tuple[UrlOutcome, ShardUrl, Answer]]
     ) -> None:
         pages = [
             PageItems(
@@ -351,7 +351,7 @@ class SimWorker:
         for data in encode_items(CrawlId(shard.crawl), "c", pages):
             await self._try(partial(self.broker.publish_items, CrawlId(shard.crawl), data, name))
 
-    async def _discover(self, shard: Shard, url: ShardUrl, key: bytes, answer: Answer, crawl: CrawlView) -> None:
+    async def _discover(self, shard: UrlShard, url: ShardUrl, key: bytes, answer: Answer, crawl: CrawlView) -> None:
         if answer.redirect is not None:
             links = [Link(answer.redirect, url.depth, url.hops + 1)]
         else:
@@ -380,7 +380,7 @@ class SimWorker:
     def _answered(self, key: bytes, url: ShardUrl, answer: Answer) -> UrlOutcome:
         record = Record(f"{self.process.name}.warc", self.n, 1) if answer.status == 200 else None
         return UrlOutcome(
-            key, End.ANSWERED, self._ms(), answer.status, latency_ms=400, size=10, record=record,
+            key, UrlEnd.ANSWERED, self._ms(), answer.status, latency_ms=400, size=10, record=record,
             location=answer.redirect,
         )  # fmt: skip
 

@@ -11,23 +11,33 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from api.frontier.crawls import ActiveCrawl, Crawls
+from api.frontier.capacity import BudgetReservation, PoolCapacity
 from api.frontier.dispatch import Dispatch
-from api.frontier.granting import Granting
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
+from api.frontier.grants import GrantService
 from api.frontier.ingest import Ingest
 from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings, Ownership
-from api.frontier.room import Allowance, PoolRoom
+from api.frontier.stats import OwnerStats
 from api.frontier.sweep import Sweep
-from api.frontier.tally import FrontierTally
 from shared.adapters.local.clock import SystemClock
-from shared.domain.crawl import CrawlSpec, Politeness, Seed
-from shared.domain.frontier import CrawlState, End
+from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed
+from shared.domain.frontier.states import CrawlState, UrlEnd
 from shared.domain.ids import CrawlId, Partition, Revision, Term
-from shared.domain.url import fingerprint
+from shared.domain.web.url import fingerprint
 from shared.ports.broker import Broker, Delivered, StreamState
 from shared.ports.store import Store
-from shared.wire.messages import Begin, HostNote, Outcome, Record, Shard, UrlOutcome, WorkerStatus, decode_shard, encode
+from shared.wire.messages import (
+    Begin,
+    HostNote,
+    Outcome,
+    Record,
+    UrlOutcome,
+    UrlShard,
+    WorkerStatus,
+    decode_shard,
+    encode,
+)
 from tests.support.scaled import PARTITIONS, STREAM_NS
 
 SPEC: Final = CrawlSpec(seeds=(Seed(url="https://www.site-0.com/"),), politeness=Politeness(delay_s=1.0))
@@ -44,7 +54,7 @@ class Sink:
     """The broker: takes every shard, and has no reports of its own."""
 
     def __init__(self) -> None:
-        self.shards: list[Shard] = []
+        self.shards: list[UrlShard] = []
         self.published: dict[Partition, float] = {}
         self._news = asyncio.Event()
 
@@ -84,7 +94,7 @@ class Sink:
     async def purge(self, through: int) -> bool:
         return True
 
-    async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
+    async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
         await asyncio.Event().wait()
         return []
 
@@ -113,20 +123,26 @@ class Turned:
         return self._unix_ms
 
 
-def crawls_of(crawl_id: CrawlId, running: int = 1) -> Crawls:
+def crawls_of(crawl_id: CrawlId, running: int = 1) -> DispatchCrawls:
     """The crawl, as an owner sees it, and others with nothing in the frontier, `running` together."""
-    crawls = Crawls()
+    crawls = DispatchCrawls()
     for other in range(1, running):
         idle = CrawlId(crawl_id + other)
-        crawls.put(ActiveCrawl(idle, f"idle{other}", Revision(1), SPEC, CrawlState.RUNNING, Allowance(None, None, {})))
-    crawls.put(ActiveCrawl(crawl_id, "scale", Revision(1), SPEC, CrawlState.RUNNING, Allowance(None, None, {})))
+        crawls.put(
+            DispatchCrawl(
+                idle, f"idle{other}", Revision(1), SPEC, CrawlState.RUNNING, BudgetReservation(None, None, {})
+            )
+        )
+    crawls.put(
+        DispatchCrawl(crawl_id, "scale", Revision(1), SPEC, CrawlState.RUNNING, BudgetReservation(None, None, {}))
+    )
     return crawls
 
 
-def _room(now: float) -> PoolRoom:
+def _room(now: float) -> PoolCapacity:
     """Workers that take all that is given them, whatever an earlier owner has given, for longer than a takeover."""
-    room = PoolRoom()
-    room.heard(WorkerStatus("w1", "default", 100_000, 0), now + 3600)
+    room = PoolCapacity()
+    room.worker_reported(WorkerStatus("w1", "default", 100_000, 0), now + 3600)
     return room
 
 
@@ -154,7 +170,7 @@ async def _owned(store: Store, crawl_id: CrawlId, term: Term, partitions: int) -
     owners = [
         Owner(
             Partition(number), term, store=store, broker=cast(Broker, sink), clock=clock, crawls=crawls,
-            room=_room(clock.elapsed()), settings=FrontierSettings(partitions=PARTITIONS, shards_at_once=_TAKEN),
+            room=_room(clock.elapsed()), settings=FrontierSettings(partitions=PARTITIONS, dispatch_batch_size=_TAKEN),
         )
         for number in range(partitions)
     ]  # fmt: skip
@@ -189,8 +205,9 @@ class Standby:
             sink = Sink()
             own = Ownership(
                 claimed, store=self._store, broker=cast(Broker, sink), clock=self.clock,
-                crawls=crawls_of(self._crawl_id, self._running), room=PoolRoom(),
-                settings=FrontierSettings(partitions=PARTITIONS, shards_at_once=self._shards), tally=FrontierTally(),
+                crawls=crawls_of(self._crawl_id, self._running), room=PoolCapacity(),
+                settings=FrontierSettings(partitions=PARTITIONS, dispatch_batch_size=self._shards),
+                tally=OwnerStats(),
             )  # fmt: skip
             own.front.mark_incomplete(self._crawl_id)
             owned = _Owned(own, sink)
@@ -205,7 +222,7 @@ class Standby:
         """Time passes, and the workers have room again."""
         self.clock.turn(_TURN_S)
         for owned in self._owned:
-            owned.own.room.heard(WorkerStatus("w1", "default", self._shards // 2, 0), self.clock.elapsed())
+            owned.own.room.worker_reported(WorkerStatus("w1", "default", self._shards // 2, 0), self.clock.elapsed())
 
     def step(self, partition: int, name: str) -> Callable[[], Awaitable[int]]:
         """One of STEPS of a partition; its result is the URLs that it was done with."""
@@ -217,7 +234,7 @@ class _Owned:
     def __init__(self, own: Ownership, sink: Sink) -> None:
         self.own, self.sink = own, sink
         self._dispatch = Dispatch(own)
-        self._sweep, self._granting, self._ingest = Sweep(own, self._dispatch), Granting(own), Ingest(own)
+        self._sweep, self._granting, self._ingest = Sweep(own, self._dispatch), GrantService(own), Ingest(own)
         self._reports = 0
 
     async def sweep(self) -> int:
@@ -253,7 +270,7 @@ class _Owned:
 
 def _page(url: str, at_ms: int, number: int) -> UrlOutcome:
     return UrlOutcome(
-        fingerprint(url), End.ANSWERED, at_ms, 200, latency_ms=80, size=30_000, mime="text/html",
+        fingerprint(url), UrlEnd.ANSWERED, at_ms, 200, latency_ms=80, size=30_000, mime="text/html",
         digest=fingerprint(url) + b"sha1", record=Record("7-20231114221320-w1-0001.warc.gz", number * 9_000, 9_000),
         etag='"5e1f-60a3c8b1"', title=f"All about number {number}, and more", links=60,
     )  # fmt: skip

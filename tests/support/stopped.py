@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from shared.adapters.sql.apply import bury
-from shared.adapters.sql.postgres import PostgresPool, PostgresSettings
-from shared.domain.ledger import DeadLetter
+from shared.adapters.sql.engine.postgres import PostgresPool, PostgresSettings
+from shared.adapters.sql.frontier.apply import bury
+from shared.domain.frontier.store_model import DeadLetterRow
 from tests.support.postgres import PATIENT, PostgresLook
 from tests.support.tables import NOW_MS, PARTITION, Tables
 
-LETTER = DeadLetter(None, "url", NOW_MS, "kept by whoever owns the partition")
+LETTER = DeadLetterRow(None, "url", NOW_MS, "kept by whoever owns the partition")
 
 
 class Stopped:

@@ -8,8 +8,8 @@ import random
 import sys
 from pathlib import Path
 
-from shared.adapters.sql.store import SqliteStore
-from shared.domain.frontier import UrlState
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.frontier.states import UrlState
 from shared.domain.ids import Term
 from tests.support.tables import NOW_MS, PARTITION, SUFFIXES, Tables, link
 

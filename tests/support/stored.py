@@ -68,6 +68,17 @@ def record_at(folder: Path, segment: str, offset: int, length: int) -> Record:
     return found[0]
 
 
+def metadata(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The URL and the fields of every metadata record, without its outlinks."""
+    for segment in segments(folder):
+        with segment.open("rb") as file:
+            for record in ArchiveIterator(file):
+                if record.rec_type == "metadata":
+                    lines = record.raw_stream.read().decode().splitlines()
+                    fields = dict(line.split(": ", 1) for line in lines if not line.startswith("outlink: "))
+                    yield record.rec_headers.get_header("WARC-Target-URI"), fields
+
+
 def payloads(folder: Path, url: str) -> list[bytes]:
     """Return the payloads of every response record of a URL, by reading all segments."""
     found = []

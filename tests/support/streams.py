@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import msgspec
 
-from api.feeds import OpenStreams
-from api.serving import address_of, listening, serving
+from api.http.sse import OpenEventStreams
+from api.server.serving import address_of, listening, serving
 from shared.adapters.nats import NatsBroker
 from shared.adapters.nats.jetstream import demand
-from shared.domain.access import Role
+from shared.domain.ops.access import Role
 from shared.ports.events import Events
 from shared.wire.events import EVENTS, Event, EventKind, encode_event, event_subject
 from tests.support.api import Api, api
@@ -100,7 +100,7 @@ class Master:
     url: str
     served: Api
     broker: NatsBroker
-    streams: OpenStreams
+    streams: OpenEventStreams
 
     @asynccontextmanager
     async def follow(self, path: str = "/v1/events", last: int | None = None, **query: Any) -> AsyncIterator[Client]:
@@ -126,12 +126,12 @@ class Master:
 @asynccontextmanager
 async def masters(folder: Path, server: BrokerServer, count: int = 1, **settings: Any) -> AsyncIterator[list[Master]]:
     made = []
-    most = settings.pop("most", 64)
+    max_count = settings.pop("max_count", 64)
     async with AsyncExitStack() as stack:
         for _ in range(count):
             broker = await stack.enter_async_context(server.broker(**settings))
             await persist(broker.events.declare)
-            streams = OpenStreams(most)
+            streams = OpenEventStreams(max_count)
             served = await stack.enter_async_context(api(folder / "crawl.db", broker, streams=streams))
             listener = listening("127.0.0.1:0")
             stack.callback(listener.close)

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import cast
 
-from api.control.plane import Alone, ControlPlane, Members
-from api.control.roster import Roster
+from api.members.control_plane import ControlPlane, Members, SingleMaster
+from api.members.member_stats import MemberStats
 from shared.adapters.local.clock import SystemClock
 from shared.domain.ids import Term
 from shared.ports.clock import Clock
 from shared.wire.keys import MemberRecord
 
 
-class Workers(Alone):
+class Workers(SingleMaster):
     """A control plane that sees these workers, whatever they are changed to."""
 
     def __init__(self, workers: Mapping[str, MemberRecord] | None = None) -> None:
@@ -25,8 +25,8 @@ class Workers(Alone):
 class Around:
     """`api.schemas.crawls.Surroundings`."""
 
-    def __init__(self, roster: Roster | None = None, workers: Mapping[str, MemberRecord] | None = None) -> None:
-        self.roster = roster or Roster()
+    def __init__(self, roster: MemberStats | None = None, workers: Mapping[str, MemberRecord] | None = None) -> None:
+        self.roster = roster or MemberStats()
         self.seen = Workers(workers)
         self.plane: ControlPlane = self.seen
         self.clock: Clock = cast(Clock, SystemClock())

@@ -7,19 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shared.adapters.sql.store import SqliteStore
-from shared.domain.command import CommandKind
-from shared.domain.crawl import Budget
-from shared.domain.frontier import Fence, Position, UrlState
-from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
-from shared.domain.ledger import (
+from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.crawl.spec import Budget
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.states import Fence, Position, UrlState
+from shared.domain.frontier.store_model import (
     Changes,
     Claimed,
     CommandRun,
-    DeadLetter,
-    Found,
-    FoundBatch,
-    FoundLink,
+    DeadLetterRow,
+    DiscoveredLink,
+    DiscoveryResult,
+    DiscoveryTransaction,
     LeaseRequest,
     LeaseRow,
     ProducerMark,
@@ -27,7 +26,8 @@ from shared.domain.ledger import (
     QueueRow,
     UrlChange,
 )
-from shared.domain.url import locate
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
+from shared.domain.web.url import locate
 from shared.ports.store import NO_BUDGETS, NO_MARKS, Store
 
 PARTITION = Partition(3)
@@ -56,7 +56,7 @@ class Tables:
 
     async def found(
         self,
-        *links: FoundLink,
+        *links: DiscoveredLink,
         producer: str = "w",
         n: int | None = None,
         refused: int = 0,
@@ -64,25 +64,25 @@ class Tables:
         now_ms: int = NOW_MS,
         crawl_id: CrawlId | None = None,
         marks: Mapping[CrawlId, int] = NO_MARKS,
-    ) -> Found:
+    ) -> DiscoveryResult:
         """Apply one message of discoveries as its producer's next one."""
         crawl_id = crawl_id or self.crawl_id
         last, total = self.sent.get(producer, (0, 0))
         n = last + 1 if n is None else n
         total += (len(links) + refused) if n > last else 0
         self.sent[producer] = (max(n, last), total)
-        batch = FoundBatch(((ProducerMark(crawl_id, producer, n, total), links, refused),))
+        batch = DiscoveryTransaction(((ProducerMark(crawl_id, producer, n, total), links, refused),))
         return await self.found_batch(batch, max_depth=max_depth, now_ms=now_ms, marks=marks)
 
     async def found_batch(
         self,
-        batch: FoundBatch,
+        batch: DiscoveryTransaction,
         *,
         max_depth: int | None = None,
         now_ms: int = NOW_MS,
         at: int | None = None,
         marks: Mapping[CrawlId, int] = NO_MARKS,
-    ) -> Found:
+    ) -> DiscoveryResult:
         position = self.position.moved("discovery", at or self.position.discovery_seq + 1, now_ms * 1_000_000)
         depths = {mark.crawl_id: max_depth for mark, _, _ in batch.messages}
         found = await self.store.apply_found(
@@ -99,13 +99,13 @@ class Tables:
         self.fence = self.fence.next()
         return unfinished
 
-    async def bury(self, letter: DeadLetter) -> None:
+    async def bury(self, letter: DeadLetterRow) -> None:
         await self.apply(Changes(dead_letters=[letter]))
 
     async def lease(
-        self, host: str, most: int = 500, *, now_ms: int = NOW_MS, budgets: Mapping[CrawlId, Budget] = NO_BUDGETS
+        self, host: str, max_count: int = 500, *, now_ms: int = NOW_MS, budgets: Mapping[CrawlId, Budget] = NO_BUDGETS
     ) -> LeaseRow | None:
-        rows = await self.lease_all([(host, most)], now_ms=now_ms, budgets=budgets)
+        rows = await self.lease_all([(host, max_count)], now_ms=now_ms, budgets=budgets)
         return rows[0] if rows else None
 
     async def lease_all(
@@ -117,11 +117,13 @@ class Tables:
     ) -> Sequence[LeaseRow]:
         """Lease up to so many URLs of each of the hosts, in one transaction."""
         requests = []
-        for host, most in wanted:
+        for host, max_count in wanted:
             lease_id = LeaseId(numbered(self.next_lease, self.fence.partition))
             self.next_lease += 1
             requests.append(
-                LeaseRequest(lease_id, self.crawl_id, Revision(1), self.host_id(host), host, 0, "default", 1000, most)
+                LeaseRequest(
+                    lease_id, self.crawl_id, Revision(1), self.host_id(host), host, 0, "default", 1000, max_count
+                )
             )
         rows = await self.store.dispatch(self.fence, self.next_lease, requests, now_ms, budgets)
         self.fence = self.fence.next()
@@ -222,7 +224,7 @@ class Tables:
     def host_id(self, host: str) -> HostId:
         return HostId(self.value("SELECT host_id FROM hosts WHERE host = ?", host))
 
-    def url(self, link: FoundLink) -> dict[str, Any]:
+    def url(self, link: DiscoveredLink) -> dict[str, Any]:
         """A URL's row by column."""
         (row,) = self.rows(f"SELECT {', '.join(_URL)} FROM urls WHERE fingerprint = ?", link.fingerprint)
         return dict(zip(_URL, row, strict=True))
@@ -236,14 +238,14 @@ def link(
     crawl_id: CrawlId = FIRST_CRAWL,
     hops: int = 0,
     via: tuple[int, bytes] = (0, b""),
-) -> FoundLink:
+) -> DiscoveredLink:
     """A link as the owner finds it in a message."""
     at = locate(url)
     assert at is not None
-    return FoundLink(crawl_id, at.url, at.host, Fingerprint(at.fingerprint), depth, hops, priority, *via)
+    return DiscoveredLink(crawl_id, at.url, at.host, Fingerprint(at.fingerprint), depth, hops, priority, *via)
 
 
-def links(host: str, paths: Iterable[object], depth: int = 0) -> list[FoundLink]:
+def links(host: str, paths: Iterable[object], depth: int = 0) -> list[DiscoveredLink]:
     return [link(f"http://{host}/{path}", depth) for path in paths]
 
 

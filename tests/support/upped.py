@@ -15,7 +15,7 @@ from typing import Any, Final
 import httpx
 import psutil
 
-from shared.supervise import dying_with
+from shared.runtime.supervise import dying_with
 from tests.support.clients import Patient
 from tests.support.orb_command import ROOT, command_line
 from tests.support.ports import own_address

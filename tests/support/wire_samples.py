@@ -1,5 +1,6 @@
 """Bytes of every message as a released program wrote them. They are read for ever: add samples, never change one."""
 
+from shared.domain.ops.watermarks import Pressure
 from shared.wire.messages import (
     Begin,
     Command,
@@ -18,23 +19,23 @@ from shared.wire.messages import (
     Outcome,
     Progress,
     Record,
-    Shard,
+    ShardUnreadable,
     ShardUrl,
     Superseded,
-    Unreadable,
     UrlOutcome,
+    UrlShard,
     Wait,
     WorkerStatus,
 )
 
 SAMPLES: dict[str, tuple[Message, str]] = {
     "shard, least": (
-        Shard(lease=4099, crawl=1, spec=1, host_id=8195, host="a.test", slot=0, delay_ms=0, urls=[]),
+        UrlShard(lease=4099, crawl=1, spec=1, host_id=8195, host="a.test", slot=0, delay_ms=0, urls=[]),
         "89a474797065a773686172642f31a56c65617365cd1003a5637261776c01a47370656301a7686f73745f6964cd2003a4686f"
         "7374a6612e74657374a4736c6f7400a864656c61795f6d7300a475726c7390",
     ),
     "shard, full": (
-        Shard(
+        UrlShard(
             lease=17596481011712,
             crawl=7,
             spec=3,
@@ -190,7 +191,7 @@ SAMPLES: dict[str, tuple[Message, str]] = {
         "61736f6e92a8687474705f353033c0a56c696d69740aa46465657081a161cb3ff8000000000000",
     ),
     "unreadable": (
-        Unreadable(
+        ShardUnreadable(
             pool="default",
             host_id=4099,
             slot=2,
@@ -278,6 +279,18 @@ SAMPLES: dict[str, tuple[Message, str]] = {
         "8ea474797065a8776f726b65722f31a6776f726b6572a8776f726b65722d31a4706f6f6ca26575a6766973697473cd0190a4"
         "627573791fa770756c6c696e67c2a3706964cd1092a5706167657363a56279746573cf00000002dfdc1c35a9696e5f666c69"
         "6768741da9757074696d655f6d73ce05265c00a776657273696f6ea3312e30a8647261696e696e67c3a6636f6e66696703",
+    ),
+    "worker status, under resource pressure": (
+        WorkerStatus(
+            worker="worker-1",
+            pool="eu",
+            visits=400,
+            busy=31,
+            pressure=(Pressure("archive", "the archive's disk has 1 B free of 100 B"),),
+        ),
+        "86a474797065a8776f726b65722f31a6776f726b6572a8776f726b65722d31a4706f6f6ca26575a6766973697473cd0190a4"
+        "627573791fa870726573737572659192a761726368697665d92874686520617263686976652773206469736b206861732031"
+        "20422066726565206f66203130302042",
     ),
     "master status, least": (
         MasterStatus(master="m1", partitions=0),

@@ -1,19 +1,19 @@
 """What a crawl allows at a host, by what is known of the host."""
 
-from api.frontier.crawls import ActiveCrawl
+from api.frontier.capacity import BudgetReservation
+from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.hosts import HostFacts
-from api.frontier.room import Allowance
-from shared.domain.crawl import SLOTS_WITHOUT_DELAY
-from shared.domain.frontier import CrawlState
+from shared.domain.crawl.spec import SLOTS_WITHOUT_DELAY
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.frontier.politeness import HostHealth
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Revision
-from shared.domain.politeness import HostHealth
-from shared.domain.spec_parse import parse_spec
 
 
-def crawl(**politeness: float) -> ActiveCrawl:
+def crawl(**politeness: float) -> DispatchCrawl:
     spec = parse_spec({"seeds": ["http://a.test/"], "politeness": politeness})
-    allowance = Allowance(None, None, {})
-    return ActiveCrawl(CrawlId(1), "a", Revision(1), spec, CrawlState.RUNNING, allowance)
+    allowance = BudgetReservation(None, None, {})
+    return DispatchCrawl(CrawlId(1), "a", Revision(1), spec, CrawlState.RUNNING, allowance)
 
 
 def test_several_shards_of_a_host_are_out_only_once_its_robots_txt_asked_for_no_delay() -> None:

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from api.serving import address_of, bound, listen, listening
-from cli import addresses
-from cli.addresses import Address, is_free, parsed
-from cli.exits import Environment, Usage
+from api.server.serving import address_of, bound, listen, listening
+from cli.local import addresses
+from cli.local.addresses import Address, is_free, parsed
+from cli.terminal.exits import Environment, Usage
 from shared.domain.errors import Unusable
 
 

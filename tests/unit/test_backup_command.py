@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import backup
-from cli.cluster_folder import ClusterFolder, Remembered
-from cli.exits import Environment
-from cli.local_cluster import BROKER
+from cli.admin import backup
+from cli.local.cluster_folder import ClusterFolder, Remembered
+from cli.local.local_cluster import BROKER
+from cli.terminal.exits import Environment
 from shared.settings import ClusterMasterSettings
 
 
@@ -39,7 +39,7 @@ def test_the_cluster_of_a_backup_must_run(folder: ClusterFolder, monkeypatch: py
     arguments = parser.parse_args(["--dir", str(folder.path), str(folder.path.parent / "b")])
     with pytest.raises(Environment) as ended:
         backup.run(arguments)
-    assert f"does not run, and a backup is one of a cluster that runs: start it with `orb up --dir {folder.path}`" in (
+    assert f"is not running, but a backup needs a running one: start it with `orb up --dir {folder.path}`" in (
         str(ended.value)
     )
     with folder.lock_file.open() as lock:

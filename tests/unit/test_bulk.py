@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import asyncpg, psycopg
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import StaticPool
 
-from shared.adapters.sql.bulk import Bulk
+from shared.adapters.sql.engine.bulk import Bulk
 
 INSERT = Bulk(
     "INSERT INTO t (a, b, c) VALUES (:a, :b, :a) ON CONFLICT (a) DO UPDATE SET b = :b, c = t.c + :a", ("b", "a")

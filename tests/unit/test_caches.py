@@ -6,16 +6,17 @@ from typing import Any, cast
 import pytest
 
 from shared.adapters.local.clock import SystemClock
-from shared.domain import url
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.ids import CrawlId, Revision
-from shared.domain.robots import AllowAll, RobotsRecord
-from shared.domain.spec_parse import parse_spec
+from shared.domain.web import url
+from shared.domain.web.robots import AllowAll, RobotsRecord
 from shared.ports.broker import Broker
 from shared.ports.specs import PublishedSpec
-from workers import crawls, robots
-from workers.crawls import Crawls
+from workers import robots
+from workers import visit_crawls as crawls
 from workers.outlinks import KnownLinks
 from workers.robots import Robots, RobotsCache
+from workers.visit_crawls import VisitCrawls
 
 
 def test_links_and_hosts_that_were_worked_out_are_kept_up_to_a_bound() -> None:
@@ -50,7 +51,7 @@ def test_of_more_crawls_than_are_kept_the_one_used_least_recently_is_worked_out_
     monkeypatch.setattr(crawls, "_KEPT", 2)
 
     async def story() -> None:
-        active = Crawls(cast(Any, Specs()), KnownLinks(), lambda _: cast(Any, None))
+        active = VisitCrawls(cast(Any, Specs()), KnownLinks(), lambda _: cast(Any, None))
         first, second = [await active.active(CrawlId(number), Revision(1)) for number in (1, 2)]
         assert await active.active(CrawlId(1), Revision(1)) is first
         await active.active(CrawlId(3), Revision(1))

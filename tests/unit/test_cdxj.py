@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.adapters.objects.cdxj import write_index
-from shared.domain.archive import RecordLocation, payload_digest
-from shared.domain.cdxj import IndexRow, cdxj_line
+from shared.domain.archive.cdxj import IndexRow, cdxj_line
+from shared.domain.archive.model import RecordLocation, payload_digest
 
 
 def row(surt: str = "org,example)/", at: int = 1_700_000_000_999, number: int = 0, **more: Any) -> IndexRow:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from cli import children, logs
-from cli.children import Deaths, GivenUp, Keeper, ended_by, environment, said_by
-from cli.logs import begin_log, bound_log, tail
+from cli.local import logs
+from cli.local import supervisor as children
+from cli.local.logs import begin_log, bound_log, tail
+from cli.local.supervisor import RestartBudget, RestartLimitReached, Supervisor, ended_by, environment, said_by
 from shared.domain.errors import Unusable
 
 
@@ -55,8 +56,8 @@ class Scripted:
 Story = Callable[[], Coroutine[Any, Any, None]]
 
 
-def keeper_of(child: Scripted, told: Callable[[str], None], wait_s: float = 0.0) -> Keeper:
-    return Keeper(child, told, Deaths(first_wait_s=wait_s, longest_wait_s=wait_s))
+def keeper_of(child: Scripted, told: Callable[[str], None], wait_s: float = 0.0) -> Supervisor:
+    return Supervisor(child, told, RestartBudget(first_wait_s=wait_s, longest_wait_s=wait_s))
 
 
 def run(story: Story) -> None:
@@ -64,12 +65,12 @@ def run(story: Story) -> None:
 
 
 def test_the_wait_grows_and_many_deaths_in_a_short_time_are_too_many() -> None:
-    deaths = Deaths(5, 60.0, 0.2, 5.0)
+    deaths = RestartBudget(5, 60.0, 0.2, 5.0)
     assert [deaths.died(float(second)) for second in range(6)] == [0.2, 0.4, 0.8, 1.6, 3.2, None]
 
 
 def test_deaths_far_apart_are_forgiven() -> None:
-    deaths = Deaths(5, 60.0, 0.2, 5.0)
+    deaths = RestartBudget(5, 60.0, 0.2, 5.0)
     assert {deaths.died(61.0 * number) for number in range(50)} == {0.2}
 
 
@@ -93,7 +94,7 @@ def test_a_child_that_dies_again_and_again_is_given_up_with_its_last_words() -> 
         child = Scripted(*[1] * 9, words="Traceback\nValueError: no")
         keeper = keeper_of(child, lambda line: None)
         await keeper.start()
-        with pytest.raises(GivenUp, match=r"(?s)again and again.*ValueError: no"):
+        with pytest.raises(RestartLimitReached, match=r"(?s)again and again.*ValueError: no"):
             await keeper.keep()
         assert child.starts == 6
 
@@ -102,14 +103,14 @@ def test_a_child_that_dies_again_and_again_is_given_up_with_its_last_words() -> 
 
 @pytest.mark.parametrize(
     "words",
-    ["noise\norb: the disk is full: make room", '{"event": "master.unusable", "error": "the disk is full: make room"}'],
+    ["noise\norb: the disk is full: make room", '{"event": "master.failed", "error": "the disk is full: make room"}'],
 )
 def test_what_no_restart_can_help_is_told_in_the_childs_own_sentence(words: str) -> None:
     async def story() -> None:
         child = Scripted(4, words=words)
         keeper = keeper_of(child, lambda line: None)
         await keeper.start()
-        with pytest.raises(GivenUp, match=r"^the disk is full: make room$"):
+        with pytest.raises(RestartLimitReached, match=r"^the disk is full: make room$"):
             await keeper.keep()
         assert child.starts == 1
 
@@ -150,7 +151,7 @@ def test_a_child_that_ends_well_is_left_in_peace() -> None:
 def test_a_child_that_is_to_last_is_started_again_also_where_it_ended_well() -> None:
     async def story() -> None:
         child, told = Scripted(0), list[str]()
-        keeper = Keeper(child, told.append, Deaths(first_wait_s=0.0), lasting=True)
+        keeper = Supervisor(child, told.append, RestartBudget(first_wait_s=0.0), lasting=True)
         await keeper.start()
         task = asyncio.ensure_future(keeper.keep())
         while child.starts < 2:  # noqa: ASYNC110 - it has no event; a turn of the loop is all it needs
@@ -167,7 +168,7 @@ def test_a_start_that_the_system_refuses_is_given_up(refusal: Exception) -> None
     async def story() -> None:
         child = Scripted()
         child.refuse = refusal
-        with pytest.raises(GivenUp, match=r"cannot start worker-1: .*no "):
+        with pytest.raises(RestartLimitReached, match=r"cannot start worker-1: .*no "):
             await keeper_of(child, lambda line: None).start()
 
     run(story)
@@ -229,6 +230,6 @@ def test_children_find_this_code_and_not_the_current_directorys(monkeypatch: pyt
     monkeypatch.setenv("ORB_ADDRESS", "elsewhere:1")
     found = environment({"ORB_DIR": "/x"}, without=["ORB_ADDRESS", "ORB_NEVER_SET"])
     assert "ORB_ADDRESS" not in found
-    root = str(Path(children.__file__).parents[1])
+    root = str(Path(children.__file__).parents[2])
     assert found["PYTHONPATH"].split(":") == [root, "/elsewhere"]
     assert (found["PYTHONSAFEPATH"], found["ORB_DIR"]) == ("1", "/x")

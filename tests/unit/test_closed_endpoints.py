@@ -6,9 +6,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from shared.domain.egress import Networks, closed_networks, engine_endpoints
-from workers.fetch import closed as closed_module
-from workers.fetch.closed import ClosedEndpoints
+from shared.domain.ops.egress import Networks, closed_networks, engine_endpoints
+from workers.fetch import closed_endpoints as closed_module
+from workers.fetch.closed_endpoints import ClosedEndpoints
 
 
 class Names:

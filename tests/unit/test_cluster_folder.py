@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.cluster_folder import ClusterFolder, Remembered, database_of, shown
-from cli.exits import Environment, Usage
-from cli.folder import CrawlFolder
-from shared.adapters.local.private import closing
+from cli.local.cluster_folder import ClusterFolder, Remembered, database_of, shown
+from cli.local.crawl_folder import CrawlFolder
+from cli.terminal.exits import Environment, Usage
+from shared.adapters.local.private_folder import closing
 from shared.adapters.objects.local import LocalSegments
 
 URL = "postgresql://orb:secret@db.example:5432/orb?sslmode=require&password=secret"
@@ -178,7 +178,7 @@ def test_a_folder_never_meets_another_database_than_its_own(folder: ClusterFolde
     folder.remember(Remembered(database=shown(folder, URL)))
     folder.etcd.mkdir()
     assert database_of(folder, URL) == URL
-    with pytest.raises(Usage, match="say it again with --database"):
+    with pytest.raises(Usage, match="give it again with --database"):
         database_of(folder, None)
     with pytest.raises(Usage, match="choose another folder"):
         database_of(folder, "postgresql://orb@db.example/other")
@@ -190,5 +190,5 @@ def test_a_folder_never_meets_another_database_than_its_own(folder: ClusterFolde
 def test_a_database_that_never_answered_binds_no_folder(folder: ClusterFolder) -> None:
     folder.remember(Remembered(database="postgresql://orb@db.exmaple/orb"))
     assert database_of(folder, URL) == URL
-    with pytest.raises(Usage, match="say it again with --database"):
+    with pytest.raises(Usage, match="give it again with --database"):
         database_of(folder, None)

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shared.domain.coding import decode
+from shared.domain.web.coding import decode
 
 MIB = 1024 * 1024
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.exits import Exit
 from cli.main import COMMANDS, main
+from cli.terminal.exits import Exit
+from workers.parse.compiled import chosen
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,11 +33,11 @@ def test_unknown_command_is_a_usage_error_in_one_sentence(capsys: pytest.Capture
         ("crawl a.test --allow-nets 10.0.0.0/8", "there is no flag --allow-nets (did you mean `--allow-net`?); see"),
         ("crawl a.test --max-page=9 --fersh", "there is no flag --fersh (did you mean `--fresh`?); see `orb crawl"),
         ("crawl a.test --max-page=9 --fersh", "there is no flag --max-page (did you mean `--max-pages`?); there is"),
-        ("show a b", "nothing takes 'b' here; see `orb show --help`"),
-        ("ctl gett", "`orb ctl` has no verb 'gett' (did you mean `orb ctl get`?); see `orb ctl --help`"),
+        ("show a b", "unexpected argument 'b'; see `orb show --help`"),
+        ("ctl gett", "`orb ctl` has no command 'gett' (did you mean `orb ctl get`?); see `orb ctl --help`"),
         (
             "ctl seeds ad docs",
-            "`orb ctl seeds` has no verb 'ad' (did you mean `orb ctl seeds add`?); see `orb ctl seeds",
+            "`orb ctl seeds` has no command 'ad' (did you mean `orb ctl seeds add`?); see `orb ctl seeds",
         ),
         ("ctl get crawls --outptu json", "there is no flag --outptu (did you mean `--output`?); see `orb ctl get --h"),
         ("ctl get crawls -o jsn", "wide, json, yaml, name, got 'jsn' (did you mean `json`?); see `orb ctl get --help`"),
@@ -47,6 +48,22 @@ def test_what_was_perhaps_meant_is_said(given: str, said: str, capsys: pytest.Ca
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert said in captured.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "expected"),
+    [
+        ("python", Exit.OK, "tag scanner: python (ORB_TAG_SCANNER=python)"),
+        ("", Exit.OK, f"tag scanner: {chosen({})}"),
+        ("fast", Exit.ENVIRONMENT, "orb: ORB_TAG_SCANNER is auto, python or compiled, not 'fast'."),
+    ],
+)
+def test_version_says_which_tag_scanner_runs(
+    setting: str, code: Exit, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORB_TAG_SCANNER", setting)
+    assert main(["version"]) == code
+    assert expected in "".join(capsys.readouterr()).splitlines()
 
 
 @pytest.mark.parametrize("argv", [["version", "--nonsense"], ["--nonsense"], []])
@@ -64,7 +81,7 @@ def test_help_and_version_are_exit_code_0(capsys: pytest.CaptureFixture[str]) ->
 def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     for name, (module, _) in COMMANDS.items():
         assert callable(import_module(module).run)
-        if module != "cli.develop":  # these hand --help on to their tool
+        if module != "cli.dev.develop":  # these hand --help on to their tool
             assert main([name, "--help"]) == Exit.OK
             assert f"orb {name}" in capsys.readouterr().out
 
@@ -72,7 +89,7 @@ def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str
 def test_developer_commands_outside_a_clone_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cli.develop._ROOT", tmp_path)
+    monkeypatch.setattr("cli.dev.develop._ROOT", tmp_path)
     assert main(["lint"]) == Exit.ENVIRONMENT
     assert "in a clone" in capsys.readouterr().err
 
@@ -100,7 +117,7 @@ def test_command_test_runs_the_short_set_unless_told_otherwise(
         ran.append(arguments)
         return 0
 
-    monkeypatch.setattr("cli.develop._python", python)
+    monkeypatch.setattr("cli.dev.develop._python", python)
     assert main(["test", *given]) == Exit.OK
     assert ran == [("-m", "pytest", "-n", "logical", "--dist", "worksteal", *chosen)]
 
@@ -123,7 +140,7 @@ def test_faults_runs_the_tests_and_explores_where_a_seed_or_rounds_are_told(
         asked.append(arguments)
         return 0
 
-    monkeypatch.setattr("cli.develop._python", python)
+    monkeypatch.setattr("cli.dev.develop._python", python)
     assert main(["faults", *given]) == Exit.OK
     assert asked == [("-m", *run)]
 
@@ -139,7 +156,7 @@ def test_start_of_a_crawl_loads_no_database_and_no_drawing() -> None:
     """The processes are started first: SQLAlchemy alone takes longer to load than all else of the command."""
     code = (
         "import sys; from cli.main import main; main(['crawl', '--help']);"
-        " import cli.crawl, cli.local, cli.logs, cli.settling; print(*sys.modules)"
+        " import cli.local.crawl, cli.local.local_run, cli.local.logs, cli.local.finalize; print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
@@ -170,7 +187,7 @@ def test_line_reaches_an_unbuffered_output_whole(monkeypatch: pytest.MonkeyPatch
             return 0
 
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, write_through=True))
-        monkeypatch.setattr("cli.version.run", run)
+        monkeypatch.setattr("cli.dev.version.run", run)
         assert main(["version"]) == Exit.OK
     assert seen == [b"first\n", b"second\n"]
 
@@ -186,7 +203,7 @@ def test_a_full_disk_under_the_output_is_one_sentence(arguments: tuple[str, ...]
             text=True,
             check=False,
         )
-    said = "not all of the output could be written (No space left on device); make room where it goes, and ask again."
+    said = "the output was cut short (No space left on device); make room where it goes, and run the command again."
     assert done.stderr == f"orb: {said}\n"
     assert done.returncode == Exit.ENVIRONMENT
 
@@ -200,16 +217,16 @@ def test_a_full_disk_elsewhere_is_not_said_to_be_the_outputs(
         print("begun")
         return Path("/dev/full").write_text("x")
 
-    monkeypatch.setattr("cli.version.run", run)
+    monkeypatch.setattr("cli.dev.version.run", run)
     assert main(["version"]) == Exit.ENVIRONMENT
     out, err = capfd.readouterr()
     assert out == "begun\n", "what was said before is not taken back"
-    said = "a file could not be written (No space left on device); make room where it lies, and ask again."
+    said = "a file could not be written (No space left on device); make room there, and run the command again."
     assert err == f"orb: {said}\n"
 
 
 def test_any_other_error_of_the_system_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.version.run", lambda arguments: Path("/proc/none").mkdir())
+    monkeypatch.setattr("cli.dev.version.run", lambda arguments: Path("/proc/none").mkdir())
     with pytest.raises(FileNotFoundError):
         main(["version"])
 
@@ -217,7 +234,7 @@ def test_any_other_error_of_the_system_is_told_as_what_it_is(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("crawl", "--json"), Exit.USAGE, "name a URL"),
+        (("crawl", "--json"), Exit.USAGE, "no URL given"),
         (("crawl", "--json", "--max-pages", "many", "a.test"), Exit.USAGE, "many"),
         (("crawl", "https://a.test/", "--out", "/proc/none", "--json"), Exit.ENVIRONMENT, "/proc/none"),
         (("show", "nowhere", "--json"), Exit.USAGE, "nowhere"),

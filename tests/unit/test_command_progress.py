@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.command_progress import HOSTS_A_CHUNK, behind, behind_host, hosts_of_chunk, place_of
+from shared.domain.frontier.command_progress import HOSTS_A_CHUNK, behind, behind_host, hosts_of_chunk, place_of
+from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId, HostId, Partition
-from shared.domain.ledger import CommandRun
 
 hosts = st.integers(1, 2**62)
 fingerprints = st.binary(min_size=16, max_size=16)

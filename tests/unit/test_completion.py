@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.completion import SHELLS
-from cli.exits import Exit
+from cli.dev.completion import SHELLS
 from cli.main import COMMANDS, main
+from cli.terminal.exits import Exit
 
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.config import (
+from shared.domain.ops.config import (
     AS_STARTED,
     Drains,
     HotConfig,
@@ -22,16 +22,16 @@ from shared.domain.config import (
     worker_tuning,
 )
 from shared.ports.coordinator import Entry, Snapshot
+from shared.wire.desired_state import NOTHING_SAID, DesiredState, config_record, desired_state_after, drains_record
 from shared.wire.keys import DRAINS, SETTINGS, ConfigRecord, Keys, encode_record
-from shared.wire.wanted import NOTHING_SAID, Wanted, config_record, drains_record, wanted_after
 
 KEYS = Keys("test")
-WORKER = WorkerTuning(visits=64, report_s=2.0, log_level="info")
+WORKER = WorkerTuning(max_visits=64, report_s=2.0, log_level="info")
 MASTER = MasterTuning(grant_s=30.0)
 
 
-def worker(config: HotConfig, pool: str = "default", most_visits: int = 512) -> WorkerTuning:
-    return worker_tuning(config, pool, WORKER, most_visits=most_visits)
+def worker(config: HotConfig, pool: str = "default") -> WorkerTuning:
+    return worker_tuning(config, pool, WORKER)
 
 
 def snapshot(**values: bytes) -> Snapshot:
@@ -48,24 +48,27 @@ def test_a_document_that_says_nothing_leaves_every_member_as_it_was_started() ->
 
 
 def test_a_pool_lies_over_all_workers_and_these_over_the_start() -> None:
-    config = HotConfig(worker=WorkerPart(visits=8, report_s=1.0), pools={"eu": WorkerPart(visits=4)}, log_level="debug")
+    config = HotConfig(
+        worker=WorkerPart(max_visits=8, report_s=1.0), pools={"eu": WorkerPart(max_visits=4)}, log_level="debug"
+    )
     assert worker(config, "eu") == WorkerTuning(4, 1.0, "debug")
     assert worker(config, "us") == WorkerTuning(8, 1.0, "debug")
     assert worker(HotConfig(pools={"eu": WorkerPart(report_s=0.5)}), "eu") == WorkerTuning(64, 0.5, "info")
 
 
-def test_a_worker_never_has_more_visits_than_connections() -> None:
-    assert worker(HotConfig(worker=WorkerPart(visits=10_000)), most_visits=512).visits == 512
-
-
 def test_masters_take_what_is_said_and_keep_the_rest() -> None:
-    config = HotConfig(log_level="error", master=MasterPart(grant_s=5.0, dispatch_ahead=0.0, batch=7))
+    config = HotConfig(log_level="error", master=MasterPart(grant_s=5.0, dispatch_ahead_ratio=0.0, report_batch_size=7))
     tuning = master_tuning(config, MASTER)
-    assert (tuning.grant_s, tuning.dispatch_ahead, tuning.batch, tuning.log_level) == (5.0, 0.0, 7, "error")
+    assert (tuning.grant_s, tuning.dispatch_ahead_ratio, tuning.report_batch_size, tuning.log_level) == (
+        5.0,
+        0.0,
+        7,
+        "error",
+    )
     assert changed_values(MASTER, tuning) == {
         "grant_s": "30.0 -> 5.0",
-        "dispatch_ahead": "2.0 -> 0.0",
-        "batch": "256 -> 7",
+        "dispatch_ahead_ratio": "2.0 -> 0.0",
+        "report_batch_size": "256 -> 7",
         "log_level": "info -> error",
     }
 
@@ -76,8 +79,8 @@ def test_grants_are_never_longer_than_a_new_owner_takes_them_for() -> None:
 
 
 def test_taking_a_value_back_gives_the_start_up_value_again() -> None:
-    turned = worker(HotConfig(worker=WorkerPart(visits=1)))
-    assert changed_values(turned, worker(AS_STARTED)) == {"visits": "1 -> 64"}
+    turned = worker(HotConfig(worker=WorkerPart(max_visits=1)))
+    assert changed_values(turned, worker(AS_STARTED)) == {"max_visits": "1 -> 64"}
     assert changed_values(turned, turned) == {}
 
 
@@ -90,12 +93,12 @@ def test_every_value_of_a_document_is_one_of_a_member() -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        b'{"worker":{"visits":0}}',
-        b'{"worker":{"visits":1.5}}',
+        b'{"worker":{"max_visits":0}}',
+        b'{"worker":{"max_visits":1.5}}',
         b'{"worker":{"report_s":0}}',
         b'{"master":{"grant_s":0.5}}',
-        b'{"master":{"dispatch_ahead":2.1}}',
-        b'{"master":{"uploads_refused_at":1}}',
+        b'{"master":{"dispatch_ahead_ratio":2.1}}',
+        b'{"master":{"seed_upload_refusal_ratio":1}}',
         b'{"log_level":"loud"}',
         b'{"pools":{"No Pool":{}}}',
         b"[]",
@@ -106,13 +109,17 @@ def test_a_document_beyond_its_bounds_is_no_document(document: bytes) -> None:
         decode_config(document)
 
 
-parts = st.builds(WorkerPart, visits=st.none() | st.integers(1, 10_000), report_s=st.none() | st.floats(0.01, 60.0))
+parts = st.builds(
+    WorkerPart, max_visits=st.none() | st.integers(1, 100_000), report_s=st.none() | st.floats(0.01, 60.0)
+)
 configs = st.builds(
     HotConfig,
     log_level=st.none() | st.sampled_from(["debug", "info", "warning", "error"]),
     worker=parts,
     pools=st.dictionaries(st.from_regex(r"[a-z0-9]{1,8}", fullmatch=True), parts, max_size=3),
-    master=st.builds(MasterPart, grant_s=st.none() | st.floats(1.0, 3600.0), batch=st.none() | st.integers(1, 4096)),
+    master=st.builds(
+        MasterPart, grant_s=st.none() | st.floats(1.0, 3600.0), report_batch_size=st.none() | st.integers(1, 4096)
+    ),
 )
 
 
@@ -121,12 +128,12 @@ def test_a_document_comes_back_as_it_was_written(config: HotConfig) -> None:
     assert decode_config(encode_config(config)) == config
 
 
-@given(configs, st.integers(1, 512))
-def test_whatever_is_said_a_worker_can_do_it(config: HotConfig, most_visits: int) -> None:
+@given(configs)
+def test_whatever_is_said_a_worker_can_do_it(config: HotConfig) -> None:
     started = WorkerTuning(1, 2.0, "info")
     for pool in ("default", *config.pools):
-        tuning = worker_tuning(config, pool, started, most_visits=most_visits)
-        assert 1 <= tuning.visits <= most_visits
+        tuning = worker_tuning(config, pool, started)
+        assert 1 <= tuning.max_visits <= 100_000
         assert 0.01 <= tuning.report_s <= 60.0
 
 
@@ -134,39 +141,41 @@ def test_whatever_is_said_a_worker_can_do_it(config: HotConfig, most_visits: int
 
 
 def test_what_the_leader_writes_is_what_members_read() -> None:
-    stored = StoredConfig(4, HotConfig(worker=WorkerPart(visits=8)), 17, "ops")
+    stored = StoredConfig(4, HotConfig(worker=WorkerPart(max_visits=8)), 17, "ops")
     drains = Drains(masters=("m1",), workers=("w1", "w2"))
-    found = wanted_after(NOTHING_SAID, snapshot(settings=config_record(stored), drains=drains_record(drains)), KEYS)
-    assert found == (Wanted(stored, drains), [])
+    found = desired_state_after(
+        NOTHING_SAID, snapshot(settings=config_record(stored), drains=drains_record(drains)), KEYS
+    )
+    assert found == (DesiredState(stored, drains), [])
     assert (drains.of(MemberRole.MASTER), drains.of(MemberRole.WORKER)) == (("m1",), ("w1", "w2"))
     assert {SETTINGS, DRAINS} == {"settings", "drains"}
 
 
 def test_a_coordinator_that_lost_everything_turns_nothing_back() -> None:
-    before = Wanted(StoredConfig(4, HotConfig(log_level="debug")), Drains(workers=("w1",)))
-    assert wanted_after(before, Snapshot({}, 1, 1, history=2), KEYS) == (before, [])
+    before = DesiredState(StoredConfig(4, HotConfig(log_level="debug")), Drains(workers=("w1",)))
+    assert desired_state_after(before, Snapshot({}, 1, 1, history=2), KEYS) == (before, [])
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"value":{"worker":{"visits":"many"}}}', b'{"value":7}'])
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"value":{"worker":{"max_visits":"many"}}}', b'{"value":7}'])
 def test_a_configuration_that_cannot_be_read_is_complained_of_and_the_last_one_stays(value: bytes) -> None:
-    before = Wanted(StoredConfig(4, HotConfig(log_level="debug")), Drains())
+    before = DesiredState(StoredConfig(4, HotConfig(log_level="debug")), Drains())
     drains = Drains(workers=("w1",))
-    wanted, (complaint,) = wanted_after(before, snapshot(settings=value, drains=drains_record(drains)), KEYS)
-    assert wanted == Wanted(before.config, drains), "the other record is read all the same"
+    wanted, (complaint,) = desired_state_after(before, snapshot(settings=value, drains=drains_record(drains)), KEYS)
+    assert wanted == DesiredState(before.config, drains), "the other record is read all the same"
     assert "configuration" in complaint
 
 
 @pytest.mark.parametrize("value", [b"", b'{"value":7}', b'{"value":{"workers":"w1"}}'])
 def test_drains_that_cannot_be_read_are_complained_of_and_the_last_ones_stay(value: bytes) -> None:
-    before = Wanted(NOTHING_SAID.config, Drains(workers=("w1",)))
-    wanted, (complaint,) = wanted_after(before, snapshot(drains=value), KEYS)
+    before = DesiredState(NOTHING_SAID.config, Drains(workers=("w1",)))
+    wanted, (complaint,) = desired_state_after(before, snapshot(drains=value), KEYS)
     assert wanted == before
     assert "drains" in complaint
 
 
 def test_a_document_of_a_newer_leader_is_followed_as_far_as_it_is_known() -> None:
-    document = msgspec.Raw(b'{"worker":{"visits":8,"appetite":3},"kitchen":{}}')
+    document = msgspec.Raw(b'{"worker":{"max_visits":8,"appetite":3},"kitchen":{}}')
     record = encode_record(ConfigRecord(document, revision=9))
-    wanted, complaints = wanted_after(NOTHING_SAID, snapshot(settings=record), KEYS)
-    assert (wanted.config.revision, wanted.config.config) == (9, HotConfig(worker=WorkerPart(visits=8)))
+    wanted, complaints = desired_state_after(NOTHING_SAID, snapshot(settings=record), KEYS)
+    assert (wanted.config.revision, wanted.config.config) == (9, HotConfig(worker=WorkerPart(max_visits=8)))
     assert complaints == []

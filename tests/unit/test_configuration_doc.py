@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli.effective import KINDS
-from cli.member import flags_of
-from shared.domain.config import HotConfig, MasterPart, RetentionPart, StoragePart, WorkerPart
+from cli.local.member import flags_of
+from cli.terminal.settings import KINDS
+from shared.domain.ops.config import HotConfig, MasterPart, RetentionPart, StoragePart, WorkerPart
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text("utf-8")
 
@@ -53,7 +53,7 @@ def test_every_hot_value_stands_in_the_document() -> None:
 
 def test_a_star_marks_what_lies_under_the_hot_configuration() -> None:
     starred = {name for role in ("master", "worker") for name in starred_in(f"### Of {role}s")}
-    assert starred | starred_in("### Of every member") == {"log_level", "grant_s", "visits", "report_s"}
+    assert starred | starred_in("### Of every member") == {"log_level", "grant_s", "max_visits", "report_s"}
 
 
 def starred_in(heading: str) -> set[str]:

@@ -4,28 +4,28 @@ import resource
 
 import pytest
 
-from shared.connections import Connection, Connections, within_files
+from shared.runtime.connections import AcceptedConnection, ConnectionLimit, within_files
 
 
 class Knocking:
     """Enters connections by name; notes whose were ended."""
 
-    def __init__(self, most: int, spare: int) -> None:
-        self.places = Connections(most, spare)
+    def __init__(self, max_count: int, spare: int) -> None:
+        self.places = ConnectionLimit(max_count, spare)
         self.ended: list[str] = []
 
-    def enter(self, name: str) -> Connection | None:
+    def enter(self, name: str) -> AcceptedConnection | None:
         return self.places.enter(lambda: self.ended.append(name))
 
-    def let_in(self, name: str) -> Connection:
+    def let_in(self, name: str) -> AcceptedConnection:
         connection = self.enter(name)
         assert connection is not None
-        assert len(self.places) <= self.places.most + self.places.spare
+        assert len(self.places) <= self.places.limit + self.places.spare
         return connection
 
 
 def test_those_that_may_stay_stay_however_many_come() -> None:
-    knocking = Knocking(most=2, spare=2)
+    knocking = Knocking(max_count=2, spare=2)
     kept = [knocking.let_in(name) for name in "ab"]
     assert not any(connection.beyond for connection in kept)
     for number in range(100):
@@ -36,7 +36,7 @@ def test_those_that_may_stay_stay_however_many_come() -> None:
 
 def test_port_without_lasting_places_refuses_only_what_finds_no_place() -> None:
     """Each scrape of a worker's metrics counted as refused, and the log warned of it every minute."""
-    knocking = Knocking(most=0, spare=2)
+    knocking = Knocking(max_count=0, spare=2)
     for name in ("scrape 1", "scrape 2", "scrape 3"):
         knocking.let_in(name).left()
     assert knocking.places.refused == 0
@@ -46,7 +46,7 @@ def test_port_without_lasting_places_refuses_only_what_finds_no_place() -> None:
 
 
 def test_one_that_has_asked_keeps_its_place_until_it_is_answered() -> None:
-    knocking = Knocking(most=1, spare=2)
+    knocking = Knocking(max_count=1, spare=2)
     knocking.let_in("a")
     asking, silent = knocking.let_in("asking"), knocking.let_in("silent")
     asking.heard()
@@ -61,7 +61,7 @@ def test_one_that_has_asked_keeps_its_place_until_it_is_answered() -> None:
 
 
 def test_a_place_that_is_left_twice_is_one_place() -> None:
-    knocking = Knocking(most=1, spare=1)
+    knocking = Knocking(max_count=1, spare=1)
     first = knocking.let_in("a")
     first.left()
     first.left()
@@ -72,7 +72,7 @@ def test_a_place_that_is_left_twice_is_one_place() -> None:
 def test_a_process_holds_no_more_than_it_may_have_files(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: told.append(limits))
-    for soft, hard, most, raised in (
+    for soft, hard, max_count, raised in (
         (256, 4096, 1000, [(1512, 4096)]),
         (4096, 4096, 1000, []),
         (256, 1024, 512, [(1024, 1024)]),
@@ -82,4 +82,4 @@ def test_a_process_holds_no_more_than_it_may_have_files(monkeypatch: pytest.Monk
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limits=(soft, hard): limits)
         told.clear()
-        assert (within_files(1000, 512), told) == (most, raised)
+        assert (within_files(1000, 512), told) == (max_count, raised)

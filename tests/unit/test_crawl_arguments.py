@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.authorities import check_authorities
-from cli.crawl import configure
-from cli.exits import Exit, Usage
+from cli.local.authorities import check_authorities
+from cli.local.crawl import configure
+from cli.local.crawl_args import judged
+from cli.local.spec_flags import FLAGS, changed_fields, effects, seed_urls, stored
+from cli.local.up import MEMBERS_MOST
 from cli.main import main
-from cli.spec import FLAGS, changed_fields, effects, seed_urls, stored
-from cli.up import MEMBERS_MOST
-from cli.wanted import judged
-from shared.domain.crawl import CrawlSpec, ScopeMode
-from shared.domain.spec_parse import parse_spec
+from cli.terminal.exits import Exit, Usage
+from shared.domain.crawl.spec import CrawlSpec, ScopeMode
+from shared.domain.crawl.spec_parse import parse_spec
 
 URL = "https://example.org/"
 
@@ -104,7 +104,7 @@ def test_typo_in_a_spec_file_is_named_with_what_was_meant(tmp_path: Path, capsys
     file.write_text("seeds: [example.org]\npoliteness:\n  dleay_s: 2\n")
     assert main(["crawl", "--spec", str(file)]) == Exit.USAGE
     said = capsys.readouterr().err
-    assert "politeness.dleay_s: there is no such field (did you mean delay_s?)" in said
+    assert "politeness.dleay_s: unknown field (did you mean delay_s?)" in said
     assert "seeds[0].url: 'example.org' has no scheme (did you mean https://example.org/?)" in said
     assert sorted(tmp_path.iterdir()) == [file]
 
@@ -166,6 +166,12 @@ def test_what_cannot_be_a_seed_is_refused(text: str) -> None:
         seed_urls([text])
 
 
+@pytest.mark.parametrize("text", ["--json", "-q", " --max-pages"])
+def test_an_option_in_the_place_of_a_url_is_refused(text: str) -> None:
+    with pytest.raises(Usage, match=r"is in the place of a URL; if it is an option, write it before `--`"):
+        seed_urls([text])
+
+
 def test_a_spec_file_given_as_url_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "crawl.yaml").touch()
     with pytest.raises(Usage, match=r"did you mean `--spec crawl\.yaml`"):
@@ -191,9 +197,9 @@ def test_workers_are_a_whole_number_within_reason(workers: str) -> None:
 
 
 def test_something_to_crawl_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(Usage, match="name a URL"):
+    with pytest.raises(Usage, match="no URL given"):
         judged(parsed())
-    with pytest.raises(Usage, match="holds no crawl to go on with"):
+    with pytest.raises(Usage, match="contains no crawl to resume"):
         judged(parsed("--out", str(tmp_path / "new")))
 
 
@@ -250,7 +256,7 @@ def test_a_cluster_on_one_machine_has_a_bounded_number_of_members(capsys: pytest
     [(("--fresh",), "--fresh removes it; choose one"), (("--out", "none.crawl"), "none.crawl holds none yet")],
 )
 def test_retrying_failures_without_a_crawl_is_refused(arguments: tuple[str, ...], said: str) -> None:
-    with pytest.raises(Usage, match=f"--retry-failed goes on with a crawl, but .*{said}"):
+    with pytest.raises(Usage, match=f"--retry-failed needs a crawl to resume, but .*{said}"):
         judged(parsed(URL, "--retry-failed", *arguments))
 
 
@@ -290,7 +296,7 @@ def test_file_of_authorities_is_checked_before_anything_else(tmp_path: Path) -> 
     with pytest.raises(Usage, match=r"--ca: cannot read .*: No such file"):
         check_authorities(str(tmp_path / "none.pem"))
     (tmp_path / "empty.pem").write_text("no certificate")
-    with pytest.raises(Usage, match="holds no certificate in PEM form"):
+    with pytest.raises(Usage, match="has no PEM certificate"):
         check_authorities(str(tmp_path / "empty.pem"))
     check_authorities("none")
     check_authorities(None)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.exits import Environment, Usage
-from cli.folder import NAMES, RENEWAL, CrawlFolder, running
-from cli.holding import holders
+from cli.local.crawl_folder import NAMES, RENEWAL, CrawlFolder, running
+from cli.local.folder_lock import holders
+from cli.terminal.exits import Environment, Usage
 from shared.adapters.local.suffixes import SNAPSHOT
-from shared.domain.spec_parse import parse_spec
+from shared.domain.crawl.spec_parse import parse_spec
 
 SPEC = parse_spec({"seeds": ["https://example.org/"]})
 
@@ -65,7 +65,7 @@ def test_a_second_run_is_told_who_is_at_work(folder: CrawlFolder) -> None:
 
 def test_the_lock_is_held_until_the_last_heir_has_ended(folder: CrawlFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of a run whose command was killed keeps the next run out, and is named."""
-    monkeypatch.setattr("cli.holding._STRAGGLERS_S", 0.2)
+    monkeypatch.setattr("cli.local.folder_lock._STRAGGLERS_S", 0.2)
     with folder.held() as lock:
         heir = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
     # The command that started it is gone.

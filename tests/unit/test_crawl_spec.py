@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain import meant
-from shared.domain.crawl import (
+from shared.domain import suggestions as meant
+from shared.domain.crawl.spec import (
     SLOTS_WITHOUT_DELAY,
     CrawlSpec,
     Fetch,
@@ -19,8 +19,8 @@ from shared.domain.crawl import (
     spec_digest,
     user_agent,
 )
-from shared.domain.meant import SUGGESTED
-from shared.domain.spec_parse import SpecError, parse_spec
+from shared.domain.crawl.spec_parse import SpecError, parse_spec
+from shared.domain.suggestions import SUGGESTED
 
 SEEDS = ["https://example.org/"]
 

@@ -6,13 +6,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from shared.domain.crawl import CrawlSpec, Fetch, Seed, encode_spec
-from shared.domain.credentials import MASK, masked_spec, without_credentials
+from shared.domain.crawl.credentials import MASK, masked_spec, without_credentials
+from shared.domain.crawl.spec import CrawlSpec, Fetch, Seed, encode_spec
+from shared.domain.crawl.spec_diff import spec_difference
 from shared.domain.ids import CrawlId, Revision
-from shared.domain.spec_diff import spec_difference
 from shared.ports.specs import PublishedSpec
-from workers.crawls import Crawls
 from workers.outlinks import KnownLinks
+from workers.visit_crawls import VisitCrawls
 
 FETCH = Fetch(
     headers={"AUTHORIZATION": "Bearer secret", "Cookie": "a=secret", "proxy-authorization": "secret", "X": "kept"},
@@ -33,7 +33,7 @@ def test_worker_sends_no_credential_of_a_stored_spec() -> None:
             return PublishedSpec(crawl_id, revision, OLD, 8)
 
     async def story() -> None:
-        crawls = Crawls(cast(Any, Specs()), KnownLinks(), cast(Any, None))
+        crawls = VisitCrawls(cast(Any, Specs()), KnownLinks(), cast(Any, None))
         crawl = await crawls.active(CrawlId(1), Revision(1))
         assert crawl is not None
         assert "secret" not in repr((crawl.headers, crawl.spec))

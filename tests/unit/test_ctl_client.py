@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cli.ctl.client import Client, Trouble, path, waits
+from cli.ctl.client import AttemptFailure, Client, path, waits
 from cli.ctl.contexts import Access
 from cli.ctl.problems import Refusal
-from cli.exits import Environment, Failed
+from cli.terminal.exits import Environment, Failed
 from tests.support.masters import Masters, listing, problem
 
 REFUSED = httpx.ConnectError("Connection refused")
@@ -46,7 +46,7 @@ def test_where_no_master_can_be_reached_the_command_ends_at_once_and_names_them_
 
 def test_a_write_whose_answer_was_lost_is_not_repeated_unless_that_is_harmless() -> None:
     masters = Masters([BROKEN], count=2)
-    with pytest.raises(Failed, match="it may have been done, or not"):
+    with pytest.raises(Failed, match="the change may have been made"):
         masters.client().ask("POST", "/v1/x", repeatable=False)
     masters = Masters([BROKEN, OK], count=2)
     assert masters.client().ask("POST", "/v1/x").unsure
@@ -80,10 +80,10 @@ def test_patience_ends_before_a_wait_that_would_outlast_it() -> None:
 
 
 def test_waits_grow_where_the_server_names_none_and_stay_bounded() -> None:
-    found = [waits(Trouble.UNSURE, repeatable=True, attempt=n, asked_s=None, left_s=99) for n in range(1, 8)]
+    found = [waits(AttemptFailure.UNSURE, repeatable=True, attempt=n, asked_s=None, left_s=99) for n in range(1, 8)]
     assert found == [0.25, 0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
-    assert waits(Trouble.UNSURE, repeatable=False, attempt=1, asked_s=1, left_s=99) is None
-    assert waits(Trouble.REFUSED, repeatable=False, attempt=1, asked_s=1, left_s=99) == 1
+    assert waits(AttemptFailure.UNSURE, repeatable=False, attempt=1, asked_s=1, left_s=99) is None
+    assert waits(AttemptFailure.REFUSED, repeatable=False, attempt=1, asked_s=1, left_s=99) == 1
 
 
 def test_statuses_that_the_caller_deals_with_are_given_back_at_once() -> None:
@@ -104,9 +104,9 @@ def test_other_refusals_are_final(status: int) -> None:
 def test_a_list_is_followed_to_its_end_or_its_limit() -> None:
     def pages(request: httpx.Request) -> httpx.Response:
         begin = int(request.url.params.get("cursor", 0))
-        most = int(request.url.params["limit"])
-        found = [{"n": n} for n in range(begin, min(begin + most, 1200))]
-        return listing(found, str(begin + most) if begin + most < 1200 else None)
+        max_count = int(request.url.params["limit"])
+        found = [{"n": n} for n in range(begin, min(begin + max_count, 1200))]
+        return listing(found, str(begin + max_count) if begin + max_count < 1200 else None)
 
     masters = Masters(pages)
     assert [item["n"] for item in masters.client().items("/v1/x")] == list(range(1200))
@@ -131,7 +131,7 @@ def test_the_key_goes_with_every_request_and_is_shown_nowhere() -> None:
 
 
 def test_what_is_no_json_is_said_to_come_from_no_master() -> None:
-    with pytest.raises(Environment, match="did not answer with JSON: that is no Orbweaver API"):
+    with pytest.raises(Environment, match="did not answer with JSON, so it is not an Orbweaver API"):
         Masters([httpx.Response(200, text="<html>")]).client().get("/v1/x")
 
 
@@ -140,7 +140,7 @@ def test_where_nobody_answers_it_is_said_what_to_look_at() -> None:
         Masters([REFUSED]).client().get("/v1/x")
     assert str(ended.value) == (
         "no master answers at http://m1 (Connection refused): is `orb up` running? "
-        "--server or ORB_SERVER names another."
+        "set another with --server or ORB_SERVER."
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.ctl.contexts import Access, Contexts, addresses, chosen, default_path, load, save
-from cli.exits import Usage
+from cli.terminal.exits import Usage
 
 HOME = Access(("http://m1:1", "http://m2:1"), "stored")
 STORED = Contexts("home", {"home": HOME, "work": Access(("https://work",), "other")})

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cli.ctl.declared import Declared, read
-from cli.exits import Usage
+from cli.terminal.exits import Usage
 
 SPEC = {"seeds": ["https://example.org/"]}
 
@@ -28,7 +28,8 @@ def test_documents_lists_folders_and_standard_input_hold_crawls(tmp_path: Path) 
 def test_what_a_master_adds_to_what_it_shows_declares_nothing_but_the_rest_goes_to_it(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(
-        "name: a\nid: 1\nrevision: 2\nstate: running\nlegal: []\ncreated_at: '2030-01-01'\nspec: {}\nbudget: 3\n"
+        "name: a\nid: 1\nrevision: 2\nstate: running\nallowed_verbs: []\n"
+        "created_at: '2030-01-01'\nspec: {}\nbudget: 3\n"
     )
     [crawl] = read([str(file)], [])
     assert crawl.body == {"spec": {}, "budget": 3}
@@ -37,15 +38,15 @@ def test_what_a_master_adds_to_what_it_shows_declares_nothing_but_the_rest_goes_
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("spec: {}", "a.yaml declares no crawl: it has no `name:`"),
+        ("spec: {}", "a.yaml is not a crawl: it has no `name:`"),
         ("name: a", "it has no `spec:` (or `seeds:`)"),
         ("name: a\nspec: 3", "it has no `spec:` (or `seeds:`)"),
         ("- name: a", "it is a list"),
         ("a\n---\n3", "it is a single value"),
-        ("", "the files declare no crawl"),
+        ("", "the files contain no crawl"),
         ("name: a\nspec: {}\n---\nname: a\nspec: {}", "declared twice: in "),
-        ("name: a\nname: b\nspec: {}", "a.yaml:2:1: this is not YAML: the key 'name' stands here twice"),
-        ("items:\n- name: a\n  spec: {}\n- 3", "a.yaml, items[1] declares no crawl"),
+        ("name: a\nname: b\nspec: {}", "a.yaml:2:1: this is not YAML: the key 'name' is repeated in this mapping"),
+        ("items:\n- name: a\n  spec: {}\n- 3", "a.yaml, items[1] is not a crawl"),
     ],
 )
 def test_what_is_no_declaration_is_pointed_at(tmp_path: Path, text: str, why: str) -> None:

@@ -13,31 +13,36 @@ STATS: dict[str, Any] = {
     "tallies": {"status": {"404": 3, "200": 11_999}, "excluded": {}, "failed": {"http_404": 3}},
     "top_hosts": [{"host": "a.test", "pages": 7, "queued": 0, "waiting": 0, "leased": 1, "delay_s": 1.5,
                    "blocked_until": "2030-01-02T05:04:05Z", "failures": 0, "visited_at": "2030-01-02T03:04:00Z"}],
-    "rates": {"counted_at": "2030-01-02T03:04:04Z", "over": [
-        {"window_s": 10, "over_s": 10.1, "pages_per_s": 31.25, "bytes_per_s": 1_500_000},
+    "rates": {"counted_at": "2030-01-02T03:04:04Z", "windows": [
+        {"window_s": 10, "measured_s": 10.1, "pages_per_s": 31.25, "bytes_per_s": 1_500_000},
     ]},
 }  # fmt: skip
 
 
 def test_a_crawl_is_described_with_its_numbers_and_its_spec() -> None:
     crawl = {"name": "docs", "id": 7, "revision": 3, "state": "running", "finished_reason": None, "labels": {"a": "b"},
-             "legal": ["pause", "cancel"], "spec": {"seeds": ["https://a.test/"]}, "active_s": 60,
+             "allowed_verbs": ["pause", "cancel"], "spec": {"seeds": ["https://a.test/"]}, "active_s": 60,
              "created_at": "2030-01-02T03:00:05Z", "started_at": None, "finished_at": None}  # fmt: skip
-    progress = {"active_s": 60.0, "pages": 11_999, "bytes": 4_200_000, "pages_per_s": 199.98, "settled": 12_000,
-                "known": 12_345, "share": 0.972}  # fmt: skip
+    progress = {"active_s": 60.0, "pages": 11_999, "bytes": 4_200_000, "pages_per_s": 199.98, "completed": 12_000,
+                "known": 12_345, "progress": 0.972, "waits": {
+                    "standing": True, "number": 1, "more": False, "hosts": [
+                        {"host": "a.test", "reason": "refuses", "text": "until then for a.test: it answered 429"}]},
+                }  # fmt: skip
     answers = [httpx.Response(200, json=body) for body in (crawl, progress, STATS)]
     masters = Masters(answers)
     assert masters.run("describe", "crawl", "docs") == (
         """\
 docs
 state             running
-legal now         pause, cancel
+allowed verbs     pause, cancel
 revision          3 (crawl 7)
 labels            a=b
 created           2030-01-02 03:00:05 UTC (4m ago)
-worked on         1m
+active            1m
 pages             11,999, 4.2 MB, 200/s over all
-settled           12,000 of 12,345 URLs in scope (97.2%)
+completed         12,000 of 12,345 URLs in scope (97.2%)
+waits             no host gets requests now
+                  until then for a.test: it answered 429; to ask at once: orb ctl hosts unblock a.test
 
 numbers
 discovered        12,345
@@ -91,7 +96,7 @@ m1  active  yes    h:1               4  1         5s
 partitions by owner
 m1                0-2, 5
 m2                3
-nobody            4
+none              4
 """
     )
 
@@ -118,14 +123,14 @@ news   0       1
 def test_an_explanation_has_every_rule_and_fits_a_narrow_terminal() -> None:
     body = {
         "url": "http://a.test/x", "known": True, "state": "queued", "why": ["It waits.", "word " * 20],
-        "in_scope": None, "linked_from": None, "why_not_now": "the host is blocked",
+        "in_scope": None, "linked_from": None, "blocking_reason": "the host is blocked",
         "rules": [{"rule": "depth", "allowed": True, "detail": "1"},
                   {"rule": "blocked", "allowed": False, "detail": "until\x1b[2J then"}],
     }  # fmt: skip
     said = Masters([httpx.Response(200, json=body)]).run("explain", "docs", "a.test/x", width=50)
     lines = said.splitlines()
     assert lines[:3] == ["http://a.test/x", "state             queued", "why               It waits."]
-    assert "why not now       the host is blocked" in lines
+    assert "blocking reason   the host is blocked" in lines
     assert lines[-2:] == ["ok  depth    1", "NO  blocked  until\\x1b[2J then"]
     assert max(map(len, lines)) <= 50
 
@@ -133,8 +138,8 @@ def test_an_explanation_has_every_rule_and_fits_a_narrow_terminal() -> None:
 def test_what_waits_is_told_with_the_age_of_the_oldest() -> None:
     lag = {
         "at": "2030-01-02T03:04:05Z",
-        "due_urls": {"count": 35_000, "oldest_s": 4.2, "at_least": True},
-        "shards_pending": {"count": 0, "oldest_s": None, "at_least": False},
+        "due_urls": {"count": 35_000, "oldest_s": 4.2, "is_lower_bound": True},
+        "shards_pending": {"count": 0, "oldest_s": None, "is_lower_bound": False},
         "reports_pending": None,
     }
     assert Masters([httpx.Response(200, json=lag)]).run("lag", "docs") == (

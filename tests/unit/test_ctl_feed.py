@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.schemas.events import PAST_KEPT, ping
-from cli.ctl.feed import LONGEST_EVENT, Event, EventParser, follow, kept
+from cli.ctl.feed import LONGEST_EVENT, EventParser, SseEvent, follow, kept
 from cli.ctl.problems import Refusal
-from cli.exits import Environment
+from cli.terminal.exits import Environment
 from tests.support.masters import Masters, problem
 
 STREAM = (
@@ -24,10 +24,10 @@ STREAM = (
     b"id: 5\ndata: is not whole\n"
 )  # fmt: skip
 EVENTS = [
-    Event("crawl.started", '{"a":\n1}', "1"),
-    Event("message", "two", "1"),
-    Event("message", "\nx", "3"),
-    Event("message", "\u2028 \x85 stays", "4"),
+    SseEvent("crawl.started", '{"a":\n1}', "1"),
+    SseEvent("message", "two", "1"),
+    SseEvent("message", "\nx", "3"),
+    SseEvent("message", "\u2028 \x85 stays", "4"),
 ]
 
 
@@ -43,7 +43,7 @@ def test_events_are_the_same_wherever_the_bytes_are_cut(cuts: list[int]) -> None
 def test_a_stream_without_events_is_not_held_for_ever() -> None:
     parser = EventParser()
     assert list(parser.feed(b"x" * LONGEST_EVENT)) == []
-    with pytest.raises(Environment, match="no stream of events"):
+    with pytest.raises(Environment, match="did not answer with a stream of events"):
         list(parser.feed(b"x"))
 
 
@@ -75,10 +75,10 @@ def test_behind_a_cut_the_stream_goes_on_with_the_last_event_that_arrived() -> N
         count=2,
     )
     said = list(islice(follow(masters.client(), "/v1/events", {"kind": ["x", "y"]}, last_id="6"), 5))
-    assert [each.data for each in said if isinstance(each, Event)] == ["a", "b", "c"]
+    assert [each.data for each in said if isinstance(each, SseEvent)] == ["a", "b", "c"]
     assert [each for each in said if isinstance(each, str)] == [
-        "http://m1 broke off (cut); connecting again",
-        "http://m2 ended the stream; connecting again",
+        "http://m1 closed the connection (cut); reconnecting",
+        "http://m2 ended the stream; reconnecting",
     ]
     assert [each.headers["last-event-id"] for each in masters.asked] == ["6", "7", "7", "8", "8"]
     assert masters.told[0] == "m1 GET /v1/events?kind=x&kind=y"
@@ -88,7 +88,7 @@ def test_behind_a_cut_the_stream_goes_on_with_the_last_event_that_arrived() -> N
 def test_a_heartbeat_says_from_where_to_go_on_but_an_event_that_was_cut_does_not() -> None:
     masters = Masters([stream(b": ping\nid: 7\n\nevent: x\ndata: cut\nid: 8\n"), stream(b"data: a\n\n")])
     said = list(islice(follow(masters.client(), "/v1/events", None, last_id=None), 2))
-    assert [each.data for each in said if isinstance(each, Event)] == ["a"]
+    assert [each.data for each in said if isinstance(each, SseEvent)] == ["a"]
     assert masters.asked[1].headers["last-event-id"] == "7"
 
 
@@ -97,7 +97,7 @@ def test_a_stream_ends_when_its_crawl_is_gone_and_goes_on_when_a_master_stops() 
     deleted = stream(b'data: a\n\nevent: end\ndata: {"reason":"deleted"}\n\n', broken=False)
     masters = Masters([shutdown, deleted])
     said = list(follow(masters.client(), "/v1/events", None, last_id=None))
-    assert [each.data for each in said if isinstance(each, Event)] == [
+    assert [each.data for each in said if isinstance(each, SseEvent)] == [
         '{"reason":"shutdown"}', "a", '{"reason":"deleted"}',
     ]  # fmt: skip
 
@@ -161,6 +161,6 @@ def test_a_cluster_that_is_away_for_long_is_waited_for_once_the_stream_has_begun
     away = [httpx.ConnectError("refused")] * 8
     masters = Masters([stream(b"id: 1\ndata: a\n\n"), *away, stream(b"id: 2\ndata: b\n\n")])
     said = list(islice(follow(masters.client(), "/v1/events", None, last_id=None), 11))
-    assert [each.data for each in said if isinstance(each, Event)] == ["a", "b"]
+    assert [each.data for each in said if isinstance(each, SseEvent)] == ["a", "b"]
     with pytest.raises(Environment):
         next(follow(Masters([httpx.ConnectError("refused")]).client(), "/v1/events", None, last_id=None))

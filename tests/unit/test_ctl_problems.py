@@ -3,13 +3,13 @@
 import httpx
 import pytest
 
-from cli.ctl.problems import Problem, Refusal, WrongField, sentence, told
-from cli.exits import Environment, Failed, Usage
+from cli.ctl.problems import ProblemAnswer, Refusal, WrongField, problem_of, sentence
+from cli.terminal.exits import Environment, Failed, Usage
 from tests.support.masters import problem
 
 
-def read(response: httpx.Response, now_s: float = 0.0) -> Problem:
-    return told(response.status_code, response.headers, response.content, now_s)
+def read(response: httpx.Response, now_s: float = 0.0) -> ProblemAnswer:
+    return problem_of(response.status_code, response.headers, response.content, now_s)
 
 
 def test_every_wrong_field_has_its_line_with_the_hint() -> None:
@@ -43,7 +43,7 @@ def test_our_own_faults_name_the_request() -> None:
     [(404, Failed), (409, Failed), (412, Failed), (403, Failed), (422, Usage), (400, Usage), (503, Environment)],
 )
 def test_how_the_command_ends(status: int, ending: type[Exception]) -> None:
-    assert type(Refusal(Problem(status, "x", "no")).ending()) is ending
+    assert type(Refusal(ProblemAnswer(status, "x", "no")).ending()) is ending
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_others_than_masters_answer_is_told_as_it_is(response: httpx.Respon
 @pytest.mark.parametrize("status", [404, 405, 501])
 def test_the_page_of_another_server_is_one_sentence(status: int) -> None:
     said = sentence(read(httpx.Response(status, text="\n<!DOCTYPE html>\n<p>Error code explanation")))
-    assert said.endswith(": that is no Orbweaver API; --server or ORB_SERVER names another")
+    assert said.endswith(", so it is not an Orbweaver API; set another with --server or ORB_SERVER")
     assert "<" not in said
 
 
@@ -81,5 +81,5 @@ def test_both_forms_of_retry_after_are_understood() -> None:
 
 
 def test_what_the_web_wrote_into_a_refusal_steers_no_terminal() -> None:
-    hostile = Problem(404, "x", "no \x1b[31mred\x9b \u202eback", errors=(WrongField("a\nb", "\x07", "\x00"),))
+    hostile = ProblemAnswer(404, "x", "no \x1b[31mred\x9b \u202eback", errors=(WrongField("a\nb", "\x07", "\x00"),))
     assert sentence(hostile).replace("\n", "").isprintable()

@@ -11,14 +11,15 @@ from rich.cells import cell_len
 
 from cli.ctl.cells import Now, dated, length, picked, printable, shown
 from cli.ctl.columns import crawl_state
-from cli.ctl.describing import Section, flat, lines_of
-from cli.ctl.resources import CRAWLS, HOSTS, RESOURCES, URLS, Resource, named
+from cli.ctl.resources import CRAWLS, HOSTS, RESOURCES, URLS, ResourceKind, named
+from cli.ctl.sections import Section, flat, lines_of
 from cli.ctl.tables import Column, laid_out, offered
-from cli.exits import Usage
+from cli.terminal.exits import Usage
 from tests.support.masters import NOW, Masters, listing
 
 CRAWL: dict[str, Any] = {
-    "name": "docs", "id": 7, "revision": 3, "state": "finished", "finished_reason": "complete", "legal": ["start"],
+    "name": "docs", "id": 7, "revision": 3, "state": "finished", "finished_reason": "complete",
+    "allowed_verbs": ["start"],
     "labels": {"team": "search"}, "spec": {"seeds": [{"url": "https://example.org/"}]}, "active_s": 4210.5,
     "created_at": "2029-12-30T00:04:05Z", "started_at": "2029-12-30T00:04:06Z", "finished_at": "2030-01-02T02:52:05Z",
 }  # fmt: skip
@@ -36,7 +37,7 @@ URL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def table(resource: Resource, rows: Sequence[Mapping[str, Any]], width: int, form: Any = "table") -> list[str]:
+def table(resource: ResourceKind, rows: Sequence[Mapping[str, Any]], width: int, form: Any = "table") -> list[str]:
     columns = offered(resource.columns, wide=form == "wide")
     texts = [[column.cell(row, Now(NOW)) for column in columns] for row in rows]
     layout = laid_out(columns, texts, width or None)
@@ -133,7 +134,7 @@ def test_a_description_wraps_between_words_and_leaves_out_what_is_not_there() ->
 def test_every_kind_has_one_name_and_one_for_many() -> None:
     for resource in RESOURCES:
         assert named(resource.name) is named(resource.one) is resource
-    with pytest.raises(Usage, match="there are: audit, cluster, "):
+    with pytest.raises(Usage, match="expected one of audit, cluster, "):
         named("pods")
 
 
@@ -159,5 +160,5 @@ def test_long_lists_are_shown_as_they_come() -> None:
 
 
 def test_a_crawl_that_waits_for_room_says_so_beside_its_state() -> None:
-    assert crawl_state({"state": "running", "held": "the database has ..."}, Now(NOW)) == "running (held)"
-    assert crawl_state({"state": "running", "held": None}, Now(NOW)) == "running"
+    assert crawl_state({"state": "running", "blocking_reason": "the database has ..."}, Now(NOW)) == "running (blocked)"
+    assert crawl_state({"state": "running", "blocking_reason": None}, Now(NOW)) == "running"

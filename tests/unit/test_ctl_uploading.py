@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from cli.ctl.problems import Refusal
-from cli.ctl.uploading import Upload, lines_of, pieces_of
-from cli.exits import Usage
+from cli.ctl.upload import Upload, lines_of, pieces_of
+from cli.terminal.exits import Usage
 from tests.support.masters import Masters, problem
 
 AT = "/v1/crawls/docs/seeds"
@@ -123,9 +123,9 @@ def test_files_give_their_lines_packed_or_not(content: bytes) -> None:
 
 def test_gzip_that_is_cut_or_is_none_further_on_is_said_to_be() -> None:
     packed = gzip.compress(b"\n".join(lines(1000)))
-    with pytest.raises(Usage, match="cut short"):
+    with pytest.raises(Usage, match="truncated"):
         list(lines_of(io.BytesIO(packed[:-20]), "f"))
-    with pytest.raises(Usage, match="f is not gzip throughout"):
+    with pytest.raises(Usage, match="f is not valid gzip"):
         list(lines_of(io.BytesIO(packed + b"rubbish"), "f"))
 
 

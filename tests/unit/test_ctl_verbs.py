@@ -13,13 +13,13 @@ import msgspec
 import pytest
 import yaml
 
+from cli.ctl.admin import remarked, with_values
 from cli.ctl.command import configure
-from cli.ctl.output import Output
+from cli.ctl.output import CtlOutput
 from cli.ctl.resources import RESOURCES
-from cli.ctl.tending import remarked, with_values
-from cli.exits import Exit, Failed, Usage
-from shared.domain.config import HotConfig
-from shared.domain.crawl import LABEL_WORDS
+from cli.terminal.exits import Exit, Failed, Usage
+from shared.domain.crawl.spec import LABEL_WORDS
+from shared.domain.ops.config import HotConfig
 from tests.support.masters import Masters, Say, listing, problem
 
 BROKEN = httpx.ReadError("cut")
@@ -43,9 +43,9 @@ def test_a_list_that_is_refused_leaves_nothing_on_stdout(form: str) -> None:
 
     out, keys = io.StringIO(), next(resource for resource in RESOURCES if resource.name == "keys")
     with pytest.raises(Failed):
-        Output(form, out=out).items(keys, refused())
+        CtlOutput(form, out=out).items(keys, refused())
     assert out.getvalue() == ""
-    assert Output(form, out=out).items(keys, []) == 0
+    assert CtlOutput(form, out=out).items(keys, []) == 0
     assert yaml.safe_load(out.getvalue())["items"] == []
 
 
@@ -55,7 +55,7 @@ def test_a_name_that_would_be_another_path_is_refused_before_anything_is_asked(n
         masters = Masters([])
         with pytest.raises(Usage) as refused:
             masters.run(*words)
-        assert f"nothing can be called {name!r}: the name of a crawl is {LABEL_WORDS}" in str(refused.value)
+        assert f"{name!r} is not a valid name: the name of a crawl is {LABEL_WORDS}" in str(refused.value)
         assert masters.asked == []
 
 
@@ -75,17 +75,17 @@ def test_what_nobody_turned_is_shown_with_what_holds_instead() -> None:
         name: dict.fromkeys(part.__struct_fields__) if isinstance(part, msgspec.Struct) else None
         for name, part in parts.items()
     }
-    config["pools"] = {"yes": {"visits": 8, "report_s": None}}
-    config["storage"]["high"] = 0.5
+    config["pools"] = {"yes": {"max_visits": 8, "report_s": None}}
+    config["storage"]["high_watermark_ratio"] = 0.5
     said = remarked(config)
     assert yaml.safe_load(said) == config
     assert [line for line in said.splitlines() if line.endswith("null")] == []
     for line in (
         "log_level: null  # as each was started; info by default",
-        "  visits: null  # as each was started; 64 by default",
-        "  high: 0.5",
-        "  low: null  # 0.9 by default, at most high",
-        "    report_s: null  # as of all workers",
+        "  max_visits: null  # as each was started; 1024 by default",
+        "  high_watermark_ratio: 0.5",
+        "  low_watermark_ratio: null  # 0.9 by default, at most high_watermark_ratio",
+        "    report_s: null  # as for all workers",
     ):
         assert line in said.splitlines()
 
@@ -127,16 +127,16 @@ def test_a_change_in_between_is_no_reason_to_give_up_a_verb() -> None:
 
 
 def test_a_state_that_does_not_allow_a_verb_is_told_with_what_it_allows() -> None:
-    illegal = problem(409, "illegal-transition", "a crawl that is running cannot be resumed", hint="legal now: pause")
-    with pytest.raises(Failed, match="cannot be resumed; legal now: pause"):
+    illegal = problem(409, "illegal-transition", "a crawl that is running cannot be resumed", hint="allowed now: pause")
+    with pytest.raises(Failed, match="cannot be resumed; allowed now: pause"):
         Masters([crawl("running"), illegal]).run("resume", "docs")
 
 
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        (crawl("finished", reason="complete"), "crawl docs was complete: it fetches what is queued and seeds that"),
-        (crawl("finished", reason="max_pages"), "had spent its budget.max_pages: it is finished again at once unless"),
+        (crawl("finished", reason="complete"), "crawl docs was complete: it fetches queued URLs and new seeds"),
+        (crawl("finished", reason="max_pages"), "had used up its budget.max_pages: it finishes again at once unless"),
         (crawl("finished", reason="cancelled"), ""),
         (crawl("created"), ""),
     ],
@@ -192,7 +192,7 @@ def test_commands_and_members_can_be_waited_for() -> None:
     assert Masters([applied(1), applied(4)]).run("wait", "command", "c") == "command/c applied\n"
     worker = [httpx.Response(200, json={"id": "w1", "state": state}) for state in ("active", "draining", "drained")]
     assert Masters(worker).run("wait", "worker", "w1") == "worker/w1 drained\n"
-    with pytest.raises(Usage, match="of a worker one can wait for drained, gone"):
+    with pytest.raises(Usage, match="expected for a worker one of drained, stopped"):
         Masters([]).run("wait", "worker", "w1", "--for", "state=finished")
 
 
@@ -261,7 +261,7 @@ def test_a_dry_run_shows_what_would_change_and_changes_nothing(three: str) -> No
         "  + spec.budget.max_pages: 20",
         "  + spec.seeds: https://0/, https://1/, https://2/, https://3/, https://4/ and 2 more",
         "  - labels.x: a\\x1b[2J",
-        "crawl/c would stay as it is",
+        "crawl/c would not change",
     ]
     assert {each.url.path.rpartition("/")[2] for each in masters.asked} == {"plan"}
     assert len(json.loads(Masters(answers).run("apply", "-f", three, "--dry-run", form="json"))["items"]) == 3
@@ -281,6 +281,13 @@ def test_create_is_repeatable_and_takes_a_specs_flags() -> None:
     }
 
 
+def test_create_refuses_an_option_in_the_place_of_a_url() -> None:
+    masters = Masters([])
+    with pytest.raises(Usage, match="is in the place of a URL"):
+        masters.run("create", "docs", "--", "--json")
+    assert masters.asked == []
+
+
 def test_programs_get_json_also_of_what_was_not_changed_or_is_gone(three: str) -> None:
     masters = Masters(
         lambda request: plan("none") if request.method == "POST" else httpx.Response(200, json={"name": "a"})
@@ -296,8 +303,8 @@ def test_delete_is_done_when_the_answer_to_the_first_try_was_lost() -> None:
     assert Masters([BROKEN, missing], count=2).run("delete", "crawl", "docs") == "crawl/docs deleted\n"
     with pytest.raises(Failed):
         Masters([missing]).run("delete", "crawl", "docs")
-    assert Masters([missing]).run("delete", "crawls", "docs", "--ignore-missing") == "crawl/docs not there\n"
-    with pytest.raises(Usage, match="one can delete a crawl, a key, a dead-letter"):
+    assert Masters([missing]).run("delete", "crawls", "docs", "--ignore-missing") == "crawl/docs not found\n"
+    with pytest.raises(Usage, match="expected one of crawl, key, dead-letter"):
         Masters([]).run("delete", "host", "a.test")
 
 
@@ -310,19 +317,19 @@ def config(revision: int, **values: Any) -> httpx.Response:
 
 
 def test_single_values_are_set_in_what_is_there_also_when_that_changes_meanwhile() -> None:
-    masters = Masters([config(1, worker={"visits": 8}), STALE, config(2, log_level="debug"), config(3)])
-    assert masters.run("config", "set", "worker.visits=64", "master.grant_s=null") == "config/3 configured\n"
+    masters = Masters([config(1, worker={"max_visits": 8}), STALE, config(2, log_level="debug"), config(3)])
+    assert masters.run("config", "set", "worker.max_visits=64", "master.grant_s=null") == "config/3 configured\n"
     sent = [json.loads(each.content) for each in masters.asked if each.method == "PUT"]
     assert sent == [
-        {"worker": {"visits": 64}, "master": {"grant_s": None}},
-        {"log_level": "debug", "worker": {"visits": 64}, "master": {"grant_s": None}},
+        {"worker": {"max_visits": 64}, "master": {"grant_s": None}},
+        {"log_level": "debug", "worker": {"max_visits": 64}, "master": {"grant_s": None}},
     ]
     assert [each.headers.get("if-match") for each in masters.asked] == [None, '"1"', None, '"2"']
 
 
 def test_a_whole_configuration_replaces_only_the_one_that_was_there(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("worker: {visits: 9}")
+    file.write_text("worker: {max_visits: 9}")
     masters = Masters([config(1), STALE])
     with pytest.raises(Failed):
         masters.run("config", "put", "-f", str(file))
@@ -344,7 +351,7 @@ def test_a_new_key_is_the_only_thing_on_standard_output_and_is_not_asked_for_twi
     made = httpx.Response(201, json={"id": "0" * 16, "name": "ci", "role": "viewer", "key": "orb_x"})
     assert Masters([made]).run("keys", "create", "ci", "--role", "viewer") == "orb_x\n"
     assert "not shown again" in capsys.readouterr().err
-    with pytest.raises(Failed, match="may have been done"):
+    with pytest.raises(Failed, match="change may have been made"):
         Masters([BROKEN], count=2).run("keys", "create", "ci", "--role", "viewer")
 
 

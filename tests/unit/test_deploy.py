@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from cli.effective import KINDS, gathered, read
-from cli.member import flags_of
+from cli.local.member import flags_of
+from cli.terminal.settings import KINDS, gathered, read
 from tests.unit.test_metrics import documented
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -7,11 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.ids import CrawlId, Partition, Revision, numbered
-from shared.domain.retention import DAY_MS, used_until_ms
-from shared.domain.url import fingerprint, locate, partition_of
+from shared.domain.ops.retention import DAY_MS, used_until_ms
+from shared.domain.web.url import fingerprint, locate, partition_of
 from shared.wire.messages import decode_discoveries
-from workers.crawls import ActiveCrawl
-from workers.discoveries import MOST_BYTES, MOST_LINKS, Batch, Found, Numbering, Stream, sorted_out
+from workers.discoveries import (
+    MAX_BYTES,
+    MAX_LINKS,
+    DiscoveryBatch,
+    DiscoveryStream,
+    Numbering,
+    PageLinks,
+    batches_by_stream,
+)
+from workers.visit_crawls import VisitCrawl
 
 PARTITIONS = 8
 NOW_MS = 1_700_000_000_000
@@ -26,22 +34,22 @@ class Crawl:
         self.partitions = PARTITIONS
 
 
-def found(*urls: str, page: str = "http://a.example/", depth: int = 1, hops: int = 0, crawl: Any = None) -> Found:
+def found(*urls: str, page: str = "http://a.example/", depth: int = 1, hops: int = 0, crawl: Any = None) -> PageLinks:
     here = locate(page)
     assert here is not None
     links = tuple(location for url in urls if (location := locate(url)) is not None)
     host_id = numbered(1, partition_of(here.host, PARTITIONS))
-    return Found(cast(ActiveCrawl, crawl or Crawl()), host_id, here.host, here.fingerprint, links, depth, hops)
+    return PageLinks(cast(VisitCrawl, crawl or Crawl()), host_id, here.host, here.fingerprint, links, depth, hops)
 
 
-def links(batches: list[Batch]) -> list[tuple[str, int]]:
+def links(batches: list[DiscoveryBatch]) -> list[tuple[str, int]]:
     return [(link.url, link.depth) for batch in batches for origin in batch.origins for link in origin.links]
 
 
 @given(st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=8))
 def test_every_link_goes_to_the_partition_of_its_host_once(pages: list[list[int]]) -> None:
     urls = [[f"http://h{number}.example/{number}" for number in page] for page in pages]
-    streams = sorted_out([found(*page, page=f"http://p{at}.example/") for at, page in enumerate(urls)])
+    streams = batches_by_stream([found(*page, page=f"http://p{at}.example/") for at, page in enumerate(urls)])
     sent = {stream.partition: [url for url, _ in links(batches)] for stream, batches in streams.items()}
     assert sorted(url for urls in sent.values() for url in urls) == sorted({url for page in urls for url in page})
     for partition, there in sent.items():
@@ -51,31 +59,31 @@ def test_every_link_goes_to_the_partition_of_its_host_once(pages: list[list[int]
 def test_a_link_nearer_to_the_seeds_is_said_again_and_a_farther_one_is_not() -> None:
     url = "http://a.example/x"
     pages = [found(url, depth=3), found(url, depth=4), found(url, depth=2), found(url, depth=2, hops=1)]
-    [batches] = sorted_out(pages).values()
+    [batches] = batches_by_stream(pages).values()
     assert links(batches) == [(url, 3), (url, 2)]
 
 
 def test_revisions_and_crawls_do_not_share_a_message() -> None:
     url = "http://a.example/x"
-    streams = sorted_out([found(url), found(url, crawl=Crawl(1, 2)), found(url, crawl=Crawl(2))])
+    streams = batches_by_stream([found(url), found(url, crawl=Crawl(1, 2)), found(url, crawl=Crawl(2))])
     assert sorted(stream.crawl_id for stream in streams) == [1, 2]
     batches = next(batches for stream, batches in streams.items() if stream.crawl_id == 1)
     assert [(batch.spec, batch.links) for batch in batches] == [(1, 1), (2, 1)]
 
 
 def test_no_message_exceeds_its_bounds_and_none_loses_a_link() -> None:
-    many = [f"http://a.example/{number}" for number in range(2 * MOST_LINKS + 1)]
+    many = [f"http://a.example/{number}" for number in range(2 * MAX_LINKS + 1)]
     long = [f"http://a.example/{number}/{'x' * 15_000}" for number in range(100)]
     numbering = Numbering("w1.0")
-    [(stream, batches)] = sorted_out([found(*many), found(*long)]).items()
+    [(stream, batches)] = batches_by_stream([found(*many), found(*long)]).items()
     seen = []
     for n, batch in enumerate(batches, 1):
         data, message_id = numbering.message(stream, batch, NOW_MS)
         assert (data, message_id) == numbering.message(stream, batch, NOW_MS), "a repeat is the same message"
         numbering.acknowledged(stream, batch)
         message = decode_discoveries(data)
-        assert len(data) <= MOST_BYTES * 1.1
-        assert batch.links <= MOST_LINKS
+        assert len(data) <= MAX_BYTES * 1.1
+        assert batch.links <= MAX_LINKS
         seen += [link.url for origin in message.origins for link in origin.links]
         assert (message.n, message.total) == (n, len(seen))
     assert seen == many + long
@@ -83,8 +91,8 @@ def test_no_message_exceeds_its_bounds_and_none_loses_a_link() -> None:
 
 def test_streams_are_numbered_apart() -> None:
     numbering = Numbering("w1.0")
-    batch = Batch(Revision(1), [], 3)
-    first, second = (Stream(CrawlId(1), Partition(number)) for number in (0, 1))
+    batch = DiscoveryBatch(Revision(1), [], 3)
+    first, second = (DiscoveryStream(CrawlId(1), Partition(number)) for number in (0, 1))
     numbering.message(first, batch, NOW_MS)
     numbering.acknowledged(first, batch)
     numbers = [decode_discoveries(numbering.message(stream, batch, NOW_MS)[0]) for stream in (first, second)]
@@ -92,11 +100,11 @@ def test_streams_are_numbered_apart() -> None:
 
 
 def test_each_week_numbers_begin_anew_under_a_name_that_tells_until_when_it_is_used() -> None:
-    numbering, batch = Numbering("w1.0"), Batch(Revision(1), [], 3)
-    resting, busy = (Stream(CrawlId(1), Partition(number)) for number in (0, 1))
+    numbering, batch = Numbering("w1.0"), DiscoveryBatch(Revision(1), [], 3)
+    resting, busy = (DiscoveryStream(CrawlId(1), Partition(number)) for number in (0, 1))
     names = []
 
-    def sent(stream: Stream, now_ms: int) -> int:
+    def sent(stream: DiscoveryStream, now_ms: int) -> int:
         data, message_id = numbering.message(stream, batch, now_ms)
         message = decode_discoveries(data)
         assert message_id == f"{message.producer}.1.{stream.partition}.{message.n}"
@@ -120,8 +128,8 @@ def test_each_week_numbers_begin_anew_under_a_name_that_tells_until_when_it_is_u
 
 
 def test_a_page_split_over_messages_is_named_as_origin_in_each() -> None:
-    page = found(*(f"http://a.example/{number}" for number in range(MOST_LINKS + 1)))
-    [batches] = sorted_out([replace(page, depth=7)]).values()
+    page = found(*(f"http://a.example/{number}" for number in range(MAX_LINKS + 1)))
+    [batches] = batches_by_stream([replace(page, depth=7)]).values()
     assert [origin.fingerprint for batch in batches for origin in batch.origins] == [
         fingerprint("http://a.example/")
     ] * 2

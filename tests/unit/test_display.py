@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from cli.display import LiveDisplay, fitted, picture
-from cli.pace import Pace
-from cli.tally import errors, ranked, status_classes
-from shared.domain.crawl import Budget
+from cli.terminal.display import LiveDisplay, fitted, picture
+from cli.terminal.display_rates import ProgressRates
+from cli.terminal.summary_counts import errors, ranked, status_classes
+from shared.domain.crawl.spec import Budget
 from shared.wire.messages import HostProgress, Progress, WorkerStatus
 
 BUSY = Progress(
@@ -45,7 +45,7 @@ BUSY = Progress(
 
 
 def drawn(progress: Progress | None, width: int, *, phase: str | None = None) -> list[str]:
-    pace = Pace(0.0, Budget())
+    pace = ProgressRates(0.0, Budget())
     if progress is not None:
         pace.seen(progress, 1.0)
     console = Console(file=io.StringIO(), width=200, highlight=False, markup=False)
@@ -112,7 +112,7 @@ class _Gone(io.StringIO):
 
 def test_a_terminal_that_is_gone_ends_the_display_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    live = LiveDisplay("a", Pace(0.0, Budget()), now=lambda: 1.0)
+    live = LiveDisplay("a", ProgressRates(0.0, Budget()), now=lambda: 1.0)
     live._console.file = _Gone()
     live.progress(BUSY)
     live.tick()
@@ -122,7 +122,7 @@ def test_a_terminal_that_is_gone_ends_the_display_and_not_the_run(monkeypatch: p
 
 
 def test_a_line_that_is_as_good_as_finished_says_nothing_of_time_left() -> None:
-    pace = Pace(0.0, Budget(max_seconds=60))
+    pace = ProgressRates(0.0, Budget(max_seconds=60))
     for active_ms, told in ((30_000, True), (59_500, False), (60_000, False)):
         progress = msgspec.structs.replace(BUSY, active_ms=active_ms)
         console = Console(file=io.StringIO(), width=200)

@@ -9,11 +9,13 @@ import pytest
 from shared.domain.errors import Permanent, Transient, Unusable
 from shared.ports.broker import Broker, VisitMessage
 from shared.ports.clock import Clock
-from shared.supervise import Tasks
-from shared.wire.messages import Shard, encode
-from workers import draining, runtime
-from workers.draining import SILENT_S, cut_short, listen
-from workers.runtime import Identity, Runtime
+from shared.runtime.supervise import Tasks
+from shared.wire.messages import UrlShard, encode
+from workers import drain as draining
+from workers import runtime
+from workers.drain import SILENT_S, cut_short, listen
+from workers.request_slots import Requests
+from workers.runtime import Runtime, WorkerIdentity
 
 
 class Hand:
@@ -45,7 +47,7 @@ class Silent:
 class Halted:
     halted = False
 
-    def halt(self) -> None:
+    def cancel_all(self) -> None:
         self.halted = True
 
 
@@ -122,7 +124,7 @@ def test_a_broker_that_takes_long_over_one_question_is_not_silent(monkeypatch: p
 class Forgotten:
     """A shard whose broker answers its handing back long after the worker has gone on, by an error."""
 
-    data = encode(Shard(lease=4099, crawl=1, spec=1, host_id=8195, host="a.test", slot=0, delay_ms=0, urls=[]))
+    data = encode(UrlShard(lease=4099, crawl=1, spec=1, host_id=8195, host="a.test", slot=0, delay_ms=0, urls=[]))
     delivery = 1
 
     def __init__(self) -> None:
@@ -154,15 +156,16 @@ def test_a_handing_back_that_fails_after_the_worker_has_gone_on_is_nobodys_error
 
         class Parts:
             clock = Hand()
+            requests = Requests(1, clock.elapsed)
 
         message = Forgotten()
         async with Tasks() as tasks:
-            identity = Identity("w1", "w1.x", "default", 1)
+            identity = WorkerIdentity("w1", "w1.x", "default", 1)
             worker = Runtime(
                 identity, broker=cast(Any, None), crawls=cast(Any, Waiting()), equipment=cast(Any, Parts()),
                 tasks=tasks, visits=1,
             )  # fmt: skip
-            visit = tasks.start("visit", worker._attend_and_settle(cast(VisitMessage, message), wanted=True))
+            visit = tasks.start("visit", worker._attend_and_settle(cast(VisitMessage, message), accepted=True))
             await begun.wait()
             visit.cancel()
             await tasks.ended()

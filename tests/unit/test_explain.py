@@ -2,11 +2,11 @@
 
 import pytest
 
-from shared.domain.command import SEED_DELETED
-from shared.domain.explain import counted, meaning, no_page
-from shared.domain.failure import HOST_UNREACHABLE
-from shared.domain.fetch import FailureKind
-from shared.domain.scope import ExclusionReason
+from shared.domain.crawl.scope import ExclusionReason
+from shared.domain.explain.sentences import counted, meaning, no_page
+from shared.domain.frontier.commands import SEED_DELETED
+from shared.domain.frontier.failure import HOST_UNREACHABLE
+from shared.domain.web.fetch import FailureKind
 
 
 @pytest.mark.parametrize("reason", [*FailureKind, *ExclusionReason, HOST_UNREACHABLE, "poison", SEED_DELETED])

@@ -17,11 +17,11 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.ids import CrawlId, Fingerprint
-from shared.domain.spec_parse import parse_spec
-from workers.extract.applying import Html, PageRules
 from workers.extract.extractor import Extractor, _Child
-from workers.extract.rules import Extraction, Page
+from workers.extract.page_rules import Html, PageRules
+from workers.extract.rules import Extraction, ExtractionInput
 
 EXTRACT = parse_spec(
     {"seeds": ["https://a.test/"], "extract": {"items": [{"name": "h", "fields": {"t": {"css": "h1"}}}]}}
@@ -41,7 +41,7 @@ HOSTILE = {
 
 
 async def asked(extractor: Extractor, body: bytes) -> Extraction:
-    page = Page(1, bytes(16), "https://a.test/", "utf-8", body)
+    page = ExtractionInput(1, bytes(16), "https://a.test/", "utf-8", body)
     return await extractor.extract(page, EXTRACT.items, EXTRACT.item_limits())
 
 
@@ -77,7 +77,7 @@ def test_match_that_would_backtrack_without_end_costs_no_page_its_items() -> Non
 
     async def story() -> None:
         async with extracting(cpu_s=0.3) as extractor:
-            page = Page(1, bytes(16), "https://a.test/", "utf-8", b"<h1>" + b"a" * 60 + b"!</h1>")
+            page = ExtractionInput(1, bytes(16), "https://a.test/", "utf-8", b"<h1>" + b"a" * 60 + b"!</h1>")
             found = await extractor.extract(page, spec.extract.items, spec.extract.item_limits())
             assert found.refused == {}
             assert [json.loads(item.data)["m"] for item in found.items] == [None]
@@ -165,7 +165,7 @@ def test_the_extractor_process_gives_up_sockets_and_programs() -> None:
     asyncio.run(story())
     program = """
 import os, socket, subprocess
-from workers.extract.confined import confine
+from workers.extract.sandbox import confine
 assert confine() is None
 for act in (socket.socket, socket.socketpair, lambda: os.execv("/bin/true", ["true"]), lambda: subprocess.run("true")):
     try:
@@ -186,7 +186,7 @@ def test_an_extractor_process_that_cannot_be_confined_says_why_once() -> None:
                     child = _Child(*(cast(Any, None),) * 3)
                     extractor._greeted(child, "no filter here")
                     assert child.greeted
-            assert [(entry["event"], entry["reason"]) for entry in logs] == [("extract.unconfined", "no filter here")]
+            assert [(entry["event"], entry["reason"]) for entry in logs] == [("extractor.unconfined", "no filter here")]
 
     asyncio.run(story())
 

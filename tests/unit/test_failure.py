@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.crawl import Retry
-from shared.domain.failure import (
+from shared.domain.crawl.spec import Retry
+from shared.domain.frontier.failure import (
     THROTTLED_TIMES,
     Category,
     HostEffect,
@@ -12,8 +12,8 @@ from shared.domain.failure import (
     policy_for,
     retry_wait_s,
 )
-from shared.domain.fetch import FailureKind
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
+from shared.domain.web.fetch import FailureKind
 
 ENDS = st.sampled_from(list(FailureKind)) | st.integers(0, 1000)
 UNIT = st.floats(0, 1)
@@ -36,7 +36,7 @@ def test_every_failure_kind_has_a_row() -> None:
         (200, Category.PAGE, UrlState.DONE, UrlState.DONE),
         (206, Category.PAGE, UrlState.DONE, UrlState.DONE),
         (301, Category.REDIRECT, UrlState.DONE, UrlState.DONE),
-        (304, Category.NOT_MODIFIED, UrlState.DONE, UrlState.DONE),
+        (304, Category.NOT_MODIFIED, UrlState.FAILED, UrlState.FAILED),
         (400, Category.CLIENT_ERROR, UrlState.FAILED, UrlState.FAILED),
         (403, Category.CLIENT_ERROR, UrlState.FAILED, UrlState.FAILED),
         (404, Category.GONE, UrlState.FAILED, UrlState.FAILED),

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cli.children import Child
-from cli.family import End, Ending, Family
-from cli.watch import Silent
+from cli.local.process_group import ProcessGroup, RunEnd, RunOutcome
+from cli.local.supervisor import Child
+from cli.terminal.progress import Silent
 from shared.domain.errors import Unusable
 
 
@@ -54,18 +54,18 @@ class Living:
         return ""
 
 
-def ended(work: Callable[[Family, list[str]], Awaitable[None]]) -> tuple[Ending, list[str]]:
+def ended(work: Callable[[ProcessGroup, list[str]], Awaitable[None]]) -> tuple[RunOutcome, list[str]]:
     """How a family ended that did this work, and who was ended in which order."""
     ends: list[str] = []
 
-    async def story() -> Ending:
-        family = Family(Silent(notes=False))
+    async def story() -> RunOutcome:
+        family = ProcessGroup(Silent(notes=False))
         return await asyncio.wait_for(family.run(lambda: work(family, ends)), 30)
 
     return asyncio.run(story()), ends
 
 
-async def two(family: Family, ends: list[str], *, stubborn: bool = False) -> None:
+async def two(family: ProcessGroup, ends: list[str], *, stubborn: bool = False) -> None:
     for name in ("engine", "member"):
         assert await family.start(Living(name, ends, stubborn=stubborn))
 
@@ -76,29 +76,29 @@ def send(*numbers: int) -> None:
 
 
 def test_ctrl_c_ends_children_in_the_order_that_is_said() -> None:
-    async def work(family: Family, ends: list[str]) -> None:
+    async def work(family: ProcessGroup, ends: list[str]) -> None:
         await two(family, ends)
         send(signal.SIGINT)
         await family.over.wait()
         await family.drain(["member"], ["engine"])
 
-    assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
+    assert ended(work) == (RunOutcome(RunEnd.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_ctrl_c_waits_for_nobody(second: int) -> None:
-    async def work(family: Family, ends: list[str]) -> None:
+    async def work(family: ProcessGroup, ends: list[str]) -> None:
         await two(family, ends, stubborn=True)
         send(signal.SIGINT)
         await family.over.wait()
         send(second)
         await family.drain(["member"], ["engine"])
 
-    assert ended(work) == (Ending(End.INTERRUPTED, at_once=True), ["engine SIGKILL", "member SIGKILL"])
+    assert ended(work) == (RunOutcome(RunEnd.INTERRUPTED, at_once=True), ["engine SIGKILL", "member SIGKILL"])
 
 
 def test_a_terminal_that_goes_says_so_twice_and_the_family_is_drained_all_the_same() -> None:
-    async def work(family: Family, ends: list[str]) -> None:
+    async def work(family: ProcessGroup, ends: list[str]) -> None:
         await two(family, ends)
         send(signal.SIGHUP)
         await family.over.wait()
@@ -106,40 +106,40 @@ def test_a_terminal_that_goes_says_so_twice_and_the_family_is_drained_all_the_sa
         await asyncio.sleep(0)
         await family.drain(["member"], ["engine"])
 
-    assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
+    assert ended(work) == (RunOutcome(RunEnd.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
 
 
 def test_a_child_that_does_not_end_in_its_own_time_is_killed_whatever_time_others_have() -> None:
-    async def work(family: Family, ends: list[str]) -> None:
+    async def work(family: ProcessGroup, ends: list[str]) -> None:
         assert await family.start(Living("engine", ends, stubborn=True, patience_s=0.01))
         assert await family.start(Living("member", ends))
-        family.end(Ending(End.INTERRUPTED))
+        family.end(RunOutcome(RunEnd.INTERRUPTED))
         await family.drain(["member"], ["engine"])
 
-    assert ended(work) == (Ending(End.INTERRUPTED), ["member SIGTERM", "engine SIGKILL"])
+    assert ended(work) == (RunOutcome(RunEnd.INTERRUPTED), ["member SIGTERM", "engine SIGKILL"])
 
 
 def test_once_the_end_was_decided_nobody_is_started_any_more() -> None:
-    async def work(family: Family, ends: list[str]) -> None:
-        family.end(Ending(End.INTERRUPTED))
+    async def work(family: ProcessGroup, ends: list[str]) -> None:
+        family.end(RunOutcome(RunEnd.INTERRUPTED))
         late = Living("late", ends)
         assert not await family.start(late)
         assert late.pid is None
 
-    assert ended(work) == (Ending(End.INTERRUPTED), [])
+    assert ended(work) == (RunOutcome(RunEnd.INTERRUPTED), [])
 
 
 def test_the_first_reason_to_end_is_the_one_that_counts() -> None:
-    async def work(family: Family, ends: list[str]) -> None:
-        family.end(Ending(End.FAILED, "the disk is full"))
-        family.end(Ending(End.FINISHED))
+    async def work(family: ProcessGroup, ends: list[str]) -> None:
+        family.end(RunOutcome(RunEnd.FAILED, "the disk is full"))
+        family.end(RunOutcome(RunEnd.FINISHED))
         assert family.over.is_set()
 
-    assert ended(work) == (Ending(End.FAILED, "the disk is full"), [])
+    assert ended(work) == (RunOutcome(RunEnd.FAILED, "the disk is full"), [])
 
 
 def test_a_child_that_cannot_be_started_is_the_end_and_takes_the_others_along() -> None:
-    async def work(family: Family, ends: list[str]) -> None:
+    async def work(family: ProcessGroup, ends: list[str]) -> None:
         await two(family, ends)
         third = Living("third", ends)
         third.refuse = Unusable("no port")
@@ -147,28 +147,28 @@ def test_a_child_that_cannot_be_started_is_the_end_and_takes_the_others_along() 
         assert family.over.is_set()
 
     ending, ends = ended(work)
-    assert ending == Ending(End.FAILED, "cannot start third: no port")
+    assert ending == RunOutcome(RunEnd.FAILED, "cannot start third: no port")
     assert ends == ["engine SIGKILL", "member SIGKILL"]
 
 
 def test_what_it_means_that_a_child_ended_well_is_said_by_who_started_it() -> None:
-    async def work(family: Family, ends: list[str]) -> None:
-        async def finished(child: Child) -> Ending:
-            return Ending(End.FINISHED, child.name)
+    async def work(family: ProcessGroup, ends: list[str]) -> None:
+        async def finished(child: Child) -> RunOutcome:
+            return RunOutcome(RunEnd.FINISHED, child.name)
 
         child = Living("master", ends)
         await family.start(child, ended=finished)
         child.ends()
         await family.over.wait()
 
-    assert ended(work) == (Ending(End.FINISHED, "master"), [])
+    assert ended(work) == (RunOutcome(RunEnd.FINISHED, "master"), [])
 
 
 def test_work_that_fails_leaves_no_child_behind() -> None:
     ends: list[str] = []
 
     async def story() -> None:
-        family = Family(Silent(notes=False))
+        family = ProcessGroup(Silent(notes=False))
 
         async def work() -> None:
             await two(family, ends)

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from api.control.finishing import MAX_ROUNDS, Finished, FinishedCheck
-from shared.domain.frontier import Position
+from api.crawls.finished_check import MAX_ROUNDS, Finished, FinishedCheck
+from shared.domain.frontier.states import Position
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Revision
-from shared.domain.ledger import Counters
 from shared.ports.broker import Broker, StreamState
 from shared.ports.store import Store
 

@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from api.main import show_first_key
-from shared.domain.access import ApiKey, digest_of
-from shared.domain.errors import NoRoom, Transient
+from shared.domain.errors import ResourceFull, Transient
+from shared.domain.ops.access import ApiKey, digest_of
 from shared.ports.catalog import Catalog
 
 
@@ -21,7 +21,7 @@ class Small:
     async def add_first_key(self, key: ApiKey) -> bool:
         self.tries += 1
         if self.tries <= 2:
-            raise NoRoom("the disk is full", retry_in=0.01)
+            raise ResourceFull("the disk is full", retry_in=0.01)
         if not self.kept:
             self.kept.append(key)
             raise Transient("the answer was lost", retry_in=0.01)

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from api.control.following import Following, Gap, Lost
+from api.events.reader import EventCursor, EventGap, LossReason
 from shared.domain.errors import Transient
 from shared.ports.broker import Delivered
 from shared.ports.events import Events, EventsState
@@ -43,7 +43,7 @@ class Reader:
         self._stream = stream
         self._at = after
 
-    async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
+    async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
         self._stream._answer()
         if self._stream.newest < self._at:
             raise Transient("it is not the stream that was read", retry_in=0.0)
@@ -54,8 +54,8 @@ class Reader:
         self._stream.closed += 1
 
 
-async def opened(stream: Stream, after: int) -> Following:
-    following = Following(cast(Events, stream), ["events.>"], after)
+async def opened(stream: Stream, after: int) -> EventCursor:
+    following = EventCursor(cast(Events, stream), ["events.>"], after)
     assert await following.open() is None
     return following
 
@@ -79,7 +79,7 @@ def test_a_broker_that_goes_again_while_its_stream_is_looked_at_ends_no_follower
             assert await following.next(0.0) == [], "away before it was read anew"
         stream.newest = 12
         gap, *events = await following.next(0.0)
-        assert gap == Gap(Lost.REPLACED, 10, 11)
+        assert gap == EventGap(LossReason.REPLACED, 10, 11)
         assert [each.sequence for each in events if isinstance(each, Delivered)] == [11, 12]
         assert stream.closed == 1
 
@@ -93,7 +93,7 @@ def test_a_stream_that_came_back_with_less_is_read_from_its_oldest_event_behind_
         stream.newest = 8
         assert await following.next(0.0) == []
         gap, *events = await following.next(0.0)
-        assert gap == Gap(Lost.REPLACED, 10, 1)
+        assert gap == EventGap(LossReason.REPLACED, 10, 1)
         assert [each.sequence for each in events if isinstance(each, Delivered)] == [*range(1, 9)]
         assert following.position == 8
 
@@ -115,7 +115,7 @@ def test_a_gap_is_told_though_the_broker_goes_before_the_first_event_behind_it()
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(stream, "read", read_and_gone)
-            assert await following.next(0.0) == [Gap(Lost.REPLACED, 10, 1)]
+            assert await following.next(0.0) == [EventGap(LossReason.REPLACED, 10, 1)]
         events = await following.next(0.0)
         assert [each.sequence for each in events if isinstance(each, Delivered)] == [*range(1, 9)]
 

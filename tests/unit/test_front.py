@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from api.frontier.front import Front
+from api.frontier.host_queues import HostQueues
+from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import Host, HostFacts, facts_of
-from api.frontier.shares import Shares
-from api.frontier.turns import Queue
+from api.frontier.pool_shares import PoolShares
+from shared.domain.frontier.politeness import HostHealth
+from shared.domain.frontier.store_model import QueueRow
 from shared.domain.ids import CrawlId, HostId
-from shared.domain.ledger import QueueRow
-from shared.domain.politeness import HostHealth
 
 EPOCH_MS = 1_700_000_000_000
 DELAYS = {CrawlId(1): 0.0, CrawlId(2): 1.0, CrawlId(3): 10.0}
@@ -27,7 +27,7 @@ def longest(_facts: HostFacts) -> float:
     return max(DELAYS.values())
 
 
-def offer(front: Front, shares: Shares, now: float, room: int, without: Collection[CrawlId] = ()) -> None:
+def offer(front: HostQueues, shares: PoolShares, now: float, room: int, without: Collection[CrawlId] = ()) -> None:
     """Begin a pass of dispatch in which the pool has `room`, and the crawls in `without` may not go on."""
     front.lines.begin(now)
     front.wake(now)
@@ -76,12 +76,12 @@ def row_of(host_id: HostId, crawl_id: CrawlId, sql: Sql, *, blocked_until_ms: in
 class FrontMachine(RuleBasedStateMachine):
     """Drives a front as an owner does; `self.now` are its monotonic seconds, and Unix time begins with them."""
 
-    @initialize(most_hosts=st.sampled_from([1, 2, 2]))
-    def begin(self, most_hosts: int) -> None:
+    @initialize(max_hosts=st.sampled_from([1, 2, 2]))
+    def begin(self, max_hosts: int) -> None:
         self.now = 0.0
-        self.shares = Shares()
-        self.most_hosts = most_hosts
-        self.front = Front(self.shares, most_hosts=most_hosts, rested_from=0.0)
+        self.shares = PoolShares()
+        self.max_hosts = max_hosts
+        self.front = HostQueues(self.shares, max_hosts=max_hosts, rested_from=0.0)
         self.sql: dict[tuple[HostId, CrawlId], Sql] = {}
         self.out: list[Out] = []
         self.rests: dict[HostId, list[tuple[float, float]]] = {host: [(0.0, 0.0)] for host in HOSTS}
@@ -126,7 +126,7 @@ class FrontMachine(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         self.refill()
-        self.front.forget_rested(self.now, longest)
+        self.front.evict_idle(self.now, longest)
         assert not [host for host in map(self.front.host, HOSTS) if host is not None and self.is_idle(host)]
 
     def is_idle(self, host: Host) -> bool:
@@ -144,21 +144,21 @@ class FrontMachine(RuleBasedStateMachine):
         self.sweep()
         self.dispatch(4, set())
 
-    @rule(most=st.integers(1, 4), without=st.just(set()) | st.sets(st.sampled_from(list(DELAYS)), max_size=2))
-    def dispatch(self, most: int, without: set[CrawlId]) -> None:
+    @rule(max_count=st.integers(1, 4), without=st.just(set()) | st.sets(st.sampled_from(list(DELAYS)), max_size=2))
+    def dispatch(self, max_count: int, without: set[CrawlId]) -> None:
         """A batch: slots are held as queues are taken, and leases known only after the transaction."""
-        asked: list[tuple[Host, Queue, int]] = []
-        offer(self.front, self.shares, self.now, most, without)
+        asked: list[tuple[Host, CrawlQueue, int]] = []
+        offer(self.front, self.shares, self.now, max_count, without)
         while (taken := self.front.take(self.now)) is not None:
             host, queue = taken
             assert queue.crawl_id not in without
             self.promote(host, queue)
             slot = host.free_slot(queue)
             if queue.queued <= 0 or slot is None:
-                self.front.rearm(host, queue)
+                self.front.reschedule(host, queue)
                 continue
             self.judge_start(host, queue, slot, [(other.host_id, at) for other, _, at in asked])
-            self.front.hold(host, slot, queue.slots)
+            self.front.reserve(host, slot, queue.slots)
             asked.append((host, queue, slot))
             self.out.append(Out(host.host_id, queue.crawl_id, slot, 0))
         for host, queue, slot in asked:
@@ -172,7 +172,7 @@ class FrontMachine(RuleBasedStateMachine):
             self.shares.add("default", queue.crawl_id, 1)
         self.front.lines.settle()
 
-    def promote(self, host: Host, queue: Queue) -> None:
+    def promote(self, host: Host, queue: CrawlQueue) -> None:
         if not (queue.waiting and queue.next_due <= self.now):
             return
         sql = self.sql[host.host_id, queue.crawl_id]
@@ -182,7 +182,7 @@ class FrontMachine(RuleBasedStateMachine):
         queue.queued, queue.waiting = sql.queued, len(sql.waiting)
         queue.next_due = min(sql.waiting, default=float("inf"))
 
-    def judge_start(self, host: Host, queue: Queue, slot: int, _asked: list[tuple[HostId, int]]) -> None:
+    def judge_start(self, host: Host, queue: CrawlQueue, slot: int, _asked: list[tuple[HostId, int]]) -> None:
         others = [out for out in self.out if out.host == host.host_id]
         assert slot not in {out.slot for out in others}, "a slot in two leases"
         allowed = min(SLOTS[crawl] for crawl in [queue.crawl_id, *(out.crawl for out in others)])
@@ -214,7 +214,7 @@ class FrontMachine(RuleBasedStateMachine):
                 queue.next_due = min(queue.next_due, self.now + 2.0)
             elif back:
                 queue.queued += back
-            self.front.rearm(host, queue)
+            self.front.reschedule(host, queue)
         elif back:
             self.front.mark_incomplete(out.crawl)
         self.shares.add("default", out.crawl, -1)
@@ -251,7 +251,7 @@ class FrontMachine(RuleBasedStateMachine):
     @invariant()
     def bounded(self) -> None:
         if hasattr(self, "front"):
-            assert len(self.front) <= self.most_hosts
+            assert len(self.front) <= self.max_hosts
 
     @invariant()
     def slots_are_those_of_the_leases(self) -> None:
@@ -288,7 +288,7 @@ class FrontMachine(RuleBasedStateMachine):
 
 
 def test_hosts_that_are_blocked_for_long_hold_nobody_else_up() -> None:
-    front = Front(shares := Shares(), most_hosts=2, rested_from=-100.0)
+    front = HostQueues(shares := PoolShares(), max_hosts=2, rested_from=-100.0)
 
     def offered(host: int, blocked_s: int) -> bool:
         until_ms = EPOCH_MS + blocked_s * 1000 if blocked_s else 0
@@ -311,15 +311,15 @@ def test_a_large_front_is_gone_over_in_pieces_and_every_host_of_it_has_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The owner does nothing else meanwhile."""
-    monkeypatch.setattr("api.frontier.front.LOOKED_AT", 3)
-    front = Front(Shares(), most_hosts=10, rested_from=-100.0)
+    monkeypatch.setattr("api.frontier.host_queues.LOOKED_AT", 3)
+    front = HostQueues(PoolShares(), max_hosts=10, rested_from=-100.0)
     for host in range(10):
         row = row_of(HostId(host), CrawlId(2), Sql(queued=5), blocked_until_ms=EPOCH_MS + 3_600_000 * (host >= 8))
         assert front.offer(row, facts=facts_of(row), delay_s=1.0, slots=1, now=0.0, now_ms=EPOCH_MS)
     looked: list[int] = []
     due = Host.due
 
-    def noted(host: Host, queue: Queue) -> float:
+    def noted(host: Host, queue: CrawlQueue) -> float:
         looked.append(host.host_id)
         return due(host, queue)
 

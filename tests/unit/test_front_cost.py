@@ -4,8 +4,8 @@ import sys
 from types import FrameType
 from typing import Any
 
-from api.frontier.front import Front
-from api.frontier.shares import Shares
+from api.frontier.host_queues import HostQueues
+from api.frontier.pool_shares import PoolShares
 from shared.domain.ids import CrawlId, HostId
 from tests.unit.test_host_time import FACTS, row
 
@@ -13,7 +13,9 @@ HOSTS = 300
 EPOCH_MS = 1_700_000_000_000
 
 
-def offer(front: Front, crawl_id: int, host_id: int, now: float, *, delay_s: float = 1.0, blocked_s: int = 0) -> None:
+def offer(
+    front: HostQueues, crawl_id: int, host_id: int, now: float, *, delay_s: float = 1.0, blocked_s: int = 0
+) -> None:
     known = row(crawl_id, host_id, blocked_until_ms=EPOCH_MS + int((now + blocked_s) * 1000) if blocked_s else 0)
     front.offer(known, facts=FACTS, delay_s=delay_s, slots=1, now=now, now_ms=EPOCH_MS + int(now * 1000))
 
@@ -38,7 +40,7 @@ def steps_of(work: Any, *arguments: Any) -> int:
 
 def test_heap_of_waiting_hosts_stays_within_twice_the_hosts() -> None:
     """For hours all hosts wait: they are read anew, blocked for longer and shorter, and have something queued."""
-    front = Front(Shares(), most_hosts=HOSTS, rested_from=0.0)
+    front = HostQueues(PoolShares(), max_hosts=HOSTS, rested_from=0.0)
     costs: list[int] = []
 
     def minute(now: float) -> None:
@@ -59,8 +61,8 @@ def test_heap_of_waiting_hosts_stays_within_twice_the_hosts() -> None:
 
 def per_shard(crawls: int, *, shared: bool) -> float:
     """Lines of Python per shard: taken, leased and released, beside so many crawls that have something due."""
-    shares = Shares()
-    front = Front(shares, most_hosts=1 << 30, rested_from=-1000.0)
+    shares = PoolShares()
+    front = HostQueues(shares, max_hosts=1 << 30, rested_from=-1000.0)
     for crawl in range(crawls):
         for host in range(max(1, 100 // crawls)):
             offer(front, crawl, (crawl + host) % 10 if shared else crawl * 100 + host, 0.0)
@@ -72,7 +74,7 @@ def per_shard(crawls: int, *, shared: bool) -> float:
         shares.allot("default", 20, now, lambda _: True)
         while (place := front.take(now)) is not None:
             host, queue = place
-            front.hold(host, 0, 1)
+            front.reserve(host, 0, 1)
             front.leased(host, queue, 0, 10)
             shares.add("default", queue.crawl_id, 1)
             taken.append(place)
@@ -80,7 +82,7 @@ def per_shard(crawls: int, *, shared: bool) -> float:
         for host, queue in taken:
             shares.add("default", queue.crawl_id, -1)
             queue.leased -= 10
-            front.rearm(host, queue)
+            front.reschedule(host, queue)
             front.released(host, 0, now, 1.0)
         return len(taken)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.frontier import (
+from shared.domain.frontier.states import (
     LEVEL_MS,
     Fence,
     Merge,
@@ -14,6 +14,7 @@ from shared.domain.frontier import (
     rank_of,
     same_stream,
 )
+from shared.domain.frontier.store_model import Changes, Counters, DeadLetterRow
 from shared.domain.ids import (
     MAX_PARTITIONS,
     Partition,
@@ -22,7 +23,6 @@ from shared.domain.ids import (
     partition_of_id,
     term_of,
 )
-from shared.domain.ledger import Changes, Counters, DeadLetter
 
 times = st.integers(0, 2**42)
 depths = st.integers(0, 32_767)
@@ -137,4 +137,4 @@ def test_the_identities_of_counters() -> None:
 
 def test_changes_are_empty_until_something_changes() -> None:
     assert Changes().empty()
-    assert not Changes(dead_letters=[DeadLetter(None, "url", 0, "x")]).empty()
+    assert not Changes(dead_letters=[DeadLetterRow(None, "url", 0, "x")]).empty()

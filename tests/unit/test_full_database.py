@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import structlog.testing
 
-from shared.adapters.sql.refusals import FULL_S, Refusals
-from shared.domain.errors import NoRoom
+from shared.adapters.sql.engine.full_disk import FULL_S, FullDiskRefusals
+from shared.domain.errors import ResourceFull
 
-FULL = NoRoom("the disk is full")
+FULL = ResourceFull("the disk is full")
 
 
 def reports() -> None:
@@ -23,52 +23,52 @@ def told(entries: Sequence[Mapping[str, object]]) -> list[object]:
 
 
 def test_a_full_disk_is_told_of_once_a_minute_however_many_try() -> None:
-    refusals = Refusals()
+    refusals = FullDiskRefusals()
     with structlog.testing.capture_logs() as entries:
         for tenth in range(1_250):
             refusals.refused(reports, tenth / 10, FULL)
-    assert [(entry["for_s"], entry["refused"]) for entry in entries] == [(0.0, 1), (60.0, 601), (120.0, 1201)]
-    assert told(entries) == ["database.full"] * 3
+    assert [(entry["duration_s"], entry["refused"]) for entry in entries] == [(0.0, 1), (60.0, 601), (120.0, 1201)]
+    assert told(entries) == ["database_writes.refused"] * 3
 
 
 def test_it_is_over_when_all_that_was_refused_has_been_taken_and_nothing_was_refused_for_a_while() -> None:
-    refusals = Refusals()
+    refusals = FullDiskRefusals()
     with structlog.testing.capture_logs() as entries:
         refusals.refused(reports, 0.0, FULL)
         refusals.refused(dispatch, 4.0, FULL)
         refusals.taken(reports, 20.0)
-        assert told(entries) == ["database.full"], "what fits into its pages is taken by a full disk, too"
+        assert told(entries) == ["database_writes.refused"], "what fits into its pages is taken by a full disk, too"
         refusals.taken(dispatch, 21.0)
         refusals.taken(dispatch, 22.0)
-    assert told(entries) == ["database.full", "database.room"]
-    assert (entries[-1]["full_s"], entries[-1]["refused"]) == (4.0, 2)
+    assert told(entries) == ["database_writes.refused", "database_writes.resumed"]
+    assert (entries[-1]["duration_s"], entries[-1]["refused"]) == (4.0, 2)
 
 
 def test_one_that_takes_and_refuses_in_turns_is_one_full_disk() -> None:
-    refusals = Refusals()
+    refusals = FullDiskRefusals()
     with structlog.testing.capture_logs() as entries:
         for second in range(30):
             refusals.refused(reports, float(second), FULL)
             refusals.taken(reports, second + 0.5)
         refusals.taken(dispatch, 29.0 + FULL_S)
         refusals.refused(reports, 100.0, FULL)
-    assert told(entries) == ["database.full", "database.room", "database.full"]
-    assert entries[1]["full_s"] == 29.0
+    assert told(entries) == ["database_writes.refused", "database_writes.resumed", "database_writes.refused"]
+    assert entries[1]["duration_s"] == 29.0
 
 
 def test_what_is_never_asked_for_again_does_not_keep_it_from_being_over() -> None:
-    refusals = Refusals()
+    refusals = FullDiskRefusals()
     with structlog.testing.capture_logs() as entries:
         refusals.refused(reports, 0.0, FULL)
         refusals.taken(dispatch, 59.0)
-        assert told(entries) == ["database.full"]
+        assert told(entries) == ["database_writes.refused"]
         refusals.taken(dispatch, 60.0)
         refusals.taken(reports, 61.0)
-    assert told(entries) == ["database.full", "database.room"]
+    assert told(entries) == ["database_writes.refused", "database_writes.resumed"]
 
 
 def test_it_counts_as_full_for_a_while_after_the_last_refusal() -> None:
-    refusals = Refusals()
+    refusals = FullDiskRefusals()
     assert not refusals.lately(0.0)
     refusals.refused(reports, 1.0, FULL)
     assert refusals.lately(1.0 + FULL_S - 0.1)

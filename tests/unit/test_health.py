@@ -6,29 +6,38 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.control.health import Answered, Condition, Health, HealthRules, Missed, Observation, StoodStill, after
+from api.members.health import (
+    HealthLimits,
+    HealthMonitor,
+    HealthState,
+    LoopStalled,
+    Observation,
+    ProbeAnswered,
+    ProbeMissed,
+    health_after,
+)
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import Transient
 
-RULES = HealthRules(silent_s=6.0, stalled_s=5.0, well_s=4.0)
+RULES = HealthLimits(silent_s=6.0, stalled_s=5.0, well_s=4.0)
 CLOCK = SystemClock()
 ENGINES = ("database", "nats")
 
 steps = st.lists(
     st.tuples(
         st.floats(0.0, 3.0),
-        st.sampled_from([*map(Answered, ENGINES), *map(Missed, ENGINES), StoodStill(3.0), StoodStill(5.0)]),
+        st.sampled_from([*map(ProbeAnswered, ENGINES), *map(ProbeMissed, ENGINES), LoopStalled(3.0), LoopStalled(5.0)]),
     ),
     max_size=80,
 )
 
 
-def followed(seen: Sequence[tuple[float, Observation]]) -> list[tuple[float, Observation, Condition]]:
+def followed(seen: Sequence[tuple[float, Observation]]) -> list[tuple[float, Observation, HealthState]]:
     """Each observation with its time and the condition after it; `seen` holds the time since the one before."""
-    now, condition, found = 0.0, Condition(), []
+    now, condition, found = 0.0, HealthState(), []
     for wait_s, observation in seen:
         now += wait_s
-        condition = after(condition, observation, now, RULES)
+        condition = health_after(condition, observation, now, RULES)
         found.append((now, observation, condition))
     return found
 
@@ -42,33 +51,33 @@ def ailments(*seen: tuple[float, Observation]) -> list[str | None]:
 
 
 def test_an_engine_that_is_silent_for_long_makes_unfit_and_for_a_moment_does_not() -> None:
-    misses = again(6, 1.0, Missed("nats"))
-    assert ailments((0.0, Answered("nats")), *misses[:5])[-1] is None
-    assert ailments((0.0, Answered("nats")), *misses)[-1] == "nats is silent for 6.0 s"
-    assert ailments((0.0, Answered("nats")), *misses[:5], (0.1, Answered("nats")), *misses[:5])[-1] is None
+    misses = again(6, 1.0, ProbeMissed("nats"))
+    assert ailments((0.0, ProbeAnswered("nats")), *misses[:5])[-1] is None
+    assert ailments((0.0, ProbeAnswered("nats")), *misses)[-1] == "nats is silent for 6.0 s"
+    assert ailments((0.0, ProbeAnswered("nats")), *misses[:5], (0.1, ProbeAnswered("nats")), *misses[:5])[-1] is None
 
 
 def test_fit_again_takes_a_while_in_which_nothing_went_wrong() -> None:
-    sick = [*again(1, 0.0, Answered("nats")), *again(3, 2.0, Missed("nats"))]
-    well = again(9, 1.0, Answered("nats"))
+    sick = [*again(1, 0.0, ProbeAnswered("nats")), *again(3, 2.0, ProbeMissed("nats"))]
+    well = again(9, 1.0, ProbeAnswered("nats"))
     assert ailments(*sick, *well[:4])[-1] is None
     assert ailments(*sick, *well[:3])[-1] is not None
-    assert ailments(*sick, *well[:3], (0.9, Missed("nats")), *well[:3])[-1] is not None, "a relapse"
+    assert ailments(*sick, *well[:3], (0.9, ProbeMissed("nats")), *well[:3])[-1] is not None, "a relapse"
 
 
 def test_a_loop_that_stood_still_makes_unfit_and_a_hiccup_does_not() -> None:
-    answers = again(4, 1.0, Answered("nats"))
-    assert ailments((0.0, StoodStill(4.9)))[-1] is None
-    assert ailments((0.0, StoodStill(5.1)))[-1] == "the loop stood still for 5.1 s"
-    assert ailments((0.0, StoodStill(5.1)), *answers)[-1] is None
+    answers = again(4, 1.0, ProbeAnswered("nats"))
+    assert ailments((0.0, LoopStalled(4.9)))[-1] is None
+    assert ailments((0.0, LoopStalled(5.1)))[-1] == "the loop stood still for 5.1 s"
+    assert ailments((0.0, LoopStalled(5.1)), *answers)[-1] is None
 
 
 def test_fit_again_needs_a_word_from_every_engine() -> None:
-    start = [*again(1, 0.0, Answered("nats")), *again(1, 0.0, Answered("database"))]
-    sick = [*start, *again(2, 3.0, Missed("nats"))]
-    well = again(9, 1.0, Answered("nats"))
+    start = [*again(1, 0.0, ProbeAnswered("nats")), *again(1, 0.0, ProbeAnswered("database"))]
+    sick = [*start, *again(2, 3.0, ProbeMissed("nats"))]
+    well = again(9, 1.0, ProbeAnswered("nats"))
     assert ailments(*sick, *well)[-1] is not None
-    assert ailments(*sick, *well, (0.0, Answered("database")), (0.0, Answered("nats")))[-1] is None
+    assert ailments(*sick, *well, (0.0, ProbeAnswered("database")), (0.0, ProbeAnswered("nats")))[-1] is None
 
 
 @given(steps)
@@ -88,12 +97,12 @@ def test_fit_is_who_heard_of_every_engine_in_time_and_never_stood_still(seen: li
     answered: dict[str, float] = {}
     for now, observation, condition in followed(seen):
         match observation:
-            case Answered(engine):
+            case ProbeAnswered(engine):
                 answered[engine] = now
-            case Missed(engine):
+            case ProbeMissed(engine):
                 if now - answered.setdefault(engine, now) >= RULES.silent_s:
                     assert condition.ailment is not None
-            case StoodStill(seconds):
+            case LoopStalled(seconds):
                 assert seconds < RULES.stalled_s or condition.ailment is not None
 
 
@@ -105,7 +114,7 @@ def test_an_engine_that_goes_away_and_comes_back_is_noticed_both_times() -> None
             if away.is_set():
                 raise Transient("away")
 
-        health = Health({"nats": probe}, CLOCK, HealthRules(0.05, 5.0, 0.05), every_s=0.005)
+        health = HealthMonitor({"nats": probe}, CLOCK, HealthLimits(0.05, 5.0, 0.05), every_s=0.005)
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             running = group.create_task(health.run())
             await health.fit()
@@ -123,10 +132,41 @@ def test_an_engine_that_never_answers_its_probe_is_silent() -> None:
         async def probe() -> None:
             await asyncio.Event().wait()
 
-        health = Health({"nats": probe}, CLOCK, HealthRules(0.1, 5.0, 0.05), every_s=0.005)
+        health = HealthMonitor({"nats": probe}, CLOCK, HealthLimits(0.1, 5.0, 0.05), every_s=0.005)
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             running = group.create_task(health.run())
             assert (await health.unfit()).startswith("nats is silent")
+            running.cancel()
+
+    asyncio.run(story())
+
+
+def test_engine_whose_probe_waits_behind_other_work_is_not_silent() -> None:
+    """A probe that finds every connection in use says nothing about a database that answers all the others."""
+
+    async def story() -> None:
+        busy, asked = asyncio.Event(), asyncio.Event()
+        busy.set()
+
+        async def probe() -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        health = HealthMonitor(
+            {"database": probe},
+            CLOCK,
+            HealthLimits(0.1, 60.0, 0.05),
+            every_s=0.005,
+            silent_s={"database": lambda: 0.0 if busy.is_set() else 60.0},
+        )
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            running = group.create_task(health.run())
+            for _ in range(5):
+                asked.clear()
+                await asked.wait()
+                assert health.ailment is None
+            busy.clear()
+            assert (await health.unfit()).startswith("database is silent")
             running.cancel()
 
     asyncio.run(story())

@@ -6,18 +6,18 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from shared.adapters.local.clock import SystemClock
-from shared.domain.archive import ArchivedCrawl
+from shared.domain.archive.model import ArchivedCrawl
 from shared.domain.errors import Refused
 from shared.domain.ids import CrawlId, Fingerprint, LeaseId, Partition, Revision, numbered
-from shared.domain.url import Location, fingerprint, host_of, partition_of
+from shared.domain.web.url import Location, fingerprint, host_of, partition_of
 from shared.ports.broker import Broker
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from shared.wire.messages import Discoveries, Outcome, UrlOutcome, decode_discoveries, decode_report
 from workers.archive import WarcArchive
-from workers.crawls import ActiveCrawl
-from workers.discoveries import Found
+from workers.discoveries import PageLinks
 from workers.report import Reporter
-from workers.visit_report import ROOM_PAGES, Ending, SettledUrl, VisitReport
+from workers.visit_crawls import VisitCrawl
+from workers.visit_report import ROOM_PAGES, SettledUrl, VisitEnd, VisitReport
 
 PARTITIONS: Final = 16
 FULL_URL: Final = "http://full.test/"
@@ -39,7 +39,7 @@ class Known:
 
 KNOWN: Final = Known()
 CRAWL: Final = cast(
-    ActiveCrawl,
+    VisitCrawl,
     SimpleNamespace(
         crawl_id=CrawlId(7), revision=Revision(1), partitions=PARTITIONS, spec=SimpleNamespace(name="docs"),
         archived=ARCHIVED, outlinks=KNOWN,
@@ -90,7 +90,7 @@ def page(number: int, *links: str) -> SettledUrl:
     found = None
     if links:
         located = tuple(Location(url, host_of(url), fingerprint(url)) for url in links)
-        found = Found(CRAWL, numbered(1, Partition(0)), "a.test", Fingerprint(bytes(16)), located, 1, 1)
+        found = PageLinks(CRAWL, numbered(1, Partition(0)), "a.test", Fingerprint(bytes(16)), located, 1, 1)
     return SettledUrl(UrlOutcome(number.to_bytes(16), 1, 0), found, cast(Any, links) if links else None)
 
 
@@ -127,7 +127,7 @@ def test_a_full_discovery_subject_holds_only_the_visit_with_links_for_it() -> No
             visit.add(page(number, *([FULL_URL, OPEN_URL] if number == 3 else [])))
         async with asyncio.TaskGroup() as group:
             for visit in visits:
-                group.create_task(visit.finish(Ending(final=True)))
+                group.create_task(visit.finish(VisitEnd(final=True)))
             await stage.until(lambda: len(stage.outcomes()) == 5 and stage.refused > 2)
             assert visits[2].lease not in {outcome.lease for outcome in stage.outcomes()}
             assert reporter.held() == 1
@@ -150,7 +150,7 @@ def test_a_page_whose_link_another_page_reports_waits_for_that_report() -> None:
             visit.add(page(1, *links))
         async with asyncio.TaskGroup() as group:
             for visit in (first, second, third):
-                group.create_task(visit.finish(Ending(final=True)))
+                group.create_task(visit.finish(VisitEnd(final=True)))
             await stage.until(lambda: bool(stage.outcomes()) and stage.refused > 2)
             assert [outcome.lease for outcome in stage.outcomes()] == [third.lease]
             stage.full.clear()
@@ -166,7 +166,7 @@ def test_a_full_outcome_subject_holds_no_visit_of_another_partition() -> None:
             visit.add(page(1))
         async with asyncio.TaskGroup() as group:
             for visit in visits:
-                group.create_task(visit.finish(Ending(final=True)))
+                group.create_task(visit.finish(VisitEnd(final=True)))
             await stage.until(lambda: len(stage.outcomes()) == 3 and stage.refused > 4)
             stage.full.clear()
 
@@ -186,8 +186,8 @@ def test_a_held_visit_reports_its_pages_in_order_and_takes_none_meanwhile() -> N
         assert stage.outcomes()[0].lease == other.lease
         assert not waiting.done()
         stage.full.clear()
-        await held.finish(Ending(final=True))
-        await other.finish(Ending(final=True))
+        await held.finish(VisitEnd(final=True))
+        await other.finish(VisitEnd(final=True))
         await asyncio.wait_for(waiting, 30)
         mine = [outcome for outcome in stage.outcomes() if outcome.lease == held.lease]
         assert [result.fingerprint for outcome in mine for result in outcome.results] == [
@@ -205,7 +205,7 @@ def test_messages_of_a_held_stream_are_numbered_in_the_order_they_are_sent() -> 
         async with asyncio.TaskGroup() as group:
             for number, visit in enumerate(visits, start=1):
                 visit.add(page(number, f"{FULL_URL}{number}"))
-                group.create_task(visit.finish(Ending(final=True)))
+                group.create_task(visit.finish(VisitEnd(final=True)))
                 await stage.until(lambda number=number: reporter.held() == number)  # type: ignore[misc]  # a default
             stage.full.clear()
         sent = [report for report in stage.stored if isinstance(report, Discoveries)]
@@ -224,7 +224,7 @@ def test_what_is_held_is_bounded_and_leaves_room_for_what_is_not() -> None:
                 await asyncio.wait_for(visits[2].room(), 30)
                 for number in range(half):
                     visit.add(page(number, FULL_URL))
-                group.create_task(visit.finish(Ending(final=True)))
+                group.create_task(visit.finish(VisitEnd(final=True)))
                 await stage.until(lambda visit=visit: reporter.held() == half * (1 + visits.index(visit)))  # type: ignore[misc]  # a default
             waiting = asyncio.ensure_future(visits[2].room())
             await asyncio.sleep(0)
@@ -246,7 +246,7 @@ def test_cancelling_the_reporter_ends_what_it_holds() -> None:
             running = tasks.start("report", reporter.run())
             visit = visit_of(reporter, 1)
             visit.add(page(1, FULL_URL))
-            finishing = tasks.start("finish", visit.finish(Ending(final=True)))
+            finishing = tasks.start("finish", visit.finish(VisitEnd(final=True)))
             await stage.until(lambda: reporter.held() == 1)
             running.cancel()
             await asyncio.wait({running})

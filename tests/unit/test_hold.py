@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cli import hold as holding
-from cli.hold import Hold, held
+from cli.admin import purge_hold as holding
+from cli.admin.purge_hold import PurgeHold, held
 from shared.domain.errors import Transient
-from shared.domain.holds import HOLD_S, HOLDER_MARGIN_S
+from shared.domain.frontier.purge_holds import HOLD_S, HOLDER_MARGIN_S
 
 T = TypeVar("T")
 
@@ -41,8 +41,11 @@ class Database:
     async def read(self, query: Callable[[Any], T]) -> T:
         raise AssertionError("a holder reads nothing")
 
-    async def glance(self, wanted: object, **keys: Any) -> Sequence[Any]:
+    async def glance(self, query: object, **keys: Any) -> Sequence[Any]:
         raise AssertionError("a holder reads nothing")
+
+    def silent_s(self) -> float:
+        raise AssertionError("not asked for")
 
     def out_of_room(self) -> bool:
         raise AssertionError("a holder sends nothing out")
@@ -66,7 +69,7 @@ async def forever() -> None:
 def test_who_stood_still_for_as_long_as_owners_heed_a_beat_has_no_hold_any_more() -> None:
     async def story() -> None:
         clock = Clock()
-        hold = Hold(Database(), clock)
+        hold = PurgeHold(Database(), clock)
         with pytest.raises(Transient, match="was lost"):
             hold.check()  # none was taken
         await hold.take()

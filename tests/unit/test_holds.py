@@ -1,10 +1,10 @@
 """A hold counts as long as it beats, by the clock of whoever looks: no clock of another machine is asked."""
 
-from shared.domain.holds import BEAT_S, HOLD_S, SeenHolds, held_until
+from shared.domain.frontier.purge_holds import BEAT_S, HOLD_S, ObservedHolds, held_until
 
 
 def test_a_hold_counts_from_when_it_is_first_seen_and_no_longer_than_its_last_beat_plus_its_time() -> None:
-    holds = SeenHolds()
+    holds = ObservedHolds()
     assert not holds.standing({}, 100.0)
     assert holds.standing({"a": 1}, 100.0)
     assert holds.standing({"a": 1}, 100.0 + HOLD_S - 0.1)
@@ -13,14 +13,14 @@ def test_a_hold_counts_from_when_it_is_first_seen_and_no_longer_than_its_last_be
 
 
 def test_a_hold_that_died_hides_none_that_lives() -> None:
-    holds = SeenHolds()
+    holds = ObservedHolds()
     holds.standing({"dead": 7}, 0.0)
     assert holds.standing({"dead": 7, "alive": 1}, 2 * HOLD_S)
     assert not holds.standing({"dead": 7}, 2 * HOLD_S), "released"
 
 
 def test_a_hold_that_is_taken_anew_counts_anew() -> None:
-    holds = SeenHolds()
+    holds = ObservedHolds()
     holds.standing({"a": 1}, 0.0)
     holds.standing({}, 1.0)
     assert holds.standing({"a": 1}, HOLD_S)
@@ -29,7 +29,7 @@ def test_a_hold_that_is_taken_anew_counts_anew() -> None:
 def test_a_holder_gives_its_hold_up_before_anybody_else_does() -> None:
     """Whoever looks first sees a beat after the holder began to write it."""
     began = 50.0
-    holds = SeenHolds()
+    holds = ObservedHolds()
     holds.standing({"a": 1}, began)
     assert held_until(began) < began + HOLD_S
     assert holds.standing({"a": 1}, held_until(began))

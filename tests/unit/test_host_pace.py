@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from shared.domain.crawl import Politeness, Retry
-from shared.domain.failure import HostEffect, decide
-from shared.domain.fetch import FailureKind
-from shared.domain.frontier import UrlState
-from shared.domain.politeness import UNREACHABLE_BASE_S, HostHealth, host_delay
+from shared.domain.crawl.spec import Politeness, Retry
+from shared.domain.frontier.failure import HostEffect, decide
+from shared.domain.frontier.politeness import UNREACHABLE_BASE_S, HostHealth, host_delay
+from shared.domain.frontier.states import UrlState
+from shared.domain.web.fetch import FailureKind
 
 Answer = tuple[int | FailureKind, float | None]
 OK: Answer = (200, None)

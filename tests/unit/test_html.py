@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.crawl import Extract
+from shared.domain.crawl.spec import Extract
+from tests.support.scanners import each_scanner
 from workers.parse.directives import Directives, x_robots_tag
 from workers.parse.html import LinkKind, ParsedPage, Refresh, parse_html, parse_refresh, srcset_urls
 
+both_scanners = pytest.fixture(params=["python", "compiled"], scope="module", autouse=True)(each_scanner)
 OPTIONS = Extract()
 
 

@@ -44,7 +44,14 @@ def test_what_the_image_is_made_of_is_there_and_reaches_the_build() -> None:
         assert sources == ["."] or set(sources) <= set(there), copied
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     readme, licences = PROJECT["project"]["readme"], PROJECT["project"]["license-files"]
-    needed = {*wheel["only-include"], *wheel["force-include"], readme, *licences, "pyproject.toml"}
+    needed = {
+        *wheel["only-include"],
+        *wheel["force-include"],
+        readme,
+        *licences,
+        wheel["hooks"]["custom"]["path"],
+        "pyproject.toml",
+    }
     assert needed <= set(there), "the wheel is built of these"
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.frontier.burying import _EVIDENCE_CHARS, letter_of
+from api.frontier.dead_letters import _EVIDENCE_CHARS, letter_of
 from api.frontier.ingest import parts
 from shared.ports.broker import Delivered
 
@@ -13,15 +13,15 @@ def reports(sizes: list[int]) -> list[Delivered]:
 
 
 @given(st.lists(st.integers(0, 30), max_size=40), st.integers(1, 50))
-def test_parts_are_the_reports_in_their_order_each_as_large_as_it_may_be(sizes: list[int], most: int) -> None:
+def test_parts_are_the_reports_in_their_order_each_as_large_as_it_may_be(sizes: list[int], max_count: int) -> None:
     whole = reports(sizes)
-    cut = list(parts(whole, most))
+    cut = list(parts(whole, max_count))
     assert [report for part in cut for report in part] == whole
     assert all(cut)
     held = [sum(len(report.data) for report in part) for part in cut]
-    assert all(size <= most or len(part) == 1 for size, part in zip(held, cut, strict=True))
+    assert all(size <= max_count or len(part) == 1 for size, part in zip(held, cut, strict=True))
     following = [len(part[0].data) for part in cut[1:]]
-    assert all(size + more > most for size, more in zip(held, following, strict=False))
+    assert all(size + more > max_count for size, more in zip(held, following, strict=False))
 
 
 def test_a_report_that_is_larger_by_itself_is_applied_alone() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from api.frontier.ingest import Ingest
 from api.frontier.ownership import Ownership
 from shared.domain.errors import Transient
-from shared.domain.frontier import Position
+from shared.domain.frontier.states import Position
 from shared.domain.ids import Partition
 from shared.ports.broker import Delivered
 

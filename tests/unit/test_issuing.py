@@ -9,15 +9,17 @@ from typing import Any, NoReturn
 
 import pytest
 
-from cli import database as database_command
-from cli import issuing, key, logs, up
-from cli.exits import Exit
-from cli.issuing import first_key, unreached
+from cli.admin import database as database_command
+from cli.admin import key
+from cli.admin import key_issue as issuing
+from cli.admin.key_issue import first_key, unreached
+from cli.local import logs, up
 from cli.main import main
-from shared.domain.access import ApiKey, digest_of
-from shared.domain.errors import DiskFull, NoRoom, Transient, Unusable
+from cli.terminal.exits import Exit
+from shared.domain.errors import DiskFull, ResourceFull, Transient, Unusable
+from shared.domain.ops.access import ApiKey, digest_of
 
-NO_ROOM = NoRoom(
+NO_ROOM = ResourceFull(
     "the disk that holds the database is full: make room there, and all goes on (database or disk is full)"
 )
 FULL = DiskFull("the disk that holds the database is full: make room there, and all goes on (disk I/O error)")
@@ -62,7 +64,7 @@ def test_a_database_that_does_not_answer_is_told_with_its_place(database: str, p
 )
 def test_only_who_is_shut_out_is_told_to_look_at_the_servers_door(error: Exception, *, is_shut_out: bool) -> None:
     said = unreached("postgresql://orb@db/orb", error, "--database")
-    assert said.startswith(f"{error}. The database is postgresql://orb@db/orb, as --database says")
+    assert said.startswith(f"{error}. The database is postgresql://orb@db/orb, from --database")
     assert ("check that PostgreSQL listens" in said) == is_shut_out
     assert ("run the same command again" in said) == (is_shut_out or isinstance(error, Transient))
 
@@ -78,16 +80,16 @@ def test_a_command_that_finds_no_database_says_which_setting_names_it_and_makes_
         away = f"postgresql://orb:secret@127.0.0.1:{port}/orb"
         assert main([*words, "--database", away]) == Exit.ENVIRONMENT
         told = capsys.readouterr().err
-        assert f"The database is postgresql://orb@127.0.0.1:{port}/orb, as --database says: check that" in told
+        assert f"The database is postgresql://orb@127.0.0.1:{port}/orb, from --database: check that" in told
         assert f"listens at 127.0.0.1, port {port}," in told
         monkeypatch.setenv("ORB_DATABASE", away)
         assert main([*words]) == Exit.ENVIRONMENT
-        assert ", as ORB_DATABASE says: check that" in capsys.readouterr().err
+        assert ", from ORB_DATABASE: check that" in capsys.readouterr().err
     if words == ("migrate",):  # which makes one
         return
     assert main([*words, "--database", "nosuch.db"]) in (Exit.USAGE, Exit.ENVIRONMENT)
     told = capsys.readouterr().err
-    assert f"there is no database {tmp_path / 'nosuch.db'}: name the one that the masters are told" in told
+    assert f"there is no database {tmp_path / 'nosuch.db'}: name the one that the masters use" in told
     assert list(tmp_path.iterdir()) == []
 
 
@@ -99,14 +101,14 @@ def test_a_database_that_a_file_of_settings_names_is_told_with_its_line(
         nobody.bind(("127.0.0.1", 0))
         settings.write_text(f"\ndatabase: postgresql://orb@127.0.0.1:{nobody.getsockname()[1]}/orb\n")
         assert main(["db", "check", "--config", str(settings)]) == Exit.ENVIRONMENT
-    assert f"/orb, as {settings}:2 says: check that" in capsys.readouterr().err
+    assert f"/orb, from {settings}:2: check that" in capsys.readouterr().err
 
 
 def test_of_a_copy_the_side_that_does_not_answer_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The log of this process would go to a stream that ends with the test.
-    monkeypatch.setattr("cli.database.configure_logging", lambda *_: None)
+    monkeypatch.setattr("cli.admin.database.configure_logging", lambda *_: None)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         away = f"postgresql://orb:secret@127.0.0.1:{nobody.getsockname()[1]}/orb"
@@ -114,7 +116,7 @@ def test_of_a_copy_the_side_that_does_not_answer_is_named(
         for source, target, by in ((away, here, "--from"), (here, away, "--to")):
             assert main(["db", "copy", "--from", source, "--to", target]) == Exit.ENVIRONMENT
             told = capsys.readouterr().err
-            assert f"/orb, as {by} says: check that" in told
+            assert f"/orb, from {by}: check that" in told
             assert "secret" not in told
     assert list(tmp_path.iterdir()) == []
 
@@ -166,7 +168,7 @@ def test_a_server_without_room_is_told_without_its_password() -> None:
 
 def test_a_file_that_is_locked_or_none_is_told_by_its_path() -> None:
     for error, then in ((Transient("it is locked"), ": run the same command again."), (Unusable("it is none"), ".")):
-        assert unreached("/var/c.db", error, "--dir") == f"{error}. The database is /var/c.db, as --dir says{then}"
+        assert unreached("/var/c.db", error, "--dir") == f"{error}. The database is /var/c.db, from --dir{then}"
 
 
 # --- the first key ----------------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ class Kept:
     async def add_first_key(self, key: ApiKey) -> bool:
         self.added += 1
         error = self._added.get(self.added)
-        if isinstance(error, NoRoom):
+        if isinstance(error, ResourceFull):
             raise error
         if not self.keys:
             self.keys.append(key)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.crawl import decode_spec, encode_spec
+from shared.domain.crawl.item_rules import item_id
+from shared.domain.crawl.spec import decode_spec, encode_spec
+from shared.domain.crawl.spec_parse import SpecError, parse_spec
 from shared.domain.ids import CrawlId, Fingerprint
-from shared.domain.item_rules import item_id
-from shared.domain.spec_parse import SpecError, parse_spec
-from workers.extract.rules import Extraction, Page, extract
+from workers.extract.rules import Extraction, ExtractionInput, extract
 
 PAGE = b"""<html><head><title>Bolts</title><meta property="og:title" content="Bolts &amp; nuts">
 <meta name=price content=3>
@@ -24,7 +24,7 @@ PAGE = b"""<html><head><title>Bolts</title><meta property="og:title" content="Bo
 
 def taken(*rules: dict[str, Any], body: bytes = PAGE, url: str = "https://a.test/p/q/", **limits: int) -> Extraction:
     spec = parse_spec({"seeds": ["https://a.test/"], "extract": {"items": list(rules), **limits}})
-    page = Page(7, bytes(16), url, "utf-8", body)
+    page = ExtractionInput(7, bytes(16), url, "utf-8", body)
     return extract(page, spec.extract.items, spec.extract.item_limits())
 
 
@@ -140,18 +140,18 @@ def test_json_ld_without_end_is_passed_over() -> None:
     ("rule", "place", "said"),
     [
         ({"fields": {"t": {"css": "h1["}}}, "fields.t.css", "is no CSS selector"),
-        ({"fields": {"t": {"css": "a:hover"}}}, "fields.t.css", "does not know ':hover'"),
+        ({"fields": {"t": {"css": "a:hover"}}}, "fields.t.css", "unknown pseudo-class ':hover'"),
         ({"each": "b c >", "fields": {"t": {"css": "a"}}}, "each", "ends too early"),
-        ({"fields": {"t": {}}}, "fields.t", "nothing is said of where its value stands"),
-        ({"fields": {"t": {"css": "a", "meta": "b"}}}, "fields.t", "css and meta are both said"),
-        ({"fields": {"t": {"csss": "a"}}}, "fields.t.csss", "there is no such field"),
+        ({"fields": {"t": {}}}, "fields.t", "has no source for its value"),
+        ({"fields": {"t": {"css": "a", "meta": "b"}}}, "fields.t", "css and meta are all set"),
+        ({"fields": {"t": {"csss": "a"}}}, "fields.t.csss", "unknown field"),
         ({"fields": {"t": {"css": "a", "take": "value"}}}, "fields.t.take", "expected text"),
-        ({"fields": {"t": {"meta": "a", "take": "html"}}}, "fields.t.take", "only css finds"),
-        ({"fields": {"t": {"path": "a"}}}, "fields.t.path", "the rule takes none"),
+        ({"fields": {"t": {"meta": "a", "take": "html"}}}, "fields.t.take", "so it needs css"),
+        ({"fields": {"t": {"path": "a"}}}, "fields.t.path", "the rule has no json_ld"),
         ({"json_ld": "P", "fields": {"t": {"path": "a..b"}}}, "fields.t.path", "has an empty key"),
-        ({"json_ld": "P", "each": "a", "fields": {"t": {"path": "a"}}}, "json_ld", "cannot be said beside each"),
-        ({"key": "u", "fields": {"t": {"css": "a"}}}, "key", "'u' is none of the rule's fields"),
-        ({"key": "t", "fields": {"t": {"css": "a", "all": True}}}, "fields.t.all", "cannot be true of"),
+        ({"json_ld": "P", "each": "a", "fields": {"t": {"path": "a"}}}, "json_ld", "cannot be combined with each"),
+        ({"key": "u", "fields": {"t": {"css": "a"}}}, "key", "'u' is not a field of the rule"),
+        ({"key": "t", "fields": {"t": {"css": "a", "all": True}}}, "fields.t.all", "cannot be true for"),
         ({"when": "(a+", "fields": {"t": {"css": "a"}}}, "when", "is not a regular expression"),
         ({"fields": {"t": {"css": "a", "match": "("}}}, "fields.t.match", "is not a regular expression"),
         ({"fields": {}}, "fields", "expected a mapping"),

@@ -41,10 +41,10 @@ def test_too_little_traffic_is_no_proof_of_politeness(log: list[Exchange]) -> No
 
 
 def test_most_in_flight_counts_overlaps_and_not_touching_exchanges() -> None:
-    assert judge.most_in_flight([exchange(0, 1), exchange(1, 2), exchange(2, 3)], "a:1") == 1
-    assert judge.most_in_flight([exchange(0, 4), exchange(1, 3), exchange(2, 5), exchange(4, 6)], "a:1") == 3
+    assert judge.max_in_flight([exchange(0, 1), exchange(1, 2), exchange(2, 3)], "a:1") == 1
+    assert judge.max_in_flight([exchange(0, 4), exchange(1, 3), exchange(2, 5), exchange(4, 6)], "a:1") == 3
     with pytest.raises(judge.TooLittleTraffic):
-        judge.most_in_flight([], "a:1")
+        judge.max_in_flight([], "a:1")
 
 
 def test_hosts_in_motion_counts_over_all_hosts() -> None:

@@ -1,7 +1,7 @@
 """A connection that the server has probably closed is not used, and one lost request teaches when that is."""
 
-from workers.fetch import kept
-from workers.fetch.kept import KeptConnections
+from workers.fetch import idle_connections as kept
+from workers.fetch.idle_connections import IdleConnections
 
 SERVER = "http://site.example:80"
 
@@ -14,7 +14,7 @@ class Site:
         self.now = 0.0
         self.stale = 0
         self.fresh = 0
-        self.connections = KeptConnections()
+        self.connections = IdleConnections()
 
     def asked(self, times: int, pause_s: float) -> None:
         for _ in range(times):
@@ -53,14 +53,14 @@ def test_shorter_pauses_still_reuse_and_a_change_of_the_server_is_found() -> Non
 
 
 def test_requests_side_by_side_teach_nothing() -> None:
-    connections = KeptConnections()
+    connections = IdleConnections()
     connections.used(SERVER, 0.0, 1.0, reused=False, stale=False)
     connections.used(SERVER, 1.01, 1.02, reused=True, stale=True)
     assert not connections.wants_fresh(SERVER, 1.5)
 
 
 def test_the_servers_that_are_remembered_are_bounded() -> None:
-    connections = KeptConnections()
+    connections = IdleConnections()
     for number in range(kept.MAX_SERVERS + 10):
         connections.used(f"http://h{number}.test:80", 0.0, 1.0, reused=False, stale=False)
     assert len(connections) == kept.MAX_SERVERS

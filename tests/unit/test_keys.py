@@ -50,8 +50,8 @@ SAMPLES: dict[str, tuple[Record, str]] = {
         '{"value":0.5,"changed_at_ms":1700000000000,"changed_by":"admin"}',
     ),
     "settings": (
-        ConfigRecord(msgspec.Raw(b'{"worker":{"visits":8}}'), 1_700_000_000_000, "admin", 4),
-        '{"value":{"worker":{"visits":8}},"changed_at_ms":1700000000000,"changed_by":"admin","revision":4}',
+        ConfigRecord(msgspec.Raw(b'{"worker":{"max_visits":8}}'), 1_700_000_000_000, "admin", 4),
+        '{"value":{"worker":{"max_visits":8}},"changed_at_ms":1700000000000,"changed_by":"admin","revision":4}',
     ),
 }
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.control.fleet import Start, Stop, decided
-from api.control.leader import epoch_after, owners_in
+from api.leader.leader import epoch_after, owners_in
+from api.members.partition_owners import StartOwner, StopOwner, owner_changes
 from shared.domain.ids import Partition, Term, term_of
 from shared.ports.coordinator import Entry
 from shared.wire.keys import MemberRecord, PartitionRecord
@@ -69,10 +69,10 @@ def test_a_master_starts_what_is_its_own_and_stops_what_is_anothers() -> None:
         Partition(2): (PartitionRecord("m1", 2, 50), entry(7)),
         Partition(9): (PartitionRecord("m1", 2, 100), entry(7)),
     }
-    assert list(decided(assigned, {}, ME, 8)) == [
-        Start(Partition(0), term_of(2, 8)),
-        Stop(Partition(1), term_of(2, 9)),
-        Stop(Partition(2), term_of(2, 7)),
+    assert list(owner_changes(assigned, {}, ME, 8)) == [
+        StartOwner(Partition(0), term_of(2, 8)),
+        StopOwner(Partition(1), term_of(2, 9)),
+        StopOwner(Partition(2), term_of(2, 7)),
     ]
 
 
@@ -83,7 +83,7 @@ def test_entries_of_the_same_or_an_older_term_and_absent_ones_change_nothing() -
         Partition(0): (PartitionRecord("m1", 2, 100), entry(8)),
         Partition(1): (PartitionRecord("m2", 2, 70), entry(5)),
     }
-    assert list(decided(assigned, seen, ME, 8)) == []
-    assert list(decided({Partition(1): (PartitionRecord("m2", 3, 70), entry(1))}, seen, ME, 8)) == [
-        Stop(Partition(1), term_of(3, 1))
+    assert list(owner_changes(assigned, seen, ME, 8)) == []
+    assert list(owner_changes({Partition(1): (PartitionRecord("m2", 3, 70), entry(1))}, seen, ME, 8)) == [
+        StopOwner(Partition(1), term_of(3, 1))
     ]

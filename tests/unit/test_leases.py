@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 
 from api.frontier.leases import (
     HeldByAnother,
-    LeaseGone,
     Leases,
     MayGrant,
+    NoSuchLease,
     OldDelivery,
     SameHolder,
     host_ids,
 )
+from shared.domain.frontier.store_model import LeasedUrl, LeaseRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Revision
-from shared.domain.ledger import LeasedUrl, LeaseRow
 
 GRANT_S = 30.0
 L = LeaseId(1)
@@ -29,7 +29,7 @@ def row(number: int = 1, urls: int = 3, *, grants: int = 0, host: int = 1) -> Le
 
 def test_a_lease_nobody_knows_is_gone() -> None:
     leases = Leases(grant_s=GRANT_S)
-    assert leases.begin(L, 1, "w", 0.0) == LeaseGone()
+    assert leases.begin(L, 1, "w", 0.0) == NoSuchLease()
     assert leases.extend(L, 1, "w", 0.0) is None
 
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from shared.adapters.nats.settings import StreamSettings
-from shared.domain.config import HotConfig, MasterTuning
-from shared.domain.crawl import CrawlSpec
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.ops.config import HotConfig, MasterTuning
 from shared.settings import ClusterMasterSettings, ClusterWorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,13 +20,13 @@ TEXT = (ROOT / "docs" / "limits.md").read_text("utf-8")
 TABLES = TEXT.split("\n## Every limit\n", 1)[1]
 ROW = re.compile(r"^\| `([\w.]+)` \| (\S+) \| (.+) \| `([\w/]+)` \|$", re.MULTILINE)
 BOUND = re.compile(
-    r"^(MOST|MAX|LARGEST|LONGEST|ROOM)(_|$)"
-    r"|_(MOST|BYTES|CACHE|LIMIT|MAX|CHARS)$"
+    r"^(MAX|LARGEST|LONGEST|ROOM)(_|$)"
+    r"|_(BYTES|CACHE|LIMIT|MAX|CHARS)$"
     r"|^(SCANNED|QUEUES|WINDOW|EXPORTS|STREAMS|ROWS|SPLIT_AFTER|SPLIT_BY|BURY_AFTER|AT_ONCE|HOST_GIVE_UP|DEFAULT_SLOTS)$"
 )
 NO_LIMITS = {
-    "shared.domain.robots.MAX_LIFETIME_S",
-    "shared.domain.robots.MAX_CRAWL_DELAY_S",
+    "shared.domain.web.robots.MAX_LIFETIME_S",
+    "shared.domain.web.robots.MAX_CRAWL_DELAY_S",
 }
 """They bound times."""
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import local
-from cli.folder import CrawlFolder
-from cli.local import LocalRun
-from shared.domain.spec_parse import parse_spec
+from cli.local import local_run as local
+from cli.local.crawl_folder import CrawlFolder
+from cli.local.local_run import LocalRun
+from shared.domain.crawl.spec_parse import parse_spec
 from tests.support.noting import Noting
 
 
@@ -40,5 +40,5 @@ def test_a_crawl_that_does_not_begin_is_told_of_once(
         await asyncio.wait([looking])
 
     asyncio.run(asyncio.wait_for(story(), 60))
-    told = [f"the crawl waits to begin; {tmp_path / 'logs' / 'master.log'} says for what"]
+    told = [f"the crawl has not begun yet; {tmp_path / 'logs' / 'master.log'} has the reason"]
     assert watch.notes == ([] if heard else told)

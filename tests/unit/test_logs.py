@@ -65,7 +65,10 @@ def test_a_line_that_cannot_be_written_hurts_nobody_and_the_next_one_says_so(tmp
     assert (done.returncode, done.stdout) == (0, "done\n")
     written = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert written[0]["event"] == "before"
-    assert [(line["event"], line.get("lines")) for line in written[-2:]] == [("log.unwritten", 300), ("after", None)]
+    assert [(line["event"], line.get("lines")) for line in written[-2:]] == [
+        ("log_lines.delayed", 300),
+        ("after", None),
+    ]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

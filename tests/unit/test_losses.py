@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from shared.domain.left_out import CUT, MAX_URL, LeftOutExample, decoded, encoded, kept, losses
-from shared.domain.losses import Losses
-from shared.domain.spec_parse import parse_spec
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.explain.excluded_links import CUT, MAX_URL, ExcludedLinkExample, decoded, encoded, kept, losses
+from shared.domain.explain.losses import Losses
 
 SPEC = parse_spec({"seeds": ["http://a.test/"], "scope": {"max_depth": 1}, "extract": {"max_links_per_page": 20_000}})
-TWIN = LeftOutExample("http://www.a.test/1", "http://a.test/")
-ELSEWHERE = LeftOutExample("http://b.test/1", "http://a.test/")
+TWIN = ExcludedLinkExample("http://www.a.test/1", "http://a.test/")
+ELSEWHERE = ExcludedLinkExample("http://b.test/1", "http://a.test/")
 
 
-def of(left_out: dict[str, int], truncated: dict[str, int] | None = None, **examples: LeftOutExample) -> Losses:
+def of(left_out: dict[str, int], truncated: dict[str, int] | None = None, **examples: ExcludedLinkExample) -> Losses:
     return Losses(left_out, truncated or {}, {reason: [example] for reason, example in examples.items()})
 
 
@@ -26,7 +26,8 @@ def of(left_out: dict[str, int], truncated: dict[str, int] | None = None, **exam
         ("exclude_pattern", "1,000 links matching --exclude; another --exclude, or none, follows them"),
         ("max_links_per_page", "1,000 links beyond extract.max_links_per_page (20000); a greater extract.max_links"),
         ("url_length", "1,000 links longer than scope.max_url_length (2048 characters); a greater scope.max_url"),
-        ("scheme", "1,000 links of another scheme; scope.schemes in the spec follows them"),
+        ("scheme", "1,000 links of another scheme"),
+        ("invalid", "1,000 links without a valid URL"),
         ("a_rule_of_tomorrow", "1,000 links by the rule a_rule_of_tomorrow"),
     ],
 )
@@ -41,13 +42,31 @@ def test_reasons_are_told_in_the_order_of_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(("example", "flag"), [(TWIN, "--scope domain"), (ELSEWHERE, "--scope any")])
-def test_a_crawl_of_one_page_names_the_scope_that_its_links_need(example: LeftOutExample, flag: str) -> None:
-    said = of({"other_host": 50}, other_host=example).too_narrow()
+def test_a_crawl_of_one_page_names_the_scope_that_its_links_need(example: ExcludedLinkExample, flag: str) -> None:
+    said = of({"other_host": 50}, other_host=example).too_narrow(SPEC)
     assert said == (
         "only 1 page was crawled: the rules left out 50 links. "
         f"To follow them: {flag} (with --fresh, or another --out)."
     )
-    assert of({}).too_narrow() == ""
+    assert of({}).too_narrow(SPEC) == ""
+
+
+def test_links_that_no_spec_follows_come_last_and_advise_nothing() -> None:
+    losses = of({"scheme": 900, "invalid": 5, "other_host": 1}, other_host=TWIN)
+    said = losses.links(SPEC)
+    assert said[0].startswith("1 link to other hosts")
+    assert said[1:] == ["900 links of another scheme", "5 links without a valid URL"]
+    assert losses.too_narrow(SPEC).startswith(
+        "only 1 page was crawled: the rules left out 1 link. To follow it: --scope"
+    )
+    alone = of({"scheme": 900, "invalid": 5})
+    assert (alone.can_follow(SPEC), alone.too_narrow(SPEC)) == (False, "")
+
+
+def test_a_spec_of_one_scheme_is_named_for_links_of_the_other() -> None:
+    narrow = parse_spec({"seeds": ["https://a.test/"], "scope": {"schemes": ["https"]}})
+    said = of({"scheme": 2}).links(narrow)
+    assert said == ["2 links of another scheme; scope.schemes in the spec follows them"]
 
 
 @pytest.mark.parametrize("reason", ["length", "time", "disconnect", "decoded", "undecodable", "of tomorrow"])
@@ -62,8 +81,8 @@ def test_pages_in_part_are_told_and_hide_urls(reason: str) -> None:
 def test_an_example_of_a_long_url_is_cut_and_still_matches() -> None:
     long = "http://a.test/" + "x" * 5_000
     assert kept(long) == long[:MAX_URL] + CUT
-    assert LeftOutExample(kept(long), "p").is_of(long)
-    assert not LeftOutExample(kept(long), "p").is_of(long[:MAX_URL])
+    assert ExcludedLinkExample(kept(long), "p").is_of(long)
+    assert not ExcludedLinkExample(kept(long), "p").is_of(long[:MAX_URL])
 
 
 @pytest.mark.parametrize("counts", [{}, {"depth": 3}, {"other_host": 48, "max_links_per_page": 5_001}])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import member
-from cli.effective import KINDS, in_file
-from cli.exits import Usage
+from cli.local import member
 from cli.main import main
+from cli.terminal.exits import Usage
+from cli.terminal.settings import KINDS, in_file
 from shared.adapters.etcd.settings import etcd_of
 from shared.adapters.nats.settings import StreamSettings, streams_of
 from shared.domain.errors import Unusable
@@ -66,15 +66,15 @@ def test_every_setting_but_the_secrets_has_a_flag(role: str) -> None:
 
 def test_what_a_file_says_wrongly_is_told_at_once_each_with_its_line_and_meaning(tmp_path: Path) -> None:
     path = written(
-        tmp_path / "orb.yaml", "etcd: http://a\npatitions: 3\nvisits: 8\nlog-level: info\ngrant_s: {x: 1}\nhttp:\n"
+        tmp_path / "orb.yaml", "etcd: http://a\npatitions: 3\nmax_visits: 8\nlog-level: info\ngrant_s: {x: 1}\nhttp:\n"
     )
     with pytest.raises(Usage) as refused:
         in_file("master", path)
     assert str(refused.value).splitlines() == [
         f"{path}:2: there is no setting 'patitions' of a master. Did you mean partitions?",
-        f"{path}:3: visits is a setting of a worker, and a master has none of this name.",
+        f"{path}:3: max_visits is a setting of a worker, not of a master.",
         f"{path}:4: there is no setting 'log-level' of a master. Did you mean log_level?",
-        f"{path}:5: grant_s must be a single value, or a list of such.",
+        f"{path}:5: grant_s must be a single value, or a list of single values.",
     ]
 
 
@@ -83,7 +83,7 @@ def test_what_a_file_says_wrongly_is_told_at_once_each_with_its_line_and_meaning
     [
         ("- id: m1", "must be a mapping"),
         ("id: [", "orb.yaml:1:6: this is not YAML"),
-        ("id: a\nid: b", "orb.yaml:2:1: .*stands here twice"),
+        ("id: a\nid: b", "orb.yaml:2:1: .*is repeated in this mapping"),
     ],
 )
 def test_what_is_no_settings_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
@@ -108,8 +108,8 @@ def test_everything_that_is_wrong_is_told_with_the_place_where_it_was_said(tmp_p
         "id (ORB_ID): ",
         "partitions (--partitions): expected `int` >= 1",
         f"member_ttl_s ({path}:2): ",
-        "nats_url is not told: say --nats or ORB_NATS_URL",
-        "database is not told: say --database or ORB_DATABASE",
+        "no nats_url given: set --nats or ORB_NATS_URL",
+        "no database given: set --database or ORB_DATABASE",
     ):
         assert part in said
 
@@ -184,13 +184,13 @@ def printed(
 def test_each_setting_is_shown_with_where_it_was_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    path = written(tmp_path / "orb.yaml", "dir: /var/lib/orb\nvisits: 8\n")
-    environment = {**TOLD, **SECRETS, "ORB_VISITS": "9"}
+    path = written(tmp_path / "orb.yaml", "dir: /var/lib/orb\nmax_visits: 8\n")
+    environment = {**TOLD, **SECRETS, "ORB_MAX_VISITS": "9"}
     code, out, _ = printed(capsys, monkeypatch, environment, "worker", "--id", "w1", "--config", str(path))
     assert code == 0
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
     assert rows["id"] == ["w1", "flag", "--id"]
-    assert rows["visits*"] == ["9", "environment", "ORB_VISITS"], "the star: hot configuration goes over it"
+    assert rows["max_visits*"] == ["9", "environment", "ORB_MAX_VISITS"], "the star: hot configuration goes over it"
     assert rows["dir"] == ["/var/lib/orb", "file", f"{path}:1"]
     assert rows["report_s*"] == ["2.0", "default"]
     assert rows["nats_token"] == ["********", "environment", "ORB_NATS_TOKEN"]
@@ -208,7 +208,7 @@ def test_what_is_missing_is_shown_as_missing_and_is_an_error_in_the_end(
     rows = {row["name"]: row for row in said["settings"]}
     assert rows["etcd"] == {"name": "etcd", "value": None, "origin": "missing", "place": "", "hot": False}
     assert rows["grant_s"]["hot"]
-    assert "etcd is not told: say --etcd or ORB_ETCD" in err
+    assert "no etcd given: set --etcd or ORB_ETCD" in err
 
 
 @pytest.mark.parametrize("name", ["", "-m1", "m/1", "m" * 65])

@@ -12,16 +12,16 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from api.frontier.tally import FrontierTally
-from api.metrics import METRICS as MASTERS
-from api.metrics import MasterMetrics
-from api.traffic import measure
-from shared.domain.fetch import FailureKind
-from shared.domain.scope import ExclusionReason
+from api.frontier.stats import OwnerStats
+from api.observe.metrics import METRICS as MASTERS
+from api.observe.metrics import MasterMetrics
+from api.observe.traffic import measure
+from shared.domain.crawl.scope import ExclusionReason
+from shared.domain.web.fetch import FailureKind
 from shared.telemetry import Metric, exposed, registry_of
 from workers.metrics import METRICS as WORKERS
 from workers.metrics import WorkerMetrics
-from workers.tally import Tally as WorkerTally
+from workers.stats import WorkerStats as WorkerTally
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 BASE_UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_info")
@@ -73,7 +73,7 @@ def test_names_follow_the_convention(metric: Metric) -> None:
 
 def test_a_metric_of_both_kinds_of_member_is_one_metric() -> None:
     both = described(MASTERS).keys() & described(WORKERS).keys()
-    room = {"orb_room_used_bytes", "orb_room_limit_bytes", "orb_room_short"}
+    room = {"orb_resource_used_bytes", "orb_resource_limit_bytes", "orb_resource_pressure"}
     assert both == {"orb_member_lease_seconds", "orb_member_sessions_lost_total"} | room
     assert {name: described(MASTERS)[name] for name in both} == {name: described(WORKERS)[name] for name in both}
 
@@ -103,11 +103,11 @@ def test_counters_of_closed_sets_are_zero_before_the_first_event() -> None:
     worker = cast(WorkerMetrics, SimpleNamespace(_tally=WorkerTally()))
     read = {metric.name: values for metric, values in WorkerMetrics._fetched(worker)}
     assert read["fetch_failures_total"] == {(kind.value,): 0 for kind in FailureKind}
-    master = cast(MasterMetrics, SimpleNamespace(_tally=FrontierTally()))
+    master = cast(MasterMetrics, SimpleNamespace(_tally=OwnerStats()))
     read = {metric.name: values for metric, values in MasterMetrics._counted(master)}
     assert read["host_failures_total"] == {(kind.value,): 0 for kind in FailureKind}
-    assert read["url_ends_total"] == {
-        **{(end, kind.value): 0 for end in ("failed", "retried") for kind in FailureKind},
+    assert read["url_attempts_unsuccessful_total"] == {
+        **{(result, kind.value): 0 for result in ("failed", "retried") for kind in FailureKind},
         **{("excluded", reason.value): 0 for reason in ExclusionReason},
     }
-    assert set(read["discarded_fetches_total"].values()) == set(read["links_total"].values()) == {0}
+    assert set(read["fetches_discarded_total"].values()) == set(read["links_total"].values()) == {0}

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.crawl import CrawlSpec, Extract, Scheme, Scope, ScopeMode, Seed
+from shared.domain.crawl.scope import CompiledScope, ExclusionReason
+from shared.domain.crawl.spec import CrawlSpec, Extract, Scheme, Scope, ScopeMode, Seed
+from shared.domain.explain.excluded_links import CUT, MAX_EXAMPLES, MAX_URL
 from shared.domain.ids import CrawlId, Fingerprint, Revision
-from shared.domain.left_out import CUT, MAX_EXAMPLES, MAX_URL
-from shared.domain.scope import CompiledScope, ExclusionReason
-from shared.domain.url import Location, canonicalize, fingerprint, locate
+from shared.domain.web.url import Location, canonicalize, fingerprint, locate
 from workers.outlinks import (
     MAX_EXAMPLES_SENT,
     MAX_OUTLINKS_BYTES,
@@ -20,7 +20,7 @@ from workers.outlinks import (
     Outlinks,
     redirect_target,
 )
-from workers.parse.html import Link, LinkKind, ParsedPage, Refresh, parse_html
+from workers.parse.html import LinkKind, PageLink, ParsedPage, Refresh, parse_html
 
 
 def at(url: str) -> Location:
@@ -42,7 +42,7 @@ def resolver(
 
 
 def page_of(*hrefs: str, nofollow: frozenset[str] = frozenset()) -> ParsedPage:
-    return ParsedPage(marked=tuple(Link(href, LinkKind.ANCHOR, href in nofollow) for href in hrefs))
+    return ParsedPage(marked=tuple(PageLink(href, LinkKind.ANCHOR, href in nofollow) for href in hrefs))
 
 
 def urls(outlinks: Outlinks) -> list[str]:
@@ -50,7 +50,7 @@ def urls(outlinks: Outlinks) -> list[str]:
 
 
 def adds_up(outlinks: Outlinks) -> bool:
-    rest = outlinks.known + outlinks.nofollow + outlinks.unusable + outlinks.repeated
+    rest = outlinks.known + outlinks.nofollow + outlinks.repeated
     return outlinks.found == len(outlinks.fresh) + rest + sum(outlinks.excluded.values())
 
 
@@ -66,9 +66,23 @@ def test_links_are_resolved_judged_and_counted_once_each() -> None:
         "http://site.example/dir/b?q",
     ]
     assert outlinks.depth == 3
-    assert outlinks.excluded == {ExclusionReason.HOST: 1}
-    assert (outlinks.found, outlinks.unusable, outlinks.repeated) == (9, 2, 3)
+    assert outlinks.excluded == {ExclusionReason.HOST: 1, ExclusionReason.SCHEME: 2}
+    assert (outlinks.found, outlinks.repeated) == (9, 3)
     assert adds_up(outlinks)
+
+
+def test_links_without_an_http_url_are_counted_by_reason_with_examples() -> None:
+    mail, script = "mailto:a@b.test", "java\nscript:x()"
+    broken = ("http://[::bad/", "http://user:secret@site.example/", "//a b/", "https:///a%zz b/")
+    outlinks = resolver().outlinks(PAGE, page_of(mail, " " + script, "DATA:,x", "tel:+1\x1b[2J", *broken), depth=0)
+    assert outlinks.left_out() == {"scheme": 4, "invalid": 4}
+    assert outlinks.examples["scheme"] == [mail, "java script:x()", "DATA:,x", "tel:+1 [2J"]
+    assert outlinks.examples["invalid"] == list(broken)
+    assert adds_up(outlinks)
+    many = resolver().outlinks(PAGE, page_of(*(f"tel:{n}" + "0" * 20_000 for n in range(50))), depth=0)
+    assert many.left_out() == {"scheme": 50}
+    assert len(many.examples["scheme"]) == MAX_EXAMPLES
+    assert max(map(len, many.examples["scheme"])) == MAX_URL + 1
 
 
 def test_a_link_is_reported_again_until_its_report_is_acknowledged() -> None:
@@ -90,7 +104,7 @@ def test_a_link_found_nearer_to_a_seed_is_reported_again() -> None:
     nearer = links.outlinks(PAGE, page_of("a"), depth=4)
     assert urls(nearer) == ["http://site.example/dir/a"]
     links.acknowledged(nearer)
-    links.acknowledged(Outlinks(nearer.fresh, 9, 1, 0, 0, 0, 0, {}))  # a late acknowledgement of a deeper report
+    links.acknowledged(Outlinks(nearer.fresh, 9, 1, 0, 0, 0, {}))  # a late acknowledgement of a deeper report
     assert links.outlinks(PAGE, page_of("a"), depth=4).known == 1
 
 
@@ -111,7 +125,7 @@ def test_the_verdict_depends_on_the_page_the_link_is_on_and_its_depth() -> None:
 
 def test_base_href_moves_relative_links_and_a_bad_one_does_not() -> None:
     def with_base(base: str) -> list[str]:
-        links = (Link("x", LinkKind.ANCHOR, False), Link("#f", LinkKind.ANCHOR, False))
+        links = (PageLink("x", LinkKind.ANCHOR, False), PageLink("#f", LinkKind.ANCHOR, False))
         return urls(resolver().outlinks(PAGE, ParsedPage(base_href=base, marked=links), depth=0))
 
     assert with_base("/moved/here") == ["http://site.example/moved/x", "http://site.example/moved/here"]
@@ -273,7 +287,7 @@ def test_links_left_out_are_counted_by_reason_with_examples() -> None:
     scope = Scope(max_depth=1, exclude=("/private/",), schemes=(Scheme.HTTP,))
     parsed = ParsedPage(
         anchors=("/private/x", "//other.example/a", "//site.example:81/b", "https://site.example/c", "/" + "q" * 3_000),
-        marked=(Link("/unfollowed", LinkKind.ANCHOR, True),),
+        marked=(PageLink("/unfollowed", LinkKind.ANCHOR, True),),
         links_cut=7,
         cut_links=("/beyond",),
     )

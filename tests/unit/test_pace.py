@@ -2,9 +2,9 @@
 
 import pytest
 
-from cli.pace import Pace, Rate, amount, clock, rate
-from cli.watch import plain_line
-from shared.domain.crawl import Budget
+from cli.terminal.display_rates import DisplayRate, ProgressRates, amount, clock, rate
+from cli.terminal.progress import plain_line
+from shared.domain.crawl.spec import Budget
 from shared.wire.messages import Progress
 
 
@@ -14,7 +14,7 @@ def told(pages: int, *, queued: int = 0, active_ms: int = 0, **counters: int) ->
 
 
 def test_a_steady_rate_is_told_from_the_second_look_on() -> None:
-    measured = Rate()
+    measured = DisplayRate()
     assert measured.per_s is None
     for second in range(60):
         measured.seen(20 * second, float(second))
@@ -23,7 +23,7 @@ def test_a_steady_rate_is_told_from_the_second_look_on() -> None:
 
 
 def test_a_rate_forgets_what_is_long_past() -> None:
-    measured = Rate()
+    measured = DisplayRate()
     measured.seen(0, 0.0)
     measured.seen(1000, 1.0)
     for second in range(2, 62):
@@ -33,7 +33,7 @@ def test_a_rate_forgets_what_is_long_past() -> None:
 
 
 def test_a_count_that_shrinks_begins_another_measurement() -> None:
-    measured = Rate()
+    measured = DisplayRate()
     measured.seen(100, 0.0)
     measured.seen(5, 1.0)
     assert measured.per_s is None
@@ -42,24 +42,24 @@ def test_a_count_that_shrinks_begins_another_measurement() -> None:
 
 
 def test_pages_of_earlier_runs_do_not_count_in_the_average() -> None:
-    resumed = Pace(0.0, Budget())
+    resumed = ProgressRates(0.0, Budget())
     resumed.seen(told(1000, active_ms=100_000), 1.0)
     resumed.seen(told(1020), 10.0)
     assert resumed.average(10.0) == pytest.approx(2)
-    begun = Pace(0.0, Budget())
+    begun = ProgressRates(0.0, Budget())
     begun.seen(told(10, active_ms=500), 1.0)
     begun.seen(told(20), 10.0)
     assert begun.average(10.0) == pytest.approx(2)
 
 
 def test_the_nearest_end_is_the_estimate() -> None:
-    pace = Pace(0.0, Budget(max_pages=200))
+    pace = ProgressRates(0.0, Budget(max_pages=200))
     assert pace.left_s(told(0, queued=5)) is None
     for second in range(11):
         pace.seen(told(10 * second, queued=500), float(second))
     assert pace.left_s(told(100, queued=500)) == pytest.approx(10)
     assert pace.left_s(told(100, queued=50)) == pytest.approx(5)
-    timed = Pace(0.0, Budget(max_seconds=60))
+    timed = ProgressRates(0.0, Budget(max_seconds=60))
     assert timed.left_s(told(0, active_ms=20_000)) == pytest.approx(40)
 
 
@@ -83,7 +83,7 @@ def test_rate_text() -> None:
 
 
 def test_a_plain_line_says_how_the_crawl_stands() -> None:
-    pace = Pace(0.0, Budget())
+    pace = ProgressRates(0.0, Budget())
     progress = told(40, queued=60, leased=2, failed=3, bytes=123_456)
     pace.seen(told(0), 1.0)
     pace.seen(progress, 5.0)

@@ -4,17 +4,17 @@ from typing import Any, cast
 
 import pytest
 
-from shared.domain.archive import Archived, RecordLocation
-from shared.domain.crawl import CrawlSpec, Extract, Politeness, Scope, Seed
-from shared.domain.fetch import Answer, Timings, Truncation
+from shared.domain.archive.model import Archived, RecordLocation
+from shared.domain.crawl.scope import MAX_HOPS, CompiledScope
+from shared.domain.crawl.spec import CrawlSpec, Extract, Politeness, Scope, Seed
 from shared.domain.ids import CrawlId, Fingerprint, Revision
-from shared.domain.scope import MAX_HOPS, CompiledScope
-from shared.domain.url import locate
+from shared.domain.web.fetch import Answer, Timings, Truncation
+from shared.domain.web.url import locate
 from shared.wire.messages import LeftOut
-from workers.crawls import ActiveCrawl
 from workers.outcome import answered
 from workers.outlinks import KnownLinks, OutlinkResolver
-from workers.pages import Reading, read
+from workers.page_reading import PageReading, read
+from workers.visit_crawls import VisitCrawl
 
 PAGE = "http://site.example/dir/page.html"
 HTML = b"<title> A  page </title><a href=next>next</a><a href=http://other.example/>other</a><a href=page.html>me</a>"
@@ -45,15 +45,15 @@ def reading(
     depth: int = 1,
     hops: int = 0,
     crawl: Crawl | None = None,
-) -> Reading:
+) -> PageReading:
     location = locate(PAGE)
     assert location is not None
     fields = headers or (("content-type", "Text/HTML; charset=utf-8"),)
     answer = Answer(PAGE, status, fields, b"", b"", body, body, "127.0.0.1", Timings())
-    return read(cast(ActiveCrawl, crawl or Crawl()), location, depth, hops, answer)
+    return read(cast(VisitCrawl, crawl or Crawl()), location, depth, hops, answer)
 
 
-def found(page: Reading) -> list[str]:
+def found(page: PageReading) -> list[str]:
     return [location.url for location in page.found]
 
 
@@ -188,6 +188,13 @@ def test_outlinks_are_counted_as_found_and_as_left_out() -> None:
     redirect = reading(b"", ("location", "http://other.example/"), status=301)
     assert (redirect.links, redirect.links_found, redirect.left_out) == (0, 1, {"other_host": 1})
     assert redirect.examples == {"other_host": ["http://other.example/"]}
+
+
+@pytest.mark.parametrize(("location", "reason"), [("mailto:a@b.example", "scheme"), ("http://[::bad", "invalid")])
+def test_a_redirect_to_no_http_url_is_counted_by_its_reason(location: str, reason: str) -> None:
+    redirect = reading(b"", ("location", location), status=301)
+    assert (redirect.links_found, redirect.left_out) == (1, {reason: 1})
+    assert redirect.examples == {reason: [location]}
     assert reading(b"x", ("content-type", "image/png")).links_found == -1
 
 
@@ -202,7 +209,7 @@ def test_outlinks_are_counted_as_found_and_as_left_out() -> None:
 )
 def test_the_outcome_says_what_the_page_lacks(more: dict[str, Any], truncated: str, detail: str) -> None:
     answer = Answer(PAGE, 200, (), b"", b"", b"", b"", "127.0.0.1", Timings(), **more)
-    page = Reading(
+    page = PageReading(
         "text/html", links_found=8, left_out={"max_links_per_page": 5, "depth": 2}, examples={"depth": ["u"]}
     )
     stored = Archived(RecordLocation("s", 0, 1), b"")

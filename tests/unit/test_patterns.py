@@ -10,12 +10,12 @@ import re2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.domain.crawl import CrawlSpec, Extract, Scope, Seed, decode_spec, encode_spec
-from shared.domain.item_rules import ItemField, ItemRule
-from shared.domain.patterns import MAX_PROGRAM, PatternRefused, Patterns, pattern_problem, program_size, value_in
-from shared.domain.scope import CompiledScope, ExclusionReason
-from shared.domain.spec_parse import SpecError, parse_spec
-from shared.domain.spec_rules import refused_pattern
+from shared.domain.crawl.item_rules import ItemField, ItemRule
+from shared.domain.crawl.patterns import MAX_PROGRAM, PatternRefused, Patterns, pattern_problem, program_size, value_in
+from shared.domain.crawl.scope import CompiledScope, ExclusionReason
+from shared.domain.crawl.spec import CrawlSpec, Extract, Scope, Seed, decode_spec, encode_spec
+from shared.domain.crawl.spec_parse import SpecError, parse_spec
+from shared.domain.crawl.spec_rules import refused_pattern
 
 COSTLY = [
     r"^https?://.*/.*/.*/.*\.php$",

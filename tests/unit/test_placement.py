@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.domain.frontier.placement import PlacementMaster, PlacementPlan, PlacementRules, StoreKind, reconcile
 from shared.domain.ids import Partition
-from shared.domain.placement import Master, PlacementRules, Plan, StoreKind, reconcile
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 NOW = 1_000.0
-RULES = PlacementRules(most_moves=3, settle_s=10.0)
+RULES = PlacementRules(max_moves=3, settle_s=10.0)
 
 
 @dataclass(frozen=True)
 class World:
-    masters: tuple[Master, ...]
+    masters: tuple[PlacementMaster, ...]
     owners: Mapping[Partition, str]
     partitions: int
     leader: str
@@ -36,7 +36,7 @@ class World:
     def orphans(self) -> set[Partition]:
         return {p for p in map(Partition, range(self.partitions)) if self.owners.get(p) not in self.alive}
 
-    def plan(self, now: float = NOW, rules: PlacementRules = RULES) -> Plan:
+    def plan(self, now: float = NOW, rules: PlacementRules = RULES) -> PlacementPlan:
         return reconcile(
             self.masters,
             self.owners,
@@ -47,7 +47,7 @@ class World:
             rules=rules,
         )
 
-    def after(self, plan: Plan) -> "World":
+    def after(self, plan: PlacementPlan) -> "World":
         return replace(self, owners={**self.owners, **plan.owners})
 
     def loads(self) -> Counter[str]:
@@ -61,7 +61,9 @@ def worlds(draw: st.DrawFn) -> World:
     partitions = draw(st.integers(1, 40))
     masters = draw(
         st.lists(
-            st.builds(Master, st.sampled_from(NAMES), st.sampled_from([0.0, NOW - 10, NOW - 9, NOW]), st.booleans()),
+            st.builds(
+                PlacementMaster, st.sampled_from(NAMES), st.sampled_from([0.0, NOW - 10, NOW - 9, NOW]), st.booleans()
+            ),
             unique_by=lambda master: master.id,
         )
     )
@@ -119,8 +121,8 @@ def test_after_one_pass_nobody_is_without_an_owner_unless_nobody_can_be_one(worl
 def test_a_pass_takes_no_more_than_it_may_from_owners_that_live(world: World) -> None:
     world = spread(world)
     plan = world.plan()
-    assert plan.moves == len(plan.owners.keys() - world.orphans) <= RULES.most_moves
-    assert plan.deferred == 0 or plan.moves == RULES.most_moves
+    assert plan.moves == len(plan.owners.keys() - world.orphans) <= RULES.max_moves
+    assert plan.deferred == 0 or plan.moves == RULES.max_moves
 
 
 @given(worlds())
@@ -140,7 +142,7 @@ def test_it_comes_to_rest_balanced_with_the_fewest_moves(world: World) -> None:
     # Orphans and what drains fill up the emptiest: only what then is still too much is moved.
     placed = replace(world, masters=tuple(m for m in world.masters if not m.draining))
     needed = sum(world.owners.get(p) in world.alive - world.able for p in map(Partition, range(world.partitions)))
-    everybody_placed = placed.plan(rules=PlacementRules(most_moves=0))
+    everybody_placed = placed.plan(rules=PlacementRules(max_moves=0))
     needed += fewest_moves(placed.after(everybody_placed).loads())
     final, moved = rest(world)
     loads = final.loads()
@@ -153,7 +155,7 @@ def test_it_comes_to_rest_balanced_with_the_fewest_moves(world: World) -> None:
 def test_at_rest_it_stays_at_rest_and_no_order_of_listing_matters(world: World) -> None:
     world = settled(world)
     final, _ = rest(world)
-    assert final.plan() == Plan({}, stranded=final.plan().stranded)
+    assert final.plan() == PlacementPlan({}, stranded=final.plan().stranded)
     backwards = replace(world, masters=world.masters[::-1], owners=dict(sorted(world.owners.items(), reverse=True)))
     assert backwards.plan() == world.plan()
 
@@ -175,7 +177,7 @@ def test_a_newcomer_is_filled_from_all_the_others_evenly(world: World) -> None:
     world, _ = rest(settled(spread(world)))
     if not world.able or "z" in world.able:
         return
-    grown = replace(world, masters=(*world.masters, Master("z", 0.0)))
+    grown = replace(world, masters=(*world.masters, PlacementMaster("z", 0.0)))
     final, moved = rest(grown)
     assert moved == final.loads()["z"] == world.partitions // (len(world.able) + 1)
 
@@ -190,24 +192,24 @@ def test_a_store_for_one_writer_has_one_owner_the_leader_if_it_can_be(world: Wor
     owners = {after.owners[p] for p in map(Partition, range(world.partitions))}
     assert len(owners) == 1
     assert owners == {world.leader} or world.leader not in world.able
-    assert after.plan() == Plan({})
+    assert after.plan() == PlacementPlan({})
 
 
 @pytest.mark.parametrize("leader", ["gone", "draining"])
 def test_without_a_leader_that_can_own_a_single_writer_stays_who_it_is(leader: str) -> None:
-    masters = (Master("a", 0.0), Master("b", 0.0), Master("draining", 0.0, draining=True))
+    masters = (PlacementMaster("a", 0.0), PlacementMaster("b", 0.0), PlacementMaster("draining", 0.0, draining=True))
     owners = {Partition(0): "b", Partition(1): "b", Partition(2): "a"}
     world = World(masters, owners, 3, leader, StoreKind.SQLITE)
-    assert world.plan() == Plan({Partition(2): "b"}, moves=1)
+    assert world.plan() == PlacementPlan({Partition(2): "b"}, moves=1)
 
 
 def test_a_master_that_drains_keeps_what_nobody_else_can_own() -> None:
-    world = World((Master("a", 0.0, draining=True),), {Partition(0): "a"}, 2, "a")
-    assert world.plan() == Plan({}, stranded=(Partition(1),))
+    world = World((PlacementMaster("a", 0.0, draining=True),), {Partition(0): "a"}, 2, "a")
+    assert world.plan() == PlacementPlan({}, stranded=(Partition(1),))
 
 
 def test_draining_empties_a_few_at_a_time() -> None:
-    masters = (Master("a", 0.0, draining=True), Master("b", NOW))
+    masters = (PlacementMaster("a", 0.0, draining=True), PlacementMaster("b", NOW))
     world = World(masters, {Partition(p): "a" for p in range(7)}, 7, "b")
     sizes = []
     while (plan := world.plan()).owners:

@@ -2,15 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.crawl import DAY_S, Politeness, Retry
-from shared.domain.failure import HostEffect
-from shared.domain.politeness import (
+from shared.domain.crawl.spec import DAY_S, Politeness, Retry
+from shared.domain.frontier.failure import HostEffect
+from shared.domain.frontier.politeness import (
     QUIET_MS,
     RETRY_AFTER_CAP_S,
     WINDOW,
     HostHealth,
     backoff_s,
     host_delay,
+    shard_part,
     shard_size,
 )
 
@@ -34,6 +35,21 @@ def test_shard_sizes_of_the_defaults() -> None:
         1,
         500,
     ]
+
+
+@given(st.integers(0, 10**7), st.integers(2, 64), st.floats(0.001, 1e4))
+def test_part_of_a_shared_queue_is_large_enough_to_pay_and_short(queued: int, slots: int, fetch_s: float) -> None:
+    part = shard_part(queued, slots, fetch_s)
+    even = queued // (2 * slots)
+    assert part >= max(1, even)
+    assert part <= max(1, even, 16)
+    assert part == max(1, even) or part * fetch_s <= 0.5 + 1e-6
+    assert part >= 16 or (part + 1) * fetch_s > 0.5 - 1e-6
+    assert shard_part(queued, slots, 2 * fetch_s) <= part <= shard_part(queued + 1, slots, fetch_s)
+
+
+def test_part_of_a_fast_host_has_sixteen_urls_and_of_a_slow_one_fewer() -> None:
+    assert [shard_part(40, 8, fetch_s) for fetch_s in (0.001, 0.03, 0.1, 0.3, 2.0)] == [16, 16, 5, 2, 2]
 
 
 @given(SECONDS, st.none() | SECONDS, st.none() | SECONDS, SECONDS, st.booleans(), st.booleans())
@@ -82,11 +98,11 @@ def _fails_again(health: HostHealth, base_s: float = 5) -> HostHealth:
     return health.failed(health.blocked_until_ms, retry=Retry(), rng01=0.5, base_s=base_s)
 
 
-@pytest.mark.parametrize("most", [3, 5])
-def test_so_many_failures_in_a_row_to_connect_give_the_host_up_and_an_answer_ends_the_row(most: int) -> None:
-    retry = Retry(host_attempts=most)
+@pytest.mark.parametrize("max_count", [3, 5])
+def test_so_many_failures_in_a_row_to_connect_give_the_host_up_and_an_answer_ends_the_row(max_count: int) -> None:
+    retry = Retry(host_attempts=max_count)
     health = HostHealth()
-    for _ in range(most - 1):
+    for _ in range(max_count - 1):
         health = _fails_again(health)
     assert not health.dead(0, retry, gave_pages=False)
     assert _fails_again(health).dead(0, retry, gave_pages=False)

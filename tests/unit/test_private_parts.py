@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 from fastapi import APIRouter, FastAPI
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -19,13 +20,15 @@ from packaging.version import Version
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 METHODS: Final = {
+    "threading": ("_shutdown",),
+    "atexit": ("_run_exitfuncs",),
     "fastapi.FastAPI": ("__call__", "build_middleware_stack", "openapi"),
     "fastapi.routing.APIRoute": ("get_route_handler",),
     "nats.aio.client.Client": (
-        *("_connect_command", "_flush_pending", "_process_connect_init", "_process_op_err", "_process_pong"),
+        *("_close", "_connect_command", "_flush_pending", "_process_connect_init", "_process_op_err", "_process_pong"),
         *("_send_command", "_send_ping"),
     ),
-    "nats.aio.transport.TcpTransport": ("connect_tls", "drain", "wait_closed", "write", "writelines"),
+    "nats.aio.transport.TcpTransport": ("connect", "connect_tls", "drain", "wait_closed", "write", "writelines"),
     "starlette.applications.Starlette": ("__call__", "build_middleware_stack"),
     "starlette.responses.StreamingResponse": ("__call__",),
     "uvicorn.Server": ("capture_signals", "serve", "startup"),
@@ -57,8 +60,10 @@ PARAMETERS: Final = {
 
 SET: Final = {
     "nats.aio.client.Client": (
-        *("_error_cb", "_pending", "_pending_data_size", "_pongs", "_server_info", "_transport"),
+        *("_error_cb", "_flush_queue", "_flusher_task", "_pending", "_pending_data_size", "_ping_interval_task"),
+        *("_pongs", "_reading_task", "_reconnection_task", "_server_info", "_status", "_subs", "_transport"),
     ),
+    "nats.aio.subscription.Subscription": ("_wait_for_msgs_task",),
     "nats.aio.transport.TcpTransport": ("_bare_io_writer", "_io_writer"),
     "fastapi.FastAPI": ("exception_handlers", "router", "user_middleware"),
     "fastapi.APIRoute": (
@@ -76,6 +81,8 @@ BOUNDED: Final = ("fastapi", "nats-py", "starlette", "uvicorn")
 
 def _thing(name: str) -> Any:
     module, _, member = name.rpartition(".")
+    if not module:
+        return import_module(member)
     return getattr(import_module(module), member, None)
 
 
@@ -111,6 +118,8 @@ def _made(owner: str) -> object:
     match owner:
         case "nats.aio.client.Client":
             return Client()
+        case "nats.aio.subscription.Subscription":
+            return Subscription(Client())
         case "nats.aio.transport.TcpTransport":
             return TcpTransport()  # type: ignore[no-untyped-call]  # says no types
         case "fastapi.FastAPI":

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from api.frontier.dispatch import Dispatch
-from api.frontier.leases import Held, Leases
+from api.frontier.leases import Leases, TrackedLease
 from api.frontier.ownership import FrontierSettings, Ownership
+from api.frontier.stats import OwnerStats
 from api.frontier.sweep import Sweep
-from api.frontier.tally import FrontierTally
-from shared.domain.frontier import Position
+from shared.domain.frontier.states import Position
+from shared.domain.frontier.store_model import LeaseRow
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision
-from shared.domain.ledger import LeaseRow
 from shared.ports.broker import QueuedVisit
 
 GRANT_S = 30.0
@@ -60,20 +60,20 @@ class Partitioned:
             partition=Partition(0),
             leases=self.leases,
             position=Position(),
-            tally=FrontierTally(),
+            tally=OwnerStats(),
         )
         self.dispatch = Dispatch(cast(Ownership, own))
         self.sweep = Sweep(cast(Ownership, own), self.dispatch)
 
-    def lease(self, number: int, host: int = 0) -> Held:
+    def lease(self, number: int, host: int = 0) -> TrackedLease:
         host_id = HostId(host or number)
         row = LeaseRow(LeaseId(number), CrawlId(1), Revision(1), host_id, f"h{host_id}", 0, "p", 0, (), {})
         return self.leases.add(row, self.now - 100.0)
 
-    def grant(self, held: Held) -> None:
+    def grant(self, held: TrackedLease) -> None:
         self.leases.granted(held, 1, "worker", self.now)
 
-    def end(self, held: Held) -> None:
+    def end(self, held: TrackedLease) -> None:
         self.leases.settle(held.row.lease_id, {}, freed=True)
 
 

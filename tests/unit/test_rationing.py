@@ -3,15 +3,16 @@
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from api.control.rationing import MasterRoom, WorkersRoom
-from api.control.roster import Roster
-from api.frontier.room import PoolRoom
-from shared.adapters.local.room import (
+from api.frontier.capacity import PoolCapacity
+from api.members.member_stats import MemberStats, PressureAt
+from api.members.pressure import MasterPressure, WorkerPressureEvents
+from shared.adapters.local.resources import (
     OF_A_CGROUP,
     OF_A_MACHINE,
     cgroup_limit,
@@ -21,21 +22,21 @@ from shared.adapters.local.room import (
     resident,
 )
 from shared.domain.errors import Transient
-from shared.domain.watermarks import OF_STORAGE, Level, Place
-from shared.ports.rationing import Gauge, Rationing
+from shared.domain.ops.watermarks import OF_STORAGE, FillLevel, Pressure, Resource
+from shared.runtime.pressure_monitor import Gauge, PressureMonitor
 from shared.wire.messages import MasterStatus, WorkerStatus
-from workers.rationing import WorkerRoom
+from workers.pressure import WorkerPressure
 
 MIB = 1 << 20
 TOP = "sys/fs/cgroup"
-ROOM, LITTLE, NONE = Level(10, 100), Level(93, 100), Level(99, 100)
+ROOM, LITTLE, NONE = FillLevel(10, 100), FillLevel(93, 100), FillLevel(99, 100)
 
 
-def played(*levels: Level | Exception | None) -> Gauge:
+def played(*levels: FillLevel | Exception | None) -> Gauge:
     """A gauge that reads these, one after the other."""
-    left: Iterator[Level | Exception | None] = iter(levels)
+    left: Iterator[FillLevel | Exception | None] = iter(levels)
 
-    async def gauge() -> Level | None:
+    async def gauge() -> FillLevel | None:
         level = next(left)
         if isinstance(level, Exception):
             raise level
@@ -44,7 +45,7 @@ def played(*levels: Level | Exception | None) -> Gauge:
     return gauge
 
 
-def times(rationing: Rationing, n: int) -> list[str | None]:
+def times(rationing: PressureMonitor, n: int) -> list[str | None]:
     """Why nothing is taken on, after each of `n` looks."""
 
     async def look() -> list[str | None]:
@@ -55,6 +56,15 @@ def times(rationing: Rationing, n: int) -> list[str | None]:
         return said
 
     return asyncio.run(look())
+
+
+def full(detail: str) -> tuple[Pressure, ...]:
+    """Return pressure on an archive with this detail; none if that is empty."""
+    return (Pressure("archive", detail),) if detail else ()
+
+
+def reason(found: PressureAt | None) -> str | None:
+    return None if found is None else found.reason
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
@@ -73,13 +83,13 @@ def times(rationing: Rationing, n: int) -> list[str | None]:
 def test_a_pool_stands_still_when_no_master_sends_anything_out_or_no_worker_takes_any(
     masters: tuple[str, ...], workers: tuple[str, ...], still: bool
 ) -> None:
-    roster = Roster()
+    roster = MemberStats()
     for number, held in enumerate(masters):
-        roster.heard_master(MasterStatus(f"m{number}", 4, leading=False, held=held), 0.0)
-    roster.heard_master(MasterStatus("owns-nothing", 0, leading=False, held="full"), 0.0)
+        roster.master_reported(MasterStatus(f"m{number}", 4, leading=False, pressure=full(held)), 0.0)
+    roster.master_reported(MasterStatus("owns-nothing", 0, leading=False, pressure=full("full")), 0.0)
     for number, short in enumerate(workers):
-        roster.heard_worker(WorkerStatus(f"w{number}", "default", 8, 0, short=short), 0.0)
-    roster.heard_worker(WorkerStatus("elsewhere", "eu", 8, 0), 0.0)
+        roster.worker_reported(WorkerStatus(f"w{number}", "default", 8, 0, pressure=full(short)), 0.0)
+    roster.worker_reported(WorkerStatus("elsewhere", "eu", 8, 0), 0.0)
     assert roster.stands_still("default", 1.0) is still
     assert roster.stands_still("default", 60.0) is False, "nobody was heard of lately"
 
@@ -91,15 +101,15 @@ class Held:
     """A master's room, what its owners may send out, and what was told of it."""
 
     def __init__(self, gauge: Gauge) -> None:
-        self.room = PoolRoom()
-        self.room.heard(WorkerStatus(worker="w1", pool="default", visits=10, busy=0), 0.0)
-        self.told: list[tuple[str, bool]] = []
+        self.room = PoolCapacity()
+        self.room.worker_reported(WorkerStatus(worker="w1", pool="default", visits=10, busy=0), 0.0)
+        self.told: list[tuple[str, str, bool]] = []
         self.news = 0
-        watcher = MasterRoom("m1", self.room, lambda: self.rationing, self._hear, self._news)
-        self.rationing = Rationing({Place.DATABASE: gauge}, lambda: OF_STORAGE, watcher)
+        watcher = MasterPressure("m1", self.room, lambda: self.rationing, self._hear, self._news)
+        self.rationing = PressureMonitor({Resource.DATABASE: gauge}, lambda: OF_STORAGE, watcher)
 
-    def _hear(self, member: str, reason: str | None) -> None:
-        self.told.append((member, reason is not None))
+    def _hear(self, member: str, resource: str, reason: str | None) -> None:
+        self.told.append((member, resource, reason is not None))
 
     def _news(self) -> None:
         self.news += 1
@@ -112,7 +122,7 @@ def test_a_master_without_room_sends_nothing_out_until_there_is_room_again() -> 
         times(held.rationing, 1)
         sent.append(held.room.for_pool("default", 0.0))
     assert sent == [20, 0, 0, 0, 20]
-    assert held.told == [("m1", True), ("m1", False)], "told once each way"
+    assert held.told == [("m1", "database", True), ("m1", "database", False)], "told once each way"
     assert held.news == 2
 
 
@@ -124,49 +134,58 @@ def test_a_gauge_that_does_not_answer_leaves_the_verdict_as_it_was() -> None:
 
 
 def test_a_workers_shortage_is_told_once_by_whoever_leads() -> None:
-    told: list[tuple[str, str | None]] = []
+    told: list[tuple[str, str, str | None]] = []
     leads = True
-    room = WorkersRoom(lambda: leads, lambda member, reason: told.append((member, reason)))
-    short = WorkerStatus(worker="w1", pool="default", visits=1, busy=0, short="no disk")
+    room = WorkerPressureEvents(lambda: leads, lambda *change: told.append(change))
+    archive, memory = Pressure("archive", "no disk"), Pressure("memory", "no memory")
+    short = WorkerStatus(worker="w1", pool="default", visits=1, busy=0, pressure=(archive,))
+    shorter = msgspec.structs.replace(short, pressure=(archive, memory))
     enough = WorkerStatus(worker="w1", pool="default", visits=1, busy=0)
-    said = [None, enough, short, short, enough, enough]
+    said = [None, enough, short, short, shorter, short, enough, enough]
     for before, status in itertools.pairwise(said):
         assert status is not None
-        room.heard(before, status)
+        room.status_received(before, status)
     leads = False
-    room.heard(enough, short)
-    assert told == [("w1", "no disk"), ("w1", None)]
+    room.status_received(enough, short)
+    assert told == [
+        ("w1", "archive", "no disk"),
+        ("w1", "memory", "no memory"),
+        ("w1", "memory", None),
+        ("w1", "archive", None),
+    ]
 
 
 # --- what is shown of it ----------------------------------------------------------------------------------------------
 
 
 def test_a_crawl_is_held_by_a_master_that_says_so_or_where_every_worker_of_its_pool_does() -> None:
-    roster = Roster()
-    assert roster.held("default", 0.0) is None, "of nobody nothing is known"
+    roster = MemberStats()
+    assert roster.pressure("default", 0.0) is None, "of nobody nothing is known"
     for name, pool, short in (("w1", "default", "no disk"), ("w2", "default", ""), ("w3", "eu", "no memory")):
-        roster.heard_worker(WorkerStatus(worker=name, pool=pool, visits=1, busy=0, short=short), 0.0)
-    assert roster.held("default", 1.0) is None, "w2 works"
-    assert roster.held("eu", 1.0) == "worker w3: no memory"
-    roster.heard_worker(WorkerStatus(worker="w2", pool="default", visits=1, busy=0, short="no disk"), 1.0)
-    assert roster.held("default", 1.0) == "worker w1: no disk"
-    roster.heard_master(MasterStatus(master="m0", partitions=0, held="no memory"), 1.0)
-    assert roster.held("default", 1.0) == "worker w1: no disk", "a master that owns nothing holds nothing"
-    roster.heard_master(MasterStatus(master="m1", partitions=8, held="the database is full"), 1.0)
-    assert roster.held("default", 1.0) == "master m1: the database is full"
-    assert roster.held("default", 60.0) is None, "who has been silent for long says nothing"
+        roster.worker_reported(WorkerStatus(worker=name, pool=pool, visits=1, busy=0, pressure=full(short)), 0.0)
+    assert roster.pressure("default", 1.0) is None, "w2 works"
+    assert reason(roster.pressure("eu", 1.0)) == "worker w3: no memory"
+    roster.worker_reported(WorkerStatus(worker="w2", pool="default", visits=1, busy=0, pressure=full("no disk")), 1.0)
+    assert reason(roster.pressure("default", 1.0)) == "worker w1: no disk"
+    roster.master_reported(MasterStatus(master="m0", partitions=0, pressure=full("no memory")), 1.0)
+    assert reason(roster.pressure("default", 1.0)) == "worker w1: no disk", "a master that owns nothing holds nothing"
+    roster.master_reported(MasterStatus(master="m1", partitions=8, pressure=full("the database is full")), 1.0)
+    assert reason(roster.pressure("default", 1.0)) == "master m1: the database is full"
+    assert roster.pressure("default", 60.0) is None, "who has been silent for long says nothing"
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_is_told_each_turn_with_the_reason() -> None:
-    told: list[str | None] = []
-    rationing: Rationing = Rationing(
-        {Place.ARCHIVE: played(NONE, NONE, ROOM, ROOM)}, lambda: OF_STORAGE, WorkerRoom(lambda: rationing, told.append)
+    told: list[Sequence[Pressure]] = []
+    rationing: PressureMonitor = PressureMonitor(
+        {Resource.ARCHIVE: played(NONE, NONE, ROOM, ROOM)},
+        lambda: OF_STORAGE,
+        WorkerPressure(lambda: rationing, told.append),
     )
     times(rationing, 4)
-    assert told == ["the archive's disk has 1 B free of 100 B; it goes on when 10 B are free", None]
+    assert told == [full("the archive's disk has 1 B free of 100 B; it goes on when 10 B are free"), ()]
 
 
 # --- gauges -----------------------------------------------------------------------------------------------------------
@@ -175,18 +194,17 @@ def test_a_worker_is_told_each_turn_with_the_reason() -> None:
 def test_a_disk_is_read_before_its_folder_is_made(tmp_path: Path) -> None:
     level = asyncio.run(_read(disk_of(tmp_path / "not" / "yet" / "made")))
     found = os.statvfs(tmp_path)
-    assert 0 < level.used <= level.most <= found.f_blocks * found.f_frsize
+    assert 0 < level.used <= level.capacity <= found.f_blocks * found.f_frsize
 
 
 def test_the_memory_of_the_process_reaches_its_ceiling_and_leaves_it_again() -> None:
     asyncio.run(_read(memory_of_process(1)))  # what earlier tests left behind is given back
     begun = resident()
     assert begun is not None
-    told: list[str | None] = []
+    told: list[Sequence[Pressure]] = []
     gauge = memory_of_process(int((begun + 96 * MIB) / 0.9), relief_s=0.0)
-    rationing: Rationing = Rationing(
-        {Place.MEMORY: gauge}, lambda: OF_STORAGE, WorkerRoom(lambda: rationing, told.append)
-    )
+    watcher = WorkerPressure(lambda: rationing, told.append)
+    rationing: PressureMonitor = PressureMonitor({Resource.MEMORY: gauge}, lambda: OF_STORAGE, watcher)
     assert times(rationing, 1) == [None]
     ballast = [bytearray(os.urandom(1 << 10) * 1024) for _ in range(200 + begun // MIB // 8)]
     (reason,) = times(rationing, 1)
@@ -194,7 +212,7 @@ def test_the_memory_of_the_process_reaches_its_ceiling_and_leaves_it_again() -> 
     assert reason.startswith("the process's memory is at ")
     del ballast
     assert times(rationing, 1) == [None]
-    assert told == [reason, None]
+    assert told == [(Pressure("memory", reason),), ()]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +236,7 @@ def test_the_least_limit_of_the_cgroups_is_found(tmp_path: Path, files: dict[str
     assert default_ceiling(tmp_path) == expected
 
 
-async def _read(gauge: Gauge) -> Level:
+async def _read(gauge: Gauge) -> FillLevel:
     level = await gauge()
     assert level is not None
     return level

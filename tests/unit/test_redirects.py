@@ -2,8 +2,8 @@
 
 import pytest
 
-from shared.domain.explain import no_page
-from shared.domain.redirects import Hop, redirects_end
+from shared.domain.explain.redirects import Hop, redirects_end
+from shared.domain.explain.sentences import no_page
 
 A, B = "http://a.test/", "http://a.test/b"
 

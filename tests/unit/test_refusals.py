@@ -6,21 +6,21 @@ from typing import Final, Protocol, cast
 
 from structlog.testing import capture_logs
 
-from api.control.crawling import Crawling
-from api.control.fleet import Fleet
-from api.control.metering import Metering
-from api.control.tending import Tending
-from api.frontier.crawls import Crawls
+from api.crawls.active_crawls import ActiveCrawlSync
+from api.crawls.controller import CrawlController
+from api.frontier.dispatch_crawls import DispatchCrawls
+from api.members.partition_owners import PartitionOwners
+from api.observe.sampler import StatsSampler
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import Permanent
-from shared.domain.frontier import Position
+from shared.domain.frontier.states import Position
+from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.ledger import CrawlRow
-from shared.domain.tally import CrawlCounts
+from shared.domain.ops.counts import CrawlCounts
 from shared.ports.broker import Broker
 from shared.ports.items import ItemTable
 from shared.ports.store import Store
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 
 _CLOCK: Final = SystemClock()
 
@@ -84,7 +84,7 @@ class Tended:
     """A leader's tending, acting."""
 
     def __init__(self, engines: Refusing) -> None:
-        self._tending = Tending(
+        self._tending = CrawlController(
             store=cast(Store, engines),
             items=cast(ItemTable, engines),
             broker=cast(Broker, engines),
@@ -98,7 +98,7 @@ class Tended:
         await self._tending.run(lambda: True, lambda: None)
 
 
-class Metered(Metering):
+class Metered(StatsSampler):
     """A metering that needs no waking."""
 
     def wake(self) -> None: ...
@@ -107,8 +107,8 @@ class Metered(Metering):
 def test_a_pass_that_the_database_refuses_is_made_up_for_by_the_next() -> None:
     async def story() -> None:
         store = Refusing("worked_on")
-        crawling = Crawling(Crawls(), cast(Fleet, []), cast(Store, store))
-        assert await told(crawling, store, "worked_on") == ["crawling.refused"]
+        crawling = ActiveCrawlSync(DispatchCrawls(), cast(PartitionOwners, []), cast(Store, store))
+        assert await told(crawling, store, "worked_on") == ["crawl_sync.refused"]
 
     asyncio.run(story())
 
@@ -116,7 +116,7 @@ def test_a_pass_that_the_database_refuses_is_made_up_for_by_the_next() -> None:
 def test_a_leader_goes_on_tending_after_a_refusal() -> None:
     async def story() -> None:
         store = Refusing("worked_on")
-        assert await told(Tended(store), store, "reopen") == ["tending.refused"]
+        assert await told(Tended(store), store, "reopen") == ["crawl_pass.refused"]
 
     asyncio.run(story())
 
@@ -124,7 +124,7 @@ def test_a_leader_goes_on_tending_after_a_refusal() -> None:
 def test_what_is_refused_of_one_thing_keeps_a_leader_from_nothing_else() -> None:
     async def story() -> None:
         store = Refusing("reopen")
-        assert await told(Tended(store), store, "uncollected") == ["tending.refused"]
+        assert await told(Tended(store), store, "uncollected") == ["crawl_pass.refused"]
 
     asyncio.run(story())
 
@@ -133,7 +133,7 @@ def test_numbers_that_cannot_be_read_are_read_later() -> None:
     async def story() -> None:
         engines = Refusing("fullness")
         metering = Metered(
-            Crawls(),
+            DispatchCrawls(),
             CrawlCounts(1),
             list,
             store=cast(Store, engines),
@@ -141,6 +141,6 @@ def test_numbers_that_cannot_be_read_are_read_later() -> None:
             clock=_CLOCK,
             read_s=0.01,
         )
-        assert await told(metering, engines, "pending_reports") == ["metering.refused"]
+        assert await told(metering, engines, "pending_reports") == ["stats_refresh.refused"]
 
     asyncio.run(story())

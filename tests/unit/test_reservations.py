@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from shared.domain.fetch import FetchLimits
-from shared.domain.watermarks import Level, Watermarks, is_full
-from workers import reservations as module
-from workers.reservations import RECORD_BYTES, Reservations
+from shared.domain.ops.watermarks import FillLevel, Watermarks, is_full
+from shared.domain.web.fetch import FetchLimits
+from workers import disk_reservations as module
+from workers.disk_reservations import RECORD_BYTES, DiskReservations
 
 MIB = 1 << 20
 MARKS = Watermarks()
@@ -26,15 +26,21 @@ class Disk:
     def __init__(self, free: int) -> None:
         self.used = DISK - free
         self.archive: Any = SimpleNamespace(tally=SimpleNamespace(bytes=0), buffered=lambda: 0)
-        self.reservations = Reservations(self.gauge, lambda: MARKS, cast(Any, self.archive))
+        self.reservations = DiskReservations(self.gauge, lambda: MARKS, cast(Any, self.archive))
         self.ending = asyncio.Event()
 
-    async def gauge(self) -> Level:
-        return Level(self.used, DISK, claimed=32 * MIB)
+    async def gauge(self) -> FillLevel:
+        return FillLevel(self.used, DISK, claimed=32 * MIB)
 
     async def held(self, stack: AsyncExitStack, n: int) -> list[bool]:
         """Whether each of so many fetches may start, while all that may are under way."""
-        return [await stack.enter_async_context(self.reservations.reserved(BODY, self.ending)) for _ in range(n)]
+        return [await self._reserved(stack) for _ in range(n)]
+
+    async def _reserved(self, stack: AsyncExitStack) -> bool:
+        reserved = await self.reservations.reserve(BODY, self.ending)
+        if reserved is not None:
+            stack.callback(self.reservations.give_back, reserved)
+        return reserved is not None
 
 
 def on(free: int, story: Callable[[Disk], Awaitable[None]]) -> None:
@@ -114,9 +120,8 @@ def test_a_visit_that_is_to_end_waits_for_no_room() -> None:
 
 def test_without_a_disk_of_its_own_a_worker_fetches_as_ever() -> None:
     async def story() -> None:
-        reservations = Reservations(None, lambda: MARKS, cast(Any, None))
+        reservations = DiskReservations(None, lambda: MARKS, cast(Any, None))
         assert await reservations.level() is None
-        async with reservations.reserved(FetchLimits().body_bytes, asyncio.Event()) as fits:
-            assert fits
+        assert await reservations.reserve(FetchLimits().body_bytes, asyncio.Event()) is not None
 
     asyncio.run(story())

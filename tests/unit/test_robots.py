@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shared.domain.robots import (
+from shared.domain.web.robots import (
     MAX_LIFETIME_S,
     MAX_ROBOTS_BYTES,
     MAX_STALE_S,
@@ -22,7 +22,7 @@ from shared.domain.robots import (
     robots_url,
     with_cached,
 )
-from shared.domain.robots_rules import MAX_CRAWL_DELAY_S
+from shared.domain.web.robots_rules import MAX_CRAWL_DELAY_S
 
 SITE = "http://example.org"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.robots import MAX_AGENTS, MAX_ROBOTS_BYTES, RobotsLine, RobotsRules
-from shared.domain.robots_rules import MAX_ALIKE, rules_for
+from shared.domain.web.robots import MAX_AGENTS, MAX_ROBOTS_BYTES, RobotsLine, RobotsRules
+from shared.domain.web.robots_rules import MAX_ALIKE, rules_for
 
 SITE = "http://example.org"
 TEXT = b"""# a comment

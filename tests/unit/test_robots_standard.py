@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from shared.domain.robots import (
+from shared.domain.web.robots import (
     MAX_ROBOTS_BYTES,
     MAX_ROBOTS_HOPS,
     AllowAll,
@@ -14,8 +14,8 @@ from shared.domain.robots import (
     product_token,
     robots_record,
 )
-from shared.domain.robots_rules import rules_for
-from shared.domain.url import canonicalize
+from shared.domain.web.robots_rules import rules_for
+from shared.domain.web.url import canonicalize
 
 SITE: Final = "https://www.example.com"
 

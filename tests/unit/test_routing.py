@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from api.http import ROUTERS
-from api.routing import Router, documents, mount
+from api.http.routing import Router, documents, mount
+from api.server.app import ROUTERS
 
 asked: list[str] = []
 

@@ -5,14 +5,14 @@ from typing import Any, cast
 
 import pytest
 
-from shared.domain.fetch import Answer, FetchRequest, Timings
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.ids import CrawlId, Revision
-from shared.domain.spec_parse import parse_spec
+from shared.domain.web.fetch import Answer, FetchRequest, Timings
 from shared.ports.specs import PublishedSpec
-from workers.crawls import Crawls
-from workers.fetch import ruled
+from workers.fetch import pool as ruled
 from workers.fetch.egress import EgressRules
 from workers.outlinks import KnownLinks
+from workers.visit_crawls import VisitCrawls
 
 REQUEST = FetchRequest("http://a.test/")
 
@@ -46,7 +46,7 @@ class Web:
         self.answers = asyncio.Event()
         self.gone: set[CrawlId] = set()
         self.ending = False
-        self.crawls = Crawls(cast(Any, self), KnownLinks(), self.make)
+        self.crawls = VisitCrawls(cast(Any, self), KnownLinks(), self.make)
 
     def make(self, rules: EgressRules) -> Noted:
         self.opened += 1
@@ -69,7 +69,7 @@ class Web:
 def test_no_more_fetchers_stay_open_than_may_and_one_that_is_needed_again_is_opened_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ruled, "MOST_FETCHERS", 3)
+    monkeypatch.setattr(ruled, "MAX_FETCHERS", 3)
 
     async def story() -> None:
         web = Web()
@@ -88,7 +88,7 @@ def test_no_more_fetchers_stay_open_than_may_and_one_that_is_needed_again_is_ope
 
 
 def test_fetches_under_way_end_before_their_fetcher_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ruled, "MOST_FETCHERS", 2)
+    monkeypatch.setattr(ruled, "MAX_FETCHERS", 2)
 
     async def story() -> None:
         web = Web()

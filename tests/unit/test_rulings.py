@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 
-from shared.domain.crawl import CrawlSpec, Scope, Seed
-from shared.domain.crawl_state import CANCELLED, COMPLETE, Standing
-from shared.domain.explain import why
-from shared.domain.failure import HOST_UNREACHABLE
-from shared.domain.frontier import CrawlState, UrlState
+from shared.domain.crawl.spec import CrawlSpec, Scope, Seed
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.crawl.state import CANCELLED, COMPLETE, CrawlStatus
+from shared.domain.explain.rule_checks import ExplainContext, RuleCheck, blocking_reason, rule_checks
+from shared.domain.explain.sentences import why
+from shared.domain.frontier.failure import HOST_UNREACHABLE
+from shared.domain.frontier.states import CrawlState, UrlState
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import Fingerprint, HostId
-from shared.domain.ledger import Counters
-from shared.domain.robots import RobotsRecord, robots_record
-from shared.domain.rulings import Circumstances, Ruling, rulings, why_not_now
-from shared.domain.spec_parse import parse_spec
-from shared.domain.url import Location, locate
-from shared.domain.views import FetchView, HostView, UrlView
+from shared.domain.reads.views import FetchView, HostView, UrlView
+from shared.domain.web.robots import RobotsRecord, robots_record
+from shared.domain.web.url import Location, locate
 
 NOW_MS = 1_700_000_000_000
 HOST = HostView(HostId(1), "a.test", 4, 0, 1, 10, 0, 0, 0, 0, None, 0, 0, 0, None)
-AROUND = Circumstances(Standing(CrawlState.RUNNING), 5_000, Counters(pages=10, bytes=2_000), HOST, None, 3)
+AROUND = ExplainContext(CrawlStatus(CrawlState.RUNNING), 5_000, Counters(pages=10, bytes=2_000), HOST, None, 3)
 ROBOTS = robots_record(200, b"User-agent: *\nDisallow: /private\n", fetched_at_ms=NOW_MS)
 
 
@@ -48,42 +48,53 @@ def test_what_to_do_about_a_host_that_was_given_up_is_said_for_where_the_crawl_i
 
 def judged(
     known: UrlView | None = None,
-    around: Circumstances = AROUND,
+    around: ExplainContext = AROUND,
     url: str = "http://a.test/x",
     **sections: Any,
-) -> dict[str, Ruling]:
+) -> dict[str, RuleCheck]:
     spec = parse_spec({"seeds": ["http://a.test/"], **sections})
-    found = rulings(url, at(url), known, spec, around, NOW_MS)
+    found = rule_checks(url, at(url), known, spec, around, NOW_MS)
     names = [ruling.rule for ruling in found]
     assert len(set(names)) == len(names), "each rule speaks once"
     return {ruling.rule: ruling for ruling in found}
 
 
-def held_by(found: dict[str, Ruling]) -> list[str]:
+def held_by(found: dict[str, RuleCheck]) -> list[str]:
     return [ruling.rule for ruling in found.values() if not ruling.allowed]
 
 
 def test_a_queued_url_that_nothing_keeps_waiting_is_held_up_by_no_rule() -> None:
     found = judged(view(UrlState.QUEUED))
     assert held_by(found) == []
-    assert why_not_now(list(found.values())) is None
-    order = ["canonical", "scope", "state", "robots", "crawl", "budget", "pool", "room", "blocked", "delay"]
+    assert blocking_reason(list(found.values())) is None
+    order = [
+        "canonical",
+        "scope",
+        "state",
+        "robots",
+        "crawl",
+        "budget",
+        "pool",
+        "resource_pressure",
+        "blocked",
+        "delay",
+    ]
     assert list(found) == order
 
 
 @pytest.mark.parametrize(
     ("record", "allowed", "said"),
     [
-        (None, True, "not fetched yet"),
+        (None, True, "was not fetched yet"),
         (ROBOTS, False, "line 2 decides for orb: 'Disallow: /private', in the group of *"),
         (
             robots_record(200, b"User-agent: *\nDisallow: /b\n", fetched_at_ms=NOW_MS),
             True,
-            "no rule of it keeps orb out",
+            "no rule excludes orb",
         ),
         (robots_record(404, b"", fetched_at_ms=NOW_MS), True, "everything is allowed (status 404)"),
         (robots_record(503, b"", fetched_at_ms=NOW_MS), False, "cannot be read (status 503)"),
-        (robots_record(404, b"", fetched_at_ms=NOW_MS - 10**9), True, "to be fetched anew"),
+        (robots_record(404, b"", fetched_at_ms=NOW_MS - 10**9), True, "to be fetched again"),
     ],
 )
 def test_robots_txt_is_told_by_the_line_that_decides(record: RobotsRecord | None, allowed: bool, said: str) -> None:
@@ -99,14 +110,14 @@ def test_robots_txt_is_told_by_the_line_that_decides(record: RobotsRecord | None
 @pytest.mark.parametrize(
     ("standing", "said"),
     [
-        (Standing(CrawlState.CREATED), "`start` begins it"),
-        (Standing(CrawlState.PAUSED), "until `resume`"),
-        (Standing(CrawlState.FINISHED, reason=CANCELLED), "(cancelled): what is queued waits for `start`"),
-        (Standing(CrawlState.FINISHED, reason=COMPLETE), "(complete): it runs again by itself"),
-        (Standing(CrawlState.SEEDING), ""),
+        (CrawlStatus(CrawlState.CREATED), "`start` begins it"),
+        (CrawlStatus(CrawlState.PAUSED), "until `resume`"),
+        (CrawlStatus(CrawlState.FINISHED, reason=CANCELLED), "(cancelled): queued URLs wait for `start`"),
+        (CrawlStatus(CrawlState.FINISHED, reason=COMPLETE), "(complete): it runs again by itself"),
+        (CrawlStatus(CrawlState.SEEDING), ""),
     ],
 )
-def test_a_crawl_that_sends_nothing_out_says_what_would_change_that(standing: Standing, said: str) -> None:
+def test_a_crawl_that_sends_nothing_out_says_what_would_change_that(standing: CrawlStatus, said: str) -> None:
     found = judged(view(UrlState.QUEUED), replace(AROUND, standing=standing))
     assert found["crawl"].allowed == (not said)
     assert said in found["crawl"].detail
@@ -131,7 +142,7 @@ def test_what_only_makes_a_url_wait_is_told_too() -> None:
     assert held_by(found) == ["back_off", "pool", "host_budget", "blocked"]
     assert "after 3 failures (connect)" in found["blocked"].detail
     assert "every 7 s" in found["delay"].detail
-    assert why_not_now(list(found.values())) == found["back_off"].detail
+    assert blocking_reason(list(found.values())) == found["back_off"].detail
     due = judged(replace(waiting, due_ms=NOW_MS))
     assert held_by(due) == []
 
@@ -160,7 +171,7 @@ def test_pattern_that_this_version_refuses_is_what_holds_a_url_up() -> None:
     """An earlier version stored the spec: explaining it must neither fail nor judge by half of its rules."""
     spec = CrawlSpec(seeds=(Seed(url="http://a.test/"),), scope=Scope(include=("(?!b)",)))
     for known in (view(UrlState.QUEUED), view(UrlState.EXCLUDED, reason="depth"), None):
-        found = rulings("http://a.test/x", at("http://a.test/x"), known, spec, AROUND, NOW_MS)
+        found = rule_checks("http://a.test/x", at("http://a.test/x"), known, spec, AROUND, NOW_MS)
         refused = [ruling for ruling in found if not ruling.allowed]
         assert refused
         assert "scope.include[0]: '(?!b)'" in " ".join(ruling.detail for ruling in refused)
@@ -171,7 +182,7 @@ def test_explain_names_the_wait_for_capacity_and_for_another_crawls_turn() -> No
     busy = replace(AROUND, host=host, visits=64, busy=64, others=("news",))
     found = judged(view(UrlState.QUEUED), busy)
     assert held_by(found) == ["turn", "capacity"]
-    assert "all 64 visits of the pool 'default' are in use: it waits for one" in found["capacity"].detail
+    assert "all 64 visits of the pool 'default' are in use: it waits for a free one" in found["capacity"].detail
     assert "another crawl's turn on a.test: news" in found["turn"].detail
     assert held_by(judged(view(UrlState.QUEUED), replace(busy, busy=63, others=()))) == []
 

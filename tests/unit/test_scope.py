@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.crawl import Traps
-from shared.domain.scope import MAX_HOPS, CompiledScope, ExclusionReason, prefixes
-from shared.domain.spec_parse import parse_spec
-from shared.domain.traps import trap
-from shared.domain.url import canonicalize, host_of
+from shared.domain.crawl.scope import MAX_HOPS, CompiledScope, ExclusionReason, prefixes
+from shared.domain.crawl.spec import Traps
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.crawl.traps import trap
+from shared.domain.web.url import canonicalize, host_of
 
 SEED = "http://example.org/docs/index.html"
 
@@ -198,9 +198,9 @@ def test_ordinary_urls_are_no_traps(url: str) -> None:
 @given(st.lists(st.sampled_from("abc"), max_size=14))
 def test_segment_counts_hold_exactly(segments: list[str]) -> None:
     url = "http://example.org/" + "/".join(segments)
-    most = max((segments.count(s) for s in segments), default=0)
+    max_count = max((segments.count(s) for s in segments), default=0)
     cycles = len(segments) >= 10 and sum(segments.count(s) >= 3 for s in set(segments)) >= 2
-    assert (trap(url, Traps(cycles=False)) is not None) == (most > 3)
+    assert (trap(url, Traps(cycles=False)) is not None) == (max_count > 3)
     assert (trap(url, Traps(max_segment_repeats=None)) is not None) == cycles
 
 

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.control.seeding import seed_messages
+from api.crawls.seed_messages import seed_messages
 from shared.domain.ids import CrawlId, Revision
-from shared.domain.url import MAX_URL_CHARS
+from shared.domain.web.url import MAX_URL_CHARS
 from shared.wire.messages import Link, encode
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """What NATS takes in one message unless it is told otherwise."""
 
 
@@ -20,7 +20,7 @@ def urls(count: int, chars: int) -> list[Link]:
 def test_a_message_fits_and_none_is_left_out(parts: list[tuple[int, int]]) -> None:
     links = [link for count, chars in parts for link in urls(count, chars)]
     messages = list(seed_messages(CrawlId(1), Revision(1), "p", links))
-    assert all(len(encode(message)) <= MOST_BYTES for message in messages)
+    assert all(len(encode(message)) <= MAX_BYTES for message in messages)
     assert [link for message in messages for origin in message.origins for link in origin.links] == links
     assert [message.n for message in messages] == list(range(1, len(messages) + 1))
     total = 0

@@ -13,9 +13,9 @@ from isal import isal_zlib
 
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.repair import Repaired, repair_torn, scan_records
-from shared.domain.archive import ArchivedCrawl
+from shared.domain.archive.model import ArchivedCrawl
+from shared.domain.archive.warc import page_records, warcinfo_record
 from shared.domain.ids import CrawlId
-from shared.domain.warc import page_records, warcinfo_record
 from tests.support.exchanges import AT_MS, IDS, exchange, members_of, read_all
 
 NAME = "7-20231114221320-w-0001.warc.gz"

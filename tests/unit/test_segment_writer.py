@@ -15,12 +15,12 @@ import pytest
 import uvloop
 
 from shared.adapters.objects.reading import read_response
-from shared.domain.archive import ArchivedCrawl, RecordLocation
+from shared.domain.archive.model import ArchivedCrawl, RecordLocation
 from shared.domain.ids import CrawlId
 from shared.ports.archive import ArchiveFull, RecordUnreadable
 from tests.support.exchanges import AT_MS, exchange, read_all
 from workers.archive import RecordIds, WarcArchive
-from workers.runtime import IDLE_S, MOST_OPEN, at_rest
+from workers.runtime import IDLE_S, MAX_OPEN, at_rest
 
 T = TypeVar("T")
 
@@ -403,6 +403,6 @@ def test_segments_that_could_not_be_finished_are_finished_later_at_the_latest_at
 
 def test_crawls_that_nobody_visits_come_to_rest_and_of_too_many_those_visited_least_recently() -> None:
     visited = {CrawlId(number): float(number) for number in range(5)}
-    assert at_rest(visited, {CrawlId(0)}, IDLE_S + 2.0, most_open=MOST_OPEN) == [1, 2]
-    assert at_rest(visited, {CrawlId(0)}, 5.0, most_open=5) == []
-    assert at_rest(visited, {CrawlId(1)}, 0.0, most_open=2) == [0, 2, 3]
+    assert at_rest(visited, {CrawlId(0)}, IDLE_S + 2.0, max_open=MAX_OPEN) == [1, 2]
+    assert at_rest(visited, {CrawlId(0)}, 5.0, max_open=5) == []
+    assert at_rest(visited, {CrawlId(1)}, 0.0, max_open=2) == [0, 2, 3]

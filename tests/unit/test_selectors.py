@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
-from shared.domain.selectors import PSEUDO_CLASSES, selector_problem
+from shared.domain.crawl.selectors import PSEUDO_CLASSES, selector_problem
 
 names = st.from_regex(r"-?[a-zA-Z_ä][a-zA-Z0-9_-]{0,5}", fullmatch=True)
 values = st.one_of(names, st.from_regex(r'"[^"\\\n\f\r]{0,5}"', fullmatch=True))
@@ -63,9 +63,9 @@ def test_no_text_is_taken_that_the_parser_does_not_take(text: str) -> None:
         ("", "ends too early"),
         ("div >", "ends too early"),
         ("h1[", "is no CSS selector from character 3, '['"),
-        ("a::before", "does not know '::before'"),
-        ("a:hover", "does not know ':hover'"),
-        ("a:nth-child", "does not know ':nth-child'"),
+        ("a::before", "unknown pseudo-class '::before'"),
+        ("a:hover", "unknown pseudo-class ':hover'"),
+        ("a:nth-child", "unknown pseudo-class ':nth-child'"),
         ("a:nth-child(x)", "has no number"),
         (":is(:is(:is(:is(a))))", "nests more than 3 levels"),
         ("a, , b", "is no CSS selector from character 4"),

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.frontier.crawls import ActiveCrawl, Crawls
-from api.frontier.front import Front
+from api.frontier.capacity import BudgetReservation, Spent
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
+from api.frontier.host_queues import HostQueues
 from api.frontier.hosts import HostFacts
 from api.frontier.leases import SPLIT_BY, Leases, MayGrant
+from api.frontier.outcome_batch import OutcomeBatch
 from api.frontier.ownership import FrontierSettings
-from api.frontier.room import Allowance, Spent
-from api.frontier.settle import Draft
-from api.frontier.shares import Shares
-from shared.domain.crawl import Retry
-from shared.domain.fetch import FailureKind
-from shared.domain.frontier import COUNTED_AS_PAGE, COUNTED_LOSSES, CrawlState, End, UrlState
+from api.frontier.pool_shares import PoolShares
+from shared.domain.crawl.spec import Retry
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.frontier.politeness import HostHealth
+from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, CrawlState, UrlEnd, UrlState
+from shared.domain.frontier.store_model import LeasedUrl, LeaseRow, QueueRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, numbered
-from shared.domain.ledger import LeasedUrl, LeaseRow, QueueRow
-from shared.domain.politeness import HostHealth
-from shared.domain.spec_parse import parse_spec
+from shared.domain.web.fetch import FailureKind
 from shared.wire.messages import HostNote, LeftOut, Outcome, Record, UrlOutcome
 
 P = Partition(2)
@@ -57,14 +57,14 @@ class Desk:
     def __post_init__(self) -> None:
         spec = parse_spec({"seeds": ["http://a.test/"], "politeness": {"delay_s": 0}})
         out = sum(self.sizes)
-        self.crawls = Crawls()
-        allowance = Allowance(1000, None, {P: Spent(0, 0, out)})
-        self.crawl = ActiveCrawl(CRAWL, "a", Revision(1), spec, CrawlState.RUNNING, allowance)
+        self.crawls = DispatchCrawls()
+        allowance = BudgetReservation(1000, None, {P: Spent(0, 0, out)})
+        self.crawl = DispatchCrawl(CRAWL, "a", Revision(1), spec, CrawlState.RUNNING, allowance)
         if self.max_depth is not None:
             scope = parse_spec({"seeds": ["http://a.test/"], "scope": {"max_depth": self.max_depth}})
             self.crawl.spec = scope
         self.crawls.put(self.crawl)
-        self.front = Front(Shares(), most_hosts=10, rested_from=0.0)
+        self.front = HostQueues(PoolShares(), max_hosts=10, rested_from=0.0)
         row = QueueRow(CRAWL, HOST, "a.test", WAITED, 0, 0, 0, out, 0, 0, 0, 0, 0, 0, 0, 0, 1)
         facts = HostFacts(HostHealth(), visited=True)
         self.front.offer(row, facts=facts, delay_s=0.0, slots=self.slots, now=NOW, now_ms=NOW_MS)
@@ -81,13 +81,13 @@ class Desk:
                 LeaseRow(lease_id(n), CRAWL, Revision(1), HOST, "a.test", n - 1, "default", 0, order, urls), NOW
             )
             self.leases.granted(held, 1, "w", NOW)
-            self.front.hold(host, n - 1, self.slots)
+            self.front.reserve(host, n - 1, self.slots)
         self.counters.update(queued=WAITED, leased=out)
 
-    def draft(self, now: float = NOW) -> Draft:
-        return Draft(self.leases, self.front, self.crawls, now, NOW_MS + int((now - NOW) * 1000), lambda: 0.5)
+    def draft(self, now: float = NOW) -> OutcomeBatch:
+        return OutcomeBatch(self.leases, self.front, self.crawls, now, NOW_MS + int((now - NOW) * 1000), lambda: 0.5)
 
-    def commit(self, draft: Draft) -> None:
+    def commit(self, draft: OutcomeBatch) -> None:
         """The transaction: SQL takes the changes, then memory shows them."""
         changes = draft.changes
         for change in changes.urls:
@@ -120,11 +120,11 @@ class Desk:
         assert set(self.host.taken) == {lease.row.slot for lease in self.leases}
         assert self.queue.pages == self.counters["pages"]
         allowance = self.crawl.allowance
-        assert allowance.room(10**6) == 1000 - self.counters["pages"] - count[UrlState.LEASED]
+        assert allowance.remaining(10**6) == 1000 - self.counters["pages"] - count[UrlState.LEASED]
 
 
 def page(print_: bytes, size: int = 10, status: int = 200) -> UrlOutcome:
-    return UrlOutcome(print_, End.ANSWERED, NOW_MS, status, size=size, record=Record("s", 0, 9))
+    return UrlOutcome(print_, UrlEnd.ANSWERED, NOW_MS, status, size=size, record=Record("s", 0, 9))
 
 
 def outcome(lease: int, *results: UrlOutcome, final: bool = True, grant: int = 1, **more: Any) -> Outcome:
@@ -135,11 +135,11 @@ prints = st.builds(fingerprint, st.sampled_from([1, 2, 3, 255]), st.integers(0, 
 results = st.one_of(
     st.builds(page, prints, st.integers(0, 99), st.sampled_from([200, 204, 301, 304, 404, 429, 500, 503, 999])),
     st.builds(
-        lambda print_, kind: UrlOutcome(print_, End.FAILED, NOW_MS, reason=kind),
+        lambda print_, kind: UrlOutcome(print_, UrlEnd.FAILED, NOW_MS, reason=kind),
         prints,
         st.sampled_from([*FailureKind, "who knows"]),
     ),
-    st.builds(lambda print_: UrlOutcome(print_, End.DENIED, NOW_MS, reason="robots"), prints),
+    st.builds(lambda print_: UrlOutcome(print_, UrlEnd.DENIED, NOW_MS, reason="robots"), prints),
 )
 notes = st.none() | st.builds(
     HostNote,
@@ -269,14 +269,14 @@ def test_a_dead_host_ends_all_its_urls_and_those_still_out_when_they_come_back()
     )
     desk.host.facts = replace(desk.host.facts, health=before)
     draft = desk.draft()
-    lost = [UrlOutcome(fingerprint(1, i), End.FAILED, NOW_MS, reason="connect") for i in range(2)]
+    lost = [UrlOutcome(fingerprint(1, i), UrlEnd.FAILED, NOW_MS, reason="connect") for i in range(2)]
     draft.outcome(outcome(1, *lost), LIMITS)
     desk.commit(draft)
     desk.audit()
     assert desk.counters["failed"] == WAITED + 2
     assert desk.queue.empty
     draft = desk.draft()
-    lost_and_page = (UrlOutcome(fingerprint(2, 0), End.FAILED, NOW_MS, reason="dns"), page(fingerprint(2, 1)))
+    lost_and_page = (UrlOutcome(fingerprint(2, 0), UrlEnd.FAILED, NOW_MS, reason="dns"), page(fingerprint(2, 1)))
     draft.outcome(outcome(2, *lost_and_page), LIMITS)
     desk.commit(draft)
     desk.audit()
@@ -302,7 +302,7 @@ def test_a_url_that_kills_its_workers_is_buried_with_the_evidence() -> None:
     held = desk.leases.get(lease_id(1))
     assert held is not None
     draft = desk.draft(NOW + 60)
-    draft.bury(held, "5 grants of this URL ended without an outcome")
+    draft.dead_letter(held, "5 grants of this URL ended without an outcome")
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(1, 0)] is UrlState.FAILED
@@ -369,8 +369,8 @@ def test_a_failed_visit_of_an_earlier_grant_changes_nothing() -> None:
 
 def test_visits_that_fail_again_and_again_split_the_shard_and_bury_the_url() -> None:
     desk = Desk(sizes=(16, 1))
-    for lease, most in ((1, LIMITS.split_after), (2, LIMITS.bury_after)):
-        for number in range(1, most + 1):
+    for lease, max_count in ((1, LIMITS.split_after_expiries), (2, LIMITS.dead_letter_after_expiries)):
+        for number in range(1, max_count + 1):
             held = desk.leases.get(lease_id(lease))
             assert held is not None, f"over after {number - 1}"
             hand_back(desk, NOW + 10 * number, lease, grant=number)

@@ -7,9 +7,9 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.frontier.lines import Lines
-from api.frontier.shares import AGAIN_S, UNUSED_S, Shares
-from api.frontier.turns import Queue
+from api.frontier.due_hosts import DueHosts
+from api.frontier.host_shares import CrawlQueue
+from api.frontier.pool_shares import AGAIN_S, UNUSED_S, PoolShares
 from shared.domain.ids import CrawlId, HostId
 
 POOL = "default"
@@ -18,14 +18,14 @@ A, B, C = CrawlId(1), CrawlId(2), CrawlId(3)
 weights = st.dictionaries(st.integers(1, 6).map(CrawlId), st.integers(1, 10), min_size=1, max_size=5)
 
 
-def fill(lines: Lines, crawl_id: CrawlId, hosts: int, weight: int = 1, pool: str = POOL) -> None:
+def fill(lines: DueHosts, crawl_id: CrawlId, hosts: int, weight: int = 1, pool: str = POOL) -> None:
     """Put so many due hosts in the crawl's line."""
-    queue = Queue(crawl_id, 0.0, 1, pool, weight)
+    queue = CrawlQueue(crawl_id, 0.0, 1, pool, weight)
     for host in range(hosts):
         lines.append(queue, HostId(host))
 
 
-def dispatch(shares: Shares, lines: Lines) -> Counter[CrawlId]:
+def dispatch(shares: PoolShares, lines: DueHosts) -> Counter[CrawlId]:
     """Send what is allotted to one partition; how many shards of each crawl."""
     sent: Counter[CrawlId] = Counter()
     while (place := lines.pop()) is not None:
@@ -44,8 +44,8 @@ def anything(_: CrawlId) -> bool:
 @given(weights, st.integers(1, 200))
 def test_crawls_with_demand_get_shards_by_their_weight(crawls: dict[CrawlId, int], room: int) -> None:
     """Each piece of capacity goes to the crawl that has least of it per weight."""
-    shares = Shares()
-    lines = Lines(shares)
+    shares = PoolShares()
+    lines = DueHosts(shares)
     for crawl_id, weight in crawls.items():
         fill(lines, crawl_id, 1000, weight)
     shares.allot(POOL, room, 0.0, anything)
@@ -59,8 +59,8 @@ def test_crawls_with_demand_get_shards_by_their_weight(crawls: dict[CrawlId, int
 
 
 def test_crawl_without_demand_leaves_its_share_to_the_others() -> None:
-    shares = Shares()
-    lines = Lines(shares)
+    shares = PoolShares()
+    lines = DueHosts(shares)
     fill(lines, A, 3)
     fill(lines, B, 1000)
     shares.allot(POOL, 100, 0.0, anything)
@@ -69,8 +69,8 @@ def test_crawl_without_demand_leaves_its_share_to_the_others() -> None:
 
 def test_freed_capacity_goes_to_the_crawl_below_its_share() -> None:
     """A crawl that had the pool to itself gives way as its shards end."""
-    shares = Shares()
-    lines = Lines(shares)
+    shares = PoolShares()
+    lines = DueHosts(shares)
     fill(lines, A, 1000)
     shares.allot(POOL, 64, 0.0, anything)
     assert dispatch(shares, lines) == {A: 64}
@@ -87,8 +87,8 @@ def test_freed_capacity_goes_to_the_crawl_below_its_share() -> None:
 def test_visit_time_is_shared_by_weight_however_long_visits_last(
     crawls: dict[CrawlId, int], data: st.DataObject
 ) -> None:
-    shares, now = Shares(), 0.0
-    lines = Lines(shares)
+    shares, now = PoolShares(), 0.0
+    lines = DueHosts(shares)
     lasts = {crawl_id: data.draw(st.floats(1.0, 10.0)) for crawl_id in crawls}
     used: dict[CrawlId, float] = dict.fromkeys(crawls, 0.0)
     out: list[tuple[float, CrawlId]] = []
@@ -112,9 +112,9 @@ def test_visit_time_is_shared_by_weight_however_long_visits_last(
 
 def test_share_holds_over_all_partitions_of_a_master() -> None:
     """The partition that dispatches first takes nothing that a crawl of another one is to have."""
-    shares = Shares()
+    shares = PoolShares()
     woken: list[int] = []
-    many = [Lines(shares, partial(woken.append, n)) for n in range(64)]
+    many = [DueHosts(shares, partial(woken.append, n)) for n in range(64)]
     for lines in many:
         fill(lines, A, 100)
     fill(many[63], B, 100)
@@ -130,8 +130,8 @@ def test_share_holds_over_all_partitions_of_a_master() -> None:
 
 def test_allotment_unused_for_long_goes_to_another_partition() -> None:
     """A partition whose owner waits for the database holds no other up, and takes part again when it goes on."""
-    shares = Shares()
-    stuck, other = Lines(shares), Lines(shares)
+    shares = PoolShares()
+    stuck, other = DueHosts(shares), DueHosts(shares)
     fill(stuck, A, 10)
     shares.allot(POOL, 10, 0.0, anything)
     assert shares.promised(POOL) == 10
@@ -147,8 +147,8 @@ def test_allotment_unused_for_long_goes_to_another_partition() -> None:
 
 
 def test_crawl_that_may_not_go_on_is_asked_again_later() -> None:
-    shares = Shares()
-    lines = Lines(shares)
+    shares = PoolShares()
+    lines = DueHosts(shares)
     fill(lines, A, 5)
     fill(lines, B, 5)
     shares.allot(POOL, 5, 0.0, lambda crawl_id: crawl_id == B)
@@ -161,8 +161,8 @@ def test_crawl_that_may_not_go_on_is_asked_again_later() -> None:
 
 
 def test_nothing_is_remembered_of_a_crawl_that_left() -> None:
-    shares = Shares()
-    lines = Lines(shares)
+    shares = PoolShares()
+    lines = DueHosts(shares)
     for number in range(100):
         fill(lines, CrawlId(number), 3, pool=f"pool{number % 3}")
     for pool in shares.pools():
@@ -177,8 +177,8 @@ def test_nothing_is_remembered_of_a_crawl_that_left() -> None:
 
 
 def test_partition_that_ends_gives_everything_back() -> None:
-    shares = Shares()
-    lines = Lines(shares)
+    shares = PoolShares()
+    lines = DueHosts(shares)
     fill(lines, A, 5)
     shares.allot(POOL, 5, 0.0, anything)
     assert lines.pop() is not None
@@ -189,8 +189,8 @@ def test_partition_that_ends_gives_everything_back() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["fill", "allot", "send", "end", "drop", "late"]), st.integers(0, 5))))
 def test_counts_of_a_pool_stay_right_whatever_happens(steps: list[tuple[str, int]]) -> None:
-    shares, now = Shares(), 0.0
-    many = [Lines(shares), Lines(shares)]
+    shares, now = PoolShares(), 0.0
+    many = [DueHosts(shares), DueHosts(shares)]
     out: Counter[CrawlId] = Counter()
     for what, n in steps:
         lines, crawl_id = many[n % 2], CrawlId(n % 3)

@@ -5,12 +5,14 @@ import json
 from dataclasses import replace
 from typing import cast
 
-from api.control.roster import Roster
-from api.shown import KEPT, LARGEST, ShownCrawls
-from shared.domain.crawl import CrawlSpec, Egress, Scope, Seed, encode_spec
-from shared.domain.declared import DeclaredCrawl, Stamp
-from shared.domain.frontier import CrawlState
+from api.http.cached_reads import KEPT, LARGEST, CachedCrawlReads
+from api.members.member_stats import MemberStats, PressureAt
+from shared.domain.crawl.spec import CrawlSpec, Egress, Scope, Seed, encode_spec
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.ops.config import MemberRole
+from shared.domain.ops.watermarks import Pressure
+from shared.domain.reads.declared import DeclaredCrawl, Stamp
 from shared.ports.catalog import Catalog
 from shared.wire.keys import MemberRecord
 from tests.support.surroundings import Around
@@ -32,60 +34,64 @@ class Shelf:
         return replace(self.kept, name=name)
 
 
-class Holding(Roster):
+class Holding(MemberStats):
     """A roster that says what a test says."""
 
     reason: str | None = None
 
-    def held(self, pool: str, now: float) -> str | None:
-        return self.reason
+    def pressure(self, pool: str, now: float) -> PressureAt | None:
+        if self.reason is None:
+            return None
+        return PressureAt(MemberRole.MASTER, "m1", (Pressure("database", self.reason),))
 
 
-def shown(answers: ShownCrawls, shelf: Shelf, roster: Roster, name: str = "docs") -> tuple[dict[str, object], str]:
+def shown(
+    answers: CachedCrawlReads, shelf: Shelf, roster: MemberStats, name: str = "docs"
+) -> tuple[dict[str, object], str]:
     answer = asyncio.run(answers.answer(name, cast(Catalog, shelf), Around(roster)))
     return json.loads(bytes(answer.body)), answer.headers["etag"]
 
 
 def test_a_crawl_that_is_held_says_so_and_stops_saying_so() -> None:
-    answers, shelf, roster = ShownCrawls(), Shelf(), Holding()
+    answers, shelf, roster = CachedCrawlReads(), Shelf(), Holding()
     told, tags = [], []
     for reason in (None, "the disk is full", "the database is full", None):
         roster.reason = reason
         body, tag = shown(answers, shelf, roster)
-        told.append(body["held"])
+        told.append(body["blocking_reason"])
         tags.append(tag)
-    assert told == [None, "the disk is full", "the database is full", None]
+    assert told == [None, "master m1: the disk is full", "master m1: the database is full", None]
     assert len(set(tags)) == 3
     assert tags[0] == tags[3]
 
 
 def test_what_was_shown_is_not_read_again_until_its_stamp_is_another() -> None:
-    answers, shelf = ShownCrawls(), Shelf()
+    answers, shelf = CachedCrawlReads(), Shelf()
     for _ in range(3):
-        shown(answers, shelf, Roster())
+        shown(answers, shelf, MemberStats())
     assert shelf.read == 1
     shelf.kept = replace(shelf.kept, active_ms=1500)
-    assert shown(answers, shelf, Roster())[0]["active_s"] == 1.5
+    assert shown(answers, shelf, MemberStats())[0]["active_s"] == 1.5
     assert shelf.read == 2
 
 
 def test_what_is_kept_is_bounded() -> None:
-    answers, shelf = ShownCrawls(), Shelf()
+    answers, shelf = CachedCrawlReads(), Shelf()
     for number in range(KEPT + 5):
-        shown(answers, shelf, Roster(), f"docs-{number}")
-    assert repr(answers) == f"<ShownCrawls kept={KEPT}>"
+        shown(answers, shelf, MemberStats(), f"docs-{number}")
+    assert repr(answers) == f"<CachedCrawlReads kept={KEPT}>"
 
 
 def test_a_large_answer_is_made_anew_each_time() -> None:
-    answers, shelf = ShownCrawls(), Shelf("https://example.org/" + "a" * LARGEST)
+    answers, shelf = CachedCrawlReads(), Shelf("https://example.org/" + "a" * LARGEST)
     for _ in range(2):
-        shown(answers, shelf, Roster())
+        shown(answers, shelf, MemberStats())
     assert shelf.read == 2
-    assert repr(answers) == "<ShownCrawls kept=0>"
+    assert repr(answers) == "<CachedCrawlReads kept=0>"
 
 
 def test_crawl_warns_of_networks_until_the_workers_open_them() -> None:
-    answers, shelf, around = ShownCrawls(), Shelf(), Around()
+    answers, shelf, around = CachedCrawlReads(), Shelf(), Around()
     spec = CrawlSpec(name="docs", seeds=(Seed(url="https://example.org/"),), egress=Egress(allow=("10.0.0.0/8",)))
     shelf.kept = replace(shelf.kept, spec=encode_spec(spec).decode())
 
@@ -106,9 +112,11 @@ def test_crawl_warns_of_networks_until_the_workers_open_them() -> None:
 
 def test_crawl_with_a_refused_pattern_is_held_with_the_reason() -> None:
     """An earlier version stored it; the roster knows of no want of room."""
-    answers, shelf = ShownCrawls(), Shelf()
+    answers, shelf = CachedCrawlReads(), Shelf()
     spec = CrawlSpec(name="docs", seeds=(Seed(url="https://example.org/"),), scope=Scope(exclude=("(?!a)",)))
     shelf.kept = replace(shelf.kept, spec=encode_spec(spec).decode())
-    assert "scope.exclude[0]: '(?!a)' is not a regular expression" in str(shown(answers, shelf, Roster())[0]["held"])
+    assert "scope.exclude[0]: '(?!a)' is not a regular expression" in str(
+        shown(answers, shelf, MemberStats())[0]["blocking_reason"]
+    )
     shelf.kept = replace(shelf.kept, state=CrawlState.PAUSED)
-    assert shown(answers, shelf, Roster())[0]["held"] is None
+    assert shown(answers, shelf, MemberStats())[0]["blocking_reason"] is None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.local.clock import SystemClock
-from shared.stalls import StallWatch
+from shared.runtime.stalls import StallWatch
 
 CLOCK = SystemClock()
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def test_a_process_is_killed_whose_loop_runs_in_circles() -> None:
     circles = """
 import asyncio, sys
 from shared.adapters.local.clock import SystemClock
-from shared.stalls import StallWatch
+from shared.runtime.stalls import StallWatch
 
 async def main():
     with StallWatch(SystemClock(), print, least_s=0.2, every_s=0.05, dead_s=0.5).watching():
@@ -101,14 +101,14 @@ asyncio.run(main())
 """
     ended = subprocess.run([sys.executable, "-c", circles], cwd=ROOT, capture_output=True, text=True, timeout=50)
     assert ended.returncode == -signal.SIGKILL
-    assert "loop.stands_still" in ended.stdout, "it says where"
-    assert "loop.given_up" in ended.stdout
+    assert "event_loop.blocked" in ended.stdout, "it says where"
+    assert "process.aborted" in ended.stdout
 
 
 def test_a_process_is_killed_whose_loop_stands_at_a_log_that_nobody_reads() -> None:
     chatter = """
 import asyncio, os
-from shared import stalls
+from shared.runtime import stalls
 from shared.adapters.local.clock import SystemClock
 
 stalls._SAYING_S = 0.2
@@ -143,7 +143,7 @@ def _own_processes() -> bool:
 @pytest.mark.skipif(not _own_processes(), reason="this machine makes no name spaces of processes for this user")
 def test_the_first_process_of_a_container_ends_as_well() -> None:
     """The kernel keeps such a process from every signal of its own."""
-    code = "from shared import stalls; stalls._kill(); print('alive')"
+    code = "from shared.runtime import stalls; stalls._kill(); print('alive')"
     command = ["unshare", "-Urpf", sys.executable, "-c", code]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
     assert ended.returncode == 128 + signal.SIGKILL
@@ -152,7 +152,7 @@ def test_the_first_process_of_a_container_ends_as_well() -> None:
 
 HELD = """
 import asyncio, ctypes, sys, threading
-from shared import stalls
+from shared.runtime import stalls
 from shared.adapters.local.clock import SystemClock
 
 stalls.STALLED_S, stalls.DEAD_S, stalls._LAST = 0.3, 0.3, {last}
@@ -258,7 +258,7 @@ workers.main.serve(WorkerSettings(id="w-1", dir="/nowhere", nats_url="nats://127
 @pytest.mark.parametrize("member", [MASTER, WORKER], ids=["master", "worker"])
 def test_a_member_whose_loop_runs_in_circles_ends_so_that_it_is_started_again(member: str) -> None:
     sooner = """
-from shared import stalls
+from shared.runtime import stalls
 
 # Where it stands is said once, and not of a moment in which the machine stood still.
 stalls.STALLED_S, stalls.DEAD_S = 1.5, 0.3

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.control.standing import Standing, better_placed
+from api.leader.candidacy import Candidacy, better_candidates
 from shared.wire.keys import Keys, LeaderRecord, MemberRecord, encode_record
 from tests.support.published import Published
 
@@ -41,16 +41,16 @@ def entries(masters: Mapping[str, MemberRecord], leader: str | None = None) -> d
 
 def test_a_master_that_drains_leaves_the_lead_to_those_that_do_not() -> None:
     masters = members(me=True, other=False, third=True)
-    assert better_placed("me", masters) == {("other", 1)}
-    assert better_placed("other", masters) == frozenset()
-    assert better_placed("me", members(me=True, third=True)) == frozenset(), "all drain: anybody may"
-    assert better_placed("me", members(me=True)) == frozenset()
+    assert better_candidates("me", masters) == {("other", 1)}
+    assert better_candidates("other", masters) == frozenset()
+    assert better_candidates("me", members(me=True, third=True)) == frozenset(), "all drain: anybody may"
+    assert better_candidates("me", members(me=True)) == frozenset()
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), st.booleans(), min_size=1))
 def test_somebody_always_stands(draining: dict[str, bool]) -> None:
     masters = members(**draining)
-    standing = {name for name in masters if not better_placed(name, masters)}
+    standing = {name for name in masters if not better_candidates(name, masters)}
     assert standing
     assert standing == {name for name, drains in draining.items() if not drains} or all(draining.values())
 
@@ -61,7 +61,7 @@ def test_somebody_always_stands(draining: dict[str, bool]) -> None:
 def test_one_that_drains_waits_until_the_other_is_gone() -> None:
     async def story() -> None:
         view = Published(entries(members(me=True, other=False), leader="other"))
-        standing = Standing("me", view, KEYS, HandClock())
+        standing = Candidacy("me", view, KEYS, HandClock())
         due = asyncio.ensure_future(standing.until_due())
         await asyncio.sleep(0)
         assert not due.done()
@@ -74,7 +74,7 @@ def test_one_that_drains_waits_until_the_other_is_gone() -> None:
 def test_one_that_leads_and_is_drained_hears_of_it() -> None:
     async def story() -> None:
         view = Published(entries(members(me=False, other=False), leader="me"))
-        standing = Standing("me", view, KEYS, HandClock())
+        standing = Candidacy("me", view, KEYS, HandClock())
         better = asyncio.ensure_future(standing.until_better())
         await asyncio.sleep(0)
         assert not better.done()
@@ -89,7 +89,7 @@ def test_one_that_drains_stands_where_nobody_takes_the_lead_and_does_not_give_it
         clock = HandClock()
         masters = members(me=True, sick=False)
         view = Published(entries(masters))
-        standing = Standing("me", view, KEYS, clock, left_for_s=LEFT_FOR_S)
+        standing = Candidacy("me", view, KEYS, clock, left_for_s=LEFT_FOR_S)
         due = asyncio.ensure_future(standing.until_due())
         await asyncio.sleep(0)
         clock.now += 10
@@ -108,7 +108,7 @@ def test_what_was_passed_over_counts_again_after_the_drain_is_taken_back() -> No
     async def story() -> None:
         clock = HandClock()
         view = Published(entries(members(me=True, slow=False)))
-        standing = Standing("me", view, KEYS, clock, left_for_s=LEFT_FOR_S)
+        standing = Candidacy("me", view, KEYS, clock, left_for_s=LEFT_FOR_S)
         due = asyncio.ensure_future(standing.until_due())
         await asyncio.sleep(0)
         clock.now += 10

@@ -1,18 +1,18 @@
 """When a broker that answers counts as one that stores nothing."""
 
-from shared.adapters.nats.storing import SILENT_S, TRIED_S, Storing
-from shared.domain.watermarks import OF_STORAGE, Level, Place, Shortages
+from shared.adapters.nats.storage_health import SILENT_S, TRIED_S, StorageHealth
+from shared.domain.ops.watermarks import OF_STORAGE, FillLevel, PressureState, Resource
 
 
-def failing() -> Storing:
-    storing = Storing()
+def failing() -> StorageHealth:
+    storing = StorageHealth()
     storing.failed("reports.1.outcome", 100.0)
     storing.failed("reports.2.discovery", 100.0 + SILENT_S)
     return storing
 
 
 def test_one_stream_that_stored_nothing_for_long_is_enough() -> None:
-    storing = Storing()
+    storing = StorageHealth()
     storing.failed("reports.1.outcome", 100.0)
     assert not storing.refuses(100.0 + SILENT_S)
     storing.failed("reports.2.discovery", 100.0 + SILENT_S)
@@ -39,8 +39,8 @@ def test_after_a_while_it_is_tried_again_and_one_failure_says_so_then() -> None:
 
 
 def test_who_is_held_by_it_is_told_what_to_do() -> None:
-    shortages = Shortages()
-    shortages.observe(Place.NATS, Level(0, 0, refused=True), OF_STORAGE)
+    shortages = PressureState()
+    shortages.observe(Resource.NATS, FillLevel(0, 0, refused=True), OF_STORAGE)
     assert "restart one whose disk was full" in (shortages.reason or "")
-    shortages.observe(Place.NATS, Level(0, 0), OF_STORAGE)
+    shortages.observe(Resource.NATS, FillLevel(0, 0), OF_STORAGE)
     assert shortages.reason is None

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 from typing import cast
 
 from api.frontier.leases import Leases
+from api.frontier.orphans import AT_ONCE, OrphanedShards, without_lease
 from api.frontier.ownership import FrontierSettings, Ownership
-from api.frontier.strays import AT_ONCE, Strays, unheld
 from shared.adapters.local.clock import SystemClock
+from shared.domain.frontier.store_model import LeaseRow
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision
-from shared.domain.ledger import LeaseRow
 from shared.ports.broker import QueuedVisit, StoredVisit
 from shared.wire import subjects
-from shared.wire.messages import Shard, encode
+from shared.wire.messages import UrlShard, encode
 
 
 def test_a_place_is_held_by_pool_host_and_slot_together() -> None:
@@ -20,7 +20,7 @@ def test_a_place_is_held_by_pool_host_and_slot_together() -> None:
     leases.add(LeaseRow(LeaseId(1), CrawlId(1), Revision(1), HostId(7), "a", 1, "eu", 0, (), {}), 0.0)
     held = QueuedVisit("eu", HostId(7), 1)
     others = {QueuedVisit("default", HostId(7), 1), QueuedVisit("eu", HostId(8), 1), QueuedVisit("eu", HostId(7), 0)}
-    assert unheld([held, *others], leases) == others
+    assert without_lease([held, *others], leases) == others
 
 
 def test_a_subject_names_its_place_and_nothing_else_does() -> None:
@@ -43,7 +43,7 @@ class Queued:
 
     async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit:
         self.looked_at += 1
-        shard = Shard(place.host_id + 1, 1, 1, place.host_id, "h.test", 0, 0, [])
+        shard = UrlShard(place.host_id + 1, 1, 1, place.host_id, "h.test", 0, 0, [])
         return StoredVisit(place.host_id + 1, encode(shard))
 
     async def drop_visit(self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int) -> None:
@@ -59,13 +59,13 @@ def test_so_many_shards_without_a_lease_are_dropped_at_a_turn_and_the_others_at_
     async def story() -> list[int]:
         own = SimpleNamespace(
             clock=SystemClock(),
-            settings=FrontierSettings(strays_s=0.0, sweep_s=0.0),
+            settings=FrontierSettings(strays_s=0.0, sweep_interval_s=0.0),
             strays_suspected=False,
             broker=broker,
             partition=Partition(0),
             leases=Leases(grant_s=30.0),
         )
-        strays = Strays(cast(Ownership, own))
+        strays = OrphanedShards(cast(Ownership, own))
         strays._term_proven = proven  # type: ignore[method-assign]  # of it other tests speak
         return [await strays.once() for _ in range(4)]
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from shared.adapters.nats import reader
-from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.reader import StreamReader
 from shared.adapters.nats.settings import StreamSettings
 from shared.domain.errors import Transient
@@ -58,7 +58,7 @@ def test_a_pull_that_could_not_be_sent_is_sent_by_the_next_read(monkeypatch: pyt
 
     async def story() -> None:
         connection = Clogged()
-        stream = StreamReader(cast(Connection, connection), "S", ["s"], 0, StreamSettings())
+        stream = StreamReader(cast(NatsConnection, connection), "S", ["s"], 0, StreamSettings())
         await stream.open()
         connection.full = True
         with pytest.raises(Transient):

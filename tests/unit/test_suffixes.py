@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.local.suffixes import SNAPSHOT, keep_snapshot, use_snapshot
-from shared.domain import url
-from shared.domain.url import partition_of, registrable_domain
+from shared.domain.web import url
+from shared.domain.web.url import partition_of, registrable_domain
 
 
 @pytest.fixture(autouse=True)

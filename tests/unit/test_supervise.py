@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from shared.supervise import FAILPOINT, Tasks, failpoint_of, no_failpoint
+from shared.runtime.supervise import FAILPOINT, Tasks, failpoint_of, no_failpoint
 
 
 def test_what_still_runs_is_cancelled_and_awaited_at_the_end() -> None:
@@ -224,7 +224,7 @@ def test_ended_waits_for_tasks_that_tasks_start() -> None:
 
 def test_a_failpoint_kills_at_the_pass_it_names() -> None:
     code = f"""if 1:
-        from shared.supervise import failpoint_of
+        from shared.runtime.supervise import failpoint_of
         here = failpoint_of({{"{FAILPOINT}": "stored:2"}})
         for name in ("stored", "other", "stored", "never"):
             print(name, flush=True)

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.surt import surt
-from shared.domain.url import canonicalize
+from shared.domain.archive.surt import surt
+from shared.domain.web.url import canonicalize
 
 # What the Internet Archive's own library makes of these.
 REFERENCE = [

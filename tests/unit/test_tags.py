@@ -1,33 +1,34 @@
 """The tag scanner finds what a tree builder finds, in linear time, whatever the markup.
 
-Two independent parsers are the judges: lexbor (a WHATWG tree builder) and the standard library's html.parser.
+Two independent parsers are the judges: lexbor (a WHATWG tree builder) and the standard library's html.parser. Every
+test runs with the scanner in Python and with the compiled one.
 """
 
-import os
 import time
 import tracemalloc
-from collections.abc import Callable
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
-from shared.domain.crawl import Extract
-from tests.support.corpora import CORPORA, missing_packages
-from workers.pages import READ_ON_LOOP
+from shared.domain.crawl.spec import Extract
+from tests.support.broken_markup import HOSTILE, PIECES
+from tests.support.corpora import pages_of_every
+from tests.support.scanners import each_scanner
+from workers.page_reading import READ_ON_LOOP
 from workers.parse.charset import sniff
 from workers.parse.html import _read_tag, parse_html
 from workers.parse.references import attribute_text
-from workers.parse.tags import scan_tags
+from workers.parse.start_tags import ScanTags
 
 Tag = tuple[str, tuple[tuple[str, str], ...]]
+both_scanners = pytest.fixture(params=["python", "compiled"], scope="module", autouse=True)(each_scanner)
 NAMES = frozenset(("a", "area", "base", "link", "meta", "iframe", "img", "source"))
 
 
-def scanned(html: bytes) -> list[Tag]:
+def scanned(html: bytes, scan_tags: ScanTags) -> list[Tag]:
     """Every tag as the scanner sees it, sorted: of `a` the href and rel, of others all attributes. `html` is UTF-8."""
     scan = scan_tags(html, images=True)
     tags: list[Tag] = [("a", (("href", attribute_text(href, "utf-8")),)) for href in scan.hrefs]
@@ -58,25 +59,13 @@ def comparable(name: str, values: dict[str, str]) -> list[Tag]:
     return [(name, tuple(sorted(item for item in values.items() if name != "a" or item[0] in ("href", "rel"))))]
 
 
-def corpus_pages(every: int) -> list[Path]:
-    """Every n-th page of the installed documentation; in CI all of it must be installed."""
-    missing = missing_packages()
-    if missing:
-        reason = f"not installed: {', '.join(missing)}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    roots = [root for corpus in CORPORA if (root := corpus.root())]
-    return sorted(path for root in roots for path in root.rglob("*.htm*") if path.is_file())[::every]
-
-
-def test_real_pages_have_the_tags_attributes_and_titles_that_a_tree_has() -> None:
-    for path in corpus_pages(every=23):
+def test_real_pages_have_the_tags_attributes_and_titles_that_a_tree_has(both_scanners: ScanTags) -> None:
+    for path in pages_of_every(23):
         body = path.read_bytes()
         charset = sniff(body, None)
         page = parse_html(body, charset=charset, options=Extract())
         html = body.decode(charset, "replace").encode()
-        assert scanned(html) == built(html), path
+        assert scanned(html, both_scanners) == built(html), path
         title = LexborHTMLParser(html).css_first("title")
         assert page.title == (" ".join(title.text().split())[:512] if title else ""), path
 
@@ -92,7 +81,7 @@ class _References(HTMLParser):
 
 
 def test_real_pages_have_the_links_that_the_standard_library_finds() -> None:
-    for path in corpus_pages(every=29):
+    for path in pages_of_every(29):
         body = path.read_bytes()
         charset = sniff(body, None)
         judge = _References()
@@ -101,58 +90,14 @@ def test_real_pages_have_the_links_that_the_standard_library_finds() -> None:
         assert {link.href for link in page.links if link.kind == 0} == judge.hrefs, path
 
 
-PIECES = (
-    '<a class="x" href="y" title="a>b <a href=no>">', '<a title="<" href="&amp;&copy=1&#0;é" id="i" >',
-    '<a href="1" rel="z">',
-    '<a href="\r" x="1">', '<a x="1" href="\0">', '<a x="1"href="2" href="3">', '<a href="1" y=2>', '<a href="1"/>',
-    "<a href=1>", '<A HREF="2">', "<a href='3' rel=nofollow>", "</a>", "<a", "<a/href=4>", '<a href = "5" >',
-    "<a href=6/>", "<a\x00b href=1>", "<a href=7 href=8>", '<a =x href="9">', '<a "href"=10>', '</a href=">">',
-    "<ahref=1>", '<a href="', "<area href=11>", '<link href=12 rel="next">', '<meta name=x content="y">',
-    "<base href=13>", "<img src=14>", "<!--", "-->", "--!>", "<!-->", "<!--->", "--", "-", "<!", "<?", "</", "<", ">",
-    "<!doctype html>", "<![CDATA[", "]]>", "<script>", "</script>", '<script src="x">', "<script/>", "</script >",
-    "</scripty>", "<SCRIPT>", "<style>", "</style>", "<title>", "</title>", "<textarea>", "</textarea>", "<xmp>",
-    "</xmp>", "<iframe src=15>", "</iframe>", "<plaintext>", "<noscript>", "</noscript>", "<noembed>", "</noembed>",
-    "<template>", "</template>", '"', "'", "=", " ", "\n", "\t", "\x0c", "\r", "\x00",
-    "\x0b", "x", "é", "href", "href=", 'href="', "='", "/", "&amp;", "&copy=1", "&notit;", "&#65;", "&#x41", "&#0;",
-    "&#128;", '<div title="<a href=no>">', "<div title='>'>", '<p class=a"b>', '<b a=b c="d"e=f g>', "<span/>",
-    '<div=">', "<imgx src=q>", "<td>", "<table>", "<tr>", "<p>", "<br/>", "<h1 a=1>", '<li\thref="<a href=no>">',
-)  # fmt: skip
-
-
 @settings(max_examples=400)
 @example(["<a\r", 'href="', "\r", '">'])
 @example(["<script>", "<!--", "<script>", "</script>", "<a href=1>", "-->", "</script>", '<A HREF="2">'])
 @given(st.lists(st.sampled_from(PIECES), max_size=14))
-def test_broken_markup_has_the_tags_that_a_tree_has(pieces: list[str]) -> None:
+def test_broken_markup_has_the_tags_that_a_tree_has(both_scanners: ScanTags, pieces: list[str]) -> None:
     html = "".join(pieces).encode()
     # As sets: a tree repeats unclosed links, and moves some before others.
-    assert set(scanned(html)) == set(built(html))
-
-
-HOSTILE: dict[str, Callable[[int], bytes]] = {
-    "100,000 levels of div": lambda n: b"<div>" * (n // 5),
-    "unclosed formatting": lambda n: b"".join(b"<p><b id=%d>" % i for i in range(n // 14)),
-    "formatting to reopen": lambda n: b"".join(b"<b id=%d>" % i for i in range(n // 20)) + b"<p>x" * (n // 10),
-    "many attributes": lambda n: b"<a " + b" ".join(b"a%d=1" % i for i in range(n // 9)) + b" href=/x>",
-    "many quoted attributes": lambda n: b"<a " + b'a="" ' * (n // 5) + b"href=/x>",
-    "one long attribute": lambda n: b'<a href="' + b"x" * n + b'">',
-    "one long digit reference": lambda n: b'<a href="&#' + b"9" * n + b'">',
-    "many ampersands": lambda n: b'<a href="' + b"&a" * (n // 2) + b'">',
-    "long refresh": lambda n: b'<meta http-equiv=refresh content="' + b"0" * n + b'">',
-    "long srcset": lambda n: b'<img srcset="' + b"a(" * (n // 2) + b'">',
-    "srcset of commas": lambda n: b'<img srcset="' + b"a, " * (n // 3) + b'">',
-    "comments never closed": lambda n: b"<!-" * (n // 3) + b"<!--" * (n // 4),
-    "dashes": lambda n: b"<!--" + b"- -" * (n // 3),
-    "scripts never closed": lambda n: b"<script><!--<script>" * (n // 20),
-    "scripts": lambda n: b"<script><</script>" * (n // 18),
-    "titles": lambda n: b"<title>x</title>" * (n // 16),
-    "self-closing in svg": lambda n: b"<svg>" + b"<script/>" * (n // 9),
-    "quotes": lambda n: b'<a "' * (n // 4),
-    "unclosed quotes": lambda n: b'<a href="x>' * (n // 11),
-    "less-than signs": lambda n: b"<" * n,
-    "NULs": lambda n: b"<a\0=\0>" * (n // 6),
-    "links": lambda n: b"".join(b"<a href=/%d>" % i for i in range(n // 15)),
-}
+    assert set(scanned(html, both_scanners)) == set(built(html))
 
 
 @pytest.mark.parametrize("name", HOSTILE)

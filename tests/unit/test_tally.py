@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.frontier.tally import bounded_reason
-from shared.domain.fetch import FailureKind
+from api.frontier.stats import bounded_reason
+from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.ids import CrawlId
-from shared.domain.scope import ExclusionReason
-from shared.domain.tally import DURATIONS_S, OTHER, CrawlCounts, Histogram, status_class
+from shared.domain.ops.counts import DURATIONS_S, OTHER, CrawlCounts, Histogram, status_class
+from shared.domain.web.fetch import FailureKind
 
 STATUS = ("status", "2xx")
 

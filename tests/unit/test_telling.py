@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.control.following import Gap, Lost, place
-from api.control.happenings import SeenMember, of_crawl, of_members
-from api.control.pace import Pace, Rate
-from api.control.telling import Telling
+from api.events.crawl_rates import CrawlRate, CrawlRates
+from api.events.diff import SeenMember, of_crawl, of_members
+from api.events.publisher import EventPublisher
+from api.events.reader import EventGap, LossReason, resume_position
 from shared.adapters.local.clock import SystemClock
-from shared.domain.crawl_state import CANCELLED
+from shared.domain.crawl.state import CANCELLED
 from shared.domain.errors import Permanent, Transient, Unusable
-from shared.domain.frontier import CrawlState
+from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.ports.events import EventsState
-from shared.ports.overview import CrawlStanding
+from shared.ports.overview import CrawlOverview
 from shared.wire.events import Event, EventKind, decode_event
 from tests.support.api import AwayEvents
 
 STATES = [state for state in CrawlState if state is not CrawlState.DELETED]
-CRAWL = CrawlStanding(CrawlId(7), "docs", Revision(1), 1, CrawlState.RUNNING, None, 0)
+CRAWL = CrawlOverview(CrawlId(7), "docs", Revision(1), 1, CrawlState.RUNNING, None, 0)
 
 
 class Kept(AwayEvents):
@@ -45,22 +45,22 @@ class Kept(AwayEvents):
         return [event.action for event in self.kept]
 
 
-async def published(telling: Telling) -> None:
+async def published(telling: EventPublisher) -> None:
     """Let it publish until nothing waits."""
     publishing = asyncio.create_task(telling.run())
     await telling.finish(30.0)
     publishing.cancel()
 
 
-def run_through(telling: Telling) -> None:
+def run_through(telling: EventPublisher) -> None:
     asyncio.run(published(telling))
 
 
 def test_what_is_told_is_published_in_order_and_tried_again_under_the_same_id() -> None:
     events = Kept(Transient("away", retry_in=0.0), Transient("away", retry_in=0.0))
-    telling = Telling(events, SystemClock(), "m1")
+    telling = EventPublisher(events, SystemClock(), "m1")
     for n in range(3):
-        telling.tell(EventKind.CRAWL, 7, f"a{n}", crawl="docs")
+        telling.publish(EventKind.CRAWL, 7, f"a{n}", crawl="docs")
     run_through(telling)
     assert events.said() == ["a0", "a1", "a2"]
     assert events.ids[0] == events.ids[1] == events.ids[2], "so that it is stored once though an answer was lost"
@@ -70,15 +70,15 @@ def test_what_is_told_is_published_in_order_and_tried_again_under_the_same_id() 
 
 def test_a_full_queue_drops_what_comes_counts_it_and_goes_on() -> None:
     events = Kept()
-    telling = Telling(events, SystemClock(), "m1", most=3)
+    telling = EventPublisher(events, SystemClock(), "m1", max_count=3)
     for n in range(5):
-        telling.tell(EventKind.CRAWL, 7, f"a{n}")
+        telling.publish(EventKind.CRAWL, 7, f"a{n}")
     assert telling.dropped == 2
 
     async def story() -> None:
         await published(telling)
         assert events.said() == ["a0", "a1", "a2"]
-        telling.tell(EventKind.CRAWL, 7, "later")
+        telling.publish(EventKind.CRAWL, 7, "later")
         await published(telling)
 
     asyncio.run(story())
@@ -87,11 +87,11 @@ def test_a_full_queue_drops_what_comes_counts_it_and_goes_on() -> None:
 
 def test_of_progress_only_the_newest_waits() -> None:
     events = Kept()
-    telling = Telling(events, SystemClock(), "m1", most=3)
-    telling.tell(EventKind.CRAWL, 7, "paused")
+    telling = EventPublisher(events, SystemClock(), "m1", max_count=3)
+    telling.publish(EventKind.CRAWL, 7, "paused")
     for n in range(100):
-        telling.tell(EventKind.PROGRESS, 7, f"p{n}")
-        telling.tell(EventKind.PROGRESS, 8, f"q{n}")
+        telling.publish(EventKind.PROGRESS, 7, f"p{n}")
+        telling.publish(EventKind.PROGRESS, 8, f"q{n}")
     assert telling.dropped == 0
     run_through(telling)
     assert events.said() == ["paused", "p99", "q99"]
@@ -100,18 +100,18 @@ def test_of_progress_only_the_newest_waits() -> None:
 @pytest.mark.parametrize("error", [Permanent("too large"), ValueError("no JSON")])
 def test_an_event_that_can_never_be_stored_holds_up_no_other(error: Exception) -> None:
     events = Kept(error)
-    telling = Telling(events, SystemClock(), "m1")
+    telling = EventPublisher(events, SystemClock(), "m1")
     telling.alarm(Partition(3), "the stream is another one")
-    telling.tell(EventKind.CRAWL, 7, "paused")
+    telling.publish(EventKind.CRAWL, 7, "paused")
     run_through(telling)
     assert (events.said(), telling.dropped) == (["paused"], 1)
 
 
 def test_a_broker_that_shuts_us_out_does_not_end_the_master_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.control.telling._GIVEN_UP_S", 0.0)
+    monkeypatch.setattr("api.events.publisher._GIVEN_UP_S", 0.0)
     events = Kept(Unusable("revoked"))
-    telling = Telling(events, SystemClock(), "m1")
-    telling.tell(EventKind.CRAWL, 7, "paused")
+    telling = EventPublisher(events, SystemClock(), "m1")
+    telling.publish(EventKind.CRAWL, 7, "paused")
     run_through(telling)
     assert events.said() == ["paused"]
 
@@ -177,15 +177,15 @@ def test_members_come_go_return_as_others_and_drain() -> None:
     assert of_members({}, {"a": one}) == [("a", "joined")]
     assert of_members({"a": one}, {"a": one}) == []
     assert of_members({"a": one, "b": one}, {"b": other, "c": one}) == [("a", "left"), ("b", "joined"), ("c", "joined")]
-    assert of_members({"a": one}, {"a": SeenMember(1, True)}) == [("a", "draining")]
-    assert of_members({"a": SeenMember(1, True)}, {"a": one}) == [("a", "undrained")]
+    assert of_members({"a": one}, {"a": SeenMember(1, True)}) == [("a", "drain_started")]
+    assert of_members({"a": SeenMember(1, True)}, {"a": one}) == [("a", "drain_cancelled")]
 
 
 # --- pace -------------------------------------------------------------------------------------------------------------
 
 
-def paced(*samples: tuple[float, int]) -> Pace:
-    pace = Pace()
+def paced(*samples: tuple[float, int]) -> CrawlRates:
+    pace = CrawlRates()
     for at_s, pages in samples:
         pace.sample(at_s, pages, pages * 1_000)
     return pace
@@ -193,22 +193,22 @@ def paced(*samples: tuple[float, int]) -> Pace:
 
 def test_a_rate_is_the_growth_over_its_window_and_not_over_what_was_before() -> None:
     pace = paced(*((float(s), 100 * s) for s in range(61)), *((float(s), 6_000) for s in range(61, 71)))
-    assert pace.over(10) == Rate(10.0, 0.0, 0.0)
-    assert pace.over(60) == Rate(60.0, round(5_000 / 60, 2), round(5_000_000 / 60, 1))
+    assert pace.over(10) == CrawlRate(10.0, 0.0, 0.0)
+    assert pace.over(60) == CrawlRate(60.0, round(5_000 / 60, 2), round(5_000_000 / 60, 1))
 
 
 def test_a_rate_soon_after_the_start_is_over_what_was_seen() -> None:
     assert paced((0.0, 5)).over(10) is None
-    assert paced((0.0, 0), (2.0, 30)).over(10) == Rate(2.0, 15.0, 15_000.0)
+    assert paced((0.0, 0), (2.0, 30)).over(10) == CrawlRate(2.0, 15.0, 15_000.0)
 
 
 def test_counters_that_fall_are_no_negative_rate() -> None:
-    assert paced((0.0, 50), (1.0, 0)).over(10) == Rate(1.0, 0.0, 0.0)
+    assert paced((0.0, 50), (1.0, 0)).over(10) == CrawlRate(1.0, 0.0, 0.0)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 30), st.integers(0, 1_000)), min_size=1, max_size=300))
 def test_a_pace_keeps_no_more_than_its_longest_window_needs(steps: Sequence[tuple[float, int]]) -> None:
-    pace, now, pages = Pace(), 0.0, 0
+    pace, now, pages = CrawlRates(), 0.0, 0
     kept: list[tuple[float, int]] = []
     for step, grown in steps:
         now, pages = now + step, pages + grown
@@ -233,17 +233,17 @@ def test_a_pace_keeps_no_more_than_its_longest_window_needs(steps: Sequence[tupl
         (15, 15, None),
         (20, 20, None),
         (9, 9, None),
-        (8, 9, Gap(Lost.EXPIRED, 8, 10)),
-        (21, 9, Gap(Lost.REPLACED, 21, 10)),
+        (8, 9, EventGap(LossReason.EXPIRED, 8, 10)),
+        (21, 9, EventGap(LossReason.REPLACED, 21, 10)),
     ],
 )
 def test_a_reader_goes_on_behind_what_he_saw_and_hears_of_what_he_missed(
-    after: int | None, position: int, gap: Gap | None
+    after: int | None, position: int, gap: EventGap | None
 ) -> None:
-    assert place(EventsState(1, first=10, last=20), after) == (position, gap)
+    assert resume_position(EventsState(1, first=10, last=20), after) == (position, gap)
 
 
 def test_in_an_empty_stream_there_is_nothing_to_miss() -> None:
     empty = EventsState(1, first=10, last=9)
-    assert place(empty, None) == place(empty, 9) == place(empty, 0) == (9, None)
-    assert place(empty, 5) == (9, Gap(Lost.EXPIRED, 5, 10))
+    assert resume_position(empty, None) == resume_position(empty, 9) == resume_position(empty, 0) == (9, None)
+    assert resume_position(empty, 5) == (9, EventGap(LossReason.EXPIRED, 5, 10))

@@ -6,19 +6,19 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from api.control.retaining import Retaining
-from api.control.tending import Tending
-from shared.domain.errors import NoRoom, Transient
-from shared.domain.frontier import Position
+from api.crawls.controller import CrawlController
+from api.crawls.retention_sweeper import RetentionSweeper
+from shared.domain.errors import ResourceFull, Transient
+from shared.domain.frontier.states import Position
+from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.ledger import CrawlRow
-from shared.domain.retention import KEPT_BY_DEFAULT, Kept, Retention
+from shared.domain.ops.retention import KEPT_BY_DEFAULT, RetainedKind, Retention
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
-from shared.ports.retained import Forgotten
+from shared.ports.retained import SweepResult
 from shared.ports.store import Store
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from tests.support.turned import Turned
 
 
@@ -53,7 +53,7 @@ class Small:
     async def uncollected(self) -> dict[CrawlId, Sequence[Partition]]:
         return {CrawlId(1): [], CrawlId(2): [Partition(0)]}
 
-    async def remove(self, crawl_id: CrawlId, most: int) -> bool:
+    async def remove(self, crawl_id: CrawlId, max_count: int) -> bool:
         self._asked("remove")
         return False
 
@@ -61,22 +61,22 @@ class Small:
         self._asked("tell")
         return 1
 
-    async def forget(self, what: Kept, rules: Retention, now_ms: int, place: str) -> Forgotten:
+    async def forget(self, what: RetainedKind, rules: Retention, now_ms: int, place: str) -> SweepResult:
         self._asked(f"forget {what}")
-        return Forgotten(0, "")
+        return SweepResult(0, "")
 
 
 @asynccontextmanager
 async def tended(small: Small, clock: Turned) -> Any:
     """A leader tends while the block runs; called, it waits for a pass that begins by then to be over."""
-    tending = Tending(
+    tending = CrawlController(
         store=cast(Store, small),
         items=cast(ItemTable, small),
         broker=cast(Broker, small),
         clock=cast(Clock, clock),
         partitions=1,
         told=lambda: None,
-        retaining=Retaining(small, lambda: KEPT_BY_DEFAULT, cast(Clock, clock)),
+        retaining=RetentionSweeper(small, lambda: KEPT_BY_DEFAULT, cast(Clock, clock)),
     )
 
     async def passed() -> None:
@@ -102,18 +102,18 @@ def story(small: Small, told: Callable[[Turned, Callable[[], Awaitable[None]]], 
 
 def test_what_finds_no_room_keeps_nothing_else_from_being_done() -> None:
     small = Small()
-    full = NoRoom("the disk is full")
-    small.refused = {"reopen": full, "remove": full, f"forget {Kept.AUDIT}": full}
+    full = ResourceFull("the disk is full")
+    small.refused = {"reopen": full, "remove": full, f"forget {RetainedKind.AUDIT}": full}
 
     async def told(clock: Turned, passed: Callable[[], Awaitable[None]]) -> None:
-        assert set(small.done) == {"reopen", "remove", "tell", *(f"forget {what}" for what in Kept)}
+        assert set(small.done) == {"reopen", "remove", "tell", *(f"forget {what}" for what in RetainedKind)}
 
     story(small, told)
 
 
 def test_what_found_no_room_is_tried_again_before_the_next_look_back_and_then_rests() -> None:
     small = Small()
-    small.refused = {"reopen": NoRoom("the disk is full", retry_in=1.0)}
+    small.refused = {"reopen": ResourceFull("the disk is full", retry_in=1.0)}
 
     async def told(clock: Turned, passed: Callable[[], Awaitable[None]]) -> None:
         assert small.done.count("reopen") == 1
@@ -140,6 +140,6 @@ def test_a_look_back_that_an_engine_broke_off_is_taken_up_when_it_answers_again(
         small.refused.clear()
         clock.now += 0.5
         await passed()
-        assert {f"forget {what}" for what in Kept} < set(small.done)
+        assert {f"forget {what}" for what in RetainedKind} < set(small.done)
 
     story(small, told)

@@ -7,15 +7,15 @@ from typing import cast
 
 import pytest
 
-from api.control.tending import Tending
-from shared.domain.frontier import CrawlState, Position
+from api.crawls.controller import CrawlController
+from shared.domain.frontier.states import CrawlState, Position
+from shared.domain.frontier.store_model import Counters, CrawlRow
 from shared.domain.ids import CrawlId, Partition, Revision
-from shared.domain.ledger import Counters, CrawlRow
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
 from shared.ports.store import Store
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from tests.support.turned import Turned
 
 
@@ -61,7 +61,7 @@ def row(number: int, pool: str = "default", state: CrawlState = CrawlState.RUNNI
 
 async def tended(store: Counted, clock: Turned, still: Callable[[str], bool], *looks_s: float) -> None:
     """Tend the crawls, and look at the time after each of `looks_s` of the clock."""
-    tending = Tending(
+    tending = CrawlController(
         store=cast(Store, store),
         items=cast(ItemTable, None),
         broker=cast(Broker, None),

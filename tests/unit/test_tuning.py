@@ -5,28 +5,36 @@ from typing import Any, cast
 
 import pytest
 
-from api.control.tuning import Tuning, limits_of, started_as
-from api.control.uploading import SeedUpload
-from api.frontier.crawls import Crawls
-from api.frontier.front import Front
+from api.crawls.seed_upload import SeedUpload
+from api.frontier.capacity import PoolCapacity
+from api.frontier.dispatch_crawls import DispatchCrawls
+from api.frontier.host_queues import HostQueues
 from api.frontier.leases import HeldByAnother, Leases, MayGrant
 from api.frontier.ownership import FrontierSettings, Ownership
-from api.frontier.room import PoolRoom
-from api.frontier.shares import Shares
-from api.frontier.tally import FrontierTally
+from api.frontier.pool_shares import PoolShares
+from api.frontier.stats import OwnerStats
+from api.members.config_follower import MasterConfigFollower, limits_of, started_as
 from shared.adapters.local.clock import SystemClock
-from shared.domain.config import AS_STARTED, Drains, HotConfig, MasterPart, MasterTuning, StoredConfig, master_tuning
-from shared.domain.crawl import CrawlSpec
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Refused
-from shared.domain.frontier import Fence, Position
+from shared.domain.frontier.states import Fence, Position
+from shared.domain.frontier.store_model import Claimed, LeasedUrl, LeaseRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
-from shared.domain.ledger import Claimed, LeasedUrl, LeaseRow
-from shared.domain.spec_parse import parse_spec
+from shared.domain.ops.config import (
+    AS_STARTED,
+    Drains,
+    HotConfig,
+    MasterPart,
+    MasterTuning,
+    StoredConfig,
+    master_tuning,
+)
 from shared.ports.broker import Broker
 from shared.ports.store import Store
+from shared.wire.desired_state import config_record, drains_record
 from shared.wire.keys import DRAINS, SETTINGS, Keys
 from shared.wire.messages import WorkerStatus
-from shared.wire.wanted import config_record, drains_record
 from tests.support.published import Published
 
 KEYS = Keys("test")
@@ -46,7 +54,9 @@ class Followed:
     def __init__(self, view: Published) -> None:
         self.applied: list[MasterTuning] = []
         self.drained: list[bool] = []
-        self.tuning = Tuning(view, KEYS, "m1", STARTED, apply=self.applied.append, drain=self.drained.append)
+        self.tuning = MasterConfigFollower(
+            view, KEYS, "m1", STARTED, apply=self.applied.append, drain=self.drained.append
+        )
         self.view = view
 
     def show(self, shown: dict[str, bytes]) -> None:
@@ -59,11 +69,11 @@ class Followed:
 
 def test_each_revision_is_applied_once_and_its_number_known() -> None:
     followed = Followed(Published())
-    config = HotConfig(master=MasterPart(batch=7))
+    config = HotConfig(master=MasterPart(report_batch_size=7))
     for _ in range(2):
         followed.show(entries(1, config))
-    assert [tuning.batch for tuning in followed.applied] == [7]
-    assert (followed.tuning.revision, followed.tuning.current.batch) == (1, 7)
+    assert [tuning.report_batch_size for tuning in followed.applied] == [7]
+    assert (followed.tuning.revision, followed.tuning.current.report_batch_size) == (1, 7)
     followed.show(entries(2))
     assert (followed.tuning.revision, followed.tuning.current) == (2, STARTED)
 
@@ -77,21 +87,21 @@ def test_only_its_own_drain_concerns_a_master_and_only_when_it_changes() -> None
 
 def test_what_cannot_be_read_leaves_everything_as_it_was() -> None:
     followed = Followed(Published())
-    followed.show(entries(1, HotConfig(master=MasterPart(batch=7)), "m1"))
+    followed.show(entries(1, HotConfig(master=MasterPart(report_batch_size=7)), "m1"))
     followed.show({KEYS.setting(SETTINGS): b"{", KEYS.setting(DRAINS): b"{"})
     followed.show({})
-    assert (followed.tuning.revision, followed.tuning.current.batch, followed.drained) == (1, 7, [True])
+    assert (followed.tuning.revision, followed.tuning.current.report_batch_size, followed.drained) == (1, 7, [True])
 
 
 def test_a_change_is_followed_as_soon_as_it_is_seen() -> None:
     async def story() -> None:
-        view = Published(entries(1, HotConfig(master=MasterPart(batch=7))))
+        view = Published(entries(1, HotConfig(master=MasterPart(report_batch_size=7))))
         followed, applied = Followed(view), asyncio.Event()
         followed.tuning._apply = lambda tuning: applied.set()
         running = asyncio.ensure_future(followed.tuning.run())
         await asyncio.wait_for(applied.wait(), 30)
         applied.clear()
-        view.show(entries(2, HotConfig(master=MasterPart(batch=8))))
+        view.show(entries(2, HotConfig(master=MasterPart(report_batch_size=8))))
         await asyncio.wait_for(applied.wait(), 30)
         assert followed.tuning.revision == 2
         running.cancel()
@@ -133,7 +143,7 @@ def test_a_new_owner_waits_for_grants_of_before_as_long_as_any_owner_gives_them(
 def test_whatever_is_turned_owners_take_grants_of_before_for_as_long_as_they_were_started_to_give_them() -> None:
     started = FrontierSettings(partitions=8, grant_s=30.0, ack_wait_s=7.0)
     assert master_tuning(AS_STARTED, started_as(started, "info")) == started_as(started, "info")
-    turned = master_tuning(HotConfig(master=MasterPart(grant_s=5.0, batch=7)), started_as(started, "info"))
+    turned = master_tuning(HotConfig(master=MasterPart(grant_s=5.0, report_batch_size=7)), started_as(started, "info"))
     limits = limits_of(started, turned)
     assert (limits.grant_s, limits.longest_grant_s, limits.batch) == (5.0, 30.0, 7)
     assert (limits.partitions, limits.ack_wait_s) == (8, 7.0), "what cannot be turned stays"
@@ -141,8 +151,8 @@ def test_whatever_is_turned_owners_take_grants_of_before_for_as_long_as_they_wer
 
 
 def test_dispatch_keeps_as_many_shards_ahead_as_it_may_and_none_at_all_at_zero() -> None:
-    room = PoolRoom()
-    room.heard(WorkerStatus("w", "default", 10, 0), 0.0)
+    room = PoolCapacity()
+    room.worker_reported(WorkerStatus("w", "default", 10, 0), 0.0)
     assert room.for_pool("default", 0.0) == 20
     for ahead, shards in ((1.5, 15), (0.25, 2), (0.0, 0), (2.0, 20)):
         room.ahead = ahead
@@ -150,9 +160,9 @@ def test_dispatch_keeps_as_many_shards_ahead_as_it_may_and_none_at_all_at_zero()
 
 
 def test_a_front_takes_in_no_further_host_above_a_lowered_limit() -> None:
-    front = Front(Shares(), most_hosts=10, rested_from=0.0)
+    front = HostQueues(PoolShares(), max_hosts=10, rested_from=0.0)
     assert not front.full()
-    front.most_hosts = 0
+    front.max_hosts = 0
     assert front.full()
 
 
@@ -163,14 +173,14 @@ def test_an_owner_goes_on_under_other_limits_at_once() -> None:
             store=cast(Store, None),
             broker=cast(Broker, None),
             clock=SystemClock(),
-            crawls=Crawls(),
-            room=PoolRoom(),
+            crawls=DispatchCrawls(),
+            room=PoolCapacity(),
             settings=FrontierSettings(grant_s=30.0, longest_grant_s=30.0),
-            tally=FrontierTally(),
+            tally=OwnerStats(),
         )
-        own.tune(FrontierSettings(grant_s=5.0, most_hosts=7, batch=3, shards_at_once=2, sweep_s=0.5))
-        assert (own.leases.grant_s, own.front.most_hosts) == (5.0, 7)
-        assert (own.settings.batch, own.settings.shards_at_once, own.settings.sweep_s) == (3, 2, 0.5)
+        own.tune(FrontierSettings(grant_s=5.0, max_hosts=7, batch=3, dispatch_batch_size=2, sweep_interval_s=0.5))
+        assert (own.leases.grant_s, own.front.max_hosts) == (5.0, 7)
+        assert (own.settings.batch, own.settings.dispatch_batch_size, own.settings.sweep_interval_s) == (3, 2, 0.5)
         assert own.tuned.is_set(), "a sweep that sleeps for long is woken"
         assert own.work.is_set(), "and so is a dispatch"
 

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from shared.domain.ids import MAX_PARTITIONS
-from shared.domain.url import (
+from shared.domain.web.url import (
     MAX_URL_CHARS,
     Resolver,
     canonicalize,

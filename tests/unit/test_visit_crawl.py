@@ -5,19 +5,20 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from shared.adapters.local.clock import SystemClock
-from shared.domain.fetch import Answer, FetchRequest, Timings
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.ids import CrawlId, Partition, Revision, numbered
-from shared.domain.spec_parse import parse_spec
-from shared.domain.url import fingerprint, host_of
-from shared.domain.watermarks import Watermarks
+from shared.domain.ops.watermarks import Watermarks
+from shared.domain.web.fetch import Answer, FetchRequest, Timings
+from shared.domain.web.url import fingerprint, host_of
 from shared.ports.specs import PublishedSpec
-from shared.wire.messages import Shard, ShardUrl
-from workers.crawls import Crawls
+from shared.wire.messages import ShardUrl, UrlShard
+from workers.disk_reservations import DiskReservations
 from workers.grant import Grant
 from workers.outlinks import KnownLinks
-from workers.reservations import Reservations
-from workers.visit import Equipment, Visit
-from workers.visit_report import Ending, SettledUrl
+from workers.request_slots import Requests
+from workers.visit import Visit, VisitContext
+from workers.visit_crawls import VisitCrawls
+from workers.visit_report import SettledUrl, VisitEnd
 
 CLOCK = SystemClock()
 CRAWL = CrawlId(7)
@@ -40,9 +41,9 @@ class Stage:
         self.agents: list[str] = []
         self.archived: list[str] = []
         self.settled: list[SettledUrl] = []
-        self.endings: list[Ending] = []
+        self.endings: list[VisitEnd] = []
         self.quiet_since: float | None = None
-        self.crawls = Crawls(cast(Any, self), KnownLinks(), lambda _: self)
+        self.crawls = VisitCrawls(cast(Any, self), KnownLinks(), lambda _: self)
         self.on_answer: list[PublishedSpec | None] = []
 
     # the source of specs
@@ -60,7 +61,7 @@ class Stage:
         self.agents.append(dict(request.headers)["User-Agent"])
         if self.on_answer:
             self.shown = self.on_answer.pop(0)
-            self.under_way.look()
+            self.under_way.refresh_crawl()
         return Answer(request.url, 200, (), b"", b"", b"", b"", "127.0.0.1", Timings())
 
     async def close(self) -> None:
@@ -74,15 +75,16 @@ class Stage:
     async def run(self) -> None:
         """Visit all URLs, until it is over or asks the archive for something."""
         crawl = await self.crawls.active(CRAWL, Revision(1))
-        shard = Shard(
+        shard = UrlShard(
             numbered(1, Partition(0)), CRAWL, 1, numbered(1, Partition(0)), host_of(URLS[0]), 0, 0,
             [ShardUrl(url, 1) for url in URLS],
         )  # fmt: skip
         now = CLOCK.elapsed()
         grant = Grant(1, (0, 1, 2), sent=now, arrived=now, expires_s=600.0, rest_s=0.0)
-        equipment = Equipment(
+        equipment = VisitContext(
             clock=CLOCK, crawls=self.crawls, owners=cast(Any, None), robots=cast(Any, None), archive=cast(Any, self),
-            reservations=Reservations(None, Watermarks, cast(Any, self)), reporter=cast(Any, self), ack_wait_s=600.0,
+            reservations=DiskReservations(None, Watermarks, cast(Any, self)), reporter=cast(Any, self),
+            ack_wait_s=600.0, requests=Requests(1, CLOCK.elapsed),
         )  # fmt: skip
         self.under_way = Visit(equipment, cast(Any, None), shard, crawl, grant, "w1/1")
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -102,7 +104,7 @@ class Stage:
     def add(self, page: SettledUrl) -> None:
         self.settled.append(page)
 
-    async def finish(self, ending: Ending) -> None:
+    async def finish(self, ending: VisitEnd) -> None:
         self.endings.append(ending)
 
 

@@ -5,21 +5,21 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from shared.adapters.local.clock import SystemClock
-from shared.domain.archive import ArchivedCrawl
+from shared.domain.archive.model import ArchivedCrawl
 from shared.domain.errors import Transient
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
-from shared.domain.items import PageItems, TakenItem
+from shared.domain.reads.items import PageItems, TakenItem
 from shared.ports.broker import Broker
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 from shared.wire.items import decode_items
 from shared.wire.messages import UrlOutcome
 from workers.archive import WarcArchive
-from workers.crawls import ActiveCrawl
 from workers.report import Reporter
-from workers.visit_report import ROOM_ITEM_BYTES, Ending, SettledUrl, VisitReport
+from workers.visit_crawls import VisitCrawl
+from workers.visit_report import ROOM_ITEM_BYTES, SettledUrl, VisitEnd, VisitReport
 
 ARCHIVED = ArchivedCrawl(CrawlId(7), "docs", "obey", "orb", 1 << 20)
-CRAWL = cast(ActiveCrawl, SimpleNamespace(crawl_id=CrawlId(7), spec=SimpleNamespace(name="docs"), archived=ARCHIVED))
+CRAWL = cast(VisitCrawl, SimpleNamespace(crawl_id=CrawlId(7), spec=SimpleNamespace(name="docs"), archived=ARCHIVED))
 
 
 class Engines:
@@ -77,7 +77,7 @@ def test_items_are_acknowledged_before_the_outcome_is_told_under_one_id_however_
             running = tasks.start("report", reporter.run())
             visit = visit_of(reporter)
             visit.add(page(1))
-            await visit.finish(Ending(final=True))
+            await visit.finish(VisitEnd(final=True))
             running.cancel()
         assert [what for what, _ in engines.told] == ["archive", *["items"] * 4, "outcome"]
         assert len({name for what, name in engines.told if what == "items"}) == 1
@@ -93,14 +93,14 @@ def test_a_visit_takes_no_further_url_while_too_many_bytes_of_items_are_in_hand(
         size = ROOM_ITEM_BYTES // 128
         for number in range(127):
             visit.add(page(number, size))
-        await asyncio.wait_for(reporter.room(), 30)
+        await asyncio.wait_for(reporter.wait_for_capacity(), 30)
         visit.add(page(127, size))
-        waiting = asyncio.ensure_future(reporter.room())
+        waiting = asyncio.ensure_future(reporter.wait_for_capacity())
         await asyncio.sleep(0)
         assert not waiting.done()
         async with Tasks() as tasks:
             running = tasks.start("report", reporter.run())
-            await visit.finish(Ending(final=True))
+            await visit.finish(VisitEnd(final=True))
             await asyncio.wait_for(waiting, 30)
             running.cancel()
         assert max(map(len, engines.items)) <= 512 * 1024
@@ -117,7 +117,7 @@ def test_items_of_several_visits_of_a_crawl_go_together() -> None:
         for number, visit in enumerate(visits):
             visit.add(SettledUrl(page(number).outcome, items=_object(page(number))))
         async with Tasks() as tasks:
-            endings = [tasks.start(f"v{n}", visit.finish(Ending(final=True))) for n, visit in enumerate(visits)]
+            endings = [tasks.start(f"v{n}", visit.finish(VisitEnd(final=True))) for n, visit in enumerate(visits)]
             await asyncio.sleep(0)
             running = tasks.start("report", reporter.run())
             await asyncio.wait(endings)

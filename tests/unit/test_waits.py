@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from cli.display import picture
-from cli.pace import Pace
-from cli.waits import blocking, sentences
-from cli.watch import plain_line
-from shared.domain.crawl import Budget, CrawlSpec
-from shared.domain.politeness import HostHealth
-from shared.domain.spec_parse import parse_spec
-from shared.domain.waits import HostState, WaitReason, given_up, rested, wait_of, waits_of
+from cli.terminal.display import picture
+from cli.terminal.display_rates import ProgressRates
+from cli.terminal.progress import plain_line
+from cli.terminal.wait_messages import blocking, sentences
+from shared.domain.crawl.spec import Budget, CrawlSpec
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.explain.waits import HostState, WaitReason, given_up, rested, wait_of, waits_of
+from shared.domain.frontier.politeness import HostHealth
 from shared.wire.messages import HostWaiting, Progress
 
 NOW_MS = 1_000_000
@@ -73,7 +73,7 @@ def state(health: HostHealth | None = None, **known: Any) -> HostState:
             WaitReason.CRAWL_DELAY,
             700,
             "11:40 for a.test: its robots.txt asks for 900 s between requests",
-            "ask the site's owner for a shorter one; --no-robots disregards it",
+            "ask the site's owner for a shorter one; --no-robots ignores it",
         ),
         (
             state(HostHealth(slowed_ms=16_000), rest_s=12.0),
@@ -89,7 +89,7 @@ def state(health: HostHealth | None = None, **known: Any) -> HostState:
             WaitReason.DELAY,
             30,
             "0:30 for a.test: it is asked every 60 s",
-            "--delay sets this, and politeness.adaptive",
+            "--delay and politeness.adaptive set this",
         ),
         (
             state(due_s=86_400.0),
@@ -168,7 +168,7 @@ def told(*, standing: bool = True, left_ms: int = 300_000, **fields: Any) -> Pro
 
 
 def test_a_progress_line_begins_with_the_reason_and_the_remedy() -> None:
-    line = plain_line(told(), Pace(0.0, Budget()), 10.0, "orb crawl --out a.crawl --unblock")
+    line = plain_line(told(), ProgressRates(0.0, Budget()), 10.0, "orb crawl --out a.crawl --unblock")
     assert line.startswith(
         "0:10 waits 1:00 for a.test: it answered 429 (too many requests)"
         " | to ask at once: Ctrl-C, then orb crawl --out a.crawl --unblock | 8 pages, "
@@ -177,7 +177,7 @@ def test_a_progress_line_begins_with_the_reason_and_the_remedy() -> None:
 
 
 def test_a_host_that_waits_beside_others_is_counted_behind() -> None:
-    line = plain_line(told(standing=False), Pace(0.0, Budget()), 10.0)
+    line = plain_line(told(standing=False), ProgressRates(0.0, Budget()), 10.0)
     assert line.startswith("0:10 running: 8 pages")
     assert "1 host waits" in line
 
@@ -204,7 +204,9 @@ def test_the_display_shows_the_whole_reason_below_the_title(width: int) -> None:
 
     console = Console(file=StringIO(), width=200, highlight=False, markup=False)
     with console.capture() as captured:
-        console.print(picture("a.crawl", told(), Pace(0.0, Budget()), 10.0, width, unblock="orb crawl --unblock"))
+        console.print(
+            picture("a.crawl", told(), ProgressRates(0.0, Budget()), 10.0, width, unblock="orb crawl --unblock")
+        )
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
@@ -214,7 +216,7 @@ def test_the_display_shows_the_whole_reason_below_the_title(width: int) -> None:
 
 def test_an_estimate_that_cannot_be_made_is_left_out() -> None:
     """A rate that fades while nothing is fetched said that millions of days were left."""
-    pace = Pace(0.0, Budget())
+    pace = ProgressRates(0.0, Budget())
     for second in range(200):
         pace.seen(told(left_ms=-1), float(second))
     assert pace.left_s(told(left_ms=-1)) is None
@@ -223,7 +225,7 @@ def test_an_estimate_that_cannot_be_made_is_left_out() -> None:
 
 
 def test_a_page_budget_ends_a_wait_on_one_host_earlier() -> None:
-    pace = Pace(0.0, Budget(max_pages=8 + 19))
+    pace = ProgressRates(0.0, Budget(max_pages=8 + 19))
     assert pace.left_s(told()) == pytest.approx(60 + 240 * 19 / 193)
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.archive import ArchivedCrawl, Exchange, Revisit, RevisitProfile, payload_digest
-from shared.domain.fetch import Truncation
+from shared.domain.archive.model import ArchivedCrawl, Exchange, Revisit, RevisitProfile, payload_digest
+from shared.domain.archive.warc import page_records, stored_response_head, warc_date, warcinfo_record
 from shared.domain.ids import CrawlId
-from shared.domain.warc import page_records, stored_response_head, warc_date, warcinfo_record
+from shared.domain.web.fetch import Truncation
 from tests.support.exchanges import AT_MS, IDS, answer, exchange, members_of, read_all, response_of, sha1
 
 _LINE = st.binary(max_size=40).map(lambda line: line.replace(b"\n", b""))
@@ -147,6 +147,18 @@ def test_metadata_tells_how_the_page_was_found_and_what_it_links_to() -> None:
         "outlink: http://example.org/b L a/@href",
         "outlink: http://example.org/c.png E img/@src",
     ]
+
+
+@pytest.mark.parametrize(
+    ("got", "said"),
+    [
+        (Exchange(answer(), AT_MS, 0, seed=True), ["fetchTimeMs: 250", "depth: 0", "seed: "]),
+        (Exchange(answer(), AT_MS, 0), ["fetchTimeMs: 250", "depth: 0"]),
+        (Exchange(answer(), AT_MS, None, "http://a.test/"), ["fetchTimeMs: 250", "via: http://a.test/"]),
+    ],
+)
+def test_metadata_calls_only_a_seed_a_seed(got: Exchange, said: list[str]) -> None:
+    assert read_all(members_of(got))[2].payload.decode().splitlines() == said
 
 
 def test_nothing_a_page_says_can_begin_a_line_of_its_own() -> None:

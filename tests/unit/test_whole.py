@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.exits import Environment, Usage
-from cli.whole import written_whole
+from cli.terminal.atomic_output import written_whole
+from cli.terminal.exits import Environment, Usage
 
 
 def test_a_file_appears_once_it_is_whole(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.domain.ids import Partition
+from shared.domain.ops.watermarks import Pressure
 from shared.wire import messages, subjects
 from shared.wire.messages import (
     Begin,
@@ -29,11 +30,11 @@ from shared.wire.messages import (
     Outcome,
     Progress,
     Record,
-    Shard,
+    ShardUnreadable,
     ShardUrl,
     Superseded,
-    Unreadable,
     UrlOutcome,
+    UrlShard,
     Wait,
     WorkerStatus,
     decode_answer,
@@ -51,7 +52,7 @@ from tests.support.wire_samples import SAMPLES
 Decoder = Callable[[bytes], Message]
 
 DECODERS: dict[type[msgspec.Struct], Decoder] = {
-    Shard: decode_shard,
+    UrlShard: decode_shard,
     Begin: decode_question,
     Extend: decode_question,
     Go: decode_answer,
@@ -60,7 +61,7 @@ DECODERS: dict[type[msgspec.Struct], Decoder] = {
     Superseded: decode_answer,
     Outcome: decode_report,
     Command: decode_report,
-    Unreadable: decode_report,
+    ShardUnreadable: decode_report,
     Discoveries: decode_discoveries,
     WorkerStatus: decode_status,
     MasterStatus: decode_master_status,
@@ -77,6 +78,7 @@ INNER: tuple[type[msgspec.Struct], ...] = (
     Origin,
     HostProgress,
     HostWaiting,
+    Pressure,
 )
 
 # msgpack integers end at 64 bits; a lone surrogate is no text.
@@ -110,6 +112,8 @@ def typed(annotation: Any) -> st.SearchStrategy[Any]:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is list:
         return st.lists(typed(arguments[0]), max_size=3)
+    if origin is tuple and arguments[1:] == (...,):
+        return st.lists(typed(arguments[0]), max_size=3).map(tuple)
     if origin is dict:
         return st.dictionaries(texts, typed(arguments[1]), max_size=3)
     return st.one_of([typed(argument) for argument in arguments]) if arguments else structs(annotation)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
-from shared.domain.items import PageItems, TakenItem
-from shared.wire.items import MOST_BYTES, crawl_of, decode_items, encode_items, items_subject
+from shared.domain.reads.items import PageItems, TakenItem
+from shared.wire.items import MAX_BYTES, crawl_of, decode_items, encode_items, items_subject
 from shared.wire.messages import Malformed
 
 PAGE = PageItems(
@@ -53,7 +53,7 @@ def test_many_pages_go_in_messages_within_bounds_and_no_page_in_two() -> None:
     pages = [PAGE._replace(fingerprint=Fingerprint(n.to_bytes(16)), items=(item,) * (1 + n % 4)) for n in range(40)]
     messages = list(encode_items(CrawlId(7), "shop", pages))
     assert 1 < len(messages) < len(pages)
-    assert max(map(len, messages)) <= MOST_BYTES
+    assert max(map(len, messages)) <= MAX_BYTES
     assert [page for data in messages for page in decode_items(data)[1]] == pages
 
 

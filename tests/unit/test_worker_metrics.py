@@ -3,40 +3,46 @@
 import asyncio
 import re
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from shared.domain.errors import Unusable
-from shared.domain.fetch import FailureKind
-from shared.domain.frontier import End
-from shared.domain.tally import OTHER, Key
+from shared.domain.frontier.states import UrlEnd
+from shared.domain.ops.counts import OTHER, Key
+from shared.domain.web.fetch import FailureKind
 from shared.telemetry import Metric, registry_of
 from shared.wire.messages import UrlOutcome
-from workers.exposition import HEAD_BYTES, MOST_CONNECTIONS, answer, exposing
-from workers.tally import FAILED, Tally
+from workers.metrics import _ENDS
+from workers.metrics_server import HEAD_BYTES, MAX_CONNECTIONS, answer, exposing
+from workers.runtime import Settlement
+from workers.stats import FAILED, WorkerStats
 
 UP = Metric("up", "gauge", "Up.")
 REGISTRY = registry_of([UP], lambda: [(UP, {(): 1})])
 
 
-def outcome(end: End, **more: Any) -> UrlOutcome:
+def outcome(end: UrlEnd, **more: Any) -> UrlOutcome:
     return UrlOutcome(b"\0" * 16, end, 0, **more)
 
 
 def test_every_settled_url_is_counted_once() -> None:
-    tally, counts = Tally(), Counter[Key]()
-    tally.settled(counts, outcome(End.ANSWERED, status=200, size=10, latency_ms=20))
-    tally.settled(counts, outcome(End.ANSWERED, status=204, size=5, latency_ms=20))
-    tally.settled(counts, outcome(End.ANSWERED, status=999, size=1, latency_ms=20))
-    tally.settled(counts, outcome(End.FAILED, reason=FailureKind.DNS, latency_ms=20))
-    tally.settled(counts, outcome(End.FAILED, reason="never heard of", latency_ms=20))
-    tally.settled(counts, outcome(End.DENIED, reason="robots"))
+    tally, counts = WorkerStats(), Counter[Key]()
+    tally.settled(counts, outcome(UrlEnd.ANSWERED, status=200, size=10, latency_ms=20))
+    tally.settled(counts, outcome(UrlEnd.ANSWERED, status=204, size=5, latency_ms=20))
+    tally.settled(counts, outcome(UrlEnd.ANSWERED, status=999, size=1, latency_ms=20))
+    tally.settled(counts, outcome(UrlEnd.FAILED, reason=FailureKind.DNS, latency_ms=20))
+    tally.settled(counts, outcome(UrlEnd.FAILED, reason="never heard of", latency_ms=20))
+    tally.settled(counts, outcome(UrlEnd.DENIED, reason="robots"))
     assert counts == {
         ("status", "2xx"): 2, ("status", OTHER): 1, ("status", FAILED): 2, ("bytes", ""): 16, ("denied", "robots"): 1,
     }  # fmt: skip
     assert tally.failures == {"dns": 1, OTHER: 1}
     assert tally.fetches.count == 5
+
+
+def test_visits_total_has_a_result_for_each_settlement() -> None:
+    assert set(_ENDS.values()) == {settlement.__name__ for settlement in get_args(Settlement)}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +120,7 @@ def test_who_sends_too_much_or_holds_too_many_connections_does_not_keep_others_o
         async with exposing("127.0.0.1:0", REGISTRY) as address:
             host, _, port = address.rpartition(":")
             assert await said_to(address, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * (2 * HEAD_BYTES)) == b""
-            silent = [await asyncio.open_connection(host, int(port)) for _ in range(MOST_CONNECTIONS)]
+            silent = [await asyncio.open_connection(host, int(port)) for _ in range(MAX_CONNECTIONS)]
             for _ in range(3):
                 assert b"orb_up 1.0" in await said_to(address, b"GET /metrics HTTP/1.1\r\n\r\n")
             assert await ended(silent[0][0]), "the one that has said nothing for longest made room"

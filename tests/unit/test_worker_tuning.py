@@ -10,24 +10,26 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from shared.adapters.local.clock import SystemClock
-from shared.domain.config import AS_STARTED, Drains, HotConfig, StoredConfig, WorkerPart, WorkerTuning
+from shared.domain.ids import CrawlId
+from shared.domain.ops.config import AS_STARTED, Drains, HotConfig, StoredConfig, WorkerPart, WorkerTuning
 from shared.ports.broker import Broker
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
+from shared.wire.desired_state import config_record, drains_record
 from shared.wire.keys import DRAINS, SETTINGS, Keys
 from shared.wire.messages import UrlOutcome, WorkerStatus, decode_status
-from shared.wire.wanted import config_record, drains_record
 from tests.support.published import Published
 from workers.archive import WarcArchive
+from workers.config_follower import WorkerConfigFollower
 from workers.report import Reporter
-from workers.runtime import Identity, Runtime
-from workers.tally import Tally
-from workers.tuning import Tuning
-from workers.visit import Equipment
+from workers.request_slots import Requests
+from workers.runtime import Runtime, WorkerIdentity
+from workers.stats import WorkerStats
+from workers.visit import VisitContext
 from workers.visit_report import SettledUrl
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = Keys("test")
-STARTED = WorkerTuning(visits=64, report_s=2.0, log_level="info")
+STARTED = WorkerTuning(max_visits=64, report_s=2.0, log_level="info")
 
 
 def entries(revision: int, config: HotConfig = AS_STARTED, *drained: str) -> dict[str, bytes]:
@@ -48,22 +50,21 @@ def test_a_worker_takes_its_pools_values_and_its_own_drain() -> None:
     applied: list[tuple[WorkerTuning, int]] = []
     drained: list[bool] = []
     view = Published()
-    tuning = Tuning(
+    tuning = WorkerConfigFollower(
         view,
         KEYS,
         member="w1",
         pool="eu",
         started=STARTED,
-        most_visits=100,
         apply=lambda values, revision: applied.append((values, revision)),
         drain=drained.append,
     )
-    config = HotConfig(worker=WorkerPart(visits=500, report_s=1.0), pools={"eu": WorkerPart(report_s=0.5)})
+    config = HotConfig(worker=WorkerPart(max_visits=500, report_s=1.0), pools={"eu": WorkerPart(report_s=0.5)})
     shown = [entries(1, config), entries(1, config, "w1"), entries(1, config, "w1", "w2"), {}, entries(2), entries(2)]
     for each in shown:
         view.show(each)
         tuning.follow(view.snapshot)
-    assert applied == [(WorkerTuning(100, 0.5, "info"), 1), (STARTED, 2)], "no more visits than connections"
+    assert applied == [(WorkerTuning(500, 0.5, "info"), 1), (STARTED, 2)]
     assert drained == [True, False]
 
 
@@ -98,8 +99,8 @@ class OneMessageAPull:
         self.settled: asyncio.Queue[str] = asyncio.Queue()
         self.told: list[WorkerStatus] = []
 
-    async def pull_visits(self, pool: str, most: int, wait_s: float) -> Sequence[Message]:
-        self.asked.append(most)
+    async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[Message]:
+        self.asked.append(max_count)
         self.pulling.set()
         await self.deliver.wait()
         self.deliver.clear()
@@ -121,16 +122,24 @@ async def always() -> None:
 
 
 def runtime_of(
-    broker: OneMessageAPull, tasks: Tasks, visits: int = 4, room: Callable[[], Awaitable[None]] = always
+    broker: OneMessageAPull,
+    tasks: Tasks,
+    visits: int = 4,
+    room: Callable[[], Awaitable[None]] = always,
+    requests: Requests | None = None,
 ) -> Runtime:
     equipment = SimpleNamespace(
-        clock=SystemClock(), reporter=SimpleNamespace(room=room), tally=Tally(), failpoint=lambda name: None
+        clock=SystemClock(),
+        reporter=SimpleNamespace(wait_for_capacity=room),
+        tally=WorkerStats(),
+        failpoint=lambda name: None,
+        requests=requests or Requests(8, SystemClock().elapsed),
     )
     return Runtime(
-        Identity("w1", "p", "default", 1),
+        WorkerIdentity("w1", "p", "default", 1),
         broker=cast(Broker, broker),
         crawls=cast(Any, None),
-        equipment=cast(Equipment, equipment),
+        equipment=cast(VisitContext, equipment),
         tasks=tasks,
         visits=visits,
     )
@@ -149,6 +158,28 @@ def test_more_or_fewer_visits_are_asked_for_at_the_next_pull() -> None:
             runtime.tune(1, 4)
             await runtime.tell()
             assert (broker.told[-1].visits, broker.told[-1].config) == (1, 4)
+            pulling.cancel()
+
+    within(story)
+
+
+def test_saturated_worker_pulls_nothing_until_fewer_requests_wait() -> None:
+    async def story() -> None:
+        broker = OneMessageAPull()
+        async with Tasks() as tasks:
+            runtime = runtime_of(broker, tasks, requests=(requests := Requests(1, SystemClock().elapsed)))
+            places = [requests.place(CrawlId(1), 1) for _ in range(2)]
+            await runtime.tell()
+            assert (broker.told[-1].saturated, broker.told[-1].free) == (True, 0)
+            pulling = tasks.start("pull", runtime.pull())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert broker.asked == []
+            requests.leave(places[0])
+            await broker.pulling.wait()
+            assert broker.asked == [4]
+            await runtime.tell()
+            assert (broker.told[-1].saturated, broker.told[-1].free) == (False, 4)
             pulling.cancel()
 
     within(story)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cli.exits import Usage
-from cli.written import document
+from cli.terminal.exits import Usage
+from cli.terminal.yaml_input import document
 
 
 def bomb(levels: int, width: int = 10) -> str:
@@ -26,7 +26,7 @@ def test_merged_mappings_that_make_much_of_little_are_refused() -> None:
 
 
 def test_alias_of_what_it_stands_in_is_refused() -> None:
-    with pytest.raises(Usage, match="an alias stands in what it is an alias of"):
+    with pytest.raises(Usage, match="an alias is inside its own anchor"):
         document("a: &a [1, *a]", "crawl.yaml")
 
 

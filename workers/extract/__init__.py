@@ -1,10 +1,10 @@
-"""Items: what a crawl's rules take out of a page.
+"""Items: the values that a crawl's rules extract from a page.
 
-Rules find elements by CSS selectors, which needs the page's tree; and a page can be made so that building its tree
-takes minutes or gigabytes, which no look at its bytes tells (docs/decisions/0006). So trees are built in a process of
-their own (`process`), which holds nothing but the page, has given up sockets and programs (`confined`), and which the
-kernel ends when a page takes more than its share; the worker then goes on without this page's items. `rules` is what
-runs there, pure; `extractor` is the worker's side.
+Rules find elements by CSS selectors, which need the page's tree. A hostile page can make the tree take minutes or
+gigabytes, and its bytes do not show that (docs/decisions/0006). So a separate process builds the trees (`process`). It
+has only the page, and can neither open sockets nor run programs (`sandbox`). The kernel ends it when a page exceeds
+its limits, and the worker then goes on without this page's items.
 
-A crawl without rules pays nothing: the process is started for the first page that some rule is about.
+`rules` runs in that process and is pure. `extractor` is the worker's side. The process is started for the first page to
+which a rule applies, so a crawl without rules does not pay for it.
 """

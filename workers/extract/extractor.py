@@ -1,4 +1,4 @@
-"""The worker's side of extraction: hands pages to the process that takes them apart, one at a time."""
+"""The worker's side of extraction: sends pages to the extraction process, one at a time."""
 
 import asyncio
 import os
@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 import structlog
 
-from shared.domain.item_rules import ItemLimits, ItemRule
-from shared.supervise import dying_with, process_end
-from workers.extract.rules import Extraction, Page
+from shared.domain.crawl.item_rules import ItemLimits, ItemRule
+from shared.runtime.supervise import dying_with, process_end
+from workers.extract.rules import Extraction, ExtractionInput
 
 log = structlog.get_logger(__name__)
 
@@ -26,18 +26,18 @@ _LENGTH: Final = 4
 _OUT_OF_MEMORY: Final = 77
 _TRIES: Final = 3
 _PATIENCE: Final = 30
-"""So many times its processor time may a page take by the clock, on a machine that is busy; then it is asked anew."""
+"""On a busy machine a page may take so many times its CPU limit by the clock. After that it is tried anew."""
 
 _extraction: Final = msgspec.msgpack.Decoder(Extraction)
 _text: Final = msgspec.msgpack.Decoder(str)
 
 
-class Unreadable(Exception):
-    """The page takes more than it may."""
+class PageTooCostly(Exception):
+    """The page exceeds its CPU or memory limit."""
 
 
 class _Ended(Exception):
-    """The process ended, by its exit status."""
+    """The process ended with the exit status `status`."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"exit status {status}")
@@ -46,7 +46,7 @@ class _Ended(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Child:
-    """The process and the socket to it, which is its standard input and output. `greeted`: its first frame came."""
+    """The process and the socket to it, which is its standard input and output. `greeted`: its first frame arrived."""
 
     process: "subprocess.Popen[bytes]"
     reader: asyncio.StreamReader
@@ -59,17 +59,17 @@ class _Child:
 
 
 class Extractor:
-    """Takes pages apart. `cpu_s` and `memory_bytes`: what one page may take; the process has 1 thread.
+    """Extracts items in a process with one thread. `cpu_s` and `memory_bytes` limit the cost of one page.
 
-    The process is started when it is first needed, again whenever it has ended, and dies with the worker. It is given
-    one socket to the worker and the worker's standard error, and nothing else.
+    The process is started when it is first needed, and again after it has ended. It dies with the worker. It gets one
+    socket to the worker and the worker's standard error, and no other descriptor.
     """
 
     def __init__(self, *, cpu_s: float = 2.0, memory_bytes: int = 1 << 30) -> None:
         self._cpu_s = cpu_s
         self._memory = memory_bytes
         self._child: _Child | None = None
-        self._told_unconfined = False
+        self._unconfined_logged = False
         self._turn = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -77,27 +77,27 @@ class Extractor:
 
     @property
     def pid(self) -> int | None:
-        """The process, while it runs."""
+        """The process id, None if it does not run."""
         child = self._child
         return None if child is None or child.process.poll() is not None else child.process.pid
 
-    async def extract(self, page: Page, rules: Sequence[ItemRule], limits: ItemLimits) -> Extraction:
-        """The page's items; none, and one `unreadable`, where it takes more than it may.
+    async def extract(self, page: ExtractionInput, rules: Sequence[ItemRule], limits: ItemLimits) -> Extraction:
+        """Return the page's items. If the page exceeds its limits, return no items and one refused as `unreadable`.
 
-        A process that ended for another reason (killed, say) is asked anew; a page at which it ends again and again is
-        unreadable, too. Cancelled, the process is ended: its answer would be taken for the next page's.
+        If the process ended for another reason (killed, for example), the page is tried anew. After _TRIES attempts
+        it is unreadable, too. Cancellation ends the process, because its reply would be taken for the next page's.
         """
         request = msgspec.msgpack.encode((page, msgspec.json.encode(rules), limits))
         async with self._turn:
             for left in reversed(range(_TRIES)):
                 try:
-                    return await self._asked(len(request).to_bytes(_LENGTH) + request)
+                    return await self._request(len(request).to_bytes(_LENGTH) + request)
                 except _Ended as ended:
-                    its_fault = ended.status in (-signal.SIGPROF, _OUT_OF_MEMORY)
+                    page_at_fault = ended.status in (-signal.SIGPROF, _OUT_OF_MEMORY)
                     log.warning(
-                        "extract.ended", page=page.base, status=ended.status, again=bool(left) and not its_fault
+                        "extractor.exited", url=page.base, status=ended.status, retried=bool(left) and not page_at_fault
                     )
-                    if its_fault:
+                    if page_at_fault:
                         break
         return Extraction(refused={"unreadable": 1})
 
@@ -106,7 +106,7 @@ class Extractor:
         async with self._turn:
             await self._end()
 
-    async def _asked(self, request: bytes) -> Extraction:
+    async def _request(self, request: bytes) -> Extraction:
         child = self._child or await self._start()
         try:
             async with asyncio.timeout(max(_PATIENCE * self._cpu_s, _PATIENCE)):
@@ -131,12 +131,12 @@ class Extractor:
 
     def _greeted(self, child: _Child, unconfined: str) -> None:
         child.greeted = True
-        if unconfined and not self._told_unconfined:
-            self._told_unconfined = True
-            log.warning("extract.unconfined", reason=unconfined)
+        if unconfined and not self._unconfined_logged:
+            self._unconfined_logged = True
+            log.warning("extractor.unconfined", reason=unconfined)
 
     async def _end(self) -> int:
-        """Its exit status; what has not ended by itself is killed."""
+        """End the process, by SIGKILL if it does not end by itself. Return its exit status."""
         child, self._child = self._child, None
         if child is None:
             return 0
@@ -151,8 +151,8 @@ class Extractor:
 def _spawned(command: Sequence[str]) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     """Start the process and return it with the socket to it.
 
-    The standard library closes every descriptor that the process is not given; a worker's event loop (uvloop) leaves
-    them open. This takes until the program runs, about a millisecond.
+    subprocess closes all other descriptors in the process; a worker's event loop (uvloop) would not. The call blocks
+    until the program runs, about a millisecond.
     """
     ours, theirs = socket.socketpair()
     with theirs:

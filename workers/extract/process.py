@@ -1,10 +1,11 @@
-"""The process that takes pages apart: `python -m workers.extract.process CPU_S MEMORY_BYTES`.
+"""The extraction process: `python -m workers.extract.process CPU_S MEMORY_BYTES`.
 
-It reads tasks from its standard input and answers each on its standard output, one after another, and ends when its
-input does. Frames are four bytes of length (big-endian) and a MessagePack value. A page that takes more than `CPU_S`
-of the processor is ended by the kernel with the process (SIGPROF, which also stops code that is not Python); one that
-takes more than `MEMORY_BYTES` ends it with `OUT_OF_MEMORY`. Its first frame is a text: empty, or why it could not give
-up what it does not need (`confined`).
+It reads tasks from standard input, answers each on standard output one after another, and exits at the end of input.
+A frame is four bytes of length (big-endian) and a MessagePack value. The first frame is a text: empty, or why the
+process could not be confined (`sandbox`).
+
+If a page takes more than `CPU_S` of CPU time, the kernel ends the process by SIGPROF, which also stops code that is not
+Python. If a page takes more than `MEMORY_BYTES`, the process exits with `OUT_OF_MEMORY`.
 """
 
 import os
@@ -16,19 +17,19 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from shared.domain.item_rules import ItemLimits, ItemRule
-from workers.extract.confined import confine
-from workers.extract.rules import Extraction, Page, extract
+from shared.domain.crawl.item_rules import ItemLimits, ItemRule
+from workers.extract.rules import Extraction, ExtractionInput, extract
+from workers.extract.sandbox import confine
 
 LENGTH: Final = 4
 OUT_OF_MEMORY: Final = 77
-"""The exit code of a process that a page gave too much to hold."""
+"""The exit code of a process for which a page took too much memory."""
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """A page and what to take out of it. `rules`: the rules that apply, as JSON; one set is compiled once."""
+    """A page and the rules that apply to it, as JSON. Each set of rules is decoded once."""
 
-    page: Page
+    page: ExtractionInput
     rules: bytes
     limits: ItemLimits
 
@@ -37,7 +38,7 @@ _task: Final = msgspec.msgpack.Decoder(Task)
 
 
 def framed(value: msgspec.Struct | str) -> bytes:
-    """The value as a frame."""
+    """Return the value as a frame."""
     data = msgspec.msgpack.encode(value)
     return len(data).to_bytes(LENGTH) + data
 
@@ -57,7 +58,7 @@ def _answer(data: bytes, cpu_s: float) -> Extraction:
 
 
 def serve(tasks: BinaryIO, answers: BinaryIO, cpu_s: float) -> None:
-    """Answer until there are no more tasks."""
+    """Answer tasks until the end of input."""
     while len(head := tasks.read(LENGTH)) == LENGTH:
         size = int.from_bytes(head)
         data = tasks.read(size)
@@ -68,9 +69,9 @@ def serve(tasks: BinaryIO, answers: BinaryIO, cpu_s: float) -> None:
 
 
 def main() -> None:
-    """Be that process."""
+    """Run the extraction process."""
     cpu_s, memory = float(sys.argv[1]), int(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the worker's, which drains
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker handles a terminal's Ctrl-C by draining
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -82,7 +83,7 @@ def main() -> None:
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     except BrokenPipeError:
-        os._exit(0)  # nobody waits for the answer any more
+        os._exit(0)  # the worker no longer waits for the answer
 
 
 if __name__ == "__main__":

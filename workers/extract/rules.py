@@ -1,4 +1,4 @@
-"""A page's items by a crawl's rules (pure). Runs where a page may take what it takes: see the package."""
+"""Extracts a page's items by a crawl's rules. Pure. Only the extraction process runs it (see the package)."""
 
 import json
 import re
@@ -10,21 +10,21 @@ from urllib.parse import urljoin
 import msgspec
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
+from shared.domain.crawl.item_rules import ATTRIBUTE, ItemField, ItemLimits, ItemRule, Refusal, item_id
+from shared.domain.crawl.patterns import value_in
 from shared.domain.ids import CrawlId, Fingerprint
-from shared.domain.item_rules import ATTRIBUTE, ItemField, ItemLimits, ItemRule, Refusal, item_id
-from shared.domain.patterns import value_in
 
 Value = str | int | float | bool | None
 
 _SPACES: Final = re.compile(r"[ \t\n\f\r\u00a0]+")
 _LINKS: Final = ("href", "src")
 _LARGEST: Final = 1 << 63
-_MOST_OBJECTS: Final = 10_000
-"""Values of a page's JSON-LD that are looked at."""
+_MAX_OBJECTS: Final = 10_000
+"""The most values of a page's JSON-LD that are read."""
 
 
-class Page(msgspec.Struct, frozen=True, array_like=True):
-    """A page to be taken apart. `base`: what its links are relative to; `charset`: a Python codec."""
+class ExtractionInput(msgspec.Struct, frozen=True, array_like=True):
+    """A page to extract from. `base`: the URL that its links are relative to. `charset`: a Python codec."""
 
     crawl_id: int
     fingerprint: bytes
@@ -33,8 +33,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
-class Found(msgspec.Struct, frozen=True, array_like=True):
-    """An item: `data` is a JSON object with every field of its rule, null where there is nothing."""
+class ExtractedItem(msgspec.Struct, frozen=True, array_like=True):
+    """An item. `data` is a JSON object with every field of its rule, null for a field without a value."""
 
     id: bytes
     rule: str
@@ -42,23 +42,23 @@ class Found(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Extraction(msgspec.Struct, frozen=True, array_like=True):
-    """What came of a page: its items in the order of rules and document, and how much was refused why."""
+    """The items of a page in the order of rules and document, and the number refused by reason."""
 
-    items: list[Found] = []
+    items: list[ExtractedItem] = []
     refused: dict[Refusal, int] = {}
 
 
-def extract(page: Page, rules: Iterable[ItemRule], limits: ItemLimits) -> Extraction:
-    """The items of a page to which all of `rules` apply."""
+def extract(page: ExtractionInput, rules: Iterable[ItemRule], limits: ItemLimits) -> Extraction:
+    """Return the items of a page to which all of `rules` apply."""
     document = _Document(page)
-    kept: dict[bytes, Found] = {}
+    kept: dict[bytes, ExtractedItem] = {}
     refused: Counter[Refusal] = Counter()
-    room = limits.page_bytes
+    bytes_left = limits.page_bytes
     for rule in rules:
         for place, scope in enumerate(document.scopes(rule)):
             if len(kept) >= limits.items:
                 refused["too_many"] += 1
-                break  # the rest of this rule's is not even looked at
+                break  # do not read the rest of this rule's items
             values = document.values(rule, scope)
             if values is None:
                 refused["incomplete"] += 1
@@ -72,11 +72,11 @@ def extract(page: Page, rules: Iterable[ItemRule], limits: ItemLimits) -> Extrac
                 refused["repeated"] += 1
             elif len(data) > limits.item_bytes:
                 refused["too_large"] += 1
-            elif len(data) > room:
+            elif len(data) > bytes_left:
                 refused["too_many"] += 1
             else:
-                kept[name] = Found(name, rule.name, data)
-                room -= len(data)
+                kept[name] = ExtractedItem(name, rule.name, data)
+                bytes_left -= len(data)
     return Extraction(list(kept.values()), dict(refused))
 
 
@@ -85,40 +85,40 @@ def _key_of(value: object) -> str:
 
 
 class _Document:
-    """A parsed page. Its JSON-LD is read when some rule asks for it."""
+    """A parsed page. Its JSON-LD is read when the first rule needs it."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: ExtractionInput) -> None:
         self._tree = LexborHTMLParser(page.body.decode(page.charset, "replace"))
         self._base = page.base
         self._objects: list[tuple[frozenset[str], dict[str, Any]]] | None = None
 
     def scopes(self, rule: ItemRule) -> "Iterable[LexborNode | dict[str, Any] | None]":
-        """What the rule makes an item of: elements, JSON-LD objects, or the page (None)."""
+        """Return the parts of the page that each give an item: elements, JSON-LD objects, or the page itself (None)."""
         if rule.each is not None:
             return self._tree.css(rule.each)
         if rule.json_ld is not None:
             if self._objects is None:
                 self._objects = list(_objects(self._tree))
-            return [found for types, found in self._objects if rule.json_ld in types]
+            return [value for types, value in self._objects if rule.json_ld in types]
         return [None]
 
     def values(
         self, rule: ItemRule, scope: "LexborNode | dict[str, Any] | None"
     ) -> dict[str, Value | list[Value]] | None:
-        """The item; None where a required field, or the key, has no value. Empty where no field has one."""
+        """Return the item. Return None if a required field or the key has no value, {} if no field has one."""
         item: dict[str, Value | list[Value]] = {}
         for name, field in rule.fields.items():
             try:
-                found = list(self._candidates(field, scope))
-            except RecursionError:  # lists in lists without end
-                found = []
-            if not found and (field.required or name == rule.key):
+                values = list(self._candidates(field, scope))
+            except RecursionError:  # too deeply nested lists
+                values = []
+            if not values and (field.required or name == rule.key):
                 return None
-            item[name] = found if field.all else found[0] if found else None
+            item[name] = values if field.all else values[0] if values else None
         return item if any(value not in (None, []) for value in item.values()) else {}
 
     def _candidates(self, field: ItemField, scope: "LexborNode | dict[str, Any] | None") -> Iterator[Value]:
-        """The values of a field, all of them or as few as are needed to have the first."""
+        """Yield the values of a field: all of them, or only the first."""
         raw = self._raw(field, scope)
         matched = raw if field.match is None else (_matched(field.match, value) for value in raw)
         for value in matched:
@@ -162,12 +162,12 @@ class _Document:
 
 
 def _clean(text: str) -> str:
-    """As a reader sees it: white space collapsed."""
+    """Return storable text with white space collapsed, as a browser shows it."""
     return _storable(_SPACES.sub(" ", text).strip())
 
 
 def _storable(text: str) -> str:
-    """Text that UTF-8 can carry, without NUL, which databases refuse."""
+    """Return text that is valid in UTF-8 and has no NUL, which databases refuse."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
@@ -180,8 +180,8 @@ def _matched(expression: str, value: Value) -> Value:
 
 
 def _objects(tree: LexborHTMLParser) -> Iterator[tuple[frozenset[str], dict[str, Any]]]:
-    """The objects of a page's JSON-LD that have a type, outer ones first; blocks that are no JSON are passed over."""
-    left = _MOST_OBJECTS
+    """Yield the objects of a page's JSON-LD that have a type, outer ones first. Skip blocks that are not JSON."""
+    left = _MAX_OBJECTS
     for script in tree.css('script[type="application/ld+json" i]'):
         try:
             waiting: list[Any] = [json.loads(script.text(deep=True), strict=False, parse_constant=_no_number)]
@@ -201,12 +201,11 @@ def _objects(tree: LexborHTMLParser) -> Iterator[tuple[frozenset[str], dict[str,
 
 
 def _no_number(_: str) -> None:
-    """JSON has no Infinity and no NaN, and neither has what is made of it."""
+    """Return None for Infinity and NaN, which are not JSON, so that no item has them."""
 
 
 def _leaves(values: list[Any], path: list[str]) -> Iterator[Value]:
-    """What a path leads to, through lists: text, numbers and truth values; an object stands for its `@value` or `name`,
-    and is else nothing."""
+    """Yield the text, numbers and booleans at a path, through lists. An object yields its `@value` and its `name`."""
     for value in values:
         if isinstance(value, list):
             yield from _leaves(value, path)

@@ -1,11 +1,15 @@
-"""How a worker speaks HTTP: one exchange at a time, within limits, to addresses it may reach.
+"""The worker's HTTP client on libcurl: bounded exchanges with addresses that the egress rules allow.
 
-The life of a fetch. `head` turns the request into the exact bytes of its head. `CurlFetcher` takes an idle curl handle
-(an `Exchange`), gives it to `Transfers` (libcurl's multi interface on the event loop) and waits. libcurl resolves the
-name in a thread; for each address it would connect to, the exchange asks `egress`, so the rule holds for the address
-that is used and not for an earlier look-up. Header lines and body pieces are collected under their caps; `Deadlines`
-ends what is late. When the transfer is over, `failure` says what libcurl's code means, `head` reads the response head,
-`decoding` takes off the content codings under a cap, and the caller gets an `Answer` or a `FetchFailed`.
+The steps of a fetch:
 
-pycurl is imported here and nowhere else.
+1. `head` builds the exact bytes of the request head.
+2. `CurlFetcher` passes an idle curl handle (a `CurlExchange`) to `Transfers` and waits. `Transfers` is libcurl's multi
+   interface on the event loop.
+3. libcurl resolves the name in a thread. The exchange checks each address against `egress` just before the connection.
+   So the rules apply to the address that is used, and not to an earlier look-up.
+4. The exchange collects header lines and body pieces up to their limits. `Deadlines` ends late transfers.
+5. `failure` maps libcurl's result code, `head` parses the response head, `shared.domain.web.coding` decodes the body up
+   to a limit. The caller receives an `Answer` or a `FetchFailed`.
+
+Only this package imports pycurl.
 """

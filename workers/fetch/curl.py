@@ -12,12 +12,12 @@ from typing import Final
 import ada_url
 import certifi
 
-from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Timings
+from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Timings
 from workers.fetch.deadlines import Deadlines
 from workers.fetch.egress import EgressRules, parse_address
-from workers.fetch.exchange import Exchange, HandleOptions
+from workers.fetch.exchange import CurlExchange, HandleOptions
 from workers.fetch.head import Target, locate, request_head
-from workers.fetch.kept import KeptConnections
+from workers.fetch.idle_connections import IdleConnections
 from workers.fetch.transfers import Transfers
 
 _PROXY: Final = re.compile(r"(https?|socks4a?|socks5h?)://[^/?#\s]+/?", re.IGNORECASE)
@@ -34,25 +34,26 @@ _SYSTEM_BUNDLES: Final = (
 
 
 class CurlFetcher:
-    """`shared.ports.fetcher.Fetcher` on libcurl; to be made inside the running loop it will be used on.
+    """`shared.ports.fetcher.Fetcher` on libcurl. Construct it in the event loop that uses it.
 
-    - At most one request is sent per call. One that goes out on a kept connection which the server is just closing is a
-      RESET, and not sent once more at once, as libcurl would (RFC 9110 §9.2.2): the server may have seen it, and the
-      host's delay is the caller's to keep (`FetchFailed.stale`). Methods that are not idempotent always get a fresh
-      connection, and so does a request behind a pause as long as that server kept an earlier connection.
-    - Connections are kept alive for reuse, at most `max_connections` in all, which is also the number of fetches under
-      way at a time; further calls wait, and their limits count from when they start.
-    - Limits: `first_byte_s` counts from the start of the fetch and includes connecting. Where `header_bytes` is above
-      300 KiB, libcurl's own limit holds.
-    - Through a proxy, the proxy's own address is under the egress rules, and so is a target that is an IP address or
-      `localhost`. Other names are resolved by the proxy (socks4 and socks5 too), whose answer is not known here: what
-      they may reach is the proxy's own rule. `ip` of an answer is then the proxy's. A request line in absolute form and
-      the proxy's credentials are not part of `request_head`.
-    - Names are resolved by libcurl's threads, at most 20 at a time; `close` waits for look-ups that are under way.
-    - No cookies, no .netrc, no proxy from the environment, no scheme but http and https.
+    - Each call sends at most one request. If the server closes a kept connection as the request is sent, the result is
+      a RESET with `FetchFailed.stale`. libcurl would repeat it at once (RFC 9110 §9.2.2). Here the caller repeats it,
+      because the server may have seen the request and the caller must keep the host's delay.
+    - A fresh connection is used for methods that are not idempotent, and after a pause in which the server has probably
+      closed the kept one.
+    - At most `max_connections` connections are open, idle ones included, and as many fetches run at a time. Further
+      calls wait, and their limits count from their start.
+    - `first_byte_s` counts from the start of the fetch and includes connecting. If `header_bytes` is above 300 KiB,
+      libcurl's own limit applies.
+    - With a proxy, the egress rules apply to the proxy's address, and to a target that is an IP address or `localhost`.
+      The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to.
+      `ip` of an answer is then the proxy's. `request_head` contains neither the absolute-form request line nor the
+      proxy's credentials.
+    - libcurl's threads resolve names, at most 20 at a time. `close` waits for look-ups under way.
+    - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
 
-    `resolve` gives names addresses ("host:port" -> IP), under the egress rules like any other. `ca_bundle` defaults to
-    SSL_CERT_FILE, the system's bundle, or certifi's, whichever is there first. Raises FileNotFoundError if it is not.
+    `resolve` maps "host:port" to an IP address, which is subject to the egress rules. `ca_bundle` defaults to the first
+    that exists of SSL_CERT_FILE, the system's bundle and certifi's. Raise FileNotFoundError if it does not exist.
     """
 
     def __init__(
@@ -73,8 +74,8 @@ class CurlFetcher:
         self._places = asyncio.Semaphore(max_connections)
         self._transfers = Transfers(max_connections)
         self._deadlines = Deadlines(asyncio.get_running_loop().time)
-        self._idle: list[Exchange] = []
-        self._kept = KeptConnections()
+        self._idle: list[CurlExchange] = []
+        self._kept = IdleConnections()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -82,7 +83,7 @@ class CurlFetcher:
         return f"<CurlFetcher {state}, {len(self._idle)} idle handles>"
 
     async def fetch(self, request: FetchRequest) -> Answer | FetchFailed:
-        """See `Fetcher`. Raises ValueError for a method or header that HTTP cannot say, RuntimeError when closed."""
+        """Fetch as `Fetcher` specifies. Raise ValueError for an invalid method or header, RuntimeError when closed."""
         target = locate(request.url)
         if target is None:
             return _refused(request, FailureKind.OTHER, "not an absolute http or https URL in ASCII")
@@ -98,7 +99,7 @@ class CurlFetcher:
         async with self._places:
             if self._closed:
                 raise RuntimeError("fetch on a closed CurlFetcher")
-            exchange = self._idle.pop() if plain and self._idle else Exchange(self._options)
+            exchange = self._idle.pop() if plain and self._idle else CurlExchange(self._options)
             begun = asyncio.get_running_loop().time()
             if not request.fresh and self._kept.wants_fresh(target.server, begun):
                 request = replace(request, fresh=True)
@@ -118,8 +119,8 @@ class CurlFetcher:
                 else:
                     exchange.curl.close()
 
-    async def _perform(self, exchange: Exchange) -> Answer | FetchFailed:
-        """The transfer of a begun exchange; whatever ends this, libcurl holds nothing of it afterwards."""
+    async def _perform(self, exchange: CurlExchange) -> Answer | FetchFailed:
+        """Run the transfer of a begun exchange. However it ends, libcurl no longer has the handle afterwards."""
         future = self._transfers.start(exchange.curl)
         self._deadlines.add(exchange, exchange.awaiting(future))
         try:
@@ -130,7 +131,7 @@ class CurlFetcher:
         return exchange.outcome(result)
 
     async def close(self) -> None:
-        """Close every connection; fetches under way are cancelled. Idempotent."""
+        """Close every connection and cancel the fetches under way. Idempotent."""
         self._closed = True
         self._deadlines.close()
         self._transfers.close()
@@ -147,7 +148,7 @@ def _body_bytes(request: FetchRequest) -> int | None:
 
 
 def _proxy_url(proxy: str) -> str | None:
-    """The proxy as libcurl is to see it: names go to the proxy unresolved; None where it is not one."""
+    """Return the proxy's URL for libcurl, with a scheme by which the proxy resolves names. None if it is invalid."""
     match = _PROXY.fullmatch(proxy)
     if match is None:
         return None
@@ -156,7 +157,7 @@ def _proxy_url(proxy: str) -> str | None:
 
 
 def _denied_behind_proxy(target: Target, rules: EgressRules) -> str | None:
-    """Why the proxy may not be asked for `target`, as far as its host tells without resolving it."""
+    """Return why the proxy may not be asked for `target`, or None. Its host is not resolved for this."""
     try:
         url = ada_url.URL(replace(target, path="/").url)
     except ValueError:
@@ -168,11 +169,11 @@ def _denied_behind_proxy(target: Target, rules: EgressRules) -> str | None:
 
 
 def default_ca_bundle() -> str:
-    """Return the file of authorities that sign hosts' certificates: the operator's, the system's, or certifi's.
+    """Return the CA bundle to verify hosts' certificates with: the operator's, the system's, or certifi's.
 
-    The build of libcurl has a path of its own that need not exist here.
+    libcurl's build has a default path, but it may not exist here.
     """
     named = os.environ.get("SSL_CERT_FILE")
     python = ssl.get_default_verify_paths().cafile
-    found = (path for path in (named, *_SYSTEM_BUNDLES, python) if path is not None and Path(path).is_file())
-    return next(found, certifi.where())
+    bundles = (path for path in (named, *_SYSTEM_BUNDLES, python) if path is not None and Path(path).is_file())
+    return next(bundles, certifi.where())

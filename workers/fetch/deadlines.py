@@ -1,4 +1,4 @@
-"""When to look again at what runs: one timer for any number of limits."""
+"""Ends late members of a set, with one timer for any number of limits."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class Timed(Protocol):
-    """Something with limits."""
+    """An object with time limits."""
 
     def check(self, now: float) -> float:
-        """Ends itself if it is late; the loop time at which to look again (`inf`: never)."""
+        """End itself if it is late. Return the loop time of the next check (`inf`: never)."""
 
 
 class Deadlines:
     """Checks every member at its due time, by one timer set to the earliest.
 
-    A member costs no timer of its own: those that are over before they are due (nearly all) leave by `discard` and the
-    timer, when it fires, is set anew from the members that remain.
+    Members need no timers of their own. Nearly all end before they are due and are removed by `discard`. When the timer
+    fires, it is set anew from the remaining members.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

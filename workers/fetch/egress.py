@@ -1,8 +1,8 @@
-"""Which addresses a fetch may connect to: the egress rules (pure).
+"""The egress rules: which addresses a fetch may connect to. Pure functions.
 
-The defaults deny whatever is not ordinary public unicast space: the special-purpose registries of IANA (RFC 6890 and
-its updates), the metadata services of cloud providers, and IPv6 forms that carry an IPv4 address, which are judged by
-the address they carry. An operator opens networks with `allow`.
+The defaults allow only ordinary public unicast space. They deny the special-purpose registries of IANA (RFC 6890 and
+its updates) and the metadata services of cloud providers. An IPv6 address that carries an IPv4 address is judged by the
+IPv4 address. An operator opens networks with `allow`.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ DEFAULT_DENY: Final[tuple[tuple[Network, str], ...]] = tuple(
     (ip_network(network), reason)
     for network, reason in (line.split(maxsplit=1) for line in _SPECIAL.strip().splitlines())
 )
-"""(network, what it is), the most telling reason first."""
+"""Pairs of network and reason. Of overlapping networks the one with the most specific reason is first."""
 
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _COMPATIBLE: Final = IPv6Network("::/96")
@@ -61,7 +61,7 @@ _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
 class Closed(Protocol):
-    """Endpoints that stay closed, whatever is allowed."""
+    """Endpoints that stay closed even if `allow` opens their addresses."""
 
     def covers(self, address: Address, port: int) -> bool:
         """Return True if a connection to `address` and `port` may reach one of them."""
@@ -74,10 +74,10 @@ class Closed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EgressRules:
-    """`allow` opens what `deny` closes; what neither names is open if it is ordinary unicast space.
+    """The egress rules of a crawl. `allow` opens what `deny` closes. All other ordinary unicast space is open.
 
-    `bound`: `allow` opens only what is in these networks, too; None: there is no bound. `closed`: endpoints that stay
-    closed in any case. Both are the process's own: rules that differ in nothing else are the same.
+    `bound`: `allow` opens only addresses that are also in these networks (None: no bound). `closed`: endpoints that
+    always stay closed. Both belong to the process, so rules that differ only in them are equal.
     """
 
     allow: tuple[Network, ...] = ()
@@ -86,11 +86,11 @@ class EgressRules:
     closed: Closed | None = field(default=None, compare=False, repr=False)
 
     def verdict(self, address: Address) -> str | None:
-        """Why `address` may not be connected to ("loopback", "private", ...), or None where it may.
+        """Return why `address` is denied ("loopback", "private", ...), or None if it is allowed.
 
         An IPv6 address that carries IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP) is denied if any
-        of them is; `allow` may name the outer address or the one carried. Under a bound the unspecified addresses are
-        always denied: the kernel connects them to loopback.
+        of them is. `allow` may name the outer or the carried address. Under a bound the unspecified addresses are
+        always denied, because the kernel connects them to loopback.
         """
         if self.bound is not None and any(each.is_unspecified for each in (address, *embedded(address))):
             return "unspecified"
@@ -110,7 +110,7 @@ class EgressRules:
         return None
 
     def explain(self, address: Address, port: int) -> str | None:
-        """The verdict on a connection as a line for the operator, naming what opens the address; None where allowed."""
+        """Return why a connection is denied and what opens the address, for the operator. Return None if allowed."""
         if self.closed is not None and any(self.closed.covers(each, port) for each in (address, *embedded(address))):
             return f"{address} port {port} belongs to the cluster itself (an engine or a member): no crawl reaches it"
         reason = self.verdict(address)
@@ -124,7 +124,7 @@ class EgressRules:
         return f"{denied}; egress.allow in the spec opens it where --allow-net of the worker allows it"
 
     def explain_name(self, host: str, port: int) -> str | None:
-        """Why a proxy may not be asked for the name `host`, as far as the name alone tells; None where it may."""
+        """Return why a proxy may not be asked for the name `host`, by the name alone. Return None if it may."""
         if self.closed is not None and self.closed.names(host, port):
             return f"{host}:{port} belongs to the cluster itself (an engine or a member): no crawl reaches it"
         return None
@@ -135,7 +135,7 @@ def _within(address: Address, networks: tuple[Network, ...]) -> bool:
 
 
 def embedded(address: Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses an IPv6 address stands for or tunnels to; nothing for IPv4, `::` and `::1`."""
+    """Yield the IPv4 addresses that an IPv6 address carries or tunnels to. None for IPv4, `::` and `::1`."""
     if isinstance(address, IPv4Address):
         return
     number = int(address)
@@ -151,7 +151,7 @@ def embedded(address: Address) -> Iterator[IPv4Address]:
 
 
 def parse_address(text: str) -> Address | None:
-    """The address that `text` is (brackets and zone allowed), or None where it is a name."""
+    """Parse an IP address (brackets and zone allowed). Return None for a name."""
     try:
         return ip_address(text.strip("[]").partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""One HTTP exchange on one curl handle: what is asked, what arrives, and what became of it."""
+"""One HTTP exchange on one curl handle: the request, the response and the outcome."""
 
 import asyncio
 import os
@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pycurl
 
-from shared.domain.coding import Decoded, decode
-from shared.domain.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Timings, Truncation
+from shared.domain.web.coding import Decoded, decode
+from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Timings, Truncation
 from workers.fetch.egress import EgressRules, parse_address
 from workers.fetch.failure import FAILURES
 from workers.fetch.head import RequestHead, ResponseHead, Target, response_head
@@ -20,7 +20,7 @@ from workers.fetch.transfers import Result
 
 _TIMER_GRAIN_S: Final = 0.001
 _CURL_HEADER_BYTES: Final = 300 * 1024
-"""libcurl's own limit on one response head, above which it fails by itself (MAX_HTTP_RESP_HEADER_SIZE)."""
+"""libcurl's own limit on one response head (MAX_HTTP_RESP_HEADER_SIZE). Above it the transfer fails."""
 _SUPPRESS_CONNECT_HEADERS: Final = 265
 """CURLOPT_SUPPRESS_CONNECT_HEADERS, which pycurl does not name."""
 _TOO_LARGE_HEAD: Final = "Too large response headers"
@@ -28,7 +28,7 @@ _TOO_LARGE_HEAD: Final = "Too large response headers"
 
 @dataclass(frozen=True, slots=True)
 class HandleOptions:
-    """What is the same for every exchange of a fetcher."""
+    """The options that all exchanges of a fetcher share."""
 
     rules: EgressRules
     verify: bool
@@ -38,7 +38,7 @@ class HandleOptions:
 
 
 class Cut(Enum):
-    """Why we ended a transfer ourselves."""
+    """Why the exchange itself ended its transfer."""
 
     BODY = auto()
     HEADERS = auto()
@@ -47,11 +47,11 @@ class Cut(Enum):
     TOTAL = auto()
 
 
-class Exchange:
-    """A curl handle with its buffers; reused for one plain GET after another, or used once for anything else.
+class CurlExchange:
+    """A curl handle with its buffers. Plain GETs reuse it one after another; any other request uses it once.
 
-    Between `begin` and `outcome` (or `reset`) it belongs to one fetch. Its callbacks run inside libcurl's, so they only
-    collect, count and refuse; nothing in them may raise or touch the multi handle.
+    Between `begin` and `outcome` (or `reset`) it belongs to one fetch. Its callbacks run inside libcurl's calls. So
+    they only collect, count and refuse, and must neither raise nor use the multi handle.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Exchange:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the fetch it belonged to."""
+        """Clear the state of the last fetch."""
         self._lines.clear()
         self._pieces = []
         self._size = 0
@@ -114,7 +114,7 @@ class Exchange:
         curl.setopt(pycurl.HTTP_CONTENT_DECODING, 0)
         curl.setopt(pycurl.BUFFERSIZE, 128 * 1024)
         curl.setopt(pycurl.NETRC, pycurl.NETRC_IGNORED)
-        # Empty strings, not unset: unset would take proxies from the environment.
+        # Set empty strings: if unset, libcurl would take proxies from the environment.
         curl.setopt(pycurl.PROXY, "")
         curl.setopt(pycurl.NOPROXY, "")
         curl.setopt(_SUPPRESS_CONNECT_HEADERS, 1)
@@ -133,7 +133,7 @@ class Exchange:
         curl.setopt(pycurl.WRITEFUNCTION, self._on_body)
 
     def begin(self, request: FetchRequest, target: Target, head: RequestHead) -> None:
-        """Point the handle at `request`; the transfer starts when its curl handle is given to `Transfers`."""
+        """Set the handle up for `request`. The transfer starts when `Transfers.start` is called with `curl`."""
         curl, limits = self.curl, request.limits
         self._request, self._head = request, head
         self._started = self._loop.time()
@@ -153,7 +153,7 @@ class Exchange:
             self._resolve(target)
 
     def specialise(self, proxy: str | None) -> None:
-        """After `begin`, for what is not a plain GET: method, body and proxy. The handle is not to be reused then."""
+        """Set method, body and proxy of a request that is not a plain GET, after `begin`. Do not reuse the handle."""
         curl, request = self.curl, self._request
         if request.body:
             curl.setopt(pycurl.POSTFIELDS, request.body)
@@ -161,8 +161,8 @@ class Exchange:
             curl.setopt(pycurl.NOBODY, 1)
         curl.setopt(pycurl.CUSTOMREQUEST, request.method)
         if request.method not in ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"):
-            # A kept connection may turn out dead only when the request is on its way; whether that one counted nobody
-            # can tell, and these may not be made a second time.
+            # A kept connection may fail only after the request is sent. Then we cannot tell whether the server handled
+            # it, and a request that is not idempotent must not be repeated.
             curl.setopt(pycurl.FRESH_CONNECT, 1)
         if proxy is not None:
             curl.setopt(pycurl.PROXY, proxy)
@@ -177,12 +177,12 @@ class Exchange:
         self._resolving = address is not None
 
     def awaiting(self, future: asyncio.Future[Result]) -> float:
-        """The transfer has begun; the loop time of its first limit."""
+        """Store the future of the begun transfer. Return the loop time of its first limit."""
         self._future = future
         return self._started + min(self._request.limits.first_byte_s, self._request.limits.total_s)
 
     def check(self, now: float) -> float:
-        """See `deadlines.Timed`: the first-byte limit holds until a header line came, the total limit always."""
+        """End the transfer if it is late (`deadlines.Timed`). The first-byte limit ends with the first header line."""
         limits, future = self._request.limits, self._future
         if future is None or future.done():
             return inf
@@ -197,7 +197,7 @@ class Exchange:
         return inf
 
     def _open_socket(self, purpose: int, address: Any) -> Any:
-        """libcurl asks for a socket to `address`, the very one it will connect to."""
+        """Open the socket that libcurl will connect to `address`, if the egress rules allow the address."""
         if address.family in (socket.AF_INET, socket.AF_INET6):
             parsed = parse_address(address.addr[0])
             denial = "not an address" if parsed is None else self._options.rules.explain(parsed, address.addr[1])
@@ -212,12 +212,12 @@ class Exchange:
         except OSError as error:
             self._no_socket = error
             return pycurl.SOCKET_BAD
-        # libcurl works on a duplicate made as soon as this returns.
+        # libcurl duplicates the socket as soon as this returns, and uses the duplicate.
         self._loop.call_soon(ours.close)
         return ours
 
     def _on_request(self, *_: object) -> int:
-        """libcurl is about to send the request. A second time it would be one that nobody waited for."""
+        """Allow the request that libcurl is about to send. Abort the second: it would break the host's delay."""
         self._requests += 1
         if self._requests > 1:
             self.cut = Cut.RESENDING
@@ -225,7 +225,7 @@ class Exchange:
         return int(pycurl.PREREQFUNC_OK)
 
     def _on_body(self, piece: bytes) -> int | None:
-        """Collects up to the cap; a count other than the piece's length makes libcurl end the transfer."""
+        """Collect the body up to its limit. A returned count other than the piece's length ends the transfer."""
         limits = self._request.limits
         if not self._head_lines:
             self._head_lines = len(self._lines)
@@ -243,7 +243,7 @@ class Exchange:
         return None
 
     def outcome(self, result: Result) -> Answer | FetchFailed:
-        """What became of the fetch, after its transfer is over. Raises OSError where no socket was left."""
+        """Return the result of the fetch after its transfer ended. Raise OSError if no socket could be opened."""
         if self._no_socket is not None:
             raise self._no_socket
         code, text = result
@@ -285,7 +285,7 @@ class Exchange:
             refused = self.curl.getinfo(pycurl.HTTP_CONNECTCODE) not in (0, 200)
             kind = FailureKind.PROXY if refused or kind is FailureKind.CONNECT else kind
         if code == 0:
-            # For libcurl a connection that ends inside a head, or after a 101, is a success.
+            # libcurl reports success even if a connection ends inside a head, or after a 101.
             closed = self._lines[-1:] == [b"\r\n"]
             kind = FailureKind.PROTOCOL if closed else FailureKind.RESET
             text = "only interim responses came" if closed else "the connection ended in the response head"
@@ -326,7 +326,7 @@ class Exchange:
         )
 
     def _timings(self) -> Timings:
-        """libcurl's times are cumulative from the start, 0 where a phase was not reached."""
+        """Return the timings. libcurl's times are cumulative from the start, and 0 if a phase was not reached."""
         info = self.curl.getinfo
         first_byte = info(pycurl.STARTTRANSFER_TIME) or None
         total = info(pycurl.TOTAL_TIME)
@@ -342,6 +342,6 @@ class Exchange:
 
 
 def _close_on_exec(descriptor: int, purpose: int) -> int:
-    """Keep libcurl's duplicate of a socket from the processes that this one starts: it is made without the mark."""
+    """Set close-on-exec on libcurl's duplicate of a socket, which libcurl does not set. So no child inherits it."""
     os.set_inheritable(descriptor, False)
     return int(pycurl.SOCKOPT_OK)

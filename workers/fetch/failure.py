@@ -1,19 +1,19 @@
-"""What libcurl's result codes mean for a crawl: one table.
+"""The table that maps libcurl's result codes to failure kinds.
 
-Numbers stand for codes that pycurl does not name. A code that is not here is `FailureKind.OTHER`.
+Numbers are codes that pycurl does not name. A code that is not in the table is `FailureKind.OTHER`.
 """
 
 from typing import Final
 
 import pycurl
 
-from shared.domain.fetch import FailureKind
+from shared.domain.web.fetch import FailureKind
 
 FAILURES: Final[dict[int, FailureKind]] = {
     pycurl.E_COULDNT_RESOLVE_HOST: FailureKind.DNS,
     pycurl.E_COULDNT_CONNECT: FailureKind.CONNECT,
     pycurl.E_INTERFACE_FAILED: FailureKind.CONNECT,
-    pycurl.E_OPERATION_TIMEDOUT: FailureKind.CONNECT_TIMEOUT,  # only the connect limit is left to libcurl
+    pycurl.E_OPERATION_TIMEDOUT: FailureKind.CONNECT_TIMEOUT,  # libcurl enforces only the connect limit
     pycurl.E_SSL_CONNECT_ERROR: FailureKind.TLS,
     pycurl.E_PEER_FAILED_VERIFICATION: FailureKind.TLS,
     pycurl.E_SSL_CERTPROBLEM: FailureKind.TLS,

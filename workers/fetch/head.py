@@ -1,7 +1,7 @@
-"""Heads of requests and responses as bytes and as fields (pure).
+"""Heads of requests and responses as bytes and as fields. Pure functions.
 
-Everything that goes out in a request head is said here and nothing is left to libcurl's defaults, so `RequestHead.raw`
-is what the server reads, byte for byte.
+This module sets the whole request head and uses none of libcurl's defaults. So `RequestHead.raw` is what the server
+receives, byte for byte.
 """
 
 import re
@@ -24,7 +24,7 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a URL points: `authority` is host[:port], no default port; `path` is the origin form with its query."""
+    """The parts of a URL. `authority`: host[:port] without a default port. `path`: the origin form with the query."""
 
     scheme: str
     authority: str
@@ -33,7 +33,7 @@ class Target:
 
     @property
     def url(self) -> str:
-        """The URL without credentials and fragment, which is what libcurl gets to see."""
+        """The URL for libcurl, without credentials and fragment."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def server(self) -> str:
-        """`scheme://host:port`: what connections are kept to."""
+        """`scheme://host:port`, the key of kept connections."""
         return f"{self.scheme}://{self.host_port}"
 
     @property
@@ -53,7 +53,7 @@ class Target:
 
 
 def locate(url: str) -> Target | None:
-    """The target of an absolute ASCII http or https URL; None where it is not one."""
+    """Return the target of an absolute ASCII http or https URL, None for any other text."""
     match = _URL.fullmatch(url)
     if match is None:
         return None
@@ -67,7 +67,7 @@ def locate(url: str) -> Target | None:
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """`raw` as it is sent; `lines` the same headers in the form CURLOPT_HTTPHEADER takes."""
+    """A request head. `raw` is sent as it is; `lines` are the same headers in the form of CURLOPT_HTTPHEADER."""
 
     raw: bytes
     lines: list[str]
@@ -76,10 +76,10 @@ class RequestHead:
 def request_head(
     method: str, target: Target, headers: tuple[tuple[str, str], ...], body_bytes: int | None
 ) -> RequestHead:
-    """The head of one request: Host first, then `headers` in order, then what is needed and was not given.
+    """Return the head of one request: Host, then `headers` in order, then required headers that are absent.
 
-    Added where absent: Host, Accept-Encoding, Authorization for credentials in the URL, Content-Length for a body
-    (`body_bytes` None: no body is sent). Raises ValueError for a name, value or method that cannot be said in HTTP.
+    Those are Accept-Encoding, Authorization for credentials in the URL, and Content-Length for a body (None: no body).
+    Raise ValueError for a name, value or method that is invalid in HTTP.
     """
     lines, curl_lines, host = _prepared(headers)
     if _TOKEN.fullmatch(method) is None:
@@ -100,7 +100,7 @@ def request_head(
 
 @lru_cache(maxsize=256)
 def _prepared(headers: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...], str | None]:
-    """(the lines joined, each led by CRLF; curl's lines; the Host given)."""
+    """Return the header lines joined, each after a CRLF, then curl's lines, and the given Host."""
     raw: list[str] = []
     curl: list[str] = []
     host: str | None = None
@@ -118,7 +118,7 @@ def _prepared(headers: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...
     if "accept-encoding" not in given:
         raw.append(f"\r\nAccept-Encoding: {ACCEPT_ENCODING}")
         curl.append(f"Accept-Encoding: {ACCEPT_ENCODING}")
-    # What libcurl would add by itself is switched off where it was not given.
+    # Disable the headers that libcurl would add by itself, unless the caller gave them.
     curl.extend(f"{name}:" for name in _CURL_DEFAULTS if name.lower() not in given)
     return "".join(raw), tuple(curl), host
 
@@ -128,7 +128,7 @@ _CURL_DEFAULTS: Final = ("User-Agent", "Accept", "Expect", "Content-Type", "Prox
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """A response's final head; `raw` in HTTP/1.1 form with CRLF line ends and the closing empty line."""
+    """A response's final head. `raw` is in HTTP/1.1 form, with CRLF line ends and the closing empty line."""
 
     version: str
     status: int
@@ -137,8 +137,10 @@ class ResponseHead:
 
 
 def response_head(lines: list[bytes]) -> ResponseHead | None:
-    """The final head among `lines` (as libcurl delivers them: interim responses first, each head closed by an empty
-    line), or None where it is missing or not complete. Lines after the final head are trailers.
+    """Return the final head in `lines`, or None if it is missing or incomplete.
+
+    libcurl delivers interim responses first, and an empty line closes each head. Lines after the final head are
+    trailers.
     """
     if b"\r\n" in lines and lines.index(b"\r\n") == len(lines) - 1:
         start, end = 0, len(lines)
@@ -161,8 +163,9 @@ def response_head(lines: list[bytes]) -> ResponseHead | None:
 
 
 def _last_block(lines: list[bytes]) -> tuple[int, int]:
-    """[start, end) of the last run of lines that an empty line closes, that line included; (0, 0) without one, or
-    where a further head begins after it and is not closed.
+    """Return [start, end) of the last block of lines that an empty line closes, that line included.
+
+    Return (0, 0) if there is none, or if another head begins after it and is not closed.
     """
     empty = [number for number, line in enumerate(lines) if line in (b"\r\n", b"\n")]
     if not empty or any(line.startswith(b"HTTP/") for line in lines[empty[-1] + 1 : empty[-1] + 2]):

@@ -1,7 +1,7 @@
 """libcurl's multi interface on the event loop.
 
-libcurl's sockets sit in one epoll set of our own, and the loop watches that set's descriptor: readiness of many sockets
-costs the loop one callback, and registering a socket is one system call, whatever the loop's implementation.
+libcurl's sockets are in one epoll set of this module, and the event loop watches only the set's descriptor. So many
+ready sockets cost the loop one callback, and registering a socket is one system call on any loop.
 Source: libcurl's "multi_socket" interface (curl_multi_socket_action(3)).
 """
 
@@ -25,14 +25,14 @@ _READY: Final = tuple(
 """libcurl's readiness for the low five bits of epoll's (IN 1, PRI 2, OUT 4, ERR 8, HUP 16)."""
 
 Result = tuple[int, str]
-"""libcurl's result code of a transfer, 0 where it succeeded, and its text."""
+"""libcurl's result code of a transfer (0 for success) and its text."""
 
 
 class Transfers:
-    """Runs easy handles; bound to the loop that runs when it is made.
+    """Runs easy handles on the loop that runs when it is constructed.
 
-    A handle that `start` took is out of libcurl's hands, its connection returned or closed, before its future is done
-    and after `stop` returned. At most `max_connections` connections exist, idle ones included.
+    Before a handle's future is done, and when `stop` returns, libcurl has released the handle. Its connection is then
+    returned or closed. At most `max_connections` connections exist, idle ones included.
     """
 
     def __init__(self, max_connections: int) -> None:
@@ -48,11 +48,11 @@ class Transfers:
         self._loop.add_reader(self._ready.fileno(), self._on_ready)
 
     def __len__(self) -> int:
-        """How many transfers run."""
+        """Return the number of running transfers."""
         return len(self._waiting)
 
     def start(self, curl: Any) -> asyncio.Future[Result]:
-        """The transfer of `curl`, begun; the future's result comes when it is over."""
+        """Start the transfer of `curl`. Return the future of its result."""
         future = self._loop.create_future()
         self._waiting[curl] = future
         try:
@@ -63,12 +63,12 @@ class Transfers:
         return future
 
     def stop(self, curl: Any) -> None:
-        """End the transfer of `curl` if it still runs: a connection in mid-exchange is closed."""
+        """End the transfer of `curl` if it still runs, which closes its connection."""
         if self._waiting.pop(curl, None) is not None:
             self._multi.remove_handle(curl)
 
     def close(self) -> None:
-        """End everything and close all connections; the futures of running transfers are cancelled. Idempotent."""
+        """End all transfers, cancel their futures and close all connections. Idempotent."""
         if self._ready.closed:
             return
         for curl, future in list(self._waiting.items()):

@@ -1,4 +1,4 @@
-"""Bytes to links: the charset, the document, and what in it refers to other URLs.
+"""Turns the bytes of a response into links: finds the charset, scans the document, reads its references.
 
-Everything here is a pure function of a response; nothing it meets on the web is an exception.
+All functions are pure, and no content of a response makes them raise.
 """

@@ -1,19 +1,20 @@
-"""Which encoding a page is in: byte order mark, then the Content-Type header, then the page's own meta element.
+"""Detects a page's encoding: by byte order mark, then the Content-Type header, then the page's own declaration.
 
-Labels and what they mean are those of the WHATWG Encoding Standard (so `latin1` and `ascii` mean windows-1252), the
-meta element is found as its HTML prescan finds it. A page that declares nothing is UTF-8 if its bytes are, else
-windows-1252. Names returned are Python codecs, each of which decodes any bytes with `errors="replace"`.
+Labels have their meanings in the WHATWG Encoding Standard, so `latin1` and `ascii` mean windows-1252. The meta element
+is located by the prescan of the HTML standard. A page without a declaration is UTF-8 if its bytes are valid UTF-8, else
+windows-1252. Functions return names of Python codecs, each of which decodes any bytes with `errors="replace"`.
 """
 
 import re
 from typing import Final
 
 from workers.parse.mime import XHTML_TYPES, parse_content_type
-from workers.parse.tags import ATTRIBUTE, scan_tags
+from workers.parse.scanner import scan_tags
+from workers.parse.start_tags import ATTRIBUTE
 
 _PRESCAN_BYTES: Final = 1024
 _LATE_BYTES: Final = 64 * 1024
-"""How far a meta element is looked for behind the prescan, as browsers do while they parse."""
+"""The bytes that are searched for a meta element beyond the prescan, as browsers do while they parse."""
 
 # Python codec -> the labels of the WHATWG encoding that it implements.
 _LABELS: Final[dict[str, str]] = {
@@ -57,7 +58,7 @@ _LABELS: Final[dict[str, str]] = {
     "cp932": "csshiftjis ms932 ms_kanji shift-jis shift_jis sjis windows-31j x-sjis",
     "cp949": "cseuckr csksc56011987 euc-kr iso-ir-149 korean ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 "
     "windows-949",
-    # WHATWG's "replacement": encodings that hide markup, of which only the ASCII part is believed.
+    # WHATWG's "replacement": encodings that can hide markup. Only their ASCII part is decoded.
     "ascii": "csiso2022kr hz-gb-2312 iso-2022-cn iso-2022-cn-ext iso-2022-kr replacement",
     "utf-16-be": "unicodefffe utf-16be",
     "utf-16-le": "csunicode iso-10646-ucs-2 ucs-2 unicode unicodefeff utf-16 utf-16le",
@@ -77,12 +78,12 @@ _MARKUP: Final = re.compile(rb"<(?:!--|([!?])|/?([a-zA-Z][^ \t\n\f\r/>]*+)|/)")
 
 
 def codec_of(label: str) -> str | None:
-    """The Python codec of the encoding that a WHATWG `label` names, in any case and with outer space; None if none."""
+    """Return the Python codec for a WHATWG `label`, in any case and with outer space. Return None if it is unknown."""
     return _CODECS.get(label.strip(" \t\n\f\r").lower())
 
 
 def is_ascii_based(codec: str) -> bool:
-    """Whether bytes below 0x40 always mean ASCII in `codec`, so that markup can be found without decoding."""
+    """Return True if bytes below 0x40 always mean ASCII in `codec`, so that markup can be found without decoding."""
     return codec not in _NOT_ASCII_BASED
 
 
@@ -96,8 +97,8 @@ def sniff(body: bytes, content_type: str | None) -> str:
         return codec_found
     by_declaration, by_meta = _declared_by_xml(body), _prescan(body[:_PRESCAN_BYTES])
     first, second = (by_declaration, by_meta) if declared.essence in XHTML_TYPES else (by_meta, by_declaration)
-    found = first or second or _declared_late(body)
-    return found or ("utf-8" if _is_utf8(body) else "cp1252")
+    own = first or second or _declared_late(body)
+    return own or ("utf-8" if _is_utf8(body) else "cp1252")
 
 
 def _declared_by_xml(body: bytes) -> str | None:
@@ -107,7 +108,7 @@ def _declared_by_xml(body: bytes) -> str | None:
 
 
 def _declared_late(body: bytes) -> str | None:
-    """Return the encoding that a meta element behind the prescan names, outside comments and scripts."""
+    """Return the encoding named by a meta element after the prescan, outside comments and scripts."""
     head = body[:_LATE_BYTES]
     if len(body) <= _PRESCAN_BYTES or b"charset" not in head.lower():
         return None
@@ -120,7 +121,7 @@ def _declared_late(body: bytes) -> str | None:
 
 
 def _is_utf8(body: bytes) -> bool:
-    """Whether `body` is UTF-8, a character cut off at its end allowed."""
+    """Return True if `body` is UTF-8. The last character may be truncated."""
     if body.isascii():
         return True
     try:
@@ -131,7 +132,10 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def _prescan(head: bytes) -> str | None:
-    """https://html.spec.whatwg.org/multipage/parsing.html#prescan-a-byte-stream-to-determine-its-encoding"""
+    """Return the encoding named by a meta element in `head`, by the prescan of the HTML standard.
+
+    https://html.spec.whatwg.org/multipage/parsing.html#prescan-a-byte-stream-to-determine-its-encoding
+    """
     if b"charset" not in head.lower():
         return None
     position = 0
@@ -157,16 +161,16 @@ def _prescan(head: bytes) -> str | None:
 
 
 def _attributes(head: bytes, position: int) -> tuple[dict[bytes, bytes], int]:
-    """A tag's attributes (the first of a name wins) and the position behind its `>`, -1 where it does not end."""
-    found: dict[bytes, bytes] = {}
+    """Return a tag's attributes and the position after its `>`, -1 if it does not end. The first of a name counts."""
+    attributes: dict[bytes, bytes] = {}
     while (match := ATTRIBUTE.match(head, position)) is not None:
         position = match.end()
         if match["end"] is not None:
-            return found, position
+            return attributes, position
         if match["open"] is not None:
             break
-        found.setdefault(match["name"].lower(), match["double"] or match["single"] or match["bare"] or b"")
-    return found, -1
+        attributes.setdefault(match["name"].lower(), match["double"] or match["single"] or match["bare"] or b"")
+    return attributes, -1
 
 
 def _declared_by_meta(attributes: dict[bytes, bytes]) -> str | None:
@@ -180,6 +184,6 @@ def _declared_by_meta(attributes: dict[bytes, bytes]) -> str | None:
 
 
 def _of_ascii_markup(label: bytes) -> str | None:
-    """Return the codec of a label that was read as ASCII, so that it cannot mean UTF-16."""
+    """Return the codec of a label. The label was read as ASCII, so UTF-16 cannot be true and becomes UTF-8."""
     codec = codec_of(label.decode("latin-1"))
     return "utf-8" if codec in ("utf-16-be", "utf-16-le") else codec

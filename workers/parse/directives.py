@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-# Directives that carry a value after a colon; any other `word:` names the product that what follows is for.
+# Directives that have a value after a colon. Any other `word:` names the product that the next directives are for.
 _VALUED: Final = frozenset(("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"))
 
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """What robots are asked not to do. Several sources add up: the union holds."""
+    """A page's directives to robots. Those of several sources add up."""
 
     noindex: bool = False
     nofollow: bool = False
@@ -23,14 +23,14 @@ NOTHING_FORBIDDEN: Final = Directives()
 
 
 def meta_robots(content: str) -> Directives:
-    """The content of a meta element whose name is `robots` or our product token; unknown directives are ignored."""
+    """Parse the content of a meta element named `robots` or by our product token. Ignore unknown directives."""
     return _directives(content.lower().replace(",", " ").split())
 
 
 def x_robots_tag(values: Iterable[str], product: str = "orb") -> Directives:
-    """All X-Robots-Tag headers of an answer: directives for everyone, and those for `product` (in lower case).
+    """Parse all X-Robots-Tag headers of an answer. Return the directives for all robots and for `product`.
 
-    `otherbot: noindex, nofollow` holds to the end of its header, or up to the next product named there.
+    `product` is in lower case. The scope of `otherbot:` extends to the end of its header or to the next product in it.
     """
     words: list[str] = []
     for value in values:

@@ -1,9 +1,14 @@
-"""What a page says of itself and where it leads.
+"""Reads a page's links, title, language, robots directives and other metadata.
 
-Links are those of `a` and `area` (href, in SVG also xlink:href), `frame` and `iframe` (src), `link` with rel next or
-prev, and, where asked for, the srcset candidates of `img` and `source`. `link rel=alternate` (feeds, translations),
-stylesheets and other resources are not links to pages. Values are as in the document, with character references
-resolved and queries in the document's encoding; they are not URLs yet.
+These count as links:
+
+- `a` and `area` (href, in SVG also xlink:href)
+- `frame` and `iframe` (src)
+- `link` with rel next or prev
+- the srcset candidates of `img` and `source`, if the spec enables them
+
+`link rel=alternate` (feeds, translations), stylesheets and other resources are not links to pages. Values are as in the
+document, with character references resolved and queries in the document's encoding. They are not URLs yet.
 """
 
 import re
@@ -13,19 +18,20 @@ from enum import IntEnum
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from shared.domain.crawl import Extract
-from shared.domain.left_out import MAX_EXAMPLES
+from shared.domain.crawl.spec import Extract
+from shared.domain.explain.excluded_links import MAX_EXAMPLES
 from workers.parse.charset import is_ascii_based
 from workers.parse.directives import NOTHING_FORBIDDEN, Directives, meta_robots
 from workers.parse.references import attribute_text, plain_text
-from workers.parse.tags import ATTRIBUTE, scan_tags
+from workers.parse.scanner import scan_tags
+from workers.parse.start_tags import ATTRIBUTE
 
 MAX_TITLE_CHARS: Final = 512
 _MAX_TITLE_BYTES: Final = 8 * 1024
 _MAX_VALUE_CHARS: Final = 256
 _CACHED_TAGS: Final = 16_384
 _CACHED_TAG_BYTES: Final = 512
-"""The cache of interpreted tags holds at most 16,384 of at most 512 bytes, about 20 MiB at its worst."""
+"""The cache holds at most 16,384 interpreted tags of at most 512 bytes each: about 20 MiB in the worst case."""
 
 _NOT_FOLLOWED: Final = frozenset(("nofollow", "ugc", "sponsored"))
 _REFRESH: Final = re.compile(
@@ -38,7 +44,7 @@ _CANDIDATE: Final = re.compile(r"[ \t\n\f\r,]*+([^ \t\n\f\r]++)((?:[^,(]++|\([^)
 
 
 class LinkKind(IntEnum):
-    """Where a link was found."""
+    """The kind of element that holds a link."""
 
     ANCHOR = 0
     FRAME = 1
@@ -46,8 +52,8 @@ class LinkKind(IntEnum):
     IMAGE = 3
 
 
-class Link(NamedTuple):
-    """A link as written; `nofollow` is its own rel (nofollow, ugc or sponsored)."""
+class PageLink(NamedTuple):
+    """A link as written. `nofollow`: its rel is nofollow, ugc or sponsored."""
 
     href: str
     kind: LinkKind
@@ -63,11 +69,11 @@ class Refresh(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParsedPage:
-    """A page, parsed. Links may repeat an href, but not a tag.
+    """A parsed page. Links may repeat an href, but not a tag.
 
-    `anchors` are the hrefs of plain links (most of a page's), `marked` the links of which there is more to say; each in
-    document order. `links` are both. `links_cut` counts the links beyond `max_links_per_page`; of a page with more than
-    ten times as many it is a lower bound. `cut_links` are the first of them.
+    `anchors` are the hrefs of plain links, which are most of a page's. `marked` are the other links, with their kinds.
+    Each is in document order, and `links` are both. `links_cut` counts the links beyond `max_links_per_page`. If a page
+    has more than ten times as many, the count is a lower bound. `cut_links` are the first of them.
     """
 
     title: str = ""
@@ -77,44 +83,44 @@ class ParsedPage:
     refresh: Refresh | None = None
     robots: Directives = NOTHING_FORBIDDEN
     anchors: tuple[str, ...] = ()
-    marked: tuple[Link, ...] = ()
+    marked: tuple[PageLink, ...] = ()
     links_cut: int = 0
     cut_links: tuple[str, ...] = ()
 
     @property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[PageLink, ...]:
         """All links, the plain ones first."""
-        return (*(Link(href, LinkKind.ANCHOR, False) for href in self.anchors), *self.marked)
+        return (*(PageLink(href, LinkKind.ANCHOR, False) for href in self.anchors), *self.marked)
 
 
 def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "orb", xml: bool = False) -> ParsedPage:
-    """Return `body`, in the Python codec `charset`, parsed. Linear in its length; never raises for what it says.
+    """Parse `body`, which is in the Python codec `charset`. Takes linear time, and raises for no content.
 
-    `product` is the product token for which a meta element may hold robots directives, in lower case. `xml`: it is
-    XHTML.
+    `product` is the product token, in lower case, for which a meta element may hold robots directives. `xml`: the body
+    is XHTML.
     """
     encoding = None if charset == "utf-8" or not is_ascii_based(charset) or charset == "ascii" else charset
     if not is_ascii_based(charset):
         body, charset = body.decode(charset, "replace").encode(), "utf-8"
-    most = options.max_links_per_page
-    scan = scan_tags(body, images=options.srcset, xml=xml, limit=10 * most + 1000)
+    max_count = options.max_links_per_page
+    scan = scan_tags(body, images=options.srcset, xml=xml, limit=10 * max_count + 1000)
     hrefs = list(dict.fromkeys(scan.hrefs))
     head = _Head(product)
-    marked: list[Link] = []
+    marked: list[PageLink] = []
     interpret = _interpret
     for tag in dict.fromkeys(scan.tags):
-        found = interpret(tag, charset) if len(tag) <= _CACHED_TAG_BYTES else _interpreted(tag, charset)
-        if type(found) is Link:
-            marked.append(found)
-        elif type(found) is _Element:
-            marked += head.add(found)
-    cut = max(len(hrefs) + len(marked) - most, int(scan.cut))
+        meaning = interpret(tag, charset) if len(tag) <= _CACHED_TAG_BYTES else _interpreted(tag, charset)
+        if type(meaning) is PageLink:
+            marked.append(meaning)
+        elif type(meaning) is _Element:
+            marked += head.add(meaning)
+    cut = max(len(hrefs) + len(marked) - max_count, int(scan.cut))
     cut_links: list[str] = []
     if cut:
-        cut_links = _texts(hrefs[most : most + MAX_EXAMPLES], charset)
-        del hrefs[most:]
-        cut_links += [link.href for link in marked[most - len(hrefs) :][:MAX_EXAMPLES]]
-        del marked[most - len(hrefs) :]
+        cut_links = _texts(hrefs[max_count : max_count + MAX_EXAMPLES], charset)
+        del hrefs[max_count:]
+        cut_links += [link.href for link in marked[max_count - len(hrefs) :][:MAX_EXAMPLES]]
+        del marked[max_count - len(hrefs) :]
     parsed = ParsedPage(
         title=" ".join(plain_text(scan.title[:_MAX_TITLE_BYTES], charset).split())[:MAX_TITLE_CHARS],
         lang=head.lang,
@@ -133,7 +139,7 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
 def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
     """Return the page with the queries of its references in the document's encoding.
 
-    https://url.spec.whatwg.org/#query-state: what the encoding cannot say becomes a decimal reference.
+    Characters that the encoding lacks become decimal references (https://url.spec.whatwg.org/#query-state).
     """
     return replace(
         page,
@@ -164,21 +170,22 @@ def _escaped(encoding: str, match: re.Match[str]) -> str:
 
 
 def _texts(hrefs: list[bytes], charset: str) -> list[str]:
-    """The values as text. In UTF-8 all at once: no value holds NUL, and no broken sequence takes a NUL with it."""
+    """Return the values as text. UTF-8 is decoded at once, joined by NUL: no value has a NUL, and no broken sequence
+    includes one."""
     if charset == "utf-8" and hrefs:
         return attribute_text(b"\0".join(hrefs), charset, separator="\0").split("\0")
     return [attribute_text(href, charset) for href in hrefs]
 
 
 class _Element(NamedTuple):
-    """An element that is not simply a link."""
+    """An element other than a plain link, with the attributes that count."""
 
     name: bytes
     attributes: dict[bytes, str]
 
 
 class _Head:
-    """Gathers what elements other than plain links say; the first of each wins, robots directives add up."""
+    """Collects a page's metadata. Of repeated elements the first counts, but robots directives add up."""
 
     __slots__ = ("base_href", "canonical", "lang", "product", "refresh", "robots")
 
@@ -190,8 +197,8 @@ class _Head:
         self.refresh: Refresh | None = None
         self.robots = NOTHING_FORBIDDEN
 
-    def add(self, element: _Element) -> list[Link]:
-        """Takes note of `element`; returns the links it holds."""
+    def add(self, element: _Element) -> list[PageLink]:
+        """Collect the metadata of `element`. Return its links."""
         attributes = element.attributes
         match element.name:
             case b"html":
@@ -206,9 +213,9 @@ class _Head:
                 if "canonical" in rel and self.canonical is None:
                     self.canonical = attributes.get(b"href")
                 if ("next" in rel or "prev" in rel) and b"href" in attributes:
-                    return [Link(attributes[b"href"], LinkKind.SEQUENCE, not _NOT_FOLLOWED.isdisjoint(rel))]
+                    return [PageLink(attributes[b"href"], LinkKind.SEQUENCE, not _NOT_FOLLOWED.isdisjoint(rel))]
             case b"img" | b"source":
-                return [Link(url, LinkKind.IMAGE, False) for url in srcset_urls(attributes.get(b"srcset", ""))]
+                return [PageLink(url, LinkKind.IMAGE, False) for url in srcset_urls(attributes.get(b"srcset", ""))]
         return []
 
     def _add_meta(self, attributes: dict[bytes, str]) -> None:
@@ -219,8 +226,8 @@ class _Head:
             self.refresh = parse_refresh(content)
 
 
-def _interpreted(tag: bytes, charset: str) -> Link | _Element | None:
-    """What the raw start tag `tag` (as `scan_tags` reports it) means; None if nothing."""
+def _interpreted(tag: bytes, charset: str) -> PageLink | _Element | None:
+    """Interpret the raw start tag `tag`, as `scan_tags` returns it. Return None if it means nothing here."""
     name, attributes = _read_tag(tag)
     match name:
         case b"a" | b"area":
@@ -229,21 +236,21 @@ def _interpreted(tag: bytes, charset: str) -> Link | _Element | None:
                 return None
             rel = attributes.get(b"rel")
             nofollow = rel is not None and not _NOT_FOLLOWED.isdisjoint(attribute_text(rel, charset).lower().split())
-            return Link(attribute_text(href, charset), LinkKind.ANCHOR, nofollow)
+            return PageLink(attribute_text(href, charset), LinkKind.ANCHOR, nofollow)
         case b"frame" | b"iframe":
             src = attributes.get(b"src")
-            return None if src is None else Link(attribute_text(src, charset), LinkKind.FRAME, False)
+            return None if src is None else PageLink(attribute_text(src, charset), LinkKind.FRAME, False)
         case b"img" | b"source":
-            wanted: tuple[bytes, ...] = (b"srcset",)
+            names: tuple[bytes, ...] = (b"srcset",)
         case b"base":
-            wanted = (b"href",)
+            names = (b"href",)
         case b"html":
-            wanted = (b"lang",)
+            names = (b"lang",)
         case b"link":
-            wanted = (b"href", b"rel")
+            names = (b"href", b"rel")
         case _:
-            wanted = (b"name", b"http-equiv", b"content")
-    values = {key: attribute_text(attributes[key], charset) for key in wanted if key in attributes}
+            names = (b"name", b"http-equiv", b"content")
+    values = {key: attribute_text(attributes[key], charset) for key in names if key in attributes}
     return _Element(name, values) if values else None
 
 
@@ -252,9 +259,9 @@ _NAME: Final = re.compile(rb"[^ \t\n\f\r/>]+")
 
 
 def _read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """Name and attributes, names in lower case, of repeated attributes the first."""
+    """Return a tag's name and attributes, with names in lower case. Of repeated attributes the first counts."""
     named = _NAME.match(tag)
-    assert named is not None  # scan_tags reports tags by their name
+    assert named is not None  # scan_tags returns tags from their name on
     attributes: dict[bytes, bytes] = {}
     for match in ATTRIBUTE.finditer(tag, named.end()):
         _, key, double, single, _, bare = match.groups()
@@ -264,7 +271,7 @@ def _read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 
 def parse_refresh(content: str) -> Refresh | None:
-    """A meta refresh's content; None if it is malformed or names no URL (it then reloads the page itself)."""
+    """Parse a meta refresh's content. Return None if it is malformed or names no URL and so reloads the page."""
     match = _REFRESH.match(content)
     if match is None or not (match["delay"] or content.lstrip(" \t\n\f\r").startswith(".")):
         return None
@@ -273,7 +280,7 @@ def parse_refresh(content: str) -> Refresh | None:
 
 
 def srcset_urls(srcset: str) -> Iterable[str]:
-    """The URLs of a srcset attribute's candidates, in order."""
+    """Yield the URLs of a srcset attribute's candidates, in order."""
     position = 0
     while (match := _CANDIDATE.match(srcset, position)) is not None:
         url = match[1]

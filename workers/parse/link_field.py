@@ -1,7 +1,7 @@
-"""The Link header (RFC 8288): which pages come before and after this one.
+"""Parses the Link header (RFC 8288) for the previous and the next page.
 
-Relations other than `next` and `prev` are no links to pages here, as for `link` elements. A link with `anchor` speaks
-of another page, so it is ignored.
+As for `link` elements, only the relations `next` and `prev` are links to pages. A link with `anchor` is ignored,
+because it describes another page.
 """
 
 import re
@@ -16,7 +16,7 @@ _PARAMETER: Final = re.compile(
 
 
 def sequence_links(value: str) -> Iterator[str]:
-    """Yield the targets with relation `next` or `prev`, as written. A malformed rest ends it. Linear in time."""
+    """Yield the targets with relation `next` or `prev`, as written. Stop at malformed text. Takes linear time."""
     position = 0
     while (match := _VALUE.match(value, position)) is not None:
         position = match.end()

@@ -1,7 +1,7 @@
-"""Whether a body is a page: its declared type, corrected by its first bytes.
+"""Classifies a body by its declared type, corrected by its first bytes.
 
-The Content-Type is read as https://fetch.spec.whatwg.org/#concept-header-extract-mime-type says. Where that gives
-nothing, a type at the beginning of a malformed value (`text/html charset=utf-8`, `text/html/`) is believed.
+The Content-Type is parsed by https://fetch.spec.whatwg.org/#concept-header-extract-mime-type. If that gives no type, a
+type at the beginning of a malformed value (`text/html charset=utf-8`, `text/html/`) is used.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class Media(StrEnum):
-    """What a body is, as far as the crawl cares."""
+    """The kinds of bodies that the crawl distinguishes."""
 
     HTML = "html"
     XML = "xml"
@@ -22,16 +22,16 @@ class Media(StrEnum):
 
 
 XHTML_TYPES: Final = frozenset(("application/xhtml+xml", "application/vnd.wap.xhtml+xml"))
-"""HTML in which `<script/>` and its like are empty elements."""
+"""Types of HTML in which `<script/>` and similar elements are empty."""
 
 HTML_TYPES: Final = frozenset(("text/html",)) | XHTML_TYPES
 XML_TYPES: Final = frozenset(("text/xml", "application/xml"))
 _UNDECLARED: Final = frozenset(("", "unknown/unknown", "application/unknown", "*/*"))
 
 _SNIFFED_BYTES: Final = 1445
-"""The resource header of https://mimesniff.spec.whatwg.org/#reading-the-resource-header"""
+"""The length of the resource header (https://mimesniff.spec.whatwg.org/#reading-the-resource-header)."""
 
-# Signatures that consist of letters are taken with what follows them: a text may begin with the same letters.
+# Signatures of letters include the bytes after them, because a text may begin with the same letters.
 _BINARY_MAGIC: Final = re.compile(
     rb"%PDF-|%!PS-Adobe-|\x89PNG\r\n\x1a\n|GIF8[79]a|\xff\xd8\xff|BM\0|RIFF[\s\S]{4}(?:WEBP|WAVE|AVI )"
     rb"|PK[\x03\x05][\x04\x06]|\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|\x7fELF|MZ\x90\0"
@@ -60,7 +60,7 @@ _LOOSE_CHARSET: Final = re.compile(r"charset[ \t]*=[ \t]*[\"']?([^ \t;,\"']+)", 
 
 
 class ContentType(NamedTuple):
-    """What a Content-Type says: `type/subtype` in lower case ("" if nothing usable) and the charset label, if any."""
+    """A parsed Content-Type: `type/subtype` in lower case ("" if none is usable) and the charset label, if any."""
 
     essence: str = ""
     charset: str | None = None
@@ -68,7 +68,7 @@ class ContentType(NamedTuple):
 
 @lru_cache(1024)
 def parse_content_type(value: str | None) -> ContentType:
-    """Return what the header `value` declares; several headers are given as one, joined by commas. Never raises."""
+    """Parse the header `value`. Several headers are joined by commas. Never raises."""
     declared = ContentType()
     for part in _VALUES.findall(value or ""):
         part = part.strip(_SPACE)
@@ -91,15 +91,15 @@ def _parameters(text: str) -> Iterator[tuple[str, str]]:
 
 
 def media_type(content_type: str | None) -> str:
-    """Return the essence of a Content-Type header (`type/subtype`, lower case), empty where it declares none."""
+    """Return the essence of a Content-Type header (`type/subtype`, lower case), "" if it declares none."""
     return parse_content_type(content_type).essence
 
 
 def classify(body: bytes, content_type: str | None) -> Media:
-    """Return what `body` is: as declared, unless the bytes are plainly no text; as sniffed if nothing is declared.
+    """Return the kind of `body`: as declared, unless the bytes are clearly binary. If none is declared, sniff it.
 
-    After https://mimesniff.spec.whatwg.org/, which never makes HTML of what was declared as something else. HTML may
-    hold NUL, which parsers skip.
+    This follows https://mimesniff.spec.whatwg.org/, so a body declared as another type never becomes HTML. HTML may
+    contain NUL, which parsers skip.
     """
     essence = media_type(content_type)
     if essence not in _UNDECLARED:
@@ -123,7 +123,7 @@ def _declared(essence: str) -> Media:
 
 
 def is_binary(body: bytes, content_type: str | None) -> bool:
-    """Return True if the first bytes are those of a known binary format, or hold what no text does."""
+    """Return True if the first bytes are those of a known binary format, or include a byte that no text has."""
     if _BINARY_MAGIC.match(body) is not None:
         return True
     if _BINARY_BYTE.search(body, 0, _SNIFFED_BYTES) is None:

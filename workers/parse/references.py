@@ -1,4 +1,4 @@
-"""Character references in attribute values, which are read differently from those in text."""
+"""Resolves character references. The rules for attribute values differ from those for text."""
 
 import re
 from html.entities import html5
@@ -6,16 +6,17 @@ from typing import Final
 
 _REFERENCE: Final = re.compile(r"&(?:#([0-9]+);?|#[xX]([0-9a-fA-F]+);?|([A-Za-z][A-Za-z0-9]*;?))")
 _MAX_DIGITS: Final = 7
-"""More significant digits than these are beyond Unicode in either base."""
+"""A number with more significant digits is beyond Unicode in either base."""
 
 
 _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";"))
 
 
 def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
-    """An attribute's value: decoded from `codec` (invalid bytes become U+FFFD), references resolved, line ends LF.
+    """Decode an attribute's value from `codec`, resolve its references, and make line ends LF.
 
-    NUL becomes `separator`: U+FFFD as in a browser, or itself where NULs part several values.
+    Invalid bytes become U+FFFD. NUL becomes `separator`: U+FFFD as in a browser, or NUL if NULs separate several
+    values.
     """
     text = raw.decode(codec, "replace")
     if "\r" in text:
@@ -26,7 +27,7 @@ def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
 
 
 def plain_text(raw: bytes, codec: str) -> str:
-    """Text of an element, as `attribute_text` but with the rule of text for references without a semicolon."""
+    """Decode the text of an element and resolve its references, with the text rule for those without a semicolon."""
     return _REFERENCE.sub(_in_text, raw.decode(codec, "replace")).replace("\0", "\ufffd")
 
 
@@ -34,8 +35,8 @@ def _in_attribute(match: re.Match[str]) -> str:
     decimal, hexadecimal, name = match.groups()
     if name is None:
         return _numbered(decimal, hexadecimal)
-    # Without its semicolon a reference counts only where neither `=` nor a letter or digit follows: so the
-    # parameter `copy` of `?a=1&copy=2` stays what it is. (The expression takes all letters and digits that follow.)
+    # A reference without a semicolon counts only if no `=`, letter or digit follows. So the parameter `copy` of
+    # `?a=1&copy=2` stays unchanged. (The expression matches all letters and digits that follow.)
     if not name.endswith(";") and match.string.startswith("=", match.end()):
         return match[0]
     return html5.get(name, match[0])
@@ -62,6 +63,6 @@ def _character(digits: str, base: int) -> str:
     number = int(digits, base) if 0 < len(digits) <= _MAX_DIGITS else 0
     if number == 0 or number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
         return "\ufffd"
-    if 0x80 <= number <= 0x9F:  # what such numbers were always meant to be
+    if 0x80 <= number <= 0x9F:  # authors mean windows-1252, as browsers assume
         return bytes((number,)).decode("cp1252", "ignore") or chr(number)
     return chr(number)

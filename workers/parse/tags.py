@@ -1,25 +1,32 @@
-"""Finds the start tags that matter in an HTML byte stream: linear in time, constant in memory, no tree.
+"""Scans an HTML byte stream for the start tags that matter: linear in time, constant in memory, without a tree.
 
-A tree-building parser follows the WHATWG tree construction, which hostile markup drives to quadratic time and memory:
-44 KB of unclosed formatting elements become nine million nodes, 500 KB of nested `<div>` cost tens of seconds, and no
-cheap look at the bytes tells such a page beforehand. Links need only the *tokenizer* of that specification
+A tree-building parser follows the WHATWG tree construction. Hostile markup drives that to quadratic time and memory:
+44 KB of unclosed formatting elements become nine million nodes, and 500 KB of nested `<div>` cost tens of seconds. No
+cheap check of the bytes detects such a page beforehand.
+
+Links need only the *tokenizer* of that specification
 (https://html.spec.whatwg.org/multipage/parsing.html#tokenization): tags with quoted and unquoted values, comments,
-raw text elements, script's escaped states, bogus comments. That is what this module implements, as a regular expression
-that runs over ordinary markup and an exact step for everything else; a differential test holds it to a tree builder.
+raw text elements, script's escaped states, bogus comments. This module implements it: a regular expression skips
+ordinary markup, and an exact step handles all else. A differential test compares it with a tree builder. It is the
+reference for its compiled twin `tags.c`, and is used if that is not built.
 
-Known differences from a tree builder: `<frame>` and `<a>` where the tree would drop them (frames outside a frameset,
-links inside one) are reported; markup inside `<style>`, `<title>` and similar elements *of SVG and MathML* is taken for
-text; the content of `<noframes>` is markup, as it is to a reader without frames.
+Known differences from a tree builder:
+
+- `<frame>` and `<a>` are reported even if the tree would drop them (frames outside a frameset, links inside one).
+- Markup inside `<style>`, `<title>` and similar elements *of SVG and MathML* is treated as text.
+- The content of `<noframes>` is treated as markup, as by a browser without frames.
 """
 
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
+
+from workers.parse.start_tags import ATTRIBUTE, Scan
 
 _NAME_END: Final = rb"(?=[ \t\n\f\r/>])"
 
-# What follows an ordinary tag's name: values follow `=` at once and `=` follows a name. Anything else is left to the
-# exact step. Bounded, so that the matcher's own stack is.
+# The rest of an ordinary tag after its name: values follow `=` at once and `=` follows a name. The exact step handles
+# all other tags. The repetition is bounded, because it bounds the matcher's stack.
 _REST: Final = (
     rb"(?:>|[ \t\n\f\r/][^\"'=>]*+(?:=(?<=[\w:.@-]=)"
     rb"(?:\"[^\"]*+\"|'[^']*+'|[^ \t\n\f\r\"'=<>`]++(?=[ \t\n\f\r>]))[^\"'=>]*+){0,32}>)"
@@ -29,14 +36,14 @@ _RAW_TEXT: Final = rb"script|style|title|textarea|xmp|iframe|noembed"
 _LINKING: Final = rb"a|area|base|link|meta|frame|html"
 _WITH_IMAGES: Final = _LINKING + rb"|img|source"
 
-# The usual link: quoted values only, a href, no rel. Its href is captured at once (group 1).
+# The usual link: only quoted values, an href, no rel. Group 1 captures the href.
 _PLAIN_ATTRIBUTE: Final = rb"[a-z0-9:_.-]++=\"[^\"]*+\""
 _PLAIN_LINK: Final = (
     rb"a(?:[ \t\n\f\r]++(?!href=|rel=)" + _PLAIN_ATTRIBUTE + rb"){0,16}[ \t\n\f\r]++href=\"([^\"\0\r]*+)\""
     rb"(?:[ \t\n\f\r]++(?!rel=)" + _PLAIN_ATTRIBUTE + rb"){0,16}[ \t\n\f\r]*+>"
 )
 
-# Names of tags that need no look, by first letter; a name that merely begins like one that does goes the exact way.
+# Names of tags to skip, by first letter. A name that only begins like that of a relevant tag goes to the exact step.
 _PLAIN_NAME: Final = (
     rb"(?:[cdegjkoqru-wyz]|s(?!cript|tyle|vg|ource)|p(?!laintext)|l(?!ink)|t(?!itle|extarea|emplate)|b(?!ase)|h(?!tml)"
     rb"|i(?!frame|mg)|a(?!rea|[ \t\n\f\r/>])|m(?!eta|ath)|n(?!oembed)|f(?!rame)|x(?!mp))[^ \t\n\f\r/>]*+"
@@ -44,9 +51,10 @@ _PLAIN_NAME: Final = (
 
 
 def _run_of(wanted: bytes) -> re.Pattern[bytes]:
-    """Ordinary markup that is skipped (bounded, for the matcher's stack), then perhaps one ordinary wanted tag.
+    """Return an expression for ordinary markup to skip, and after it at most one ordinary wanted tag.
 
-    A self-closing raw text element is left to the exact step, which knows whether it stands in SVG.
+    Repetitions are bounded, because they bound the matcher's stack. The exact step handles a self-closing raw text
+    element, because it tracks whether the element is in SVG.
     """
     end_tag = rb"/(?:[a-lnoq-ru-zp]|s(?!vg)|t(?!emplate)|m(?!ath))[^\"'=>]*+>"
     raw = rb"".join(
@@ -55,8 +63,8 @@ def _run_of(wanted: bytes) -> re.Pattern[bytes]:
     )
     comment = rb"|!--(?!-?>)[^-]*+(?:-(?!-!?>)[^-]*+){0,256}-->|![a-z][^>]*+>|(?![a-z/!?])"
     markup = rb"<(?:" + end_tag + rb"|" + _PLAIN_NAME + _REST + raw + comment + rb")[^<]*+"
-    found = rb"<(?:" + _PLAIN_LINK + rb"|((?:" + wanted + rb")" + _NAME_END + _REST + rb"))"
-    return re.compile(rb"[^<]*+(?:" + markup + rb"){0,256}(?:" + found + rb")?", re.IGNORECASE)
+    result = rb"<(?:" + _PLAIN_LINK + rb"|((?:" + wanted + rb")" + _NAME_END + _REST + rb"))"
+    return re.compile(rb"[^<]*+(?:" + markup + rb"){0,256}(?:" + result + rb")?", re.IGNORECASE)
 
 
 _RUN: Final = _run_of(_LINKING)
@@ -67,13 +75,6 @@ _RAW: Final = frozenset(_RAW_TEXT.split(b"|"))
 _FOREIGN: Final = frozenset((b"svg", b"math"))
 
 _TAG_NAME: Final = re.compile(rb"</?([a-zA-Z][^ \t\n\f\r/>]*+)")
-ATTRIBUTE: Final = re.compile(
-    rb"[ \t\n\f\r/]*+(?:(?P<end>>)|(?P<name>[^ \t\n\f\r/>][^ \t\n\f\r/>=]*+)"
-    rb"(?:[ \t\n\f\r]*+=[ \t\n\f\r]*+"
-    rb"(?:\"(?P<double>[^\"]*+)\"|'(?P<single>[^']*+)'|(?P<open>[\"'])|(?P<bare>[^ \t\n\f\r>]++)|(?=>)))?)"
-)
-"""One step through a tag behind its name: an attribute, or `>`; `open` is a quote that is never closed."""
-
 _SHADOW_ROOT: Final = re.compile(
     rb"[ \t\n\f\r/\"']shadowrootmode[ \t\n\f\r]*+=[ \t\n\f\r]*+[\"']?(?:open|closed)", re.I
 )
@@ -83,33 +84,19 @@ _RAW_END: Final = {n: re.compile(rb"</" + n + _NAME_END, re.IGNORECASE) for n in
 _SCRIPT_STEP: Final = re.compile(rb"<!(?=--)|-->|<(/?)script" + _NAME_END, re.IGNORECASE)
 
 
-class Scan(NamedTuple):
-    """What `scan_tags` found, each list in document order and with repeats.
-
-    `hrefs` are the raw values of plain links (an `a` without rel; no NUL or CR in the value), `tags` the raw other
-    start tags, without `<`, up to and with `>`; `title` is the raw text of the first title element. `cut` tells that
-    scanning stopped at the limit.
-    """
-
-    hrefs: list[bytes]
-    tags: list[bytes]
-    title: bytes
-    cut: bool
-
-
 def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: int = 1_000_000) -> Scan:
     """Return the start tags of a, area, base, link, meta, frame, iframe and html (and img and source with `images`).
 
-    At most `limit` in all. `html` is in an encoding whose bytes below 0x40 mean ASCII (all but UTF-16 and the ISO-2022
-    family). What stands in comments, raw text elements and templates is not reported, except in a declarative shadow
-    root. With `xml`, `<script/>` and its like are empty, and CDATA sections are text.
+    Return at most `limit` in all. The encoding of `html` must use bytes below 0x40 as ASCII (all but UTF-16 and the
+    ISO-2022 family). Tags in comments, raw text elements and templates are skipped, except in a declarative shadow
+    root. With `xml`, `<script/>` and similar elements are empty, and CDATA sections are text.
     """
     run = (_RUN_WITH_IMAGES if images else _RUN).match
     wanted = _WANTED_WITH_IMAGES if images else _WANTED
     hrefs: list[bytes] = []
     tags: list[bytes] = []
     title: bytes | None = None
-    templates: list[bool] = []  # of each open template element, whether it hides its content
+    templates: list[bool] = []  # for each open template element: True if it hides its content
     hidden = foreign = position = 0
     end = len(html)
     while position < end:
@@ -127,7 +114,7 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
             if len(hrefs) + len(tags) >= limit:
                 break
             continue
-        if position >= end or html[position] != 0x3C:  # the run's bound
+        if position >= end or html[position] != 0x3C:  # the run stopped at its bound
             continue
         named = _TAG_NAME.match(html, position)
         if named is None:
@@ -167,7 +154,7 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
 
 
 def _tag_end(html: bytes, position: int) -> int:
-    """The position behind the `>` of the tag whose name ends at `position`, or -1 where the stream ends before it."""
+    """Return the position after the `>` of the tag whose name ends at `position`, or -1 if the stream ends before."""
     step: Callable[[bytes, int], re.Match[bytes] | None] = ATTRIBUTE.match
     while (match := step(html, position)) is not None:
         kind = match.lastgroup
@@ -180,7 +167,7 @@ def _tag_end(html: bytes, position: int) -> int:
 
 
 def _past_markup(html: bytes, position: int, *, cdata: bool) -> int:
-    """Behind the comment, bogus comment, declaration or lone `<` at `position`."""
+    """Return the position after the comment, bogus comment, declaration or lone `<` at `position`."""
     if html.startswith(b"<!--", position):
         if (empty := _EMPTY_COMMENT.match(html, position)) is not None:
             return empty.end()
@@ -196,9 +183,9 @@ def _past_markup(html: bytes, position: int, *, cdata: bool) -> int:
 
 
 def _raw_text_end(html: bytes, position: int, name: bytes) -> int:
-    """Where the end tag of the raw text element begins whose content begins at `position` (the stream's end if never).
+    """Return where the end tag of a raw text element begins, or the stream's end. Its content begins at `position`.
 
-    For script the specification's escaped states count: inside `<!--`, a `<script` hides the next `</script`.
+    For script the specification's escaped states apply: inside `<!--`, a `<script` hides the next `</script`.
     """
     if name != b"script":
         closed = _RAW_END[name].search(html, position)

@@ -1,13 +1,13 @@
 """etcd: leadership, membership, partition ownership and watched configuration of a cluster.
 
-`EtcdCoordinator` speaks to any cluster; `EmbeddedEtcd` runs the bundled server for a single machine. Inside:
-`connection` (calls, failover, login, history), `requests` (etcd's words), `watching` (views), `session` and
-`leadership` (leases, elections, guarded writes). Nothing of the generated stubs leaves this package.
+`EtcdCoordinator` connects to any cluster. `EmbeddedEtcd` runs the bundled server for a single machine. Inside:
+`connection` (calls, failover, login, history), `requests` (etcd's messages), `watching` (views), `session` and
+`leadership` (leases, elections, guarded writes). The generated stubs are used only in this package.
 """
 
 import os
 
-# Before the library is loaded. Nobody goes on with it in a forked process; it would say so at each start of a program.
+# Set this before the library is loaded. No forked process uses it, and it would warn at each start of a program.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from shared.adapters.etcd.coordinator import EtcdCoordinator

@@ -1,7 +1,7 @@
-"""Calls to whichever member answers: deadlines, failover, login, and the revision that nothing may fall behind.
+"""Calls to a member that answers: deadlines, failover, login, and the revision that no answer may fall behind.
 
-Generated stubs on grpc.aio, a channel for each member, one of them current: every call goes there until it fails.
-Channels belong to the event loop and the process that made them (never to a child made by fork).
+It uses generated stubs on grpc.aio, with a channel for each member. Every call goes to the current member until that
+fails. Channels belong to the event loop and the process that made them, never to a forked child.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ log = structlog.get_logger(__name__)
 Metadata = tuple[tuple[str, str], ...]
 
 _OPTIONS: Final = (
-    # A member that vanished without a word is noticed after 13 s; its own limit on pings is one in 5 s.
+    # A member that vanished silently is noticed after 13 s. etcd accepts at most one ping in 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # The default waits up to two minutes after a long outage.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # No wait, whatever its name: how long an attempt to connect may take. The two others bound the waits.
+    # Despite its name this limits the duration of an attempt to connect. The two others bound the waits.
     ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", -1),
@@ -43,7 +43,7 @@ _LONGEST_PAUSE_S: Final = 0.5
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
-class Member:
+class EtcdMember:
     """One member's channel and stubs."""
 
     def __init__(self, endpoint: str, tls: TlsSettings | None) -> None:
@@ -63,20 +63,23 @@ class Member:
         }
 
     def method(self, name: str) -> Any:
-        """The callable for `Service.Method`."""
+        """Return the callable for `Service.Method`."""
         service, _, method = name.partition(".")
         return getattr(self._stubs[service], method)
 
 
-class Connection:
-    """See the module. Every method raises Transient when no member answers in time, Unusable when they refuse us, and
-    Permanent, LeaseGone or Compacted when they refuse the call."""
+class EtcdConnection:
+    """See the module.
+
+    Every method raises Transient if no member answers in time, and Unusable if they refuse this client. If they refuse
+    the call it raises Permanent, EtcdLeaseExpired or Compacted.
+    """
 
     def __init__(self, settings: EtcdSettings) -> None:
         if not settings.endpoints:
             raise Unusable("no etcd endpoint is configured")
         self.settings = settings
-        self._members = [Member(endpoint, settings.tls) for endpoint in settings.endpoints]
+        self._members = [EtcdMember(endpoint, settings.tls) for endpoint in settings.endpoints]
         if settings.password is not None:
             exposed = [member.endpoint for member in self._members if not member.private]
             if exposed:
@@ -92,7 +95,7 @@ class Connection:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     async def call(self, name: str, request: Any, *, repeat: bool, within_s: float | None = None) -> Any:
-        """The answer of `Service.Method`. Only if `repeat`: asked again, of the next member, for up to `within_s`."""
+        """Return the answer of `Service.Method`. If `repeat`, retry with the next member for up to `within_s`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + (self.settings.answer_s if within_s is None else within_s)
         pause = _FIRST_PAUSE_S
@@ -111,8 +114,8 @@ class Connection:
                 self._note(floor, answer.header.revision)
             return answer
 
-    async def _ask(self, member: Member, name: str, request: Any, within_s: float) -> Any:
-        """One member's answer; it is asked again only when it refused the token, and so did nothing."""
+    async def _ask(self, member: EtcdMember, name: str, request: Any, within_s: float) -> Any:
+        """Return one member's answer. Repeat only if it refused the token, and so did nothing."""
         patience = max(min(self.settings.attempt_s, within_s), 0.01)
         for again in (True, False):
             login = await self.login(member, patience)
@@ -129,32 +132,34 @@ class Connection:
                 raise
         raise AssertionError("unreachable")
 
-    async def watch(self) -> tuple[Member, Any]:
-        """A new watch stream, and the member it is at. It ends by itself when that member has lost the leader."""
+    async def watch(self) -> tuple[EtcdMember, Any]:
+        """Open a watch stream. Return its member and the stream, which ends if that member has lost the leader."""
         member = self.member()
         login = await self.login(member)
         return member, member.method("Watch.Watch")(metadata=(("hasleader", "true"), *login))
 
-    def member(self) -> Member:
-        """The member that is asked now."""
+    def member(self) -> EtcdMember:
+        """Return the current member."""
         if self._closed:
             raise Unusable("the connection to etcd is closed")
         return self._members[self._current]
 
-    def failed(self, member: Member, reason: str) -> None:
-        """Ask the next member from now on, if `member` is the one that is asked."""
+    def failed(self, member: EtcdMember, reason: str) -> None:
+        """Switch to the next member, if `member` is the current one."""
         if len(self._members) > 1 and self._members[self._current] is member:
             self._current = (self._current + 1) % len(self._members)
             moved, self._moved = self._moved, asyncio.Event()
             moved.set()
-            log.info("etcd.failover", away_from=member.endpoint, to=self.member().endpoint, reason=reason)
+            log.info(
+                "etcd_endpoint.changed", from_endpoint=member.endpoint, endpoint=self.member().endpoint, reason=reason
+            )
 
     async def moved(self) -> None:
-        """Wait until another member is asked than now."""
+        """Wait until the current member changes."""
         await self._moved.wait()
 
     async def close(self) -> None:
-        """Close every channel; calls under way fail."""
+        """Close every channel. Calls under way fail."""
         self._closed = True
         for member in self._members:
             await member.channel.close()
@@ -162,10 +167,10 @@ class Connection:
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _note(self, floor: tuple[int, int], revision: int) -> None:
-        """Take note of the revision in an answer: it may not lie below what was known when the question was sent.
+        """Record the revision of an answer, and begin a new history if it is below the one known when asking.
 
-        Reads and writes go through the leader of a quorum, so that an older revision than one already seen means
-        another history: etcd was wiped or restored.
+        Reads and writes go through the leader of a quorum. So a revision older than one already seen means that etcd
+        was wiped or restored.
         """
         history, known = floor
         if history != self.history:
@@ -176,20 +181,25 @@ class Connection:
             self.revision = max(self.revision, revision)
 
     def seen(self, revision: int) -> None:
-        """A watch has told of this revision of the present history: what is asked from now on is answered at it or
-        later. Whoever only watches would else take a wiped etcd's list for one that is merely older than its view."""
+        """Record a revision of the present history that a watch received. Later answers must be at it or later.
+
+        Otherwise a client that only watches would take a wiped etcd's list for one that is merely older than its view.
+        """
         self.revision = max(self.revision, revision)
 
-    def rewound(self, known: int, found: int) -> None:
-        """A new history begins."""
+    def rewound(self, known: int, revision: int) -> None:
+        """Begin a new history."""
         self.history += 1
-        self.revision = found
-        log.error("etcd.replaced", known_revision=known, found_revision=found, history=self.history)
+        self.revision = revision
+        log.error("etcd.replaced", known_revision=known, found_revision=revision, history=self.history)
 
     # --- login --------------------------------------------------------------------------------------------------------
 
-    async def login(self, member: Member, within_s: float | None = None) -> Metadata:
-        """What proves to a member who we are. One asks for all; nobody waits longer for it than an attempt may take."""
+    async def login(self, member: EtcdMember, within_s: float | None = None) -> Metadata:
+        """Return the call metadata that authenticates us, empty without a user.
+
+        Concurrent calls share one login. None waits longer for it than an attempt may take.
+        """
         settings = self.settings
         if settings.user is None or settings.password is None:
             return ()
@@ -202,8 +212,8 @@ class Connection:
             raise Transient(f"etcd login of {settings.user}: no answer within {patience:g} s") from error
         return self._proof()
 
-    async def _logged_in(self, member: Member, user: str, password: str) -> str:
-        """A token, empty where none is asked for."""
+    async def _logged_in(self, member: EtcdMember, user: str, password: str) -> str:
+        """Log in and return the token, empty if etcd has authentication disabled."""
         request = rpc.AuthenticateRequest(name=user, password=password)
         try:
             answer = await member.method("Auth.Authenticate")(request, timeout=self.settings.attempt_s)
@@ -214,7 +224,7 @@ class Connection:
         return str(answer.token)
 
     def forget_login(self, used: Metadata | None = None) -> None:
-        """The proof `used` (whichever, if None) is no good: log in again before the next call."""
+        """Discard the token if it is still the one in `used` (None: any). The next call logs in again."""
         if used is None or used == self._proof():
             self._token = None
 
@@ -227,7 +237,7 @@ class Connection:
 
 
 def _parsed(endpoint: str) -> tuple[str, bool, bool]:
-    """gRPC's target, whether it is spoken to over TLS, and whether nobody else can listen."""
+    """Return gRPC's target, whether it uses TLS, and whether the connection is safe from eavesdropping."""
     if endpoint.startswith("unix:"):
         return endpoint, False, True
     url = urlsplit(endpoint)

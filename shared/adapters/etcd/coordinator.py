@@ -1,9 +1,9 @@
-"""`EtcdCoordinator`: the port, on a cluster of etcd."""
+"""`EtcdCoordinator`: the coordinator's port on an etcd cluster."""
 
 from contextlib import AbstractAsyncContextManager
 
 from shared.adapters.etcd import requests
-from shared.adapters.etcd.connection import Connection
+from shared.adapters.etcd.connection import EtcdConnection
 from shared.adapters.etcd.session import EtcdSession, open_session
 from shared.adapters.etcd.settings import EtcdSettings
 from shared.adapters.etcd.watching import EtcdView, follow, list_prefix
@@ -12,14 +12,14 @@ from shared.ports.coordinator import Entry, Snapshot
 
 
 class EtcdCoordinator:
-    """`shared.ports.coordinator.Coordinator`. It connects when first asked, and again whenever needed.
+    """`shared.ports.coordinator.Coordinator`. It connects at the first call, and again whenever needed.
 
-    Make it on the event loop that uses it, in a process that does not fork afterwards.
+    Create it on the event loop that uses it, in a process that does not fork afterwards.
     """
 
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
-        """Unusable: the settings make no sense, or a file they name cannot be read."""
-        self._connection = Connection(settings)
+        """Prepare the connection. Raise Unusable if the settings are invalid or a file they name cannot be read."""
+        self._connection = EtcdConnection(settings)
         self._clock = clock
 
     async def list(self, prefix: str) -> Snapshot:

@@ -1,4 +1,4 @@
-"""What went wrong with a call, as the caller must see it."""
+"""The errors of calls to etcd, mapped to those of the port."""
 
 from typing import Final
 
@@ -23,27 +23,27 @@ _REFUSED_CODES: Final = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.Statu
 _FULL_RETRY_S: Final = 5.0
 
 
-class LeaseGone(Exception):
-    """The lease that a call names does not exist (any more)."""
+class EtcdLeaseExpired(Exception):
+    """The lease of a call does not exist, or no longer."""
 
 
 class Compacted(Exception):
-    """The revision that a call names is too old to be read, or is one of another history."""
+    """The revision of a call is too old to be read, or belongs to another history."""
 
 
 def stale_login(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the member refused the token, not the user: it forgot it, or users were changed. Nothing was done."""
+    """Return True if the member refused the token, not the user: it lost it, or users changed. Nothing was done."""
     return any(sign in (error.details() or "") for sign in _STALE_LOGIN)
 
 
 def failure_of(error: grpc.aio.AioRpcError, asked: str) -> Exception:
-    """The exception to raise instead of gRPC's."""
+    """Return the exception to raise instead of gRPC's."""
     code, details = error.code(), error.details() or ""
     text = f"etcd {asked}: {details or code.name}"
     if code is grpc.StatusCode.OUT_OF_RANGE:
         return Compacted(text)
     if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
-        return LeaseGone(text)
+        return EtcdLeaseExpired(text)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in details:
         return Transient(f"{text} (its quota is used up: compact, defragment, disarm)", retry_in=_FULL_RETRY_S)
     if "larger than max" in details:

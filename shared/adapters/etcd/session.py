@@ -1,8 +1,8 @@
-"""A lease, renewed at a third of its time, and the keys that live with it.
+"""A lease, renewed at every third of its time, and the keys attached to it.
 
-The deadline is local: time *sent* + TTL of the last renewal that was answered. etcd counts from when the renewal
-arrived, so that our deadline passes first. (A member that leads no more but does not know it yet may answer a renewal
-for about an election timeout; the margin of a leader, and the compare of every write, cover that.)
+The deadline is local: the time the last answered renewal was *sent*, plus its TTL. etcd counts from the arrival of the
+renewal, so our deadline passes first. (A deposed etcd leader that has not noticed yet may answer renewals for about an
+election timeout. A leader's margin and the compare of every write cover that.)
 """
 
 import asyncio
@@ -16,13 +16,13 @@ import grpc
 import structlog
 
 from shared.adapters.etcd import requests
-from shared.adapters.etcd.connection import Connection
-from shared.adapters.etcd.errors import LeaseGone, failure_of, stale_login
+from shared.adapters.etcd.connection import EtcdConnection
+from shared.adapters.etcd.errors import EtcdLeaseExpired, failure_of, stale_login
 from shared.adapters.etcd.leadership import EtcdLeadership
 from shared.adapters.etcd.watching import follow
 from shared.domain.errors import OwnershipLost, Transient, Unusable
 from shared.ports.clock import Clock
-from shared.supervise import Tasks
+from shared.runtime.supervise import Tasks
 
 T = TypeVar("T")
 
@@ -34,10 +34,10 @@ _REVOKE_S: Final = 1.0
 
 
 class EtcdSession:
-    """`shared.ports.coordinator.Session`; `open_session` opens one."""
+    """`shared.ports.coordinator.Session`. `open_session` opens one."""
 
     def __init__(
-        self, connection: Connection, clock: Clock, tasks: Tasks, lease: int, ttl_s: float, sent: float
+        self, connection: EtcdConnection, clock: Clock, tasks: Tasks, lease: int, ttl_s: float, sent: float
     ) -> None:
         self._connection = connection
         self._clock = clock
@@ -56,7 +56,7 @@ class EtcdSession:
 
     @property
     def ttl_s(self) -> float:
-        """What etcd granted; it may be longer than what was asked."""
+        """The TTL that etcd granted. It may be longer than the requested one."""
         return self._ttl_s
 
     def alive(self, now: float) -> bool:
@@ -83,16 +83,16 @@ class EtcdSession:
             if ttl_s <= 0:
                 self._end("etcd does not know the lease any more")
             elif self._clock.elapsed() >= self._ok_until:
-                # An answer that came too late: others were told meanwhile that we are gone.
+                # The answer came too late: others may have taken over meanwhile.
                 self._end("not renewed in time")
             else:
                 self._ok_until = sent + ttl_s
                 await self._wait(self._ttl_s / 3)
 
     async def _renewed(self) -> float:
-        """The lease's new time to live by one member's word, 0 when it is gone.
+        """Renew at one member. Return the lease's new time to live, 0 if it is gone.
 
-        A stream for each renewal: whatever is wrong with one of them, the next one begins anew, at another member.
+        Each renewal has its own stream, so that after any failure the next one starts afresh at another member.
         """
         connection = self._connection
         member = connection.member()
@@ -125,14 +125,13 @@ class EtcdSession:
 
     def _end(self, reason: str) -> None:
         if not self._over.is_set():
-            log.warning("etcd.session_lost", lease=f"{self.id:x}", reason=reason)
+            log.warning("session.lost", session=f"{self.id:x}", reason=reason)
             self._over.set()
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     async def register(self, key: str, value: bytes) -> None:
-        """See the port. Each attempt compares the revision it has seen, so that one that was thought lost and arrives
-        late cannot undo a later one."""
+        """See the port. Each attempt compares the last seen revision, so that a delayed one cannot undo a later one."""
         async with self._registering:
             if key not in self._registered:
                 self._registered[key] = await self._revision_of(key)
@@ -143,19 +142,19 @@ class EtcdSession:
                 request = requests.txn(compare, [requests.put(key, value, self.id)], [key])
                 try:
                     answer = await self._connection.call("KV.Txn", request, repeat=True)
-                except LeaseGone as error:
+                except EtcdLeaseExpired as error:
                     self._end(str(error))
                     raise OwnershipLost(f"the session of {key} is over") from error
                 if answer.succeeded:
                     self._registered[key] = answer.header.revision
                     return
-                (found,) = requests.entries_read(answer)
-                self._registered[key] = 0 if found is None else found.revision
-                if found is not None and found.lease == self.id and found.value == value:
+                (entry,) = requests.entries_read(answer)
+                self._registered[key] = 0 if entry is None else entry.revision
+                if entry is not None and entry.lease == self.id and entry.value == value:
                     return
 
     async def campaign(self, key: str, value: bytes) -> EtcdLeadership:
-        """See the port. That the key holds our lease is how an attempt whose answer was lost is told from a defeat."""
+        """See the port. If the key has our lease, an attempt whose answer was lost has won."""
         leadership: EtcdLeadership | None = None
         attempt: asyncio.Task[int | None] | None = None
         try:
@@ -178,27 +177,27 @@ class EtcdSession:
         return leadership
 
     async def _attempt(self, key: str, value: bytes) -> int | None:
-        """The revision at which the key became ours, None when it did not (or nobody knows)."""
+        """Try to create the key. Return the revision at which it became ours, None if it did not or that is unclear."""
         request = requests.txn([requests.created_at(key, 0)], [requests.put(key, value, self.id)], [key])
         try:
             answer = await self._connection.call("KV.Txn", request, repeat=True)
             if answer.succeeded:
                 return int(answer.header.revision)
-            (found,) = requests.entries_read(answer)
-            if found is None or found.lease != self.id:
+            (entry,) = requests.entries_read(answer)
+            if entry is None or entry.lease != self.id:
                 return None
-            if found.created not in self._won:
-                return found.created
-            # Ours from before: resigned, but nobody heard it. A leadership never comes back.
+            if entry.created not in self._won:
+                return entry.created
+            # The key is from an earlier leadership whose resignation was lost. A leadership never comes back.
             await self._delete_if_ours(key)
-        except LeaseGone as error:
+        except EtcdLeaseExpired as error:
             self._end(str(error))
         except Transient as error:
             await self._wait(error.retry_in)
         return None
 
     async def _withdraw(self, key: str, attempt: "asyncio.Task[int | None]") -> None:
-        """Let go of what the last attempt of an abandoned campaign may have won after all."""
+        """Delete the key if the last attempt of an abandoned campaign has won it after all."""
         await asyncio.wait({attempt})
         while not self._over.is_set():
             try:
@@ -211,7 +210,7 @@ class EtcdSession:
         await self._connection.call("KV.Txn", request, repeat=True)
 
     async def _vacant(self, key: str) -> None:
-        """Wait until nobody holds the key."""
+        """Wait until the key does not exist."""
         try:
             async with follow(self._connection, self._clock, key) as view:
                 snapshot = view.snapshot
@@ -221,7 +220,7 @@ class EtcdSession:
             await self._wait(error.retry_in)
 
     async def _unless_over(self, task: "asyncio.Task[T]") -> T:
-        """The task's result; OwnershipLost as soon as the session is over. The task is not cancelled."""
+        """Return the task's result. Raise OwnershipLost as soon as the session is over, without cancelling the task."""
         ending = self._tasks.start("etcd.session_end", self.lost())
         try:
             await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -239,10 +238,10 @@ class EtcdSession:
             raise OwnershipLost(f"session {self.id:x} is over")
 
     async def revoke(self) -> None:
-        """Let the keys go at once; if that cannot be told, they go when the lease expires."""
+        """Revoke the lease, so that its keys vanish at once. If that fails, they vanish when it expires."""
         self._over.set()
         request = rpc.LeaseRevokeRequest(ID=self.id)
-        with contextlib.suppress(Transient, Unusable, LeaseGone):
+        with contextlib.suppress(Transient, Unusable, EtcdLeaseExpired):
             await self._connection.call("Lease.LeaseRevoke", request, repeat=True, within_s=_REVOKE_S)
 
     def __repr__(self) -> str:
@@ -251,8 +250,8 @@ class EtcdSession:
 
 
 @contextlib.asynccontextmanager
-async def open_session(connection: Connection, clock: Clock, ttl_s: float) -> AsyncIterator[EtcdSession]:
-    """A session until the context ends."""
+async def open_session(connection: EtcdConnection, clock: Clock, ttl_s: float) -> AsyncIterator[EtcdSession]:
+    """Open a session until the context ends."""
     sent = clock.elapsed()
     granted = await connection.call("Lease.LeaseGrant", rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)), repeat=False)
     async with Tasks() as tasks:

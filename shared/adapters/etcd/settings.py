@@ -1,4 +1,4 @@
-"""What the etcd adapter is told: where the members are, how to log in, how patient to be."""
+"""The settings of the etcd adapter: its members, the login, and time limits."""
 
 from dataclasses import dataclass, field
 
@@ -10,10 +10,10 @@ from shared.tls import TlsSettings, told
 class EtcdSettings:
     """`endpoints`: `http://host:port`, `https://host:port` or `unix:/path/of/socket`, any number of members.
 
-    `attempt_s`: how long one member may take to answer; `answer_s`: all attempts of a call that may be repeated.
-    `resync_s`: a view is compared with a fresh list so often. `page`: keys in one answer of a list.
-    `user` and `password` are sent over TLS or within this machine only. Where `tls` has a certificate of ours, its
-    common name is the user: it needs no password and has no token that expires.
+    `attempt_s` limits one member's answer, `answer_s` all attempts of a repeatable call. `resync_s`: how often a view
+    is compared with a fresh list. `page`: keys in one answer of a list. `user` and `password` are sent only over TLS or
+    within this machine. If `tls` has a certificate of ours, its common name is the user. That needs no password, and no
+    token can expire.
     """
 
     endpoints: tuple[str, ...]
@@ -27,7 +27,7 @@ class EtcdSettings:
 
 
 def etcd_of(settings: ClusterMasterSettings | ClusterWorkerSettings) -> EtcdSettings:
-    """The cluster's etcd, as a process is told of it."""
+    """Return the settings of the cluster's etcd from those of a process."""
     return EtcdSettings(
         listed(settings.etcd),
         user=settings.etcd_user,

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from shared.domain.crawl import decode_spec, encode_spec
+from shared.domain.crawl.spec import decode_spec, encode_spec
 from shared.domain.errors import Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.coordinator import Conflict, Coordinator, Entry, Leadership, View
@@ -24,8 +24,8 @@ _RESYNC_S: Final = 5.0
 class EtcdSpecs:
     """A `SpecSource` over a view of the cluster's crawls.
 
-    What is absent may not have reached the view yet, or may have been swept up long after it was gone: it is never
-    taken for deleted. Deleted is what a record says is gone.
+    An absent record may not have reached the view yet, or may have been removed long after its deletion. So absence
+    never means deleted. A crawl is deleted if its record has `gone` set.
     """
 
     def __init__(self, view: View, keys: Keys, *, wait_s: float = 2.0) -> None:
@@ -35,7 +35,7 @@ class EtcdSpecs:
         self._seen: dict[CrawlId, tuple[Entry, PublishedSpec]] = {}
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
-        """See `SpecSource`. Waits for up to `wait_s`; Transient, too, when the record cannot be read."""
+        """See `SpecSource`. Wait for up to `wait_s`. Raise Transient also if the record cannot be read."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._wait_s
         while True:
@@ -54,7 +54,7 @@ class EtcdSpecs:
         try:
             return self._read(crawl_id, self._view.snapshot.entries.get(self._keys.crawl(crawl_id)))
         except Transient as error:
-            log.debug("spec.unreadable", crawl=crawl_id, reason=str(error))
+            log.debug("spec_lookup.delayed", crawl=crawl_id, error=str(error))
             return None
 
     async def changes(self) -> AsyncIterator[None]:
@@ -80,7 +80,7 @@ class EtcdSpecs:
 
 
 class EtcdSpecPublisher:
-    """A `SpecPublisher` for as long as a leadership lasts. OwnershipLost once it does not."""
+    """A `SpecPublisher` for as long as a leadership lasts. Afterwards it raises OwnershipLost."""
 
     def __init__(self, coordinator: Coordinator, leadership: Leadership, keys: Keys) -> None:
         self._coordinator = coordinator
@@ -88,9 +88,9 @@ class EtcdSpecPublisher:
         self._keys = keys
 
     async def publish(self, spec: PublishedSpec) -> None:
-        """See `SpecPublisher`. A revision below the published one is not written, nor anything over one that is gone.
+        """See `SpecPublisher`. Write nothing if a later revision is published, or the published crawl is gone.
 
-        Transient when nobody knows whether it was written: publish again.
+        Raise Transient if it may or may not have been written: publish again.
         """
         key = self._keys.crawl(spec.crawl_id)
         value = record_of(spec)
@@ -103,14 +103,14 @@ class EtcdSpecPublisher:
             except Conflict:
                 continue
             return
-        raise Transient(f"the spec of crawl {spec.crawl_id} is written by somebody else all the time")
+        raise Transient(f"the spec of crawl {spec.crawl_id} was changed concurrently at each of {_TRIES} attempts")
 
     def __repr__(self) -> str:
         return f"<EtcdSpecPublisher {self._leadership!r}>"
 
 
 def record_of(spec: PublishedSpec) -> bytes:
-    """The value under a crawl's key."""
+    """Return the value under a crawl's key."""
     document = encode_spec(spec.spec) if spec.document is None else spec.document
     return encode_record(
         CrawlRecord(spec.revision, spec.partitions, msgspec.Raw(document), gone=spec.gone, paused=spec.paused)
@@ -130,5 +130,5 @@ def _is_newer(entry: Entry, spec: PublishedSpec) -> bool:
     try:
         record = decode_record(CrawlRecord, entry.value)
     except Malformed:
-        return False  # it is of use to nobody
+        return False  # an unreadable record may be replaced
     return record.revision > spec.revision or (record.gone and not spec.gone)

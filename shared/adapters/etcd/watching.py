@@ -1,13 +1,12 @@
-"""A view of a prefix that follows etcd and comes to no other state than a fresh list would.
+"""A view of a prefix that follows etcd and reaches the same state as a fresh list.
 
-It lists at a revision, watches from the next one, and after any interruption watches from the revision behind the last
-event it has applied; what was compacted meanwhile is listed again. Events already known (a list may overtake the
-watch) are skipped. Every so often, and after every interruption, the view is compared with a fresh list, which also
-tells an etcd that was wiped or restored from one that was merely away: to such a one a watch from a future revision
-would listen in silence.
+It lists at a revision and watches from the next one. After an interruption it watches from the revision after the last
+applied event, or lists again if that was compacted. Events already known are skipped, since a list may overtake the
+watch. At intervals, and after every interruption, the view is compared with a fresh list. This also detects an etcd
+that was wiped or restored, where a watch from a future revision would wait without any event.
 
-Progress notifications say that the stream lives, nothing more: in older releases one could overtake the events
-before it (etcd's issue 15220), so the place to resume from moves by events and lists alone.
+Progress notifications only prove that the stream is alive. In older releases one could overtake the events before it
+(etcd's issue 15220), so only events and lists move the place to resume from.
 """
 
 import asyncio
@@ -19,24 +18,24 @@ import grpc
 import structlog
 
 from shared.adapters.etcd import requests
-from shared.adapters.etcd.connection import Connection
+from shared.adapters.etcd.connection import EtcdConnection
 from shared.adapters.etcd.errors import Compacted, failure_of, stale_login
 from shared.domain.errors import Transient, Unusable
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Entry, Snapshot
-from shared.ports.latest import Latest
-from shared.supervise import Tasks
+from shared.runtime.latest import Latest
+from shared.runtime.supervise import Tasks
 
 log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _REFUSALS: Final = 3
-"""Refused so often in a row, with a new login each time, a watch is not ours to have."""
+"""Refusals in a row, each with a new login, after which a watch counts as not permitted."""
 
 
-async def list_prefix(connection: Connection, prefix: str) -> Snapshot:
-    """Every key under `prefix` as of one revision, read in pages."""
+async def list_prefix(connection: EtcdConnection, prefix: str) -> Snapshot:
+    """Return every key under `prefix` as of one revision, read in pages."""
     settings = connection.settings
     while True:
         entries: dict[str, Entry] = {}
@@ -46,7 +45,7 @@ async def list_prefix(connection: Connection, prefix: str) -> Snapshot:
                 request = requests.read_page(prefix, start=start, revision=revision, limit=settings.page)
                 answer = await connection.call("KV.Range", request, repeat=True)
                 if start is None:
-                    # The headers of later pages name the newest revision, not the one that is read.
+                    # The headers of later pages have the newest revision, not the one that is read.
                     revision, history = answer.header.revision, connection.history
                 entries |= {entry.key: entry for entry in map(requests.entry_of, answer.kvs)}
                 if not answer.more:
@@ -59,9 +58,9 @@ async def list_prefix(connection: Connection, prefix: str) -> Snapshot:
 
 
 class EtcdView:
-    """`shared.ports.coordinator.View` over a watch; `follow` opens one."""
+    """`shared.ports.coordinator.View` on a watch. `follow` opens one."""
 
-    def __init__(self, connection: Connection, clock: Clock, prefix: str, first: Snapshot) -> None:
+    def __init__(self, connection: EtcdConnection, clock: Clock, prefix: str, first: Snapshot) -> None:
         self._connection = connection
         self._clock = clock
         self._prefix = prefix
@@ -84,7 +83,7 @@ class EtcdView:
     # --- following ----------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Keep the snapshot up to date, for ever; Unusable when etcd will not let us."""
+        """Keep the snapshot up to date, without end. Raise Unusable if etcd refuses the watch for good."""
         pause = _FIRST_PAUSE_S
         while True:
             known = self.snapshot
@@ -94,7 +93,7 @@ class EtcdView:
                 await self.compare()
                 continue
             except Transient as error:
-                log.info("etcd.watch_interrupted", prefix=self._prefix, reason=str(error))
+                log.info("etcd_watch.interrupted", prefix=self._prefix, error=str(error))
                 self._doubtful.set()
                 if self.snapshot is not known:
                     pause = _FIRST_PAUSE_S
@@ -102,7 +101,7 @@ class EtcdView:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def resync(self) -> None:
-        """Compare with a fresh list every so often, and after every interruption, for ever."""
+        """Compare with a fresh list every `resync_s`, and after every interruption, without end."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._connection.settings.resync_s):
@@ -111,7 +110,7 @@ class EtcdView:
             await self.compare()
 
     async def compare(self) -> None:
-        """Make the snapshot what a fresh list says, for as long as it takes to get one."""
+        """Replace the snapshot by a fresh list. Wait without limit for the list."""
         while True:
             try:
                 listed = await list_prefix(self._connection, self._prefix)
@@ -123,12 +122,12 @@ class EtcdView:
             return
 
     def _replace(self, listed: Snapshot) -> None:
-        """Take a list for the newest truth, unless the watch is further already."""
+        """Replace the snapshot by a list, unless the watch is ahead of it."""
         known = self.snapshot
         if listed.history == known.history:
             aged = [key for key, entry in listed.entries.items() if _older(entry, known.entries.get(key))]
             if aged and listed.revision >= known.revision:
-                # A new history that has overtaken the old one: told by keys that were written before they were known.
+                # A new history has overtaken the old one: some key's revision is below the one known before.
                 self._connection.rewound(known.revision, listed.revision)
                 listed = Snapshot(listed.entries, listed.revision, listed.revision, self._connection.history)
         if (listed.history, listed.revision) <= (known.history, known.revision):
@@ -138,14 +137,14 @@ class EtcdView:
         self._latest.publish(listed)
 
     async def _stream_while_asked(self) -> None:
-        """One watch stream, until it fails, or until its member failed somebody else: it may merely be silent."""
+        """Run one watch stream until it fails, or until its member failed another call: it may only be silent."""
         async with Tasks() as tasks:
             tasks.start(f"etcd.stream {self._prefix}", self._stream())
             await self._connection.moved()
-        raise Transient("another member is asked now")
+        raise Transient("the connection moved to another member")
 
     async def _stream(self) -> None:
-        """One watch stream, from the revision after the newest snapshot's, until it fails."""
+        """Run one watch stream from the revision after the newest snapshot's, until it fails."""
         start = self.snapshot
         member, stream = await self._connection.watch()
         try:
@@ -154,9 +153,9 @@ class EtcdView:
                 answer = await stream.read()
                 if answer is grpc.aio.EOF:
                     raise Transient("the watch ended")
-                self._heard(answer)
+                self._receive(answer)
                 if answer.created and answer.header.revision < start.revision:
-                    # A member that lags, or an etcd that was replaced: there this watch would wait in silence.
+                    # The member lags, or etcd was replaced: this watch would then wait without any event.
                     await self.compare()
                 if self.snapshot.history != start.history:
                     raise Transient("etcd was replaced")
@@ -170,18 +169,21 @@ class EtcdView:
         finally:
             stream.cancel()
 
-    def _heard(self, answer: Any) -> None:
+    def _receive(self, answer: Any) -> None:
         if answer.canceled:
             if answer.compact_revision:
                 raise Compacted(f"revision {self.snapshot.revision} is compacted up to {answer.compact_revision}")
-            raise self._refused(answer.cancel_reason or "no reason told")
+            raise self._refused(answer.cancel_reason or "no reason given")
         self._heard_at = self._clock.elapsed()
         self._refusals = 0
         if answer.events and self.snapshot.history == self._connection.history:
             self._apply(answer)
 
     def _refused(self, reason: str) -> Exception:
-        """A watch is refused for want of a login without saying whether user or token is wrong."""
+        """Return the exception for a refused watch, and log in again before the next one.
+
+        The refusal does not distinguish a wrong user from a stale token, so only _REFUSALS in a row are final.
+        """
         self._refusals += 1
         if self._refusals >= _REFUSALS:
             return Unusable(f"etcd refuses a watch on {self._prefix}: {reason}")
@@ -199,8 +201,8 @@ class EtcdView:
 
 
 @contextlib.asynccontextmanager
-async def follow(connection: Connection, clock: Clock, prefix: str) -> AsyncIterator[EtcdView]:
-    """A view that follows `prefix` until the context ends."""
+async def follow(connection: EtcdConnection, clock: Clock, prefix: str) -> AsyncIterator[EtcdView]:
+    """Open a view that follows `prefix` until the context ends."""
     view = EtcdView(connection, clock, prefix, await list_prefix(connection, prefix))
     async with Tasks() as tasks:
         tasks.start(f"etcd.watch {prefix}", view.watch())
@@ -209,7 +211,7 @@ async def follow(connection: Connection, clock: Clock, prefix: str) -> AsyncIter
 
 
 def _after(entries: Mapping[str, Entry], events: list[Any]) -> Mapping[str, Entry]:
-    """The entries when these events have happened, in their order."""
+    """Return the entries after these events, applied in order."""
     result = dict(entries)
     for event in events:
         if event.type == event.DELETE:

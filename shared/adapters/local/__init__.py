@@ -1,1 +1,1 @@
-"""Stand-ins of a single machine: coordination inside one process, for a crawl that needs no cluster."""
+"""Adapters for a single machine, such as coordination inside one process for a crawl without a cluster."""

@@ -1,4 +1,4 @@
-"""The network addresses of this machine, by which others reach a server that listens on all of them."""
+"""The network addresses of this machine. Others reach a server that listens on all of them by each of these."""
 
 import array
 import fcntl
@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from shared.domain.egress import split_endpoint
+from shared.domain.ops.egress import split_endpoint
 
 log = structlog.get_logger(__name__)
 
@@ -21,7 +21,7 @@ _IPV6: Final = Path("/proc/net/if_inet6")
 
 
 def listening_endpoints(bound: str) -> tuple[str, ...]:
-    """Return every `host:port` of a server that is bound to `bound`, as other machines may name it.
+    """Return every `host:port` by which other machines may name a server that is bound to `bound`.
 
     A server on an unspecified address (`0.0.0.0:8081`) has one for each address of this machine.
     """
@@ -34,21 +34,21 @@ def listening_endpoints(bound: str) -> tuple[str, ...]:
 def _addresses() -> list[str]:
     """Return this machine's addresses, without loopback."""
     try:
-        found = [*_ipv4(), *_ipv6()]
+        addresses = [*_ipv4(), *_ipv6()]
     except OSError as error:
-        log.warning("egress.own_addresses_unknown", reason=str(error))
+        log.warning("own_addresses.omitted", error=str(error))
         return []
-    return [each for each in found if not ip_address(each).is_loopback]
+    return [each for each in addresses if not ip_address(each).is_loopback]
 
 
 def _ipv4() -> list[str]:
-    """Ask the kernel as netdevice(7) says: an array of ifreq structures, with the address behind 20 bytes."""
-    room = array.array("B", bytes(_RECORD_BYTES * _MAX_RECORDS))
-    address, length = room.buffer_info()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        answer = fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iL", length, address))
+    """Read the addresses from the kernel (netdevice(7)): an array of ifreq structures, each with its at byte 20."""
+    buffer = array.array("B", bytes(_RECORD_BYTES * _MAX_RECORDS))
+    address, length = buffer.buffer_info()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:
+        answer = fcntl.ioctl(query, _SIOCGIFCONF, struct.pack("iL", length, address))
     used = struct.unpack("iL", answer)[0]
-    records = room.tobytes()[:used]
+    records = buffer.tobytes()[:used]
     return [socket.inet_ntoa(records[at + 20 : at + 24]) for at in range(0, used, _RECORD_BYTES)]
 
 

@@ -1,7 +1,7 @@
 """`LocalCoordinator`: the coordinator's port inside one process, for a crawl that needs no cluster.
 
-Everything happens on one event loop and nothing is stored: revisions, sessions and elections live as long as the
-object. A session is renewed by a task, so that a loop that stalls for longer than its time loses it here as well.
+Everything runs on one event loop, and nothing is stored: revisions, sessions and elections live as long as the object.
+A task renews each session, so that a loop that stalls for longer than the session's time loses it here as well.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from typing import Any
 
 from shared.domain.errors import OwnershipLost, Unusable
 from shared.ports.clock import Clock
-from shared.ports.coordinator import LEADER_MARGIN_S, MARGIN_SHARE, MOST_WRITES, Conflict, Entry, Snapshot
-from shared.ports.latest import Latest
-from shared.supervise import Tasks
+from shared.ports.coordinator import LEADER_MARGIN_S, MARGIN_SHARE, MAX_WRITES, Conflict, Entry, Snapshot
+from shared.runtime.latest import Latest
+from shared.runtime.supervise import Tasks
 
 
 @dataclass(slots=True)
 class _Keys:
-    """What a server would hold: the keys, the leases that some of them live with, and who watches."""
+    """The state that a server would hold: the keys, the leases of some of them, and the watches."""
 
     clock: Clock
     revision: int = 1
@@ -32,7 +32,7 @@ class _Keys:
         return {key: entry for key, entry in self.entries.items() if key.startswith(prefix)}
 
     def write(self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), lease: int = 0) -> int:
-        """All of it at one revision; deleting what does not exist changes nothing."""
+        """Write all of it at one revision, and return that. Deleting an absent key changes nothing."""
         gone = [key for key in deletes if key in self.entries]
         if not puts and not gone:
             return self.revision
@@ -49,12 +49,12 @@ class _Keys:
         return self.revision
 
     def expire(self, now: float) -> None:
-        """End the sessions whose time is over."""
+        """End the sessions that have expired."""
         for lease in [lease for lease, until in self.leases.items() if until <= now]:
             self.end(lease)
 
     def end(self, lease: int) -> None:
-        """End a session: its keys go."""
+        """End a session and delete its keys."""
         if self.leases.pop(lease, None) is not None:
             self.write({}, [key for key, entry in self.entries.items() if entry.lease == lease])
 
@@ -136,7 +136,7 @@ class LocalSession:
                 await _first(latest.changed(latest.snapshot, None), self.lost())
 
     def end(self) -> None:
-        """Let the keys go."""
+        """End the session and delete its keys."""
         self._keys.end(self.id)
         self._over.set()
 
@@ -177,8 +177,8 @@ class LocalLeadership:
     ) -> int:
         expected = dict(expect or {})
         touched = len({*puts, *deletes, *expected})
-        if touched > MOST_WRITES:
-            raise ValueError(f"{touched} keys in one write, at most {MOST_WRITES} are allowed")
+        if touched > MAX_WRITES:
+            raise ValueError(f"{touched} keys in one write, at most {MAX_WRITES} are allowed")
         self._check()
         moved = [key for key, revision in expected.items() if self._revision_of(key) != revision]
         if moved:
@@ -209,7 +209,7 @@ class LocalLeadership:
 
 
 class LocalCoordinator:
-    """`shared.ports.coordinator.Coordinator`. Everybody in the process who coordinates shares one."""
+    """`shared.ports.coordinator.Coordinator`. All users in the process share one."""
 
     def __init__(self, clock: Clock) -> None:
         self._keys = _Keys(clock)
@@ -253,7 +253,7 @@ class LocalCoordinator:
 
 
 async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Wait until one of them is over; the others are cancelled."""
+    """Wait until one of them has ended, and cancel the others."""
     async with Tasks() as tasks:
         running = {tasks.start("local.wait", wait) for wait in waits}
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from shared.domain.crawl import CrawlSpec, decode_spec, encode_spec
-from shared.domain.errors import NoRoom, Transient
+from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
+from shared.domain.errors import ResourceFull, Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.specs import PublishedSpec
 
@@ -40,9 +40,9 @@ _decoder: Final = msgspec.json.Decoder(_File)
 class LocalSpecs:
     """A `SpecPublisher` for one process and a `SpecSource` for any number, in one folder.
 
-    Files are replaced whole, so that a reader sees one revision or the next. A reader looks whether the file was
-    replaced each time it is asked (one stat), and decodes what it has not seen. Without the file nothing is known of a
-    crawl, so absence is never deletion: that is said by a file whose `gone` is set.
+    Files are replaced whole, so that a reader sees one revision or the next. A reader checks by one stat if the file
+    was replaced, and decodes only new content. A missing file never means deletion. A deleted crawl has a file with
+    `gone` set.
     """
 
     def __init__(self, folder: Path, *, wait_s: float = 2.0) -> None:
@@ -51,10 +51,12 @@ class LocalSpecs:
         self._seen: dict[CrawlId, tuple[_Signature, PublishedSpec]] = {}
 
     async def publish(self, spec: PublishedSpec) -> None:
-        """See `SpecPublisher`. A revision below the published one is not written; a file that nobody can read is
-        replaced. NoRoom on a full disk, else OSError as the system says it."""
+        """See `SpecPublisher`. Write nothing if a later revision is published. An unreadable file is replaced.
+
+        Raise ResourceFull on a full disk. Other errors of the system are raised as OSError.
+        """
         path = self._path(spec.crawl_id)
-        known = self.latest(spec.crawl_id)
+        known = self._readable(spec.crawl_id)
         if known == spec or (known is not None and known.revision > spec.revision):
             return
         content = _File(
@@ -74,10 +76,10 @@ class LocalSpecs:
                 raise
             with suppress(FileNotFoundError):
                 scratch.unlink()
-            raise NoRoom(f"no room for the spec of crawl {spec.crawl_id} in {path}: {error.strerror}") from error
+            raise ResourceFull(f"no room for the spec of crawl {spec.crawl_id} in {path}: {error.strerror}") from error
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
-        """See `SpecSource`. Looks for up to `wait_s`; Transient, too, when the file cannot be read."""
+        """See `SpecSource`. Wait for up to `wait_s`. Raise Transient also if the file cannot be read."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._wait_s
         while True:
@@ -91,14 +93,17 @@ class LocalSpecs:
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
         """See `SpecSource`."""
+        return self._readable(crawl_id)
+
+    def _readable(self, crawl_id: CrawlId) -> PublishedSpec | None:
         try:
             return self._read(crawl_id)
         except Transient as error:
-            log.debug("spec.unreadable", crawl=crawl_id, reason=str(error))
+            log.debug("spec_lookup.delayed", crawl=crawl_id, error=str(error))
             return None
 
     async def changes(self) -> AsyncIterator[None]:
-        """See `SpecSource`. A file tells nobody that it was replaced: four turns a second."""
+        """See `SpecSource`. A replaced file sends no notification, so it yields four times a second."""
         while True:
             yield
             await asyncio.sleep(_TURN_S)
@@ -106,8 +111,8 @@ class LocalSpecs:
     def _read(self, crawl_id: CrawlId) -> PublishedSpec | None:
         path = self._path(crawl_id)
         try:
-            found = path.stat()
-            signature = (found.st_mtime_ns, found.st_ino, found.st_size)
+            stat = path.stat()
+            signature = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
             seen = self._seen.get(crawl_id)
             if seen is not None and seen[0] == signature:
                 return seen[1]

@@ -1,6 +1,6 @@
-"""The public suffix list that a crawl's folder or a cluster was begun with: partitions depend on it for good.
+"""The public suffix list of a crawl's folder or a cluster, fixed at its creation since partitions depend on it.
 
-A folder keeps it beside its database. A cluster keeps it in SQL, for masters, and in the coordinator, for workers.
+A folder keeps it beside its database. A cluster keeps it in SQL for masters, and in the coordinator for workers.
 """
 
 import os
@@ -8,13 +8,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from shared.domain.url import fix_public_suffixes
+from shared.domain.web.url import fix_public_suffixes
 
 SNAPSHOT: Final = "public_suffixes.dat"
 
 
 def keep_snapshot(folder: Path) -> None:
-    """Copy the installed list into the folder, unless one is there already; whole or not at all."""
+    """Copy the installed list into the folder, unless it has one. The copy is whole or absent."""
     kept = folder / SNAPSHOT
     if kept.exists():
         return
@@ -27,18 +27,18 @@ def keep_snapshot(folder: Path) -> None:
 
 
 def installed_list() -> str:
-    """The text of the list that is installed here."""
+    """Return the text of the installed list."""
     return resources.files("publicsuffixlist").joinpath("public_suffix_list.dat").read_text(encoding="utf-8")
 
 
 def use_list(stored: str) -> None:
-    """Judge domains by the cluster's list, whatever is installed here."""
+    """Use the cluster's list for domains, even if another one is installed."""
     if stored != installed_list():
         fix_public_suffixes(stored)
 
 
 def use_snapshot(folder: Path) -> None:
-    """Judge domains by the folder's list, if it has one (a folder made by hand may not)."""
+    """Use the folder's list for domains, if it has one. A folder made by hand may have none."""
     kept = folder / SNAPSHOT
     if kept.is_file():
         fix_public_suffixes(kept.read_text(encoding="utf-8"))

@@ -1,9 +1,14 @@
 """NATS JetStream behind the Broker port.
 
-`NatsBroker` speaks to any broker; `EmbeddedServer` runs the bundled one for a single machine. Inside: `connection`
-(one reconnecting connection, its questions), `jetstream` (API calls and errors), `streams` (what is declared),
-`reader` (of a stream, in order), `events`, `backlog` (what is not applied), `visits` (the queue of shards), `talk`
-(what is not stored). Nothing of the client library leaves this package.
+`NatsBroker` connects to any broker. `EmbeddedServer` runs the bundled one for a single machine. No type of the client
+library leaves this package. Its modules:
+
+- `connection`: one reconnecting connection and its requests; `client`: the client library, with fixes.
+- `jetstream`: API calls and errors.
+- `streams`: the declarations of streams and consumers.
+- `reader`: a stream read in order; `events`: the stream of events; `backlog`: reports that are not applied.
+- `visits`: the queue of shards; `queued_visits`: its listing.
+- `requests`: messages that are not stored.
 """
 
 from shared.adapters.nats.broker import NatsBroker

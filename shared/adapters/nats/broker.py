@@ -7,21 +7,21 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
-from shared.adapters.nats import room, streams, talk
+from shared.adapters.nats import requests, storage_level, streams
 from shared.adapters.nats.backlog import unapplied
-from shared.adapters.nats.connection import Connection, Unanswered, status_of
+from shared.adapters.nats.connection import NatsConnection, Unanswered, status_of
 from shared.adapters.nats.events import NatsEvents
 from shared.adapters.nats.jetstream import API, NO_MESSAGE, ApiError, call, demand, failure, store, unix_ns
+from shared.adapters.nats.queued_visits import listed_visits, stored_visit, waits
 from shared.adapters.nats.reader import StreamReader, continues, stream_state
 from shared.adapters.nats.settings import StreamSettings
-from shared.adapters.nats.standing import listed_visits, stored_visit, waits
-from shared.adapters.nats.storing import Storing
+from shared.adapters.nats.storage_health import StorageHealth
 from shared.adapters.nats.visits import NatsVisit, VisitQueue
 from shared.domain.errors import Transient
-from shared.domain.frontier import Position
+from shared.domain.frontier.lag import Waiting
+from shared.domain.frontier.states import Position
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.lag import Waiting
-from shared.domain.watermarks import Level
+from shared.domain.ops.watermarks import FillLevel
 from shared.ports.broker import ItemsState, QueuedVisit, ReportKind, StoredVisit, StreamState
 from shared.tls import TlsSettings
 from shared.wire import subjects
@@ -29,17 +29,17 @@ from shared.wire.items import EVERY_ITEM, ITEMS, items_subject
 
 
 class NatsBroker:
-    """A Broker. Every call is bounded: by its own `wait_s`, else by `settings.answer_s`."""
+    """A Broker. Every call is bounded by its own `wait_s`, or else by `settings.answer_s`."""
 
-    def __init__(self, connection: Connection, settings: StreamSettings) -> None:
+    def __init__(self, connection: NatsConnection, settings: StreamSettings) -> None:
         self.events = NatsEvents(connection, settings)
         """The stream of events, over the same connection."""
         self._connection = connection
         self._settings = settings
         self._queues: dict[str, VisitQueue] = {}
-        self._storing = Storing()
+        self._storage_health = StorageHealth()
         self._refused = False
-        connection.watch(self._storing.away)
+        connection.watch(self._storage_health.away)
 
     @classmethod
     async def connect(
@@ -51,33 +51,36 @@ class NatsBroker:
         settings: StreamSettings,
         tls: TlsSettings | None = None,
     ) -> "NatsBroker":
-        """Connect within settings.connect_s; afterwards it reconnects for ever. Where `tls` is told or a URL is
-        `tls://`, never in the clear.
+        """Connect within settings.connect_s. Later the connection reconnects for ever.
 
-        Raises Transient when no broker answers, Unusable when it refuses the credentials.
+        If `tls` is given or a URL is `tls://`, nothing is sent in clear text. Raise Transient if no broker answers,
+        Unusable if it refuses the credentials.
         """
-        connection = await Connection.open(urls, token=token, name=name, settings=settings, tls=tls)
+        connection = await NatsConnection.open(urls, token=token, name=name, settings=settings, tls=tls)
         return cls(connection, settings)
 
     async def declare(self, pools: Sequence[str]) -> None:
         await streams.declare(self._connection, list(pools), self._settings)
 
-    async def storage(self) -> Level | None:
-        """How full JetStream is (shared.ports.rationing.Gauge), and `refused` while it answers and stores nothing; None
-        where nothing of it has a bound, unless it refused ever."""
+    async def storage(self) -> FillLevel | None:
+        """Return how full JetStream is (shared.runtime.pressure_monitor.Gauge).
+
+        `refused` is set while the broker answers but stores nothing. Return None if nothing has a bound, unless the
+        broker has ever refused.
+        """
         try:
-            level = await room.storage(self._connection, self._settings.answer_s)
+            level = await storage_level.storage(self._connection, self._settings.answer_s)
         except Transient:
-            self._storing.away()
+            self._storage_health.away()
             raise
         refuses = self.stores_nothing()
         self._refused = self._refused or refuses
         if level is None:
-            return Level(0, 0, refused=refuses) if self._refused else None
+            return FillLevel(0, 0, refused=refuses) if self._refused else None
         return replace(level, refused=refuses)
 
     def stores_nothing(self) -> bool:
-        return self._storing.refuses(asyncio.get_running_loop().time())
+        return self._storage_health.refuses(asyncio.get_running_loop().time())
 
     # --- visits -------------------------------------------------------------------------------------------------------
 
@@ -90,11 +93,11 @@ class NatsBroker:
             raise failure(stored, f"cannot queue a shard on {subject}")
         return True
 
-    async def pull_visits(self, pool: str, most: int, wait_s: float) -> Sequence[NatsVisit]:
+    async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[NatsVisit]:
         queue = self._queues.get(pool)
         if queue is None:
             queue = self._queues[pool] = VisitQueue(self._connection, pool, self._settings)
-        return await queue.pull(most, wait_s)
+        return await queue.pull(max_count, wait_s)
 
     async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
         return await listed_visits(self._connection, partition, self._settings.answer_s)
@@ -134,12 +137,12 @@ class NatsBroker:
         return await stream_state(self._connection, subjects.REPORTS, self._settings.answer_s)
 
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
-        found = await self._report({"last_by_subj": subjects.report(partition, kind)})
-        return 0 if found is None else int(found["seq"])
+        report = await self._report({"last_by_subj": subjects.report(partition, kind)})
+        return 0 if report is None else int(report["seq"])
 
     async def report_at(self, sequence: int) -> int | None:
-        found = await self._report({"seq": sequence}) if sequence > 0 else None
-        return None if found is None else unix_ns(found["time"])
+        report = await self._report({"seq": sequence}) if sequence > 0 else None
+        return None if report is None else unix_ns(report["time"])
 
     async def continues(self, sequence: int, at_ns: int) -> bool:
         return await continues(self._connection, subjects.REPORTS, sequence, at_ns, self._settings.answer_s)
@@ -162,7 +165,7 @@ class NatsBroker:
         return max(waiting.values(), default=0) / self._settings.reports_per_subject
 
     async def _report(self, which: dict[str, Any]) -> dict[str, Any] | None:
-        """Read by the stream's leader: a direct get may be answered by a replica that has not the newest yet."""
+        """Read a report from the stream's leader: a direct get may reach a replica without the newest message."""
         verb = f"STREAM.MSG.GET.{subjects.REPORTS}"
         answer = await call(self._connection, verb, which, self._settings.answer_s)
         if isinstance(answer, ApiError):
@@ -173,16 +176,16 @@ class NatsBroker:
         return message
 
     async def _store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int | ApiError:
-        """`jetstream.store`, and what became of it is remembered for `storage`."""
+        """Call `jetstream.store`, and record the result for `storage`."""
         try:
             stored = await store(self._connection, subject, data, self._settings.answer_s, headers)
         except Unanswered:
-            self._storing.failed(subject, asyncio.get_running_loop().time())
+            self._storage_health.failed(subject, asyncio.get_running_loop().time())
             raise
         if isinstance(stored, ApiError) and stored.unstored:
-            self._storing.failed(subject, asyncio.get_running_loop().time())
+            self._storage_health.failed(subject, asyncio.get_running_loop().time())
         else:
-            self._storing.stored(subject)
+            self._storage_health.stored(subject)
         return stored
 
     async def _purge(self, stream: str, what: dict[str, Any]) -> None:
@@ -208,7 +211,7 @@ class NatsBroker:
         first, last = int(state["first_seq"]), int(state["last_seq"])
         return ItemsState(unix_ns(info["created"]), first if state["messages"] else last + 1, last)
 
-    # --- questions, robots, talk --------------------------------------------------------------------------------------
+    # --- requests, robots, messages that are not stored ---------------------------------------------------------------
 
     async def ask(self, partition: Partition, data: bytes, wait_s: float) -> bytes:
         return (await self._connection.request(subjects.owner(partition), data, wait_s)).data
@@ -216,7 +219,7 @@ class NatsBroker:
     def answer(
         self, partition: Partition, reply: Callable[[bytes], Awaitable[bytes | None]]
     ) -> AbstractAsyncContextManager[None]:
-        return talk.answering(self._connection, subjects.owner(partition), reply)
+        return requests.answering(self._connection, subjects.owner(partition), reply)
 
     async def get_robots(self, key: str) -> bytes | None:
         subject = f"{API}DIRECT.GET.{streams.ROBOTS_STREAM}.{_robots_subject(key)}"
@@ -237,17 +240,22 @@ class NatsBroker:
         await self._connection.send(subject, data)
 
     def listen(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return talk.listening(self._connection, subject)
+        return requests.listening(self._connection, subject)
 
     async def close(self) -> None:
-        for queue in self._queues.values():
-            await queue.close()
-        await self._connection.close()
+        try:
+            for queue in self._queues.values():
+                await queue.close()
+        finally:
+            await self._connection.close()
 
     def __repr__(self) -> str:
         return f"<NatsBroker {self._connection!r} pools={','.join(self._queues)}>"
 
 
 def _robots_subject(key: str) -> str:
-    """Keys are origins (`https://host:443`); a subject allows no dots at the ends, spaces or wildcards: base64url."""
+    """Return the subject of a key. Keys are origins (`https://host:443`), so they are encoded as base64url.
+
+    A subject allows no dots at its ends, no spaces and no wildcards.
+    """
     return streams.ROBOTS_SUBJECT + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")

@@ -1,13 +1,13 @@
-"""One connection to NATS that reconnects for ever, and one inbox to which the answers to all questions come.
+"""One connection to NATS that reconnects for ever, with one inbox for the answers to all requests.
 
-The client library's own request and pull calls are not used: they leave futures behind that never complete when the
-server dies, can swallow a cancellation while flushing, and cost several tasks a call. Here a question is one
-published message and one future, and losing the connection fails every open question at once.
+The client library's own request and pull calls are not used. They leave futures that never complete if the server dies,
+may swallow a cancellation while flushing, and need several tasks per call. Here a request is one published message and
+one future. If the connection breaks, every open request fails at once.
 
-Nothing is buffered for a server that is away: a publish then fails (Transient). Only bytes that were handed to the
-client within the turn of the loop in which the connection broke may still be sent after the reconnect. That is
-harmless: reports carry message ids and lease ids, a shard meets the occupied subject or a lease that is gone, and
-what a late pull brings is returned by the next call.
+Nothing is buffered for a server that is away: a publish then fails (Transient). Only bytes that the client got in the
+same turn of the event loop in which the connection broke may be sent after the reconnect. That is harmless. Reports
+have message ids and lease ids. A shard finds its subject occupied or its lease gone. The next call returns the messages
+of a late pull.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, SlowConsumerError
 
-from shared.adapters.nats.secure import PlainClient, SecureClient, demanded
+from shared.adapters.nats.client import PlainClient, SecureClient, demanded
 from shared.adapters.nats.settings import StreamSettings
 from shared.domain.errors import Permanent, TooLarge, Transient, Unusable
 from shared.tls import TlsSettings
@@ -35,30 +35,29 @@ _HEADER_LINE: Final = len(b"NATS/1.0\r\n\r\n")
 _HEADER_SEPARATORS: Final = len(b": \r\n")
 _PING_S: Final = 10
 _CLOSE_S: Final = 2.0
-_CANCEL_S: Final = 0.1
 
 
 def status_of(message: Msg) -> str | None:
-    """The status code of a message by which the server speaks itself (`404`, `408`, ...), None for anyone else's."""
+    """Return the status code of a message from the server itself (`404`, `408`, ...), or None for other messages."""
     if message.data or message.headers is None or message.reply.startswith(_ACK_SUBJECT):
         return None
     return message.headers.get("Status")
 
 
 def reason_of(message: Msg) -> str:
-    """What the server says beside the status code."""
+    """Return the server's text beside the status code."""
     return (message.headers or {}).get("Description", "").partition("\n")[0].strip()
 
 
 class Unanswered(Transient):
-    """The broker was there all the time that was waited, and did not answer."""
+    """The broker did not answer in time, although it was connected."""
 
 
-class Connection:
-    """Questions and subscriptions over one reconnecting connection.
+class NatsConnection:
+    """Requests and subscriptions over one reconnecting connection.
 
-    Every method raises Transient when the broker is away, TooLarge for a message above the broker's size limit, and
-    Unusable once the broker has closed the connection for good (revoked credentials, a protocol error).
+    Every method raises Transient if the broker is away, and TooLarge for a message above the broker's size limit. It
+    raises Unusable after the broker has closed the connection for good (revoked credentials, a protocol error).
     """
 
     def __init__(self, client: Client, settings: StreamSettings) -> None:
@@ -83,10 +82,10 @@ class Connection:
         name: str,
         settings: StreamSettings,
         tls: TlsSettings | None = None,
-    ) -> "Connection":
-        """Connect within settings.connect_s, over TLS where `tls` is told or a URL is `tls://`.
+    ) -> "NatsConnection":
+        """Connect within settings.connect_s, over TLS if `tls` is given or a URL is `tls://`.
 
-        Raises Unusable when credentials are refused or the files of `tls` are no good, Transient otherwise.
+        Raise Unusable if the credentials are refused or the files of `tls` cannot be used. Raise Transient otherwise.
         """
         files = demanded(urls, tls)
         self = cls(PlainClient() if files is None else SecureClient(files), settings)
@@ -110,11 +109,11 @@ class Connection:
         finally:
             self._refusal = None
             if self._subscription is None:
-                while not connecting.done():  # the library may take one for the end of what it waits for
-                    connecting.cancel()
-                    await asyncio.wait({connecting}, timeout=_CANCEL_S)
                 self._closing = True
+                connecting.cancel()  # If it has not begun, the client has no record of it.
                 await self._client.close()
+                if connecting.done() and not connecting.cancelled() and (late := connecting.exception()) is not None:
+                    log.debug("broker_attempt.failed", error=str(late))
 
     async def _connect(self, urls: Sequence[str], token: str | None, name: str) -> None:
         await self._client.connect(
@@ -135,7 +134,7 @@ class Connection:
 
     @property
     def line(self) -> int:
-        """The number of the present connection to a server: each break begins another."""
+        """The number of the current connection to a server. It increases with each break."""
         return self._line
 
     async def request(
@@ -147,9 +146,10 @@ class Connection:
         *,
         line: int | None = None,
     ) -> Msg:
-        """Ask and wait for one answer. Raise Transient at once if there is no subscriber or the connection breaks.
+        """Send a request and wait for one answer.
 
-        With `line`, ask over that connection or not at all.
+        Raise Transient at once if there is no subscriber or the connection breaks. With `line`, send the request over
+        that connection or not at all.
         """
         if line is not None and line != self._line:
             raise Transient("the connection to the broker is another one by now", retry_in=self._settings.reconnect_s)
@@ -157,11 +157,14 @@ class Connection:
         token = format(self._tokens, "x")
         message = await self._exchange(token, subject, data, wait_s, reply=self._prefix + token, headers=headers)
         if status_of(message) == _NO_RESPONDERS:
-            raise Transient(f"nobody listens on {subject}", retry_in=0.5)
+            raise Transient(f"no subscriber on {subject}", retry_in=0.5)
         return message
 
     async def confirm(self) -> None:
-        """Wait until the server has taken in everything sent so far, subscriptions among it: we send to ourselves."""
+        """Wait until the server has processed everything sent so far, including subscriptions.
+
+        This sends a message to our own inbox.
+        """
         self._tokens += 1
         token = format(self._tokens, "x")
         await self._exchange(token, self._prefix + token, b"", self._settings.answer_s)
@@ -190,12 +193,12 @@ class Connection:
     async def send(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Publish without waiting for anyone."""
+        """Publish without waiting for an answer."""
         if not self._client.is_connected or self._closing:
             raise self._away()
         if self._client.pending_data_size > self._settings.unsent_bytes:
             raise Transient("the broker reads more slowly than we write")
-        # Counted here with the headers: the server closes the connection of a client that sends more.
+        # Count the headers here: the server closes the connection of a client that sends more.
         size = len(data) + (_header_size(headers) if headers else 0)
         if size > self.max_payload:
             raise TooLarge(f"a message of {size} bytes for {subject} exceeds the broker's limit of {self.max_payload}")
@@ -214,7 +217,7 @@ class Connection:
     # --- subscriptions ------------------------------------------------------------------------------------
 
     def new_inbox(self) -> str:
-        """A subject nobody else uses, for a subscription of its own: stored messages arrive under their own subject."""
+        """Return a unique subject for a separate subscription. Stored messages arrive there under their own subject."""
         return f"_INBOX.{secrets.token_hex(11)}"
 
     def watch(self, lost: Callable[[], None]) -> None:
@@ -226,7 +229,7 @@ class Connection:
         self._watchers.discard(lost)
 
     async def subscribe(self, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        """Receive what is published on a subject until `unsubscribe`; made again after every reconnect."""
+        """Receive the messages of a subject until `unsubscribe`. The subscription survives reconnects."""
         if self._client.is_closed:
             raise self._away()
         try:
@@ -237,9 +240,9 @@ class Connection:
             raise Permanent(f"cannot subscribe to {subject}: {error}") from error
 
     async def unsubscribe(self, subscription: Subscription, *, drain: bool = False) -> None:
-        """End a subscription; with `drain`, what the server has sent already is still received, within two seconds.
+        """End a subscription. With `drain`, first receive what the server has already sent, within two seconds.
 
-        Nothing happens when the connection is gone.
+        Do nothing if the connection is closed.
         """
         if self._client.is_closed:
             return
@@ -249,10 +252,10 @@ class Connection:
             else:
                 await subscription.unsubscribe()
         except (NatsError, OSError) as error:  # a TimeoutError is an OSError
-            log.debug("broker.unsubscribe_cut_short", subject=subscription.subject, reason=str(error))
+            log.debug("unsubscribe.interrupted", subject=subscription.subject, error=str(error))
 
     async def close(self) -> None:
-        """Fail what is still asked, and close."""
+        """Fail the open requests, and close."""
         if not self._closing:
             self._closing = True
             self._break("the connection was closed")
@@ -268,16 +271,16 @@ class Connection:
     async def _failed(self, error: Exception) -> None:
         self._last_error = str(error) or type(error).__name__
         if isinstance(error, SlowConsumerError):
-            log.warning("broker.message_dropped", subject=error.subject)
+            log.warning("broker_message.dropped", subject=error.subject)
             return
-        log.debug("broker.error", reason=self._last_error)
+        log.debug("broker_connection.failed", error=self._last_error)
         refused = "authorization" in self._last_error.lower()
         if refused and self._refusal is not None and not self._refusal.done():
             self._refusal.set_result(self._last_error)
 
     async def _disconnected(self) -> None:
         if not self._closing:
-            log.warning("broker.disconnected", reason=self._last_error)
+            log.warning("broker.disconnected", error=self._last_error)
         self._break("the connection to the broker broke")
 
     async def _reconnected(self) -> None:
@@ -285,7 +288,7 @@ class Connection:
 
     async def _closed(self) -> None:
         if not self._closing:
-            log.error("broker.closed", reason=self._last_error)
+            log.error("broker.closed", error=self._last_error)
 
     def _break(self, reason: str) -> None:
         self._line += 1

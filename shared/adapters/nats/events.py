@@ -1,7 +1,7 @@
-"""The Events port over JetStream: one stream bounded by age, size and count, and one subject's share of it by count.
+"""The Events port over JetStream: one stream bounded by age, size and count, and by a count per subject.
 
-A new stream begins at a sequence made of the time (microseconds since 1970: a whole number also in JavaScript, until
-2255), beyond any that an earlier one has reached: so a place in a stream that is gone lies before the new one.
+The first sequence of a new stream is the time in microseconds since 1970 (an exact integer in JavaScript until 2255).
+That is beyond any sequence of an earlier stream, so a position in a deleted stream lies before the new one.
 """
 
 import base64
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.jetstream import (
     NO_MESSAGE,
     SECOND_NS,
@@ -25,7 +25,7 @@ from shared.adapters.nats.jetstream import (
 )
 from shared.adapters.nats.reader import StreamReader
 from shared.adapters.nats.settings import MIB, StreamSettings
-from shared.adapters.nats.streams import signed, stands, upon
+from shared.adapters.nats.streams import is_current, merged, signed
 from shared.domain.errors import Transient
 from shared.ports.broker import Delivered
 from shared.ports.events import EventsState
@@ -36,7 +36,7 @@ _TRIES: Final = 3
 
 
 def events_stream(settings: StreamSettings, first: int) -> dict[str, Any]:
-    """The stream as it is to be, beginning at sequence `first`."""
+    """Return the stream's declaration, with `first` as its first sequence."""
     return {
         "name": EVENTS,
         "subjects": [EVERY_EVENT],
@@ -55,12 +55,12 @@ def events_stream(settings: StreamSettings, first: int) -> dict[str, Any]:
 
 
 class NatsEvents:
-    """`shared.ports.events.Events`; every call is bounded by `settings.answer_s`."""
+    """`shared.ports.events.Events`. Every call is bounded by `settings.answer_s`."""
 
-    def __init__(self, connection: Connection, settings: StreamSettings) -> None:
+    def __init__(self, connection: NatsConnection, settings: StreamSettings) -> None:
         self._connection = connection
         self._settings = settings
-        # Many read at once, each for a client that may be slow.
+        # Many readers are open at once, each for a client that may be slow. So each one holds less in memory.
         self._reading = replace(settings, read_bytes=min(settings.read_bytes, MIB))
 
     def __repr__(self) -> str:
@@ -70,17 +70,18 @@ class NatsEvents:
         for _ in range(_TRIES):
             info = await self._call(f"STREAM.INFO.{EVENTS}", None)
             if isinstance(info, dict):
-                wanted = signed(events_stream(self._settings, int(info["config"].get("first_seq", 0))))
-                if stands(info["config"], wanted):
+                declared = signed(events_stream(self._settings, int(info["config"].get("first_seq", 0))))
+                if is_current(info["config"], declared):
                     return
-                answer = await self._call(f"STREAM.UPDATE.{EVENTS}", upon(info["config"], wanted))
+                answer = await self._call(f"STREAM.UPDATE.{EVENTS}", merged(info["config"], declared))
             elif info.err_code == STREAM_NOT_FOUND:
                 answer = await self._call(f"STREAM.CREATE.{EVENTS}", signed(events_stream(self._settings, _now_us())))
             else:
                 answer = info
             if isinstance(answer, dict):
                 return
-            if answer.err_code not in (STREAM_DIFFERS, STREAM_NOT_FOUND):  # not: made or deleted by another meanwhile
+            # With these two codes another master created or deleted the stream meanwhile, so try again.
+            if answer.err_code not in (STREAM_DIFFERS, STREAM_NOT_FOUND):
                 raise failure(answer, f"cannot declare stream {EVENTS}")
         raise Transient(f"stream {EVENTS} is made and deleted by others")
 
@@ -111,13 +112,13 @@ class NatsEvents:
         reader = StreamReader(self._connection, EVENTS, [pattern], 0, self._settings, deliver_policy="last_per_subject")
         await reader.open()
         try:
-            found: list[Delivered] = []
-            while len(found) < reader.stored:
+            messages: list[Delivered] = []
+            while len(messages) < reader.stored:
                 some = await reader.read(1_000, self._settings.answer_s)
                 if not some:
-                    raise Transient(f"the broker does not deliver what it keeps on {pattern}")
-                found += some
-            return found
+                    raise Transient(f"the broker does not deliver the stored messages on {pattern}")
+                messages += some
+            return messages
         finally:
             await reader.close()
 

@@ -1,11 +1,11 @@
-"""JetStream's own language: API calls, acknowledgements of publishes, delivery metadata, times and errors."""
+"""The JetStream protocol: API calls, acknowledgements of publishes, delivery metadata, times and errors."""
 
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.connection import NatsConnection
 from shared.domain.errors import Permanent, Refused, TooLarge, Transient, Unusable
 
 API: Final = "$JS.API."
@@ -16,18 +16,18 @@ STREAM_DIFFERS: Final = 10058
 NO_MESSAGE: Final = 10037
 _STORE_FAILED: Final = 10077
 _NEVER: Final = frozenset({10052, 10074})
-"""Invalid configuration, replicas on a server that is alone: their codes would say `try again`."""
+"""Invalid configuration, and replicas on a single server. They are permanent, although their codes are 5xx."""
 _TOO_LARGE: Final = 10054
 NO_RESOURCES: Final = frozenset({10023, 10028, 10047})
 _NOT_ENABLED: Final = frozenset({10039, 10076})
 _NOT_YET: Final = frozenset({10005, 10014, STREAM_NOT_FOUND})
-"""No peers to place it on, no such consumer, no such stream: their codes would say `never`."""
+"""No peers for placement, no such consumer, no such stream. They are transient, although their codes are 4xx."""
 _OCCUPIED: Final = "maximum messages per subject exceeded"
 _FULL: Final = ("maximum messages exceeded", "maximum bytes exceeded", _OCCUPIED)
 
 
 class ApiError(msgspec.Struct, frozen=True):
-    """Why the server did not do it."""
+    """The server's reason for a failed call."""
 
     code: int = 500
     err_code: int = 0
@@ -35,12 +35,12 @@ class ApiError(msgspec.Struct, frozen=True):
 
     @property
     def occupied(self) -> bool:
-        """The subject already holds as many messages as it may (10077 alone also stands for other store failures)."""
+        """True if the subject has its maximum number of messages. (10077 alone also means other store failures.)"""
         return self.err_code == _STORE_FAILED and self.description == _OCCUPIED
 
     @property
     def unstored(self) -> bool:
-        """The stream could not write it, although it is within its bounds."""
+        """True if the stream could not write the message, although it is within its bounds."""
         return self.err_code == _STORE_FAILED and self.description not in _FULL
 
 
@@ -52,10 +52,11 @@ class _Answer(msgspec.Struct, frozen=True):
 _answer = msgspec.json.Decoder(_Answer)
 
 
-class Origin(NamedTuple):
-    """Where a delivered message comes from, as its acknowledgement subject says.
+class MessageOrigin(NamedTuple):
+    """The origin of a delivered message, from its acknowledgement subject.
 
-    `consumer_sequence` counts that consumer's deliveries from 1 without a gap; `pending` is what it has yet to deliver.
+    `consumer_sequence` counts that consumer's deliveries from 1 without a gap. `pending` is the number of messages that
+    it has still to deliver.
     """
 
     consumer: str
@@ -66,18 +67,18 @@ class Origin(NamedTuple):
     pending: int
 
 
-def origin_of(ack_subject: str) -> Origin:
+def origin_of(ack_subject: str) -> MessageOrigin:
     """Parse `$JS.ACK.[domain.account.]stream.consumer.delivery.sequence.consumer sequence.time.pending[.random]`."""
     tokens = ack_subject.split(".")
     if len(tokens) >= 11:
         tokens = tokens[2:]
     if len(tokens) < 9:
         raise ValueError(f"{ack_subject!r} is no acknowledgement subject")
-    return Origin(tokens[3], int(tokens[4]), int(tokens[5]), int(tokens[6]), int(tokens[7]), int(tokens[8]))
+    return MessageOrigin(tokens[3], int(tokens[4]), int(tokens[5]), int(tokens[6]), int(tokens[7]), int(tokens[8]))
 
 
 def unix_ns(text: str) -> int:
-    """An RFC 3339 time with up to nine digits of a second's fraction as Unix nanoseconds, exactly."""
+    """Convert an RFC 3339 time with up to nine fractional digits to Unix nanoseconds, exactly."""
     end = 19
     fraction = 0
     if text[end : end + 1] == ".":
@@ -91,13 +92,13 @@ def unix_ns(text: str) -> int:
 
 
 def text_of(at_ns: int) -> str:
-    """Return Unix nanoseconds as an RFC 3339 time, exactly."""
+    """Convert Unix nanoseconds to an RFC 3339 time, exactly."""
     seconds, fraction = divmod(at_ns, SECOND_NS)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
 def failure(error: ApiError, what: str) -> Exception:
-    """The exception that tells the caller what to do about it."""
+    """Return the exception for a server error, by whether a retry may help."""
     text = f"{what}: {error.description} ({error.err_code})"
     if error.err_code == _STORE_FAILED and error.description in _FULL:
         return Refused(text)
@@ -115,9 +116,9 @@ def failure(error: ApiError, what: str) -> Exception:
 
 
 async def call(
-    connection: Connection, verb: str, body: object, wait_s: float, *, line: int | None = None
+    connection: NatsConnection, verb: str, body: object, wait_s: float, *, line: int | None = None
 ) -> dict[str, Any] | ApiError:
-    """One call of the JetStream API: its answer, or the server's error for the caller to judge."""
+    """Call the JetStream API. Return the answer, or the server's error for the caller to handle."""
     data = b"" if body is None else msgspec.json.encode(body)
     message = await connection.request(API + verb, data, wait_s, line=line)
     answer: dict[str, Any] = msgspec.json.decode(message.data)
@@ -127,9 +128,9 @@ async def call(
 
 
 async def demand(
-    connection: Connection, verb: str, body: object, wait_s: float, *, line: int | None = None
+    connection: NatsConnection, verb: str, body: object, wait_s: float, *, line: int | None = None
 ) -> dict[str, Any]:
-    """Like `call`, for callers to whom every error is a failure."""
+    """Call the JetStream API like `call`, and raise every error."""
     answer = await call(connection, verb, body, wait_s, line=line)
     if isinstance(answer, ApiError):
         raise failure(answer, verb)
@@ -137,9 +138,12 @@ async def demand(
 
 
 async def store(
-    connection: Connection, subject: str, data: bytes, wait_s: float, headers: dict[str, str] | None = None
+    connection: NatsConnection, subject: str, data: bytes, wait_s: float, headers: dict[str, str] | None = None
 ) -> int | ApiError:
-    """Publish to a stream and wait until it is stored: its sequence, or the server's error for the caller to judge."""
+    """Publish to a stream and wait until the message is stored.
+
+    Return its sequence, or the server's error for the caller to handle.
+    """
     message = await connection.request(subject, data, wait_s, headers)
     try:
         answer = _answer.decode(message.data)

@@ -1,9 +1,8 @@
-"""Reading a stream in order: an ephemeral pull consumer that is made again wherever the reader stands.
+"""Read a stream in order: an ephemeral pull consumer that is created again at the reader's position when it is lost.
 
-The position is the caller's; the consumer is only a cursor on the server, acknowledges nothing, and lives in memory.
-So losing it (reconnect, restart, failover, idleness) costs two calls. Consumer sequences count deliveries without a
-gap: a message that skips one means that some were lost on the way, and the reader makes a new consumer behind the
-last it kept.
+The caller owns the position. The consumer is only a cursor on the server, acknowledges nothing, and is in memory. So
+its loss (reconnect, restart, failover, idleness) costs two calls. Consumer sequences count deliveries without a gap. If
+one is skipped, messages were lost in transit, and the reader creates a new consumer after the last one that it kept.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from shared.adapters.nats.connection import Connection, reason_of, status_of
+from shared.adapters.nats.connection import NatsConnection, reason_of, status_of
 from shared.adapters.nats.jetstream import (
     API,
     NO_MESSAGE,
@@ -40,35 +39,35 @@ _PULL_S: Final = 30
 _HEARTBEAT_S: Final = 5
 _SILENCE_S: Final = 2.5 * _HEARTBEAT_S
 _FIRST_S: Final = 0.05
-"""The least wait for the first message of a fresh pull, so that a read that waits for nothing sees what is there."""
+"""The least wait for the first message of a new pull, so that a read with `wait_s` 0 returns stored messages."""
 _REST_S: Final = 0.1
-"""How long the broker may pause within what it said it has, before the reader takes what came."""
+"""How long the broker may pause within its announced messages before the reader returns what has arrived."""
 _CURSORS: Final = 3
-"""How often one read may place a cursor anew."""
+"""How often one read may create a cursor."""
 _OVERHEAD: Final = 4096
 _PULL_ENDED: Final = frozenset({"404", "408"})
 _ENDED_BY_SIZE: Final = "message size exceeds maxbytes"
 _BATCH_COMPLETED: Final = "batch completed"
 
 
-async def stream_state(connection: Connection, stream: str, wait_s: float) -> StreamState:
-    """The stream as its leader sees it now."""
+async def stream_state(connection: NatsConnection, stream: str, wait_s: float) -> StreamState:
+    """Return the stream's state from its leader."""
     info = await demand(connection, f"STREAM.INFO.{stream}", None, wait_s)
     return StreamState(created_ns=unix_ns(info["created"]), last_sequence=int(info["state"]["last_seq"]))
 
 
-async def continues(connection: Connection, stream: str, sequence: int, at_ns: int, wait_s: float) -> bool:
+async def continues(connection: NatsConnection, stream: str, sequence: int, at_ns: int, wait_s: float) -> bool:
     """Return True if the stream is the one in which the message at `sequence` was stored at `at_ns`.
 
-    It is not if that place holds a message of another time. It came back shorter, and new messages took the places of
-    old ones, if a later message stands at an earlier sequence. The server finds it for a consumer that begins at a
-    time, even if what lies around it was purged.
+    It is another one if the message at that sequence has another time. It was restored shorter if a later message has
+    an earlier sequence, because new messages took the sequences of old ones. To find such a message, create a consumer
+    that begins at a time. The server then finds the place, even if the messages around it were purged.
     """
-    found = await call(connection, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, wait_s)
-    if isinstance(found, ApiError):
-        if found.err_code != NO_MESSAGE:
-            raise failure(found, f"cannot read {stream}")
-    elif unix_ns(found["message"]["time"]) != at_ns:
+    answer = await call(connection, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, wait_s)
+    if isinstance(answer, ApiError):
+        if answer.err_code != NO_MESSAGE:
+            raise failure(answer, f"cannot read {stream}")
+    elif unix_ns(answer["message"]["time"]) != at_ns:
         return False
     name = f"place-{secrets.token_hex(8)}"
     config = {
@@ -83,11 +82,11 @@ async def continues(connection: Connection, stream: str, sequence: int, at_ns: i
 
 
 class StreamReader:
-    """A ReportReader, or an EventReader. One pull is open at a time, so at most one batch or `read_bytes` is held."""
+    """A ReportReader or an EventReader. One pull is open at a time, so it holds at most one batch or `read_bytes`."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: NatsConnection,
         stream: str,
         subjects: Sequence[str],
         after: int,
@@ -96,10 +95,10 @@ class StreamReader:
         deliver_policy: Literal["by_start_sequence", "last_per_subject"] = "by_start_sequence",
         at_ns: int | None = None,
     ) -> None:
-        """`subjects`: one or more of the stream's, which may not overlap.
+        """Create a reader of one or more `subjects` of the stream, which must not overlap. `open` must follow.
 
-        `at_ns`: when the message at `after` was stored. Then the stream is compared with the position whenever the
-        cursor is placed, before anything is read through it.
+        `at_ns`: when the message at `after` was stored. If it is given, the stream is compared with the position each
+        time a cursor is created, before a message is read from it.
         """
         self._connection = connection
         self._stream = stream
@@ -110,7 +109,7 @@ class StreamReader:
         self._at_ns = at_ns
         self._line = connection.line
         self.stored = 0
-        """How many messages there were to read when the cursor was placed."""
+        """How many messages there were to read when the cursor was created."""
         self._kept: deque[Delivered] = deque()
         self._created_ns: int | None = None
         self._inbox = connection.new_inbox()
@@ -121,12 +120,12 @@ class StreamReader:
         self._next = 1
         self._left = 0
         self._pending = 0
-        self._heard = 0.0
+        self._last_at = 0.0
         self._changed = asyncio.Event()
         self._closed = False
 
     async def open(self) -> None:
-        """Place the cursor. Raises Transient when the stream does not reach the position: it is another stream."""
+        """Create the cursor. Raise StreamReplaced (Transient) if the stream is not the one of the position."""
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._received)
         self._connection.watch(self._disconnected)
         try:
@@ -135,17 +134,20 @@ class StreamReader:
             await self.close()
             raise
 
-    async def read(self, most: int, wait_s: float) -> Sequence[Delivered]:
+    async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
         if not self._kept:
-            await self._await_first(most, wait_s)
+            await self._await_first(max_count, wait_s)
         if self._kept:
-            await self._await_rest(most)
+            await self._await_rest(max_count)
         kept = self._kept
-        return [kept.popleft() for _ in range(min(most, len(kept)))]
+        return [kept.popleft() for _ in range(min(max_count, len(kept)))]
 
     async def purge(self, through: int) -> bool:
-        """See ReportReader.purge. The request goes over the connection on which the stream was compared: a server that
-        came back with another store has another one."""
+        """Purge the messages up to `through` (ReportReader.purge). Return False if the stream must be compared first.
+
+        The request uses the connection on which the stream was compared: a server that returns with another store has
+        another connection.
+        """
         if self._consumer is None or self._line != self._connection.line:
             return False
         for subject in self._subjects:
@@ -156,7 +158,7 @@ class StreamReader:
         return True
 
     async def close(self) -> None:
-        """Give the cursor back; the broker drops one that is not given back after `reader_idle_s`."""
+        """Delete the cursor. If that fails, the broker deletes it after `reader_idle_s`."""
         self._closed = True
         consumer = self._consumer
         self._lose("closed")
@@ -169,9 +171,9 @@ class StreamReader:
                     self._connection, f"CONSUMER.DELETE.{self._stream}.{consumer}", None, self._settings.answer_s
                 )
             except Transient as error:
-                log.debug("stream.cursor_left_behind", subject=self._name, reason=str(error))
+                log.debug("stream_cursor.abandoned", subject=self._name, error=str(error))
 
-    async def _await_first(self, most: int, wait_s: float) -> None:
+    async def _await_first(self, max_count: int, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         cursors = self._cursors
@@ -180,20 +182,20 @@ class StreamReader:
                 raise Transient(f"the reader of {self._name} is closed")
             if self._consumer is None:
                 if self._cursors - cursors >= _CURSORS:
-                    raise Transient(f"the broker keeps taking our cursor on {self._name} away")
+                    raise Transient(f"the broker keeps deleting our cursor on {self._name}")
                 await self._place()
             if self._left <= 0:
-                await self._pull(most)
+                await self._pull(max_count)
                 until = max(until, loop.time() + _FIRST_S)
             now = loop.time()
             if now >= until:
                 return
-            if not await self._wait(min(until, self._heard + _SILENCE_S) - now) and loop.time() < until:
+            if not await self._wait(min(until, self._last_at + _SILENCE_S) - now) and loop.time() < until:
                 self._lose("the broker went silent")
 
-    async def _await_rest(self, most: int) -> None:
-        """Let what the broker has begun to send arrive."""
-        while self._pending > 0 and self._left > 0 and self._consumer is not None and len(self._kept) < most:
+    async def _await_rest(self, max_count: int) -> None:
+        """Wait until the messages that the broker has begun to send have arrived."""
+        while self._pending > 0 and self._left > 0 and self._consumer is not None and len(self._kept) < max_count:
             if not await self._wait(_REST_S):
                 return
 
@@ -207,10 +209,10 @@ class StreamReader:
         return True
 
     async def _place(self) -> None:
-        """Make a consumer behind the position; only then check whose stream it is, for it dies with its stream."""
+        """Create a consumer after the position, and then check the stream. A consumer ends with its stream."""
         name = f"reader-{secrets.token_hex(8)}"
         verb = f"CONSUMER.CREATE.{self._stream}.{name}"
-        if len(self._subjects) == 1:  # of several, the server takes none in the call's own subject
+        if len(self._subjects) == 1:  # With several, the server accepts none of them in the call's own subject.
             verb = f"{verb}.{self._subjects[0]}"
             which: dict[str, object] = {"filter_subject": self._subjects[0]}
         else:
@@ -259,17 +261,17 @@ class StreamReader:
         self.stored = int(placed["num_pending"])
         self._consumer, self._next, self._left, self._pending = name, 1, 0, 0
 
-    async def _pull(self, most: int) -> None:
+    async def _pull(self, max_count: int) -> None:
         request = {
-            "batch": most,
+            "batch": max_count,
             "expires": _PULL_S * SECOND_NS,
             "idle_heartbeat": _HEARTBEAT_S * SECOND_NS,
-            # A pull that is smaller than the next message would never deliver it.
+            # A pull with a smaller limit than the next message would never deliver it.
             "max_bytes": max(self._settings.read_bytes, self._connection.max_payload + _OVERHEAD),
         }
         self._pulls += 1
-        self._left = most
-        self._heard = asyncio.get_running_loop().time()
+        self._left = max_count
+        self._last_at = asyncio.get_running_loop().time()
         try:
             await self._connection.send(
                 f"{API}CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}",
@@ -277,16 +279,16 @@ class StreamReader:
                 reply=f"{self._inbox}.{self._pulls}",
             )
         except BaseException:
-            self._left = 0  # or the next read would wait for what nobody asked for
+            self._left = 0  # Otherwise the next read would wait for messages that were not requested.
             raise
 
     async def _received(self, message: Msg) -> None:
-        """A message under its own subject, or the server's word under the inbox of the pull it is about."""
-        self._heard = asyncio.get_running_loop().time()
+        """Receive a message under its own subject, or the server's status under the inbox of its pull."""
+        self._last_at = asyncio.get_running_loop().time()
         status = status_of(message)
         if status is not None:
             if message.subject == f"{self._inbox}.{self._pulls}":
-                self._told(status, reason_of(message).lower())
+                self._on_status(status, reason_of(message).lower())
             return
         origin = origin_of(message.reply)
         if origin.consumer != self._consumer:
@@ -303,7 +305,7 @@ class StreamReader:
         self._kept.append(Delivered(origin.sequence, origin.at_ns, message.data))
         self._changed.set()
 
-    def _told(self, status: str, text: str) -> None:
+    def _on_status(self, status: str, text: str) -> None:
         if status == "100":
             return
         if status in _PULL_ENDED or text in (_ENDED_BY_SIZE, _BATCH_COMPLETED):
@@ -317,7 +319,7 @@ class StreamReader:
 
     def _lose(self, reason: str) -> None:
         if self._consumer is not None:
-            log.debug("stream.cursor_lost", subject=self._name, position=self._position, reason=reason)
+            log.debug("stream_cursor.lost", subject=self._name, position=self._position, reason=reason)
         self._consumer, self._left, self._pending = None, 0, 0
         self._changed.set()
 

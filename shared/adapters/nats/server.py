@@ -1,4 +1,4 @@
-"""The bundled nats-server as a child process, for one machine: loopback only, a random token, a folder of its own."""
+"""The bundled nats-server as a child process, for one machine: loopback only, random token, its own folder."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ import structlog
 
 from shared.adapters.nats.settings import MIB
 from shared.domain.errors import Unusable
-from shared.supervise import BundledServer, last_lines
+from shared.runtime.supervise import BundledServer, last_lines
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ _STORAGE_FAILURES: Final = ("no space left on device", "ritical write error", "o
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the server listens and what it wants to hear."""
+    """Where the server listens, and the token that it requires."""
 
     url: str
     token: str
@@ -39,8 +39,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """`port` -1 means any free one. `sync_always` flushes every message to the disk before it is acknowledged: it then
-    survives power loss, at a tenth of the rate; without it, what is acknowledged survives any death of processes.
+    """Settings of the bundled server. `port` -1 means any free port.
+
+    With `sync_always`, every message is flushed to the disk before it is acknowledged, so that it survives power loss,
+    at a tenth of the rate. Without it, acknowledged messages survive any death of processes.
     """
 
     port: int = -1
@@ -52,7 +54,7 @@ class ServerSettings:
 
 
 def find_executable() -> Path:
-    """The wheel's executable. Raises Unusable when there is none."""
+    """Return the executable of the wheel, or of the PATH. Raise Unusable if there is none."""
     candidates = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     try:
         files = metadata.files(DISTRIBUTION) or []
@@ -63,10 +65,10 @@ def find_executable() -> Path:
         path = folder / EXECUTABLE
         if path.is_file() and os.access(path, os.X_OK):
             return path
-    found = shutil.which(EXECUTABLE)
-    if found is None:
+    on_path = shutil.which(EXECUTABLE)
+    if on_path is None:
         raise Unusable(f"there is no {EXECUTABLE} here: install the package {DISTRIBUTION}, or put it on the PATH")
-    return Path(found)
+    return Path(on_path)
 
 
 class EmbeddedServer(BundledServer):
@@ -79,10 +81,10 @@ class EmbeddedServer(BundledServer):
         self._port = self._settings.port
 
     async def start(self) -> Endpoint:
-        """Start it and wait until it takes connections, its streams recovered.
+        """Start the server and wait until it accepts connections and has recovered its streams.
 
-        Started again after a stop or a kill it keeps port and token, so clients find it. Raises Unusable with the last
-        lines of its log when it does not come up, and Transient when a signal killed it meanwhile.
+        A later start uses the same port and token, so that clients reconnect. Raise Unusable with the last lines of its
+        log if it does not start, and Transient if a signal killed it meanwhile.
         """
         executable = find_executable()
         deadline = time.monotonic() + self._settings.start_s
@@ -94,7 +96,7 @@ class EmbeddedServer(BundledServer):
                 port = await self._await_port(deadline)
                 if port is not None:
                     break
-                # One that was cut off while starting says less than one that ended.
+                # The log of a server that ended says more than that of one that was killed while starting.
                 if self._ended() or not last_words:
                     last_words = self.log_tail()
                 # A client's own attempt to reconnect may hold the port for a moment.
@@ -102,18 +104,19 @@ class EmbeddedServer(BundledServer):
                     raise Unusable(f"{EXECUTABLE} did not start:\n{last_words or '(it wrote no log)'}")
                 await asyncio.sleep(_PORT_WAIT_S)
         self._port = port
-        log.info("server.started", pid=self.pid, port=port)
+        log.info("nats.started", pid=self.pid, port=port)
         return Endpoint(url=f"nats://127.0.0.1:{port}", token=self._token, port=port)
 
     async def restart(self) -> Endpoint:
-        """Start it again on the same port, after `kill` or a crash or from running."""
+        """Start the server again on the same port, whether it runs, crashed or was killed."""
         await self.stop()
         return await self.start()
 
     def storage_failure(self) -> str | None:
-        """What its log says of writes that failed for good since it started: a full disk, most often.
+        """Return the last log line about writes that failed for good since the start, or None.
 
-        Such a server lives on and leaves publishes to the stream unanswered until it is started again.
+        The cause is usually a full disk. The server then keeps running, but does not answer publishes to the stream
+        until it is restarted.
         """
         lines = self.log_tail(lines=200).splitlines()
         return next((line for line in reversed(lines) if any(sign in line for sign in _STORAGE_FAILURES)), None)
@@ -125,8 +128,8 @@ class EmbeddedServer(BundledServer):
         self._spawn([os.fspath(executable), "--config", os.fspath(config)])
 
     async def _await_port(self, deadline: float) -> int | None:
-        """The port it listens on; None when it ended, or did not make it in time."""
-        while not self._ended():  # first: the file of one that was killed tells of nobody
+        """Return the server's port, or None if the server ended or did not listen in time."""
+        while not self._ended():  # Check this first: the file of a killed server is stale.
             for file in self._ports_dir.glob("*.ports"):
                 port = _port_in(file)
                 if port is not None:
@@ -166,7 +169,7 @@ class EmbeddedServer(BundledServer):
         return path
 
     def log_tail(self, lines: int = 12) -> str:
-        """The last lines of its log, for a message to the user."""
+        """Return the last lines of its log, for a message to the user."""
         return "\n".join([*last_lines(self.output, lines), *last_lines(self._log_file, lines)])
 
     @property
@@ -179,7 +182,7 @@ class EmbeddedServer(BundledServer):
 
 
 def _port_in(file: Path) -> int | None:
-    """The port in a ports file; None while it is still being written."""
+    """Return the port from a ports file, or None while the file is being written."""
     try:
         urls = json.loads(file.read_text("utf-8")).get("nats") or []
     except (ValueError, OSError):

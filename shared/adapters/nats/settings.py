@@ -1,4 +1,4 @@
-"""What the broker adapter is told: bounds of the streams and patience of the connection."""
+"""The settings of the broker adapter: bounds of the streams and time limits of the connection."""
 
 from dataclasses import dataclass
 
@@ -10,22 +10,24 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """Desired state of the streams, and how long the client waits.
+    """Desired state of the streams, and time limits of the client.
 
-    Durations are seconds; sizes are bytes, -1 unbounded. `replicas` is 1 on a single server and 3 in a cluster; a
-    stream that has more keeps them.
-    `ack_wait_s`: how long a shard in hand may stay silent before it is delivered again.
-    `max_ack_pending` must exceed the visits of all workers of a pool together, `max_waiting` their open pulls.
-    `reports_per_subject` bounds each partition's backlog: above it a producer is refused and holds what it has; it
-    must be positive.
-    `items_age_s`, `items_bytes`: how long items stay in the stream, and how many bytes of them; the oldest go first.
-    `events_per_subject` bounds what is kept of one crawl's progress, say, so that it cannot push out all else.
-    `read_bytes` bounds what a report reader holds in memory (but one message of the broker's maximum size always fits).
+    Durations are in seconds. Sizes are in bytes, -1 means unbounded.
+
+    - `replicas`: 1 on a single server and 3 in a cluster. A stream with more keeps them.
+    - `ack_wait_s`: how long a delivered shard may go without a sign of work before it is delivered again.
+    - `max_ack_pending`: must exceed the visits of all workers of a pool together.
+    - `max_waiting`: must exceed the open pulls of all workers of a pool together.
+    - `reports_per_subject`: bounds each partition's backlog, and must be positive. Above it a producer is refused and
+      keeps its reports.
+    - `items_age_s`, `items_bytes`: bound the items in the stream. The oldest are deleted first.
+    - `events_per_subject`: bounds, for example, the progress events of one crawl, so that they do not displace others.
+    - `read_bytes`: bounds the memory of a report reader. One message of the broker's maximum size always fits.
     """
 
     replicas: int = 1
     ack_wait_s: float = 30.0
-    max_ack_pending: int = 20_000
+    max_ack_pending: int = 100_000
     max_waiting: int = 4_096
     visits_bytes: int = -1
     reports_per_subject: int = 100_000
@@ -47,7 +49,7 @@ class StreamSettings:
 
 
 def streams_of(settings: ClusterMasterSettings) -> StreamSettings:
-    """As a master of a cluster is told them."""
+    """Return the stream settings from those of a master in a cluster."""
     return StreamSettings(
         replicas=settings.nats_replicas,
         ack_wait_s=settings.ack_wait_s,
@@ -64,7 +66,10 @@ def streams_of(settings: ClusterMasterSettings) -> StreamSettings:
 
 
 def nats_tls_of(settings: ClusterMasterSettings | WorkerSettings) -> TlsSettings | None:
-    """What a process of a cluster is told of TLS to NATS; None in a local crawl, whose broker is on the loopback."""
+    """Return the TLS files for NATS of a process in a cluster.
+
+    Return None if TLS is not configured, and in a local crawl, whose broker is on the loopback.
+    """
     if isinstance(settings, ClusterMasterSettings | ClusterWorkerSettings):
         return told(settings.nats_ca, settings.nats_cert, settings.nats_key)
     return None

@@ -1,14 +1,14 @@
-"""Streams, consumers and the bucket as desired state, applied idempotently and never at the cost of a message.
+"""Streams, consumers and the bucket as desired state, applied idempotently and without loss of messages.
 
-What is declared says by which declaration (`DECLARATION`). One of a later release stays as it is: while a cluster is
-upgraded, a master of the release before that starts takes nothing of it back.
+Each has the number of its declaration in its metadata (`DECLARATION`). A declaration of a later release is not changed:
+during an upgrade of the cluster, a master of the earlier release that starts must not revert it.
 """
 
 from typing import Any, Final
 
 import structlog
 
-from shared.adapters.nats.connection import Connection
+from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.jetstream import (
     NO_RESOURCES,
     SECOND_NS,
@@ -30,13 +30,13 @@ ROBOTS_STREAM: Final = f"KV_{subjects.ROBOTS_BUCKET}"
 ROBOTS_SUBJECT: Final = f"$KV.{subjects.ROBOTS_BUCKET}."
 REPEAT_WINDOW_S: Final = 120
 DECLARATION: Final = 1
-"""Raised with every release that declares something else than the one before, settings aside."""
+"""Increased with every release whose declarations differ from the one before, apart from settings."""
 
 _DECLARED_BY: Final = "orb_declaration"
 
 
 def visits_stream(pool: str, settings: StreamSettings) -> dict[str, Any]:
-    """A pool's work queue: one message a subject, refused while the previous one is queued or in flight."""
+    """Return a pool's work queue. A subject has one message, and refuses another while that is queued or in flight."""
     return {
         "name": subjects.visits_stream(pool),
         "subjects": [subjects.visits_filter(pool)],
@@ -53,7 +53,7 @@ def visits_stream(pool: str, settings: StreamSettings) -> dict[str, Any]:
 
 
 def visits_consumer(settings: StreamSettings) -> dict[str, Any]:
-    """The one durable consumer that all workers of a pool share; the owner, not the broker, counts attempts."""
+    """Return the durable consumer that all workers of a pool share. The owner, not the broker, counts attempts."""
     return {
         "name": VISITS_CONSUMER,
         "durable_name": VISITS_CONSUMER,
@@ -68,7 +68,7 @@ def visits_consumer(settings: StreamSettings) -> dict[str, Any]:
 
 
 def reports_stream(settings: StreamSettings) -> dict[str, Any]:
-    """Every partition's reports, bounded per subject; the owners read by position and purge behind their commits."""
+    """Return the stream of all reports, bounded per subject. Owners read by position and purge behind their commits."""
     return {
         "name": subjects.REPORTS,
         "subjects": list(subjects.REPORT_SUBJECTS),
@@ -87,7 +87,7 @@ def reports_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 def robots_stream(settings: StreamSettings) -> dict[str, Any]:
-    """The key-value bucket of robots.txt answers: a cache, so the oldest go when it is full."""
+    """Return the key-value bucket of robots.txt answers. It is a cache, so the oldest are dropped when it is full."""
     return {
         "name": ROBOTS_STREAM,
         "subjects": [f"{ROBOTS_SUBJECT}>"],
@@ -106,7 +106,7 @@ def robots_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 def items_stream(settings: StreamSettings) -> dict[str, Any]:
-    """The items of all crawls, kept for whoever wants them: the oldest go by age, and when there are too many bytes."""
+    """Return the stream of all crawls' items, for users' own consumers. The oldest are dropped by age and by bytes."""
     return {
         "name": ITEMS,
         "subjects": [EVERY_ITEM],
@@ -124,70 +124,75 @@ def items_stream(settings: StreamSettings) -> dict[str, Any]:
     }
 
 
-async def declare(connection: Connection, pools: list[str], settings: StreamSettings) -> None:
-    """Make everything be as declared. Raises Permanent when the server cannot, or could only by dropping messages."""
+async def declare(connection: NatsConnection, pools: list[str], settings: StreamSettings) -> None:
+    """Apply all declarations. Raise Permanent if the server cannot, or only by dropping messages."""
     await _declare_stream(connection, reports_stream(settings), settings.answer_s)
     await _declare_stream(connection, robots_stream(settings), settings.answer_s)
     await _declare_stream(connection, items_stream(settings), settings.answer_s)
     for pool in pools:
-        wanted = visits_stream(pool, settings)
-        await _declare_stream(connection, wanted, settings.answer_s)
-        await _declare_consumer(connection, wanted["name"], visits_consumer(settings), settings.answer_s)
+        declared = visits_stream(pool, settings)
+        await _declare_stream(connection, declared, settings.answer_s)
+        await _declare_consumer(connection, declared["name"], visits_consumer(settings), settings.answer_s)
 
 
-def signed(wanted: dict[str, Any]) -> dict[str, Any]:
-    """What is wanted, and by which declaration."""
-    return {**wanted, "metadata": {_DECLARED_BY: str(DECLARATION)}}
+def signed(declared: dict[str, Any]) -> dict[str, Any]:
+    """Return the declaration with its number in the metadata."""
+    return {**declared, "metadata": {_DECLARED_BY: str(DECLARATION)}}
 
 
-def stands(current: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether nothing is to be done: it is as it is wanted (signed), or a later release has declared it. What the
-    server adds of its own is not looked at."""
+def is_current(current: dict[str, Any], declared: dict[str, Any]) -> bool:
+    """Return True if `current` needs no change: it matches, or a later release declared it.
+
+    `declared` is signed. Fields that the server adds to `current` are ignored.
+    """
     signature = (current.get("metadata") or {}).get(_DECLARED_BY, "0")
     if signature.isdecimal() and int(signature) > DECLARATION:
         return True
-    said = {key: value for key, value in wanted.items() if key != "metadata"}
-    return signature == str(DECLARATION) and {key: current.get(key) for key in said} == said
+    fields = {key: value for key, value in declared.items() if key != "metadata"}
+    return signature == str(DECLARATION) and {key: current.get(key) for key in fields} == fields
 
 
-async def _declare_stream(connection: Connection, unsigned: dict[str, Any], wait_s: float) -> None:
-    wanted = signed(unsigned)
-    name = wanted["name"]
-    answer = await call(connection, f"STREAM.CREATE.{name}", wanted, wait_s)
+async def _declare_stream(connection: NatsConnection, unsigned: dict[str, Any], wait_s: float) -> None:
+    declared = signed(unsigned)
+    name = declared["name"]
+    answer = await call(connection, f"STREAM.CREATE.{name}", declared, wait_s)
     if isinstance(answer, dict):
         return
-    # Before it looks whether a stream is there, a server looks whether it has room for one more.
+    # A server checks its limits before it checks whether the stream exists.
     if answer.err_code not in {STREAM_DIFFERS, *NO_RESOURCES}:
         raise failure(answer, f"cannot create stream {name}")
-    lossy = name in (ROBOTS_STREAM, ITEMS)  # a cache, and what is kept only for so long
+    lossy = name in (ROBOTS_STREAM, ITEMS)  # A cache, and items that are kept for a limited time only.
     info = await call(connection, f"STREAM.INFO.{name}", None if lossy else {"subjects_filter": ">"}, wait_s)
     if isinstance(info, ApiError):
-        no_room = answer.err_code in NO_RESOURCES and info.err_code == STREAM_NOT_FOUND
-        raise failure(answer if no_room else info, f"cannot create stream {name}")
-    if stands(info["config"], wanted):
+        full = answer.err_code in NO_RESOURCES and info.err_code == STREAM_NOT_FOUND
+        raise failure(answer if full else info, f"cannot create stream {name}")
+    if is_current(info["config"], declared):
         return
     if not lossy:
-        _refuse_loss(info, wanted)
-    answer = await call(connection, f"STREAM.UPDATE.{name}", upon(info["config"], wanted), wait_s)
+        _refuse_loss(info, declared)
+    answer = await call(connection, f"STREAM.UPDATE.{name}", merged(info["config"], declared), wait_s)
     if isinstance(answer, ApiError):
         raise failure(answer, f"cannot update stream {name} to what is declared")
 
 
-def upon(current: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """What is wanted of a stream that is there, with all that is not declared as its operators have it (compression,
-    placement, a description), and no fewer replicas: a master that was not told of a cluster takes nobody's copies."""
-    replicas = max(wanted["num_replicas"], int(current.get("num_replicas", 1)))
-    metadata = {**(current.get("metadata") or {}), **wanted["metadata"]}
-    return {**current, **wanted, "num_replicas": replicas, "metadata": metadata}
+def merged(current: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration for an existing stream: `declared` on top of `current`.
+
+    Settings that are not declared stay as the operators set them (compression, placement, a description). The number of
+    replicas never decreases, so that a master that is not configured for a cluster deletes no copies.
+    """
+    replicas = max(declared["num_replicas"], int(current.get("num_replicas", 1)))
+    metadata = {**(current.get("metadata") or {}), **declared["metadata"]}
+    return {**current, **declared, "num_replicas": replicas, "metadata": metadata}
 
 
-def _refuse_loss(info: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """A server that is given a lower bound deletes what lies above it, whatever the discard policy says."""
-    name = wanted["name"]
+def _refuse_loss(info: dict[str, Any], declared: dict[str, Any]) -> None:
+    """Raise Permanent if a lower bound would delete messages, which a server does whatever the discard policy."""
+    name = declared["name"]
     state, current = info["state"], info["config"]
-    if 0 < wanted["max_bytes"] < state["bytes"]:
-        raise Permanent(f"stream {name} holds {state['bytes']} bytes, more than its declared {wanted['max_bytes']}")
-    bound = wanted["max_msgs_per_subject"]
+    if 0 < declared["max_bytes"] < state["bytes"]:
+        raise Permanent(f"stream {name} holds {state['bytes']} bytes, more than its declared {declared['max_bytes']}")
+    bound = declared["max_msgs_per_subject"]
     if not 0 < bound < _unbounded(current.get("max_msgs_per_subject", -1)):
         return
     for subject, count in (state.get("subjects") or {}).items():
@@ -195,27 +200,27 @@ def _refuse_loss(info: dict[str, Any], wanted: dict[str, Any]) -> None:
             raise Permanent(f"{subject} holds {count} messages, more than the declared bound of {bound} a subject")
 
 
-async def _declare_consumer(connection: Connection, stream: str, unsigned: dict[str, Any], wait_s: float) -> None:
-    wanted = signed(unsigned)
-    info = await call(connection, f"CONSUMER.INFO.{stream}.{wanted['name']}", None, wait_s)
+async def _declare_consumer(connection: NatsConnection, stream: str, unsigned: dict[str, Any], wait_s: float) -> None:
+    declared = signed(unsigned)
+    info = await call(connection, f"CONSUMER.INFO.{stream}.{declared['name']}", None, wait_s)
     if isinstance(info, dict):
-        wanted = _keeping_waiting(stream, wanted, info["config"])
-        if stands(info["config"], wanted):
+        declared = _keeping_waiting(stream, declared, info["config"])
+        if is_current(info["config"], declared):
             return
-        metadata = {**(info["config"].get("metadata") or {}), **wanted["metadata"]}
-        wanted = {**info["config"], **wanted, "metadata": metadata}
-    body = {"stream_name": stream, "config": wanted}
-    answer = await call(connection, f"CONSUMER.CREATE.{stream}.{wanted['name']}", body, wait_s)
+        metadata = {**(info["config"].get("metadata") or {}), **declared["metadata"]}
+        declared = {**info["config"], **declared, "metadata": metadata}
+    body = {"stream_name": stream, "config": declared}
+    answer = await call(connection, f"CONSUMER.CREATE.{stream}.{declared['name']}", body, wait_s)
     if isinstance(answer, ApiError):
-        raise failure(answer, f"cannot declare consumer {wanted['name']} of {stream}")
+        raise failure(answer, f"cannot declare consumer {declared['name']} of {stream}")
 
 
-def _keeping_waiting(stream: str, wanted: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """What is wanted of a consumer, with the `max_waiting` that it was made with: a server refuses another one."""
-    kept = current.get("max_waiting", wanted["max_waiting"])
-    if kept != wanted["max_waiting"]:
-        log.warning("consumer.kept", stream=stream, max_waiting=kept, wanted=wanted["max_waiting"])
-    return {**wanted, "max_waiting": kept}
+def _keeping_waiting(stream: str, declared: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    """Return the declaration of a consumer with its current `max_waiting`, because a server refuses to change that."""
+    kept = current.get("max_waiting", declared["max_waiting"])
+    if kept != declared["max_waiting"]:
+        log.warning("consumer_change.skipped", stream=stream, max_waiting=kept, requested=declared["max_waiting"])
+    return {**declared, "max_waiting": kept}
 
 
 def _unbounded(limit: int) -> float:

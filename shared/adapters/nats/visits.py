@@ -1,8 +1,8 @@
-"""Pulling shards from a pool's queue, and settling them.
+"""Pull shards from a pool's queue, and acknowledge them.
 
-One pull is open at a time. It ends with the wait of the call that made it; until then it goes on into the next calls
-when it brought a part. What comes when no caller waits is kept for the next call, and handed back on close: no shard
-waits in a client unseen until the broker delivers it again, unless the process dies.
+One pull is open at a time. It ends with the wait of the call that made it. If it returned only a part, it stays open
+during the next calls until then. A shard that arrives while no caller waits is kept for the next call, and handed back
+on close. So no shard stays unseen in a client until the broker delivers it again, unless the process dies.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from shared.adapters.nats.connection import Connection, reason_of, status_of
+from shared.adapters.nats.connection import NatsConnection, reason_of, status_of
 from shared.adapters.nats.jetstream import API, SECOND_NS, origin_of
 from shared.adapters.nats.settings import StreamSettings
 from shared.adapters.nats.streams import VISITS_CONSUMER
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 _HAND_BACK: Final = b"-NAK"
 _GRACE_S: Final = 0.25
-"""How long after its end a pull's last words are waited for."""
+"""How long to wait for the server's status after the end of a pull."""
 _FORGET_S: Final = 5.0
 _REST_S: Final = 0.02
 _PULL_ENDED: Final = frozenset({"404", "408"})
@@ -34,15 +34,15 @@ _BATCH_COMPLETED: Final = "batch completed"
 
 
 class NatsVisit:
-    """A VisitMessage. Settling raises Transient when the broker did not confirm; doing it again is harmless.
+    """A VisitMessage. `ack` and `nak` raise Transient if the broker did not confirm, and may be repeated.
 
-    A broker that was killed may have forgotten that it delivered this shard. Then it never confirms, and delivers the
-    shard once more, as a first delivery.
+    A broker that was killed may have lost the record of this delivery. Then it never confirms, and delivers the shard
+    again as a first delivery.
     """
 
     __slots__ = ("_connection", "_reply", "_wait_s", "arrived", "data", "delivery", "origin")
 
-    def __init__(self, connection: Connection, message: Msg, wait_s: float, arrived: float) -> None:
+    def __init__(self, connection: NatsConnection, message: Msg, wait_s: float, arrived: float) -> None:
         from_stream = origin_of(message.reply)
         self._connection = connection
         self._reply = message.reply
@@ -67,9 +67,9 @@ class NatsVisit:
 
 
 class VisitQueue:
-    """One process's end of a pool's queue. For one caller at a time."""
+    """A process's access to a pool's queue, for one caller at a time."""
 
-    def __init__(self, connection: Connection, pool: str, settings: StreamSettings) -> None:
+    def __init__(self, connection: NatsConnection, pool: str, settings: StreamSettings) -> None:
         self._connection = connection
         self._pool = pool
         self._settings = settings
@@ -85,8 +85,8 @@ class VisitQueue:
         self._changed = asyncio.Event()
         self._closed = False
 
-    async def pull(self, most: int, wait_s: float) -> Sequence[NatsVisit]:
-        """See Broker.pull_visits."""
+    async def pull(self, max_count: int, wait_s: float) -> Sequence[NatsVisit]:
+        """Return up to `max_count` shards (Broker.pull_visits). Wait up to `wait_s` for the first one."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise Transient(f"the queue of pool {self._pool} is closed")
@@ -103,16 +103,16 @@ class VisitQueue:
             if self._left <= 0:
                 if asked and now >= until:
                     return []
-                await self._ask(most, max(until - now, 0.0))
+                await self._ask(max_count, max(until - now, 0.0))
                 asked = True
-            # A pull of an earlier call that outlasts this one says nothing at our end.
+            # An earlier call's pull that lasts longer than this call sends no status at the end of this call.
             limit = until + _GRACE_S if asked or self._until <= until else until
             if now >= limit:
                 return []
             await self._wait(limit - now)
-        while self._pending > 0 and self._left > 0 and len(self._ready) < most and await self._wait(_REST_S):
+        while self._pending > 0 and self._left > 0 and len(self._ready) < max_count and await self._wait(_REST_S):
             pass
-        return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+        return [self._ready.popleft() for _ in range(min(max_count, len(self._ready)))]
 
     async def close(self) -> None:
         """Stop the open pull and hand back what no caller took."""
@@ -125,7 +125,7 @@ class VisitQueue:
             try:
                 await self._ready.popleft().nak(0.0)
             except Transient as error:
-                log.debug("visits.not_handed_back", pool=self._pool, reason=str(error))
+                log.debug("visit_return.dropped", pool=self._pool, error=str(error))
 
     async def _ask(self, batch: int, wait_s: float) -> None:
         request: dict[str, int | bool] = {"batch": batch}
@@ -138,7 +138,7 @@ class VisitQueue:
         self._left, self._until = batch, asyncio.get_running_loop().time() + wait_s
 
     async def _received(self, message: Msg) -> None:
-        """A shard under its own subject, or the server's word under the inbox of the pull it is about."""
+        """Receive a shard under its own subject, or the server's status under the inbox of its pull."""
         status = status_of(message)
         if status is None:
             origin = origin_of(message.reply)
@@ -153,7 +153,7 @@ class VisitQueue:
         self._changed.set()
 
     def _complain(self) -> None:
-        """A pull that the broker ended for another reason than time: no such queue yet, or it is moving."""
+        """Raise Transient if the broker ended a pull for another reason than time: the queue is missing or moving."""
         problem, self._problem = self._problem, None
         if problem is not None:
             raise Transient(f"cannot pull from the queue of pool {self._pool}: {problem}", retry_in=0.5)
@@ -164,7 +164,7 @@ class VisitQueue:
         self._changed.set()
 
     def _drop_stale(self, now: float) -> None:
-        """A pull whose end was never told, and shards so old that the broker is about to deliver them again."""
+        """Forget a pull whose end was not received, and shards so old that the broker will deliver them again soon."""
         if now > self._until + _FORGET_S:
             self._left = 0
         while self._ready and now - self._ready[0].arrived > self._settings.ack_wait_s / 2:

@@ -1,4 +1,4 @@
-"""Writing a CDXJ index: sorted bytewise, in bounded memory, and visible only as a whole."""
+"""The writer of a CDXJ index: sorted bytewise, in bounded memory, and visible only as a whole."""
 
 import heapq
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from shared.adapters.objects.local import sync_folder
-from shared.domain.cdxj import IndexRow, cdxj_line
+from shared.domain.archive.cdxj import IndexRow, cdxj_line
 
 RUN_LINES: Final = 100_000
 _MERGE_WIDTH: Final = 64
@@ -46,7 +46,10 @@ def _sorted_runs(lines: Iterator[bytes], scratch: Path, run_lines: int) -> Itera
 
 
 def _merged_runs(runs: Iterator[Path], scratch: Path) -> list[Path]:
-    """At most `_MERGE_WIDTH` runs: whenever that many have gathered at a level, they become one of the next."""
+    """Merge the runs until few remain, and return those.
+
+    Whenever `_MERGE_WIDTH // 2` runs have gathered at a level, merge them into one of the next level.
+    """
     levels: list[list[Path]] = []
     for run in runs:
         level, carried = 0, run

@@ -1,7 +1,7 @@
 """Segments in a local folder.
 
-A segment being written is called `<name>.open` and its writer holds an flock on it; finishing renames it to `<name>`.
-The suffix tells people and tools that the file is unfinished; the lock tells a repair whether its writer lives.
+A segment being written is named `<name>.open`, and its writer holds an flock on it. Finishing renames it to `<name>`.
+The suffix marks an unfinished file for people and tools. By the lock a repair detects if its writer is alive.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from shared.domain.archive import RecordLocation
+from shared.domain.archive.model import RecordLocation
 from shared.ports.archive import ArchiveFull, ArchiveUnavailable, RecordUnreadable
 
 OPEN_SUFFIX: Final = ".open"
@@ -21,7 +21,7 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LocalSegments:
-    """A `SegmentStore` in one folder, which is made when the first segment is; a `private` one for this user alone."""
+    """A `SegmentStore` in one folder, created with the first segment; if `private`, for this user only."""
 
     def __init__(self, folder: Path, *, private: bool = False) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class LocalSegments:
                 fd = os.open(_open_path(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX)
-                    # Between the two calls a repair may have taken the empty file for a dead writer's and removed it.
+                    # Between the two calls a repair may have removed the empty file as a dead writer's.
                     if is_at(fd, _open_path(path)):
                         return LocalSegment(path, fd)
                 except BaseException:
@@ -56,19 +56,19 @@ class LocalSegments:
             raise RecordUnreadable(f"segment {location.segment} ends before byte {location.offset + location.length}")
         return data
 
-    def read_up_to(self, name: str, offset: int, most: int) -> bytes:
-        if offset < 0 or most < 0:
-            raise RecordUnreadable(f"segment {name} has no {most} bytes at {offset}")
+    def read_up_to(self, name: str, offset: int, max_count: int) -> bytes:
+        if offset < 0 or max_count < 0:
+            raise RecordUnreadable(f"segment {name} has no {max_count} bytes at {offset}")
         fd = self._open_for_reading(name)
         try:
             with _named_errors(name):
-                # A place is what an outcome said it is: no more memory is asked for than there is file.
-                return os.pread(fd, max(0, min(most, os.fstat(fd).st_size - offset)), offset)
+                # The location comes from an outcome and may be wrong, so allocate at most the file's size.
+                return os.pread(fd, max(0, min(max_count, os.fstat(fd).st_size - offset)), offset)
         finally:
             os.close(fd)
 
     def _open_for_reading(self, name: str) -> int:
-        """Final name first; then as unfinished; then the final name again, as it may be renamed in between."""
+        """Open the segment by its final name, then as unfinished. Try the final name again: it may just be renamed."""
         try:
             path = self._path(name)
         except ValueError as error:
@@ -85,7 +85,7 @@ class LocalSegments:
 
 
 class LocalSegment:
-    """A segment open for appending. `commit` writes at the durable end, so an attempt that failed is overwritten."""
+    """A segment open for appending. `commit` writes at the durable end, so it overwrites a failed attempt."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
@@ -112,7 +112,7 @@ class LocalSegment:
                     sync_folder(self._path.parent)
                     self._entered = True
             except OSError as failure:
-                # After a failed sync the kernel may call lost pages clean; nothing after `_durable` is trusted.
+                # After a failed sync the kernel may mark lost pages as clean, so nothing after `_durable` is trusted.
                 try:
                     os.ftruncate(self._fd, self._durable)
                 except OSError as second:
@@ -140,7 +140,7 @@ class LocalSegment:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Whether the open file is still the one that `path` names."""
+    """Return True if the open file is still the one at `path`."""
     try:
         named = path.stat()
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def _open_path(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _named_errors(name: str) -> Iterator[None]:
-    """The port's errors for those of the system."""
+    """Convert errors of the system to those of the port."""
     try:
         yield
     except FileExistsError:

@@ -1,21 +1,21 @@
-"""The outlinks of a stored page, from the metadata record that its visit wrote behind the response."""
+"""The outlinks of a stored page, from the metadata record that its visit wrote after the response."""
 
 import zlib
 from typing import Final
 
-from shared.domain.archive import RecordLocation
+from shared.domain.archive.model import RecordLocation
 from shared.ports.archive import RecordUnreadable, SegmentReader
 
 _PIECE: Final = 64 << 10
 _MOST: Final = 64 << 20
 _BESIDE: Final = 2
-"""A page's records besides the response: the request and the metadata, in this order, directly behind it."""
+"""The number of a page's records after its response: the request, then the metadata, directly after it."""
 
 
 def read_outlinks(segments: SegmentReader, page: RecordLocation) -> list[tuple[str, str]]:
-    """The outlinks of the page whose response lies at `page`: pairs of URL and how it was found, as the record says.
+    """Return the outlinks of the page whose response is at `page`: the record's pairs of URL and how it was found.
 
-    Empty where no metadata record follows. RecordUnreadable for a damaged one.
+    The list is empty if no metadata record follows. Raise RecordUnreadable if a record is damaged.
     """
     place, members = page.offset + page.length, 0
     decompressor = zlib.decompressobj(31)
@@ -43,9 +43,9 @@ def read_outlinks(segments: SegmentReader, page: RecordLocation) -> list[tuple[s
 
 def _outlinks(record: bytes) -> list[tuple[str, str]]:
     body = record.partition(b"\r\n\r\n")[2].decode("utf-8", "replace")
-    found = []
+    outlinks = []
     for line in body.split("\r\n"):
         if line.startswith("outlink: "):
             url, _, how = line.removeprefix("outlink: ").partition(" ")
-            found.append((url, how))
-    return found
+            outlinks.append((url, how))
+    return outlinks

@@ -1,7 +1,7 @@
-"""A stored page by its location."""
+"""Reads a stored page by its location."""
 
-from shared.domain.archive import RecordLocation
-from shared.domain.stored import DECODED_LIMIT, RECORD_LIMIT, NotARecord, StoredResponse, parse_stored
+from shared.domain.archive.model import RecordLocation
+from shared.domain.archive.stored_response import DECODED_LIMIT, RECORD_LIMIT, NotARecord, StoredResponse, parse_stored
 from shared.ports.archive import RecordUnreadable, SegmentStore
 
 
@@ -12,7 +12,10 @@ def read_response(
     record_limit: int = RECORD_LIMIT,
     decoded_limit: int = DECODED_LIMIT,
 ) -> StoredResponse:
-    """The response or revisit record at `location`: one seek, one read, blocking. RecordUnreadable where none is."""
+    """Return the response or revisit record at `location`, by one seek and one read. Blocks.
+
+    Raise RecordUnreadable if there is none.
+    """
     member = store.read(location)
     try:
         return parse_stored(member, record_limit=record_limit, decoded_limit=decoded_limit)

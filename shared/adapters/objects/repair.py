@@ -1,7 +1,7 @@
-"""Finishing the segments that dead writers left open.
+"""The repair of segments that dead writers left open.
 
-A record is one gzip member, so a torn tail is recognised by walking members from the start. What was synced is whole
-records and is never cut: only what follows the *last* whole record goes.
+A record is one gzip member, so walking the members from the start finds a torn tail. Synced data is whole records and
+is never cut: only the bytes after the *last* whole record are.
 """
 
 import fcntl
@@ -26,8 +26,8 @@ _WARCINFO: Final = re.compile(rb"\r\nwarc-type:[ \t]*warcinfo[ \t]*\r\n", re.IGN
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """A segment's whole records: the byte the last one ends at, their number without warcinfo, ranges that are not."""
+class SegmentScan:
+    """A segment's whole records: the end of the last one, their number without warcinfo, and the damaged ranges."""
 
     end: int = 0
     pages: int = 0
@@ -36,7 +36,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was done to one segment: bytes kept (0: removed), bytes cut, ranges inside that are no whole record."""
+    """The repair of one segment: bytes kept (0: removed), bytes cut, and the damaged ranges inside."""
 
     segment: str
     kept: int
@@ -47,8 +47,8 @@ class Repaired:
 def repair_torn(folder: Path) -> list[Repaired]:
     """Cut the torn tails of unfinished segments in `folder` and give them their final names, durably.
 
-    Finished segments are not opened. A segment whose writer holds its lock is left alone. One that holds no page is
-    removed. May be interrupted and repeated at any point. Reads each unfinished segment once.
+    Finished segments are not opened. A segment whose writer holds its lock is skipped. A segment without pages is
+    removed. The repair may be interrupted and repeated at any point. It reads each unfinished segment once.
     """
     if not folder.is_dir():
         return []
@@ -71,7 +71,7 @@ def _repair(path: Path) -> Repaired | None:
         if not is_at(fd, path):
             return None
         size = os.fstat(fd).st_size
-        scan = Scan()
+        scan = SegmentScan()
         if size:
             with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as data:
                 scan = scan_records(data)
@@ -90,7 +90,7 @@ def _repair(path: Path) -> Repaired | None:
 
 @dataclass(slots=True)
 class _Member:
-    """What reading a gzip member from some byte gave. `torn`: the data ended before the member did."""
+    """The result of reading a gzip member from some byte. `torn`: the data ended before the member did."""
 
     end: int = 0
     whole: bool = False
@@ -98,11 +98,11 @@ class _Member:
     warcinfo: bool = False
 
 
-def scan_records(data: "mmap.mmap | bytes") -> Scan:
+def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
     """Walk the gzip members of `data`.
 
-    A member that the end of the data cuts short is a torn tail. Anything else that is no whole record is damage, and
-    the walk goes on at the next whole record, if there is one: records after it may have been synced.
+    A member cut short by the end of the data is a torn tail. Anything else that is no whole record is damage. The walk
+    then continues at the next whole record, if any, since records after the damage may have been synced.
     """
     end = pages = position = 0
     damaged: list[tuple[int, int]] = []
@@ -112,15 +112,15 @@ def scan_records(data: "mmap.mmap | bytes") -> Scan:
             if member.torn:
                 break
             if not member.whole:
-                found = _next_whole(data, view, position + 1)
-                if found is None:
+                whole = _next_whole(data, view, position + 1)
+                if whole is None:
                     break
-                damaged.append((position, found))
-                position = found
+                damaged.append((position, whole))
+                position = whole
                 continue
             position = end = member.end
             pages += not member.warcinfo
-    return Scan(end, pages, tuple(damaged))
+    return SegmentScan(end, pages, tuple(damaged))
 
 
 def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int) -> int | None:
@@ -153,7 +153,7 @@ def _read_member(view: memoryview, start: int) -> _Member:
 
 
 def _judged(beginning: bytes, total: int, tail: bytes, end: int) -> _Member:
-    """Whether a member's content is one WARC record of the length it states."""
+    """Check if a member's content is one WARC record of the length it states."""
     header_end = beginning.find(b"\r\n\r\n") + 4
     header = beginning[:header_end]
     length = _LENGTH.search(header)

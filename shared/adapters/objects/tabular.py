@@ -1,7 +1,7 @@
-"""Rows as the bytes of a file, batch by batch: JSON Lines, CSV, Parquet.
+"""Encoders of rows as the bytes of a file, batch by batch: JSON Lines, CSV, Parquet.
 
-An encoder holds what its format needs and no more: for Parquet one row group, as columns. Encoding blocks, for a batch
-of a thousand rows some milliseconds.
+An encoder holds only what its format needs: for Parquet one row group, as columns. Encoding blocks, for some
+milliseconds per thousand rows.
 """
 
 import csv
@@ -12,26 +12,26 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from shared.domain.exports import Columns, Row
+from shared.domain.reads.exports import Columns, Row
 
 GROUP_ROWS: Final = 20_000
-"""Rows of a Parquet row group, at least; the last one and those behind a large batch aside."""
+"""The minimum of rows in a Parquet row group, except in the last one. A large batch makes a larger group."""
 
 
 class RowEncoder(Protocol):
-    """Makes the bytes of one file: those of all batches in their order, then those of the end."""
+    """Encodes one file: the bytes of all batches in their order, then those of `end`."""
 
     def add(self, rows: Sequence[Row]) -> bytes:
-        """What may be written once these rows are in; empty while they are held back."""
+        """Add rows. Return the bytes that may be written now, empty while the rows are buffered."""
         ...
 
     def end(self) -> bytes:
-        """The rest of the file; for a file without rows, all of it."""
+        """Return the rest of the file. For a file without rows that is all of it."""
         ...
 
 
 class JsonLines:
-    """A JSON object a line; times are ISO 8601 in UTC, to the millisecond, and what is JSON stands there as it is."""
+    """One JSON object a line. Times are ISO 8601 in UTC, to the millisecond. JSON columns are embedded unchanged."""
 
     def __init__(self, columns: Columns) -> None:
         self._times = _times(columns)
@@ -49,8 +49,10 @@ class JsonLines:
 
 
 class Csv:
-    """Comma-separated with a header line (RFC 4180, UTF-8); what has no value is empty, times as in JSON Lines, JSON as
-    its text."""
+    """Comma-separated values with a header line (RFC 4180, UTF-8).
+
+    A missing value is empty. Times are as in JSON Lines, JSON is its text.
+    """
 
     def __init__(self, columns: Columns) -> None:
         self._times = _times(columns)
@@ -73,7 +75,7 @@ class Csv:
 
 
 class Parquet:
-    """Row groups of at least `GROUP_ROWS`, zstd; times are timestamps in UTC, JSON is its text."""
+    """Row groups of at least `GROUP_ROWS`, compressed by zstd. Times are timestamps in UTC, JSON is its text."""
 
     def __init__(self, columns: Columns) -> None:
         import pyarrow  # slow to load, and most processes never export
@@ -114,7 +116,7 @@ class Parquet:
 
 
 class _Sink(io.RawIOBase):
-    """Where a writer of files writes to; holds what was not taken yet."""
+    """The file that the Parquet writer writes to. It holds the bytes until `taken`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +148,7 @@ def _times(columns: Columns) -> list[str]:
 
 
 def _dated(row: Row, times: Sequence[str]) -> Row:
-    """The row with times as text."""
+    """Convert the row's times to text in place, and return the row."""
     for name in times:
         if row[name] is not None:
             at = datetime.fromtimestamp(row[name] / 1000, UTC)

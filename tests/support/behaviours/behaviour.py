@@ -20,7 +20,8 @@ class Answer(msgspec.Struct, frozen=True):
     the connection open; any other is `body` after the head, and then the connection ends (`reset`: by RST). Of status 0
     nothing is sent.
 
-    `payload` is what an archive must hold of it, where that is not `body`.
+    `payload` is what an archive must hold of it, where that is not `body`; with `partly` it is some part of that. With
+    `drip_s` the lines of the body are sent so many seconds apart.
     """
 
     status: int = 200
@@ -31,6 +32,8 @@ class Answer(msgspec.Struct, frozen=True):
     reset: bool = False
     payload: bytes | None = None
     version: str = "HTTP/1.1"
+    drip_s: float = 0.0
+    partly: bool = False
 
 
 class Behaviour(msgspec.Struct, frozen=True):
@@ -44,7 +47,8 @@ class Behaviour(msgspec.Struct, frozen=True):
     the state, and the reason where it is given too. "" there means that no export has it. `titles` maps a target to the
     title in the export of pages, and `truncated` to why its page is stored in part. `gap_s` are the least seconds from
     an answer of the host to the next request (0: the delay of the crawl), `apart_s` those between two requests for one
-    target.
+    target. `left_out` counts links of the site that are left out, by reason, and `host` is the name under which the
+    site is crawled instead of its address. `idle_s`: the server closes a connection that was idle for so long.
     """
 
     name: str
@@ -57,6 +61,14 @@ class Behaviour(msgspec.Struct, frozen=True):
     apart_s: float = 0.0
     gap_s: float = 0.0
     seed: str = "/"
+    left_out: dict[str, int] = {}
+    host: str = ""
+    idle_s: float = 0.0
+
+    def origin(self, host: str) -> str:
+        """Return the origin under which the site is crawled that is served at `host` (`ip:port`)."""
+        _, _, port = host.partition(":")
+        return f"http://{self.host}:{port}" if self.host else f"http://{host}"
 
 
 def page(body: str | bytes, *headers: str, status: int = 200) -> Answer:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from shared.domain.web.url import host_of
 from tests.support import judge
 from tests.support.behaviours.behaviour import Behaviour
 from tests.support.behaviours.served import answer_to, filled
@@ -17,29 +18,37 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Crawled:
-    """What is known after a crawl: the server's log, and the rows of the exports by URL."""
+    """What is known after a crawl: the server's log, the rows of the exports and the links left out, by URL."""
 
     log: Sequence[Exchange]
     urls: Mapping[str, Row]
     pages: Mapping[str, Row]
+    left_out: Mapping[str, Mapping[str, int]]
     delay_s: float
 
 
-def objections(behaviour: Behaviour, origin: str, bystander: str, crawled: Crawled) -> list[str]:
-    """Return what is wrong with the crawl of `behaviour`, which was served at `origin`; empty if nothing is."""
-    host = origin.removeprefix("http://")
+def objections(behaviour: Behaviour, served_at: str, bystander: str, crawled: Crawled) -> list[str]:
+    """Return what is wrong with the crawl of `behaviour`, which was served at `served_at`; empty if nothing is."""
+    host = served_at.removeprefix("http://")
+    origin = behaviour.origin(host)
     own = judge.of_host(crawled.log, host)
     found = [*_asked(behaviour, own), *_apart(behaviour, own, crawled.delay_s)]
     strayed = [one.path for one in judge.of_host(crawled.log, bystander.removeprefix("http://"))]
     found += [f"the bystander was asked for {path}" for path in strayed if path == f"/{behaviour.name}"]
     for target in dict.fromkeys((*behaviour.asked, *behaviour.ends)):
-        url = target if "://" in target else origin + target
+        url = filled(target.encode(), served_at, bystander).decode() if "://" in target else origin + target
         end = behaviour.ends.get(target, "done")
         if end:
             found += _ended(behaviour, target, end, crawled.urls.get(url))
         if end == "done":
-            found += _stored(behaviour, target, origin, bystander, crawled.pages.get(url))
-    return found
+            found += _stored(behaviour, target, served_at, bystander, crawled.pages.get(url))
+    return found + _left_out(behaviour, origin, crawled.left_out)
+
+
+def _left_out(behaviour: Behaviour, origin: str, left_out: Mapping[str, Mapping[str, int]]) -> list[str]:
+    host = host_of(origin + "/")
+    counts = sum((Counter(reasons) for url, reasons in left_out.items() if host_of(url) == host), Counter[str]())
+    return [] if counts == behaviour.left_out else [f"links left out: {dict(counts)}, not {behaviour.left_out}"]
 
 
 def _asked(behaviour: Behaviour, own: Sequence[Exchange]) -> list[str]:
@@ -83,7 +92,7 @@ def _stored(behaviour: Behaviour, target: str, origin: str, bystander: str, row:
         return [f"{target} is not in the export of pages"]
     found = []
     payload = answer.body if answer.payload is None else answer.payload
-    if row["digest"] != payload_digest(filled(payload, origin, bystander)):
+    if not answer.partly and row["digest"] != payload_digest(filled(payload, origin, bystander)):
         found.append(f"{target} was stored with other bytes")
     if (title := behaviour.titles.get(target)) is not None and row["title"] != title:
         found.append(f"{target} has the title {row['title']!r}, not {title!r}")

@@ -1,15 +1,25 @@
 """Behaviours of pages: which references lead on, in which encodings, and what is a page at all."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from tests.support.behaviours.behaviour import HTML, Answer, Behaviour, links, page, site
 
+NONE: Final[Mapping[str, int]] = MappingProxyType({})
 OK: Final = '<a href="/ok">x</a>'
 
 
-def _leads(name: str, source: str, body: str | bytes, *asked: str, headers: tuple[str, ...] = ()) -> Behaviour:
+def _leads(
+    name: str,
+    source: str,
+    body: str | bytes,
+    *asked: str,
+    headers: tuple[str, ...] = (),
+    left_out: Mapping[str, int] = NONE,
+) -> Behaviour:
     """A seed with `body`, from which a crawl must go to `asked`, and nowhere else."""
-    return Behaviour(name, source, site(page(body, *headers)), ("/", *asked))
+    return Behaviour(name, source, site(page(body, *headers)), ("/", *asked), left_out=dict(left_out))
 
 
 def _titled(name: str, source: str, title: str, body: bytes, *headers: str) -> Behaviour:
@@ -23,6 +33,7 @@ REFERENCES: Final = (
         "HTML §4.6.7.14",
         f'{OK}<a rel="x nofollow" href="/1"><a rel=ugc href="/2"><a rel="sponsored" href=/3>',
         "/ok",
+        left_out={"nofollow": 3},
     ),
     _leads(
         "next_and_prev_lead_on",
@@ -57,18 +68,21 @@ REFERENCES: Final = (
         f'<a href="mailto:a@b"><a href="tel:1"><a href="data:text/html,x"><a href="javascript:x()">'
         f'<a href="ftp://{{ip}}/x"><a href="blob:x"><a href="about:blank">{OK}',
         "/ok",
+        left_out={"scheme": 7},
     ),
     _leads(
         "links_with_a_user_are_left",
         "RFC 3986 §7.5",
         f'<a href="http://a:b@{{ip}}:{{port}}/1">x</a><a href="http://a@{{ip}}:{{port}}/2">x</a>{OK}',
         "/ok",
+        left_out={"invalid": 2},
     ),
     _leads(
         "broken_links_are_left",
         "WHATWG URL, failures",
         f'<a href="http://"><a href="http://[1"><a href="//"><a href="http://a b/"><a href="http://x:99999/"><a href="http:///[">{OK}',
         "/ok",
+        left_out={"invalid": 6},
     ),
     _leads(
         "queries_are_not_merged",
@@ -111,6 +125,7 @@ REFERENCES: Final = (
         "HTML §4.2.3",
         '<base href="{bystander}/base_on_another_host_moves_the_links"><a href="?">x</a><a href="{origin}/ok">x</a>',
         "/ok",
+        left_out={"other_host": 1},
     ),
     _leads("base_that_is_no_url_is_left", "HTML §4.2.3", f'<base href="http://[">{OK}', "/ok"),
     _leads("base_of_data_is_left", "HTML §4.2.3", f'<base href="data:text/html,x">{OK}', "/ok"),
@@ -123,23 +138,43 @@ REFERENCES: Final = (
     _leads("end_tags_have_no_links", "HTML §13.2.5.7", f'</a href="/no">{OK}', "/ok"),
     _leads("first_of_two_attributes_counts", "HTML §13.2.5.33", '<a href="/ok" href="/no">x</a>', "/ok"),
     _leads(
-        "cycling_segments_are_a_trap", "docs/limits.md, traps", '<a href="/ok"><a href="/a/b/a/b/a/b/1/2/3/4">', "/ok"
+        "cycling_segments_are_a_trap",
+        "docs/limits.md, traps",
+        '<a href="/ok"><a href="/a/b/a/b/a/b/1/2/3/4">',
+        "/ok",
+        left_out={"trap": 1},
     ),
-    _leads("robots_meta_stops_links", "Robots meta tag", f'<meta name="ROBOTS" content="noindex,NoFollow">{OK}'),
-    _leads("robots_meta_none_stops_links", "Robots meta tag", f"<meta name=robots content=none>{OK}"),
+    _leads(
+        "robots_meta_stops_links",
+        "Robots meta tag",
+        f'<meta name="ROBOTS" content="noindex,NoFollow">{OK}',
+        left_out={"nofollow": 1},
+    ),
+    _leads(
+        "robots_meta_none_stops_links",
+        "Robots meta tag",
+        f"<meta name=robots content=none>{OK}",
+        left_out={"nofollow": 1},
+    ),
     _leads(
         "robots_meta_for_another_is_not_ours",
         "Robots meta tag",
         f'<meta name="otherbot" content="nofollow">{OK}',
         "/ok",
     ),
-    _leads("robots_meta_by_our_name_is_ours", "Robots meta tag", f'<meta name="orb" content="nofollow">{OK}'),
+    _leads(
+        "robots_meta_by_our_name_is_ours",
+        "Robots meta tag",
+        f'<meta name="orb" content="nofollow">{OK}',
+        left_out={"nofollow": 1},
+    ),
     _leads("noindex_alone_stops_nothing", "Robots meta tag", f'<meta name="robots" content="noindex">{OK}', "/ok"),
     _leads(
         "robots_field_stops_links",
         "X-Robots-Tag",
         OK,
         headers=(HTML, "X-Robots-Tag: noindex", "X-Robots-Tag: nofollow"),
+        left_out={"nofollow": 1},
     ),
     _leads(
         "robots_field_for_another_is_not_ours",
@@ -153,12 +188,14 @@ REFERENCES: Final = (
         "X-Robots-Tag",
         OK,
         headers=(HTML, "X-Robots-Tag: otherbot: noindex, orb: none"),
+        left_out={"nofollow": 1},
     ),
     _leads(
         "page_cannot_reach_other_addresses",
         "README, egress",
         f'<iframe src="http://169.254.169.254/latest/"></iframe><a href="http://localhost:{{port}}/x">x</a>{OK}',
         "/ok",
+        left_out={"other_host": 2},
     ),
 )
 

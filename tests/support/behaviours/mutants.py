@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pycurl
 
-from shared.domain.scope import ExclusionReason
+from shared.domain.crawl.scope import ExclusionReason
 from workers.parse.mime import Media
 
 Replacement = Callable[..., Any]
@@ -21,20 +21,20 @@ Mutant = Mapping[str, Replacement]
 EVERYWHERE: Final = frozenset(("gone_is_asked_once", "escapes_are_compared_in_one_form"))
 """Rules that the master has too, which works for all hosts at once: no other behaviour meets them."""
 
-_REDIRECT: Final = "workers.pages.redirect_target"
+_REDIRECT: Final = "workers.page_reading.redirect_target"
 _READ: Final = "workers.visit.read"
-_CODINGS: Final = "shared.domain.coding._names"
+_CODINGS: Final = "shared.domain.web.coding._names"
 _HEAD: Final = "workers.fetch.exchange.response_head"
-_RULES: Final = "shared.domain.robots.rules_for"
+_RULES: Final = "shared.domain.web.robots.rules_for"
 _RESOLVE: Final = "workers.outlinks.Resolver.resolve"
 _SCAN: Final = "workers.parse.html.scan_tags"
-_CLASSIFY: Final = "workers.pages.classify"
-_SNIFF: Final = "workers.pages.sniff"
-_JUDGE: Final = "shared.domain.scope.CompiledScope.judge"
-_LINES: Final = "shared.domain.robots_rules._lines"
-_OCTET: Final = "shared.domain.robots_rules._octet"
-_PATTERN: Final = "shared.domain.robots_rules._pattern"
-_ADD: Final = "shared.domain.robots_rules._Group._add"
+_CLASSIFY: Final = "workers.page_reading.classify"
+_SNIFF: Final = "workers.page_reading.sniff"
+_JUDGE: Final = "shared.domain.crawl.scope.CompiledScope.judge"
+_LINES: Final = "shared.domain.web.robots_rules._lines"
+_OCTET: Final = "shared.domain.web.robots_rules._octet"
+_PATTERN: Final = "shared.domain.web.robots_rules._pattern"
+_ADD: Final = "shared.domain.web.robots_rules._Group._add"
 
 
 def _no_such_redirect(status: int) -> Mutant:
@@ -142,6 +142,19 @@ def _retried(original: Replacement, end: Any) -> Any:
     return original(500 if end == 410 else end)
 
 
+def _in_ascii(reference: str) -> str | None:
+    return None if re.search(r"[^\x00-\x7f]|%", reference) else reference
+
+
+def _hasty(original: Replacement, *given: Any, **more: Any) -> Any:
+    request = original(*given, **more)
+    return replace(request, limits=replace(request.limits, total_s=1.0))
+
+
+def _blamed(original: Replacement, *given: Any) -> Any:
+    return replace(original(*given), stale=False)
+
+
 def _whole(original: Replacement, *given: Any, **more: Any) -> Any:
     return msgspec.structs.replace(original(*given, **more), truncated="")
 
@@ -151,7 +164,7 @@ HTTP: Final[dict[str, Mutant]] = {
     "fragment_of_a_location_is_not_sent": _redirecting(lambda location: location.replace("#", "%23")),
     "permanent_redirect_308_is_followed": _no_such_redirect(308),
     "see_other_leads_on_by_get": _no_such_redirect(303),
-    "gone_is_asked_once": {"shared.domain.failure.policy_for": _retried},
+    "gone_is_asked_once": {"shared.domain.frontier.failure.policy_for": _retried},
     "retry_after_of_a_503_is_kept": {"workers.visit.retry_after_ms": lambda original, answer, now_ms: -1},
     "early_hints_come_before_the_answer": {_HEAD: _first_head},
     "x_gzip_is_gzip": {_CODINGS: lambda original, value: original(value.replace("x-gzip", "x-unknown"))},
@@ -162,7 +175,7 @@ HTTP: Final[dict[str, Mutant]] = {
     },
     "chunks_have_extensions_and_trailers": _chunks_kept(),
     "transfer_encoding_overrides_content_length": _chunks_kept(),
-    "link_fields_lead_on": {"workers.pages.sequence_links": lambda original, value: ()},
+    "link_fields_lead_on": {"workers.page_reading.sequence_links": lambda original, value: ()},
     "body_that_ended_early_is_asked_for_again": {"workers.visit.outcome.answered": _whole},
 }
 
@@ -171,8 +184,8 @@ ROBOTS: Final[dict[str, Mutant]] = {
         _RULES: lambda original, body, token: original(body[: body.rfind(b"User-agent: *")], token)
     },
     "own_group_replaces_the_one_for_all": {_RULES: lambda original, body, token: original(body, "none")},
-    "product_token_has_any_case": {"shared.domain.robots_rules._named": _case_of_token},
-    "part_of_a_product_token_is_another_agent": {"shared.domain.robots_rules._named": _prefix_of_token},
+    "product_token_has_any_case": {"shared.domain.web.robots_rules._named": _case_of_token},
+    "part_of_a_product_token_is_another_agent": {"shared.domain.web.robots_rules._named": _prefix_of_token},
     "longest_rule_decides": {_ADD: _by_line_alone},
     "allow_wins_between_equal_rules": {_ADD: _disallow_wins},
     "star_and_dollar_are_special": {
@@ -200,7 +213,7 @@ ROBOTS: Final[dict[str, Mutant]] = {
     "byte_order_mark_before_robots_is_skipped": {_LINES: lambda original, body: body.splitlines()},
     "lines_of_robots_end_with_cr_too": {_LINES: lambda original, body: body.split(b"\n")},
     "empty_disallow_forbids_nothing": {
-        "shared.domain.robots_rules._Group.add": lambda original, group, value, **more: original(
+        "shared.domain.web.robots_rules._Group.add": lambda original, group, value, **more: original(
             group, value or b"/", **more
         )
     },
@@ -211,7 +224,7 @@ URLS: Final[dict[str, Mutant]] = {
     "reference_with_a_query_alone_keeps_the_path": _resolving(
         lambda reference: f"./{reference}" if reference.startswith("?") else reference
     ),
-    "escapes_are_compared_in_one_form": {"shared.domain.url._normal_escapes": lambda original, href: href},
+    "escapes_are_compared_in_one_form": {"shared.domain.web.url._normal_escapes": lambda original, href: href},
     "network_path_reference_names_a_host": _resolving(lambda reference: f"/{reference.lstrip('/')}"),
     "scheme_has_any_case": _resolving(lambda reference: None if reference.startswith("HTTP") else reference),
     "tabs_and_line_ends_in_a_link_are_removed": _resolving(lambda reference: re.sub(r"[\t\n\r]", "%0A", reference)),
@@ -244,7 +257,7 @@ PAGES: Final[dict[str, Mutant]] = {
     "iso_8859_1_is_windows_1252": {"workers.parse.charset.codec_of": lambda original, label: label},
     "utf_16_in_a_meta_is_utf_8": {"workers.parse.charset._of_ascii_markup": lambda original, label: "utf-16-le"},
     "empty_elements_of_xhtml_hold_nothing": {
-        "workers.pages.parse_html": lambda original, body, **more: original(body, **{**more, "xml": False})
+        "workers.page_reading.parse_html": lambda original, body, **more: original(body, **{**more, "xml": False})
     },
     "page_without_a_type_is_sniffed": _typed(lambda body, declared: None if declared else Media.OTHER),
     "unknown_type_is_sniffed": _typed(lambda body, declared: Media.OTHER if declared == "unknown/unknown" else None),
@@ -256,7 +269,7 @@ PAGES: Final[dict[str, Mutant]] = {
         lambda body, declared: Media.OTHER if "," in (declared or "") else None
     ),
     "last_of_two_types_counts": {
-        "shared.domain.fetch.Answer.joined": lambda original, answer, name: answer.header(name)
+        "shared.domain.web.fetch.Answer.joined": lambda original, answer, name: answer.header(name)
     },
     "same_type_keeps_the_charset_before": {
         "workers.parse.charset.parse_content_type": lambda original, value: original(value.rpartition(",")[2])
@@ -268,8 +281,29 @@ PROMISES: Final[dict[str, Mutant]] = {
     "redirect_to_another_host_is_not_followed": _unless(ExclusionReason.HOST),
     "link_to_another_host_is_not_followed": _unless(ExclusionReason.HOST),
     "chain_of_redirects_ends_after_ten": _unless(ExclusionReason.HOPS),
-    "repeated_segments_are_a_trap": {"shared.domain.scope.trap": lambda original, url, traps: None},
-    "repeated_parameters_are_a_trap": {"shared.domain.scope.trap": lambda original, url, traps: None},
+    "repeated_segments_are_a_trap": {"shared.domain.crawl.scope.trap": lambda original, url, traps: None},
+    "repeated_parameters_are_a_trap": {"shared.domain.crawl.scope.trap": lambda original, url, traps: None},
 }
 
-MUTANTS: Final = {**HTTP, **ROBOTS, **URLS, **PAGES, **PROMISES}
+_UNCOUNTED: Final[Mutant] = {"workers.outlinks.Outlinks.left_out": lambda original, outlinks: {}}
+
+HOSTS: Final[dict[str, Mutant]] = {
+    "idn_in_links_is_punycode": _resolving(_in_ascii),
+    "idn_in_a_location_is_punycode": _redirecting(_in_ascii),
+    "sharp_s_is_kept_in_a_name": _resolving(lambda reference: re.sub("[ßẞ]", "ss", reference)),
+    "name_with_a_trailing_dot_is_the_same_host": {
+        "shared.domain.web.url._host_key": lambda original, authority: authority
+    },
+    "host_that_is_none_is_no_link": {"workers.outlinks.without_url": lambda original, reference: "scheme"},
+    "links_of_other_schemes_are_counted": _UNCOUNTED,
+    "redirect_to_another_scheme_is_counted": {"workers.page_reading.without_url": lambda original, named: "invalid"},
+    "links_to_other_hosts_and_ports_are_counted": _UNCOUNTED,
+    "nofollow_is_counted": _UNCOUNTED,
+    "long_links_are_counted": _UNCOUNTED,
+    "slow_body_within_the_limit_is_whole": {"workers.visit._request": _hasty},
+    "endless_body_is_cut_at_the_limit": {"workers.visit.outcome.answered": _whole},
+    "silence_in_a_body_is_cut_at_the_limit": {"workers.visit.outcome.answered": _whole},
+    "connection_that_was_closed_while_idle_uses_up_no_attempt": {"workers.fetch.exchange.Exchange._failed": _blamed},
+}
+
+MUTANTS: Final = {**HTTP, **ROBOTS, **URLS, **PAGES, **PROMISES, **HOSTS}

@@ -1,6 +1,7 @@
 """`orb` with mutants: `python -m tests.support.behaviours.mutated crawl ...` runs it, its master and its workers.
 
-ORB_MUTANTS says, as JSON, which behaviour each host (`ip:port`) serves. A visit of that host meets the mutant of that
+ORB_NAMES says, as JSON, at which address each name (`name:port`) is. ORB_MUTANTS says in the same way which behaviour
+each host serves. A visit of that host meets the mutant of that
 behaviour and no other: the visit notes its behaviour in a context variable, which its tasks and threads inherit.
 """
 
@@ -16,9 +17,11 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from tests.support.behaviours.mutants import EVERYWHERE, MUTANTS, Replacement
+from workers.fetch.curl import CurlFetcher
 from workers.visit import Visit
 
 HOSTS: Final = "ORB_MUTANTS"
+NAMES: Final = "ORB_NAMES"
 ENTRY: Final = "tests.support.behaviours.mutated"
 _behaviour: ContextVar[str] = ContextVar("behaviour", default="")
 
@@ -40,6 +43,11 @@ def install(hosts: Mapping[str, str]) -> None:
         return await visited(visit)
 
     setattr(Visit, "run", run)  # noqa: B010  mypy refuses what is the point of this module
+
+
+def resolve(names: Mapping[str, str]) -> None:
+    """Resolve these names to their addresses in this process, wherever a fetcher is made."""
+    setattr(CurlFetcher, "__init__", functools.partialmethod(CurlFetcher.__init__, resolve=names))  # noqa: B010
 
 
 def _dispatched(original: Callable[..., Any], replacements: Mapping[str, Replacement]) -> Callable[..., Any]:
@@ -64,10 +72,11 @@ def _spread() -> None:
 
 
 def main() -> int:
-    """Run `orb` with the mutants of ORB_MUTANTS."""
+    """Run `orb` with the mutants of ORB_MUTANTS and the names of ORB_NAMES."""
     from cli.main import main as orb
 
     if sys.argv[1].startswith("_"):
+        resolve(json.loads(os.environ[NAMES]))
         install(json.loads(os.environ[HOSTS]))
     else:
         _spread()

@@ -1,5 +1,6 @@
 """Behaviours as a site: the host with number n answers for behaviour n, and the last host is the bystander."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from html import escape
@@ -28,18 +29,21 @@ class BehaviourSite(msgspec.Struct, frozen=True, tag=True):
 
         def respond(request: Request) -> RawReply:
             number, target = request.host, request.target
-            answer = Answer(404)
+            answer, idle_s = Answer(404), 0.0
             if number < len(self.behaviours):
                 answer = answer_to(self.behaviours[number], target, asked[number, target])
+                idle_s = self.behaviours[number].idle_s
             asked[number, target] += 1
             sent = _sent(answer, origins[number], origins[-1])
-            return RawReply(answer.status, sent, reset=answer.reset, keeps=answer.framed)
+            return RawReply(answer.status, sent, reset=answer.reset, keeps=answer.framed, idle_s=idle_s)
 
         return respond
 
 
 def answer_to(behaviour: Behaviour, target: str, number: int) -> Answer:
-    """Return the answer to request `number` (from 0) for `target`."""
+    """Return the answer to request `number` (from 0) for `target`, which may be a URL."""
+    if "://" in target:
+        target = "/" + target.split("/", 3)[3]
     answers = behaviour.site.get(target)
     if answers is not None:
         return answers[min(number, len(answers) - 1)]
@@ -70,4 +74,8 @@ async def _sent(answer: Answer, origin: str, bystander: str) -> AsyncIterator[by
     if not answer.status:
         return
     status = f"{answer.version} {answer.status} {REASONS.get(answer.status, 'Unknown')}".encode()
-    yield answer.before + b"\r\n".join([status, *fields, b"", b""]) + body
+    lines = body.splitlines(keepends=True) if answer.drip_s else [body]
+    yield answer.before + b"\r\n".join([status, *fields, b"", b""]) + b"".join(lines[:1])
+    for line in lines[1:]:
+        await asyncio.sleep(answer.drip_s)
+        yield line

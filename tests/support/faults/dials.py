@@ -24,7 +24,7 @@ VARIABLE: Final = "FAULTS_DIALS"
 
 ENTRY: Final = "tests.support.faults.dials"
 _FORM: Final = struct.Struct("<dddd")
-_MOST_PAGES: Final = 4294967294
+_MAX_PAGES: Final = 4294967294
 """SQLite's own limit."""
 
 
@@ -91,7 +91,7 @@ class Dials:
             def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
                 if self.full != dials.full:
                     self.full = not self.full
-                    super().execute(f"PRAGMA max_page_count = {1 if self.full else _MOST_PAGES}")
+                    super().execute(f"PRAGMA max_page_count = {1 if self.full else _MAX_PAGES}")
                 return super().cursor(factory)
 
             def commit(self) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from warcio.archiveiterator import ArchiveIterator
 from warcio.exceptions import ArchiveLoadFailed
 
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
 from shared.ports.broker import ReportKind
 from tests.support.cluster import Cluster
 from tests.support.faults.history import (

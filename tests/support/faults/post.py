@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NotFoundError
 
-from shared.adapters.nats.secure import PlainClient
+from shared.adapters.nats.client import PlainClient
 from shared.adapters.nats.server import Endpoint
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
@@ -106,7 +106,7 @@ class Post:
             self._endpoint.url,
             token=self._endpoint.token,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=0.1,  # type: ignore[arg-type]  # a float works and is meant
+            reconnect_time_wait=0.1,
             error_cb=silent,
         )
         for subject in (*REPORT_SUBJECTS, visits_filter(POOL)):

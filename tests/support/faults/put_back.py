@@ -29,8 +29,8 @@ _LOOK_S: Final = 0.05
 
 def put_back(rig: Rig, fault: Fault) -> None:
     """Kill the broker after some further messages, and start it with the store from before them."""
-    least, most = MESSAGES
-    wanted, broker = least + fault.draw % (most - least), rig.cluster.broker
+    least, max_count = MESSAGES
+    wanted, broker = least + fault.draw % (max_count - least), rig.cluster.broker
     store, copy = broker.embedded.folder / "store", broker.embedded.folder / "store.before"
     before = _last(rig)
     with broker.stopped():  # what a server that stands still has written is what a kill would leave

@@ -14,8 +14,8 @@ import asyncpg
 import psutil
 
 from shared.adapters.local.suffixes import installed_list
-from shared.adapters.sql.postgres import PostgresStore
-from shared.adapters.sql.store import SqliteStore, SqlStore
+from shared.adapters.sql.engine.postgres import PostgresStore
+from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from shared.domain.errors import Transient
 from tests.support.cluster import KEYS, PARTITIONS, Cluster, Member
 from tests.support.cluster import cluster as opened
@@ -97,7 +97,7 @@ class Rig:
             "ORB_ACK_WAIT_S": GRANT_S,
         }
         if name in WORKERS:
-            return cluster.worker(name, **settings, ORB_VISITS=VISITS)
+            return cluster.worker(name, **settings, ORB_MAX_VISITS=VISITS)
         settings |= {"ORB_EVENTS_BYTES": EVENTS_BYTES, "ORB_ITEMS_BYTES": ITEMS_BYTES}
         if self.served is not None:
             settings["ORB_DATABASE"] = self._database(name, self.served)

@@ -24,9 +24,11 @@ LEAST_EXCHANGES: Final = 200
 EXPLAINED_S: Final = 30.0
 """How long after the death of an engine its clients may report it."""
 
-FALSE_ALARMS: Final = frozenset({"owner.new_stream", "ingest.gap", "ingest.buried", "etcd.replaced", "loop.given_up"})
+FALSE_ALARMS: Final = frozenset(
+    {"report_stream.replaced", "reports.lost", "report.dead_lettered", "etcd.replaced", "process.aborted"}
+)
 """What no kill of a soak explains: nothing that was acknowledged is lost by SIGKILL."""
-STALLS: Final = frozenset({"loop.stands_still"})
+STALLS: Final = frozenset({"event_loop.blocked"})
 """What a machine with too much to do explains; counted, and no failure."""
 _ENGINES: Final = frozenset({"broker"})
 _NS: Final = 1e-9
@@ -84,7 +86,7 @@ def verdict(soaked: Soaked) -> tuple[str, ...]:
 def _failed(soaked: Soaked) -> Iterator[str]:
     """Owners that failed, and alarms, beyond what the death of an engine explains."""
     for line in soaked.lines:
-        bad = line.event in FALSE_ALARMS or line.event == "owner.reload" or line.level in ("error", "critical")
+        bad = line.event in FALSE_ALARMS or line.event == "owner.reloaded" or line.level in ("error", "critical")
         if bad and line.event not in STALLS and not _explained(soaked, line):
             yield f"{line.member}: {line.text}"
 
@@ -108,8 +110,8 @@ def _growth(soaked: Soaked) -> Iterator[str]:
             yield f"{name}: RSS grew from {median(before) / 1e6:.0f} to {median(after) / 1e6:.0f} MB"
         opened = [sample.descriptors[name] for sample in middle if name in sample.descriptors]
         open_now = [sample.descriptors[name] for sample in last if name in sample.descriptors]
-        most = max(median(opened) * DESCRIPTORS_GROWTH, median(opened) + DESCRIPTORS_FLOOR) if opened else 0
-        if opened and open_now and median(open_now) > most:
+        max_count = max(median(opened) * DESCRIPTORS_GROWTH, median(opened) + DESCRIPTORS_FLOOR) if opened else 0
+        if opened and open_now and median(open_now) > max_count:
             yield f"{name}: descriptors grew from {median(opened):.0f} to {median(open_now):.0f}"
 
 

@@ -135,8 +135,8 @@ def _done(rig: Rig, fault: Fault, victim: str) -> int:
 
 
 def _drawn(least_most: tuple[float, float], fault: Fault) -> float:
-    least, most = least_most
-    return least + (most - least) * (fault.draw % 100) / 100
+    least, max_count = least_most
+    return least + (max_count - least) * (fault.draw % 100) / 100
 
 
 def _on_link(rig: Rig, fault: Fault, member: str, engine: Who) -> None:

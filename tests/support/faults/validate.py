@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
 from tests.support import judge
 from tests.support.faults.history import CrawlSeen, History, Shared, Turn
 from tests.support.faults.plan import Kind, Who

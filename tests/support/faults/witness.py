@@ -14,7 +14,7 @@ from typing import Final
 
 import asyncpg
 
-from shared.domain.frontier import UrlState
+from shared.domain.frontier.states import UrlState
 from tests.support.faults.history import Turn
 
 MEMBER: Final = "faults.member"

@@ -1,0 +1,12 @@
+"""Crawls of a cluster: the work for them outside a partition.
+
+- `controller.CrawlController` runs on the leader. It publishes seeds, counts the active time, and ends crawls.
+- `finished_check` proves that a crawl is finished.
+- `active_crawls` keeps the crawls that this master dispatches equal to what SQL declares.
+- `seed_upload` and `seed_messages` publish seeds as discoveries, durable before they count as accepted.
+- `commands` publishes an operator's verbs to the owners of partitions.
+- `garbage_collector` removes the rows of deleted crawls; `retention_sweeper` removes rows past their retention.
+- `item_writer` fills the table of items from the stream of items.
+
+Everything here is level-triggered: the next pass completes what a crash interrupted.
+"""

@@ -1,0 +1,44 @@
+"""Publish commands to the owners on the outcome subjects: durable, in order, applied once."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from shared.domain.frontier.commands import CommandKind, check_command
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.reads.declared import Actor
+from shared.ports.broker import Broker
+from shared.ports.catalog import Catalog
+from shared.runtime.retry import until_answered
+from shared.wire.messages import Command, encode
+
+
+async def publish_command(
+    catalog: Catalog,
+    broker: Broker,
+    command_id: str,
+    crawl_id: CrawlId,
+    kind: CommandKind,
+    args: Mapping[str, Any],
+    partitions: Iterable[Partition],
+    *,
+    actor: Actor,
+    now_ms: int,
+    apart: Mapping[Partition, Mapping[str, Any]] | None = None,
+) -> None:
+    """Record the request in the catalog, then publish the command to the partitions. It is durable on return.
+
+    `apart` maps each partition to its own arguments: only these partitions receive the command, and `args` is only
+    recorded. After an interruption the call may be repeated with the same id: an owner applies an id once.
+    """
+    args_by_partition = dict.fromkeys(partitions, args) if apart is None else apart
+    for each in args_by_partition.values():
+        check_command(kind, dict(each))
+    recorded_args = msgspec.json.encode(args).decode()
+    await catalog.ask(command_id, crawl_id, kind, recorded_args, len(args_by_partition), actor=actor, now_ms=now_ms)
+    for partition, each in args_by_partition.items():
+        message = encode(Command(id=command_id, crawl=crawl_id, kind=kind, args=dict(each)))
+        publish = partial(broker.publish_report, partition, "outcome", message, f"{command_id}.{partition}")
+        await until_answered(publish)

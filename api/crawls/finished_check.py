@@ -1,0 +1,179 @@
+"""The finished check: read the counters twice, with everything published in between applied.
+
+A crawl is finished if these hold, checked in this order:
+
+1. All counters are zero; their version is noted.
+2. Every subject's last sequence S is read.
+3. Every partition is applied through S.
+4. No command of the crawl is in progress.
+5. The counters are still zero at the noted version.
+
+Otherwise something changed, and a later pass checks again. S is read once and awaited from pass to pass, so what other
+crawls publish meanwhile does not delay the result.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from api.frontier.dispatch_crawls import DispatchCrawl
+from api.frontier.owner import Owner
+from shared.domain.crawl.spec import Budget
+from shared.domain.frontier.states import Position
+from shared.domain.frontier.store_model import Counters
+from shared.domain.ids import CrawlId, Partition, Revision
+from shared.ports.broker import Broker, StreamState
+from shared.ports.store import Store
+
+MAX_ROUNDS: Final = 128
+"""Maximum rounds that wait at once. A crawl that is ready beyond them waits until a round is over."""
+
+_NOTHING: Final = Counters()
+
+Active = tuple[CrawlId, Revision]
+"""A crawl at a revision: another revision brings seeds that no earlier check has covered."""
+
+Applied = Callable[[], Awaitable[Mapping[Partition, Position]]]
+"""Returns the applied position of each partition. Partitions without an owner may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectEnds:
+    """The last sequence of a partition's two subjects, 0 for an empty subject."""
+
+    outcome: int
+    discovery: int
+
+    def applied(self, position: Position) -> bool:
+        """Return True if the position has reached both."""
+        return position.outcome_seq >= self.outcome and position.discovery_seq >= self.discovery
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished crawl: the reason ("complete" or the budget's name), and the version of the counters that prove it."""
+
+    reason: str
+    counted: int
+
+
+def ended_by(crawl: DispatchCrawl) -> str | None:
+    """Return the budget that ended the crawl; None if none did."""
+    return crawl.allowance.exhausted() or (None if crawl.dispatching else "max_seconds")
+
+
+def spent_of(budget: Budget, counters: Counters) -> str | None:
+    """Return the budget that is spent by the stored counters; None if none is."""
+    if budget.max_pages is not None and counters.pages >= budget.max_pages:
+        return "max_pages"
+    if budget.max_bytes is not None and counters.bytes >= budget.max_bytes:
+        return "max_bytes"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Crawls with nothing open, by the version of their counters, and what was published by then."""
+
+    stream_created_ns: int
+    last: Mapping[Partition, SubjectEnds]
+    crawls: Mapping[Active, int]
+
+    def stands(self, state: StreamState) -> bool:
+        """Return True if the stream is the same and has the sequences that the round waits for."""
+        last = max((max(subjects.outcome, subjects.discovery) for subjects in self.last.values()), default=0)
+        return self.stream_created_ns == state.created_ns and last <= state.last_sequence
+
+    def applied(self, positions: Mapping[Partition, Position]) -> bool:
+        """Return True if every partition has applied the published messages, in the same stream."""
+        return all(
+            (position := positions.get(partition)) is not None
+            and position.stream_created_ns == self.stream_created_ns
+            and subjects.applied(position)
+            for partition, subjects in self.last.items()
+        )
+
+    def still(self, resting: Mapping[Active, int]) -> "_Round":
+        """Return the round with those of its crawls that have had nothing open ever since."""
+        crawls = {active: version for active, version in self.crawls.items() if resting.get(active) == version}
+        return _Round(self.stream_created_ns, self.last, crawls)
+
+
+class FinishedCheck:
+    """Finds the crawls that are provably finished. Keeps its rounds from pass to pass."""
+
+    def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
+        self._partitions = tuple(partitions)
+        self._store = store
+        self._broker = broker
+        self._rounds: list[_Round] = []
+
+    async def once(
+        self, ended: Mapping[Active, Callable[[Counters], str | None]], applied: Applied
+    ) -> Mapping[CrawlId, Finished]:
+        """Return the finished crawls among `ended`, whose values return the budget that ended the crawl, if any."""
+        over = await self._over(applied) if self._rounds else []
+        found = await self._resting(ended, {active for each in over for active in each.crawls})
+        resting = {active: finished.counted for active, finished in found.items()}
+        proven = {active for each in over for active in each.still(resting).crawls}
+        rounds = [each.still(resting) for each in self._rounds if each not in over]
+        self._rounds = [each for each in rounds if each.crawls]
+        waiting = {active for each in self._rounds for active in each.crawls}
+        new = {active: version for active, version in resting.items() if active not in proven | waiting}
+        if new and len(self._rounds) < MAX_ROUNDS:
+            begun = await self._begun(new)
+            if begun.applied(await applied()):
+                again = await self._resting({active: ended[active] for active in new}, new)
+                found.update(again)
+                proven |= begun.still({active: finished.counted for active, finished in again.items()}).crawls.keys()
+            else:
+                self._rounds.append(begun)
+        return {active[0]: found[active] for active in proven}
+
+    async def _over(self, applied: Applied) -> list[_Round]:
+        """Return the rounds whose wait is over. Drop those whose stream was replaced or is shorter."""
+        state = await self._broker.reports_state()
+        self._rounds = [each for each in self._rounds if each.stands(state)]
+        positions = await applied()
+        return [each for each in self._rounds if each.applied(positions)]
+
+    async def _begun(self, resting: Mapping[Active, int]) -> _Round:
+        created_ns = (await self._broker.reports_state()).created_ns
+        last = {
+            partition: SubjectEnds(
+                await self._broker.last_report(partition, "outcome"),
+                await self._broker.last_report(partition, "discovery"),
+            )
+            for partition in self._partitions
+        }
+        return _Round(created_ns, last, resting)
+
+    async def _resting(
+        self, ended: Mapping[Active, Callable[[Counters], str | None]], proving: Collection[Active]
+    ) -> dict[Active, Finished]:
+        """Return the crawls with nothing open, with the reason and the version of the counters.
+
+        For the crawls in `proving`, all published messages are applied. A command published before them is now a row,
+        or has changed the counters. So a crawl in `proving` counts only if no command of it is in progress.
+        """
+        commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
+        counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}
+        found = {}
+        for active, ended_by_budget in ended.items():
+            counters = counted.get(active[0], _NOTHING)
+            if counters.leased or active[0] in commands:
+                continue
+            reason = "complete" if counters.queued == 0 else ended_by_budget(counters)
+            if reason is not None:
+                found[active] = Finished(reason, counters.version)
+        return found
+
+
+async def finished(check: FinishedCheck, crawl: DispatchCrawl, owners: Sequence[Owner]) -> str | None:
+    """Return why the crawl is finished; None if it is not. `owners` are the owners of all partitions."""
+
+    async def applied() -> Mapping[Partition, Position]:
+        return {owner.partition: owner.ownership.position for owner in owners if owner.ownership is not None}
+
+    found = await check.once({(crawl.crawl_id, crawl.revision): lambda _: ended_by(crawl)}, applied)
+    return found[crawl.crawl_id].reason if found else None

@@ -1,0 +1,77 @@
+"""Remove the rows of deleted crawls, even if a process dies in between.
+
+A delete or reset is done once it is committed to SQL. A command then makes the owners remove the rows, but its
+publisher may die before it has reached all of them. So the leader looks for deleted crawls that some partition has not
+removed, and publishes the command again. The command has the same id and is applied once. Items belong to no
+partition: the leader removes them itself.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from shared.domain.errors import ResourceFull
+from shared.domain.frontier.commands import CommandKind, collection_of
+from shared.domain.ids import CrawlId, Partition
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.items import ItemTable
+from shared.ports.store import Store
+from shared.wire.messages import Command, encode
+
+log = structlog.get_logger("orb.control")
+
+AGAIN_S: Final = 600.0
+"""Interval after which an acknowledged command is published again: by then it was applied, or its stream was lost."""
+
+_ITEMS: Final = 5_000
+_CHUNKS: Final = 10
+"""Rows of items that one transaction removes, and transactions that one pass does for one crawl."""
+
+
+class GarbageCollector:
+    """Repeats the removal until every deleted crawl is collected."""
+
+    def __init__(self, store: Store, items: ItemTable, broker: Broker, clock: Clock) -> None:
+        self._store = store
+        self._items = items
+        self._broker = broker
+        self._clock = clock
+        self._published_at: dict[CrawlId, float] = {}
+
+    async def once(self) -> None:
+        """Run one pass. After Transient the next pass continues. Raise ResourceFull at the end if a crawl lacked
+        capacity."""
+        full = None
+        for crawl_id, partitions in (await self._store.uncollected()).items():
+            try:
+                await self._collect(crawl_id, partitions)
+            except ResourceFull as error:
+                full = error
+        if full is not None:
+            raise full
+
+    async def _collect(self, crawl_id: CrawlId, partitions: Sequence[Partition]) -> None:
+        published_at = self._published_at.get(crawl_id)
+        if not partitions:
+            if await self._items_removed(crawl_id):
+                await self._store.collected(crawl_id, self._clock.unix_ms())
+                self._published_at.pop(crawl_id, None)
+                log.info("crawl.purged", crawl=crawl_id)
+        elif published_at is None or self._clock.elapsed() - published_at >= AGAIN_S:
+            for partition in partitions:
+                await self._publish(crawl_id, partition)
+            self._published_at[crawl_id] = self._clock.elapsed()
+
+    async def _items_removed(self, crawl_id: CrawlId) -> bool:
+        """Remove a bounded number of the crawl's items. Return True if none remains."""
+        for _ in range(_CHUNKS):
+            if await self._items.remove(crawl_id, _ITEMS):
+                return True
+        return False
+
+    async def _publish(self, crawl_id: CrawlId, partition: Partition) -> None:
+        command_id = collection_of(crawl_id)
+        data = encode(Command(command_id, crawl_id, CommandKind.DELETE))
+        await self._broker.publish_report(partition, "outcome", data, f"{command_id}.{partition}")

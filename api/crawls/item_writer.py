@@ -1,0 +1,221 @@
+"""Copy the stream of items into the table of items.
+
+Only the leader writes the table: items belong to no partition, and a single reader needs a single position. A cluster
+without a leader loses nothing, because the stream keeps the items. One transaction writes the rows and moves the
+position. It begins with its own fence (`ItemFence`), so a deposed leader writes nothing.
+
+An item is stored once the outcome of its page is accepted. That outcome comes shortly after the item, so a batch that
+is not full waits for it. Items whose outcome is not applied by then wait in the table (`ItemTable.settle`).
+
+Messages that the stream dropped before they were read (`items_age_s`, `items_bytes`) are missing in the table. This is
+logged, counted and raised as an alarm. A message that can never be applied becomes a dead letter and stalls nothing. A
+write that a full disk refuses is retried in place; every attempt carries the fence.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+
+from api.frontier.stats import OwnerStats
+from shared.domain.errors import OwnershipLost, Permanent, Transient
+from shared.domain.ids import CrawlId, Partition, Term
+from shared.domain.reads.items import CrawlItems, ItemChanges, ItemFence, ItemLetter, ItemPosition
+from shared.ports.broker import Broker, Delivered
+from shared.ports.clock import Clock
+from shared.ports.items import ItemTable
+from shared.runtime.retry import until_resource_available
+from shared.wire.items import decode_items
+from shared.wire.messages import Malformed
+
+log = structlog.get_logger("orb.control")
+
+MAX_COUNT: Final = 200
+"""Maximum messages that one transaction applies. Their bytes are bounded, too (StreamSettings.read_bytes)."""
+
+_READ_S: Final = 1.0
+_OUTCOME_S: Final = 0.25
+"""Usual delay between a page's items and the time its outcome is applied."""
+
+_AGAIN_S: Final = 0.5
+_EVIDENCE_CHARS: Final = 2_000
+_EVERY: Final = Partition(0)
+
+Alarm = Callable[[Partition, str], None]
+
+
+class ItemWriter:
+    """Writes the table while `run` is given a term."""
+
+    def __init__(self, table: ItemTable, broker: Broker, clock: Clock, tally: OwnerStats, alarm: Alarm) -> None:
+        self._table = table
+        self._broker = broker
+        self._clock = clock
+        self._tally = tally
+        self._alarm = alarm
+        self._fence: ItemFence | None = None
+        self._position = ItemPosition()
+        self._awaited: dict[CrawlId, ItemPosition] = {}
+
+    def __repr__(self) -> str:
+        return f"<ItemWriter {self._fence!r} at={self._position.sequence}>"
+
+    async def run(self, term: Callable[[], Term | None]) -> None:
+        """Run until cancelled. `term` returns the term to write under, None while nothing may be written."""
+        while True:
+            current = term()
+            if current is not None:
+                try:
+                    await self._serve(current, term)
+                except OwnershipLost as error:
+                    log.warning("item_writer.deposed", error=str(error))
+                except Transient as error:
+                    log.warning("item_writer.delayed", error=str(error))
+                except Permanent as error:
+                    log.error("item_writer.refused", error=str(error))
+            await asyncio.sleep(_AGAIN_S)
+
+    async def has(self, crawl_id: CrawlId) -> bool:
+        """Return True if `complete` returns the crawl."""
+        return bool(await self.complete([crawl_id]))
+
+    async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        """Return the crawls whose items are all in the table, up to the end that the stream had at the first call for
+        the crawl."""
+        if not crawl_ids:
+            return ()
+        state = await self._broker.items_state()
+        now = ItemPosition(state.created_ns, state.last)
+        awaited = {crawl_id: self._awaited.setdefault(crawl_id, now) for crawl_id in crawl_ids}
+        position = await self._table.position()
+        reached = [crawl_id for crawl_id, last in awaited.items() if _reached(last, position, state.created_ns)]
+        waiting = await self._table.waiting(reached) if reached else ()
+        complete = {crawl_id for crawl_id in reached if crawl_id not in waiting}
+        for crawl_id in complete:
+            self._awaited.pop(crawl_id, None)  # Another caller may have removed it meanwhile.
+        return complete
+
+    async def _serve(self, serving: Term, term: Callable[[], Term | None]) -> None:
+        """Claim the table and follow the stream, until the term changes."""
+        self._fence, self._position = await until_resource_available(lambda: self._table.claim(serving))
+        await self._broker.declare(())  # Recreate the stream if it was deleted.
+        await self._check_stream()
+        reader = await self._broker.read_items(self._position.sequence)
+        try:
+            while term() == serving:
+                messages = await reader.read(MAX_COUNT, _READ_S)
+                if messages:
+                    if len(messages) < MAX_COUNT:
+                        await asyncio.sleep(_OUTCOME_S)
+                    self._look_for_gap(messages[0].sequence)
+                    await self._apply(messages)
+                else:
+                    await self._skip_dropped()
+                await until_resource_available(self._settle)
+        finally:
+            await reader.close()
+
+    async def _check_stream(self) -> None:
+        """Restart at the beginning if the stream is not the one that the position belongs to."""
+        state, position = await self._broker.items_state(), self._position
+        if position.stream_created_ns == state.created_ns and state.last >= position.sequence:
+            return
+        if position.sequence:
+            text = "the stream of items is another one than before; reading it from its start"
+            log.error("item_stream.replaced", position=str(position), created_ns=state.created_ns)
+            self._alarm(_EVERY, text)
+        await until_resource_available(partial(self._write, ItemPosition(state.created_ns), [], []))
+
+    async def _skip_dropped(self) -> None:
+        """Move past messages that were dropped unread. An empty stream has no later message that would show the gap."""
+        state = await self._broker.items_state()
+        if state.first == state.last + 1 > self._position.sequence + 1:
+            self._look_for_gap(state.first)
+            position = ItemPosition(self._position.stream_created_ns, state.last)
+            await until_resource_available(partial(self._write, position, [], []))
+
+    def _look_for_gap(self, sequence: int) -> None:
+        missed = sequence - self._position.sequence - 1
+        if missed > 0 and self._position.sequence:
+            self._tally.items_missed += missed
+            text = f"{missed} messages of items left their stream before they were in the table"
+            log.error("items.missed", messages=missed, after=self._position.sequence)
+            self._alarm(_EVERY, f"{text}: raise items_age_s or items_bytes")
+
+    async def _apply(self, messages: Sequence[Delivered]) -> None:
+        """Apply the messages. If the database refuses them, bisect until only the culprit becomes a dead letter."""
+        read: list[CrawlItems] = []
+        letters: list[ItemLetter] = []
+        for message in messages:
+            try:
+                crawl_id, pages = decode_items(message.data)
+            except Malformed as error:
+                letters.append(_letter(message, f"cannot be read: {error}"))
+            else:
+                read.append(CrawlItems(crawl_id, tuple(pages)))
+        position = ItemPosition(self._position.stream_created_ns, messages[-1].sequence)
+        try:
+            await until_resource_available(partial(self._write, position, read, letters))
+            self._observe_lag(messages)
+        except Permanent as error:
+            if len(messages) > 1:
+                middle = len(messages) // 2
+                await self._apply(messages[:middle])
+                await self._apply(messages[middle:])
+                return
+            log.error("items.dead_lettered", sequence=messages[0].sequence, error=str(error))
+            letters = [_letter(messages[0], str(error), read[0].crawl_id if read else None)]
+            await until_resource_available(partial(self._write, position, [], letters))
+        self._tally.dead_letters["items"] += len(letters)
+
+    def _observe_lag(self, messages: Sequence[Delivered]) -> None:
+        now_ns = self._clock.unix_ms() * 1_000_000
+        for message in messages:
+            self._tally.item_lag.observe(max(0, now_ns - message.at_ns) / 1e9)
+
+    async def _write(
+        self, position: ItemPosition, messages: Sequence[CrawlItems], letters: Sequence[ItemLetter]
+    ) -> None:
+        assert self._fence is not None, "nothing is written before the table is claimed"
+        changes = await self._table.apply(self._fence, position, messages, letters)
+        self._position = position
+        self._changed(changes)
+
+    async def _settle(self) -> None:
+        """Store the waiting items whose outcome was applied, and drop those whose outcome can no longer come."""
+        assert self._fence is not None, "nothing is written before the table is claimed"
+        max_count, evidence = MAX_COUNT, None
+        while True:
+            try:
+                changes = await self._table.settle(self._fence, self._position, max_count, evidence)
+            except Permanent as error:
+                if evidence is not None:
+                    raise
+                max_count, evidence = 1, None if max_count > 1 else str(error)[:_EVIDENCE_CHARS]
+                continue
+            if changes is None:
+                return
+            if evidence is not None:
+                log.error("items.dead_lettered", error=evidence)
+                self._tally.dead_letters["items"] += 1
+            self._changed(changes)
+            max_count, evidence = MAX_COUNT, None
+
+    def _changed(self, changes: ItemChanges) -> None:
+        assert self._fence is not None
+        self._fence = ItemFence(self._fence.term, self._fence.version + 1)
+        self._tally.items_stored += sum(changes.stored.values())
+        self._tally.items_dropped.update(changes.dropped)
+
+
+def _reached(awaited: ItemPosition, position: ItemPosition, created_ns: int) -> bool:
+    """Return True if the table has reached `awaited`, if the stream was empty then, or if that stream is gone."""
+    if awaited.sequence and position.stream_created_ns == awaited.stream_created_ns:
+        return position.sequence >= awaited.sequence
+    return awaited.sequence == 0 or created_ns != awaited.stream_created_ns
+
+
+def _letter(message: Delivered, evidence: str, crawl_id: CrawlId | None = None) -> ItemLetter:
+    return ItemLetter(message.at_ns // 1_000_000, evidence[:_EVIDENCE_CHARS], message.data, crawl_id)

@@ -1,0 +1,77 @@
+"""Publish seeds as discoveries, the same way as outlinks: durable before they count as accepted."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+
+from shared.domain.crawl.spec import Seed
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.ids import CrawlId, Partition, Revision
+from shared.domain.web.url import canonicalize, host_of, partition_of
+from shared.ports.broker import Broker
+from shared.runtime.retry import until_answered
+from shared.wire.messages import Command, Discoveries, Link, Origin, encode
+
+log = structlog.get_logger("orb.control")
+
+_LINKS_A_MESSAGE: Final = 500
+_CHARS_A_MESSAGE: Final = 512 * 1024
+"""Half of a broker's default maximum message size."""
+
+
+async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
+    """Retry the URLs that failed without a response, because a changed spec may help them.
+
+    Such a change is an opened network, a proxy or longer limits. Return when every partition's command is acknowledged.
+    """
+    command_id = f"revision-{crawl_id}-{revision}"
+    await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_UNANSWERED), partitions)
+
+
+async def retry_failed(broker: Broker, crawl_id: CrawlId, command_id: str, partitions: int) -> None:
+    """Retry every failed URL, once for each `command_id`. Return when every partition's command is acknowledged."""
+    await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_FAILED), partitions)
+
+
+async def _command_all(broker: Broker, command: Command, partitions: int) -> None:
+    data = encode(command)
+    for partition in map(Partition, range(partitions)):
+        await until_answered(partial(broker.publish_report, partition, "outcome", data, f"{command.id}.{partition}"))
+
+
+async def publish_seeds(
+    broker: Broker, crawl_id: CrawlId, revision: Revision, seeds: Sequence[Seed], partitions: int
+) -> int:
+    """Publish the seeds to their partitions. Return their number once all are acknowledged.
+
+    After a crash in between they are published again under another producer. That is harmless: known URLs are merged.
+    """
+    links: dict[Partition, list[Link]] = defaultdict(list)
+    for seed in seeds:
+        url = canonicalize(seed.url)
+        if url is None:
+            log.warning("seed.rejected", crawl=crawl_id, url=seed.url)
+            continue
+        links[partition_of(host_of(url), partitions)].append(Link(url, 0, 0, seed.priority))
+    producer = f"seeds-{uuid.uuid4().hex}"
+    for partition, part in links.items():
+        for message in seed_messages(crawl_id, revision, producer, part):
+            message_id = f"{producer}.{partition}.{message.n}"
+            await until_answered(partial(broker.publish_report, partition, "discovery", encode(message), message_id))
+    return sum(map(len, links.values()))
+
+
+def seed_messages(crawl_id: CrawlId, revision: Revision, producer: str, links: Sequence[Link]) -> Iterator[Discoveries]:
+    """Yield a partition's seeds as the numbered messages of their producer. The same links give the same messages."""
+    n, begun, chars = 1, 0, 0
+    for end, link in enumerate(links):
+        if end > begun and (end - begun == _LINKS_A_MESSAGE or chars + len(link.url) > _CHARS_A_MESSAGE):
+            yield Discoveries(crawl_id, revision, producer, n, end, [Origin(0, b"", list(links[begun:end]))])
+            n, begun, chars = n + 1, end, 0
+        chars += len(link.url)
+    if links:
+        yield Discoveries(crawl_id, revision, producer, n, len(links), [Origin(0, b"", list(links[begun:]))])

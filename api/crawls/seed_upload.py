@@ -1,0 +1,170 @@
+"""Uploads of seeds: any number of URLs at constant memory, durable before they count as accepted.
+
+URLs are gathered in windows. A window's links go to their partitions as numbered messages of one producer. A window is
+accepted once all its messages are acknowledged.
+
+A producer's id is a hash of the upload's name and of all URLs so far. So a repeat under the same name gives the same
+windows the same producers, and owners drop what they have applied. A window that differs from the one sent before has
+another producer, and is applied.
+"""
+
+import asyncio
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from blake3 import blake3
+
+from api.crawls.seed_messages import seed_messages
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.errors import Refused, Transient
+from shared.domain.ids import CrawlId, Partition, Revision
+from shared.domain.web.url import canonicalize, host_of, partition_of, scheme_of
+from shared.ports.broker import Broker
+from shared.wire.messages import Link, encode
+
+WINDOW: Final = 20_000
+_TURN: Final = 250
+BUSY: Final = 0.5
+"""The share of a partition's bound at which uploads are refused. Workers may use the whole bound."""
+
+PATIENCE_S: Final = 10.0
+"""How long publishing a message to an unavailable broker is retried before the upload is aborted."""
+
+HELD_S: Final = 30.0
+"""Delay after which a client that was refused under resource pressure may retry."""
+
+_REASONS: Final = 10
+_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedLine:
+    """A line that was not accepted. Lines count from 1."""
+
+    line: int
+    url: str
+    reason: str
+
+
+@dataclass(slots=True)
+class UploadCounts:
+    """The results of the lines so far. Lines up to `durable_lines` need not be sent again."""
+
+    lines: int = 0
+    accepted: int = 0
+    duplicate: int = 0
+    rejected: int = 0
+    durable_lines: int = 0
+    first_rejected: list[RejectedLine] = field(default_factory=list)
+
+
+class SeedUpload:
+    """One upload to one crawl: `take` lines one by one, then `finish`. Raises Refused if too many discoveries wait."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        crawl_id: CrawlId,
+        revision: Revision,
+        spec: CrawlSpec,
+        partitions: int,
+        name: str | None,
+        *,
+        window: int = WINDOW,
+        refused_at: float = BUSY,
+        held: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Prepare the upload. `held` is called before each window and returns why no seeds are accepted now, or
+        None."""
+        self.counts = UploadCounts()
+        self._broker = broker
+        self._crawl_id, self._revision = crawl_id, revision
+        self._scope = spec.scope
+        self._partitions = partitions
+        self._sum = blake3((name or uuid.uuid4().hex).encode())
+        self._sum.update(crawl_id.to_bytes(8, "big"))
+        self._window = window
+        self._refused_at = refused_at
+        self._held = held
+        self._seen: set[str] = set()
+        self._parts: dict[Partition, list[Link]] = defaultdict(list)
+
+    def __repr__(self) -> str:
+        return f"<SeedUpload crawl={self._crawl_id} lines={self.counts.lines} accepted={self.counts.accepted}>"
+
+    async def take(self, url: str, priority: int = 0) -> None:
+        """Add one URL; count it as rejected if it is invalid or its scheme or length is not allowed."""
+        counts = self.counts
+        counts.lines += 1
+        if counts.lines % _TURN == 0:  # Received lines are read without a pause, so yield to other tasks.
+            await asyncio.sleep(0)
+        canonical = canonicalize(url)
+        if canonical is None:
+            self._rejected(url, "it is not an http or https URL that can be fetched")
+        elif scheme_of(canonical) not in self._scope.schemes:
+            self._rejected(url, "its scheme is not among scope.schemes")
+        elif len(canonical) > self._scope.max_url_length:
+            self._rejected(url, f"it is longer than scope.max_url_length, {self._scope.max_url_length}")
+        elif canonical in self._seen:
+            counts.duplicate += 1
+        else:
+            self._seen.add(canonical)
+            self._sum.update(f"{priority} {canonical}\n".encode())
+            partition = partition_of(host_of(canonical), self._partitions)
+            self._parts[partition].append(Link(canonical, 0, 0, priority))
+            if len(self._seen) >= self._window:
+                await self._publish()
+
+    def reject(self, shown: str, reason: str) -> None:
+        """Count a line that is no URL at all as rejected."""
+        self.counts.lines += 1
+        self._rejected(shown, reason)
+
+    async def finish(self) -> UploadCounts:
+        """Publish the last window. Return the final counts."""
+        await self._publish()
+        return self.counts
+
+    def _rejected(self, url: str, reason: str) -> None:
+        self.counts.rejected += 1
+        if len(self.counts.first_rejected) < _REASONS:
+            self.counts.first_rejected.append(RejectedLine(self.counts.lines, url[:_SHOWN], reason))
+
+    async def _publish(self) -> None:
+        if self._seen:
+            if (held := self._held()) is not None:
+                raise Transient(f"no seeds are taken until there is room: {held}", retry_in=HELD_S)
+            if await self._broker.fullness("discovery") >= self._refused_at:
+                raise Refused("the owners of partitions have too many discoveries waiting", retry_in=5.0)
+            producer = f"seeds-{self._sum.hexdigest(length=16)}"
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for partition, links in self._parts.items():
+                        tasks.create_task(self._send(producer, partition, links), name=f"seeds.{partition}")
+            except ExceptionGroup as group:
+                raise group.exceptions[0] from group
+            self.counts.accepted += len(self._seen)
+            self._seen.clear()
+            self._parts.clear()
+        self.counts.durable_lines = self.counts.lines
+
+    async def _send(self, producer: str, partition: Partition, links: list[Link]) -> None:
+        """Publish a partition's messages in order, each after the previous one was acknowledged."""
+        for message in seed_messages(self._crawl_id, self._revision, producer, links):
+            await self._stored(partition, encode(message), f"{producer}.{partition}.{message.n}")
+
+    async def _stored(self, partition: Partition, data: bytes, message_id: str) -> None:
+        until = asyncio.get_running_loop().time() + PATIENCE_S
+        while True:
+            try:
+                await self._broker.publish_report(partition, "discovery", data, message_id)
+                return
+            except Refused:
+                raise
+            except Transient as error:
+                if asyncio.get_running_loop().time() + error.retry_in > until:
+                    raise
+                await asyncio.sleep(error.retry_in)

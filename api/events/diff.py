@@ -1,0 +1,92 @@
+"""Derive events from the difference between an earlier and the current state. Pure.
+
+A comparison sees only the last of several changes. It adds the changes that must have come in between.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from shared.domain.crawl.state import CANCELLED
+from shared.domain.frontier.states import CrawlState
+from shared.ports.overview import CrawlOverview
+from shared.wire.keys import MemberRecord
+
+_AT_REST = (CrawlState.CREATED, CrawlState.FINISHED)
+
+
+def of_crawl(before: CrawlOverview | None, after: CrawlOverview | None) -> list[str]:
+    """Return the actions on one crawl id between two states, oldest first. None: the crawl does not exist."""
+    if after is None:
+        return [] if before is None else ["deleted"]
+    actions = []
+    state, revision, version = CrawlState.CREATED, 1, after.version
+    if before is None:
+        actions.append("created")
+    else:
+        state, revision, version = before.state, before.revision, before.version
+    if after.revision > revision:
+        actions.append("updated")
+    if after.state is not state:
+        actions += _turned(state, after, renewed="updated" in actions)
+    elif not actions and after.version > version:
+        # Labels were changed, or verbs led back to the same state.
+        actions.append("updated")
+    return actions
+
+
+def _turned(before: CrawlState, after: CrawlOverview, *, renewed: bool) -> list[str]:
+    match after.state:
+        case CrawlState.SEEDING:
+            if before is CrawlState.PAUSED:
+                return ["resumed"]
+            return [] if renewed and before not in _AT_REST else ["started"]
+        case CrawlState.RUNNING:
+            return list(_UP_TO_RUNNING[before])
+        case CrawlState.PAUSED:
+            return ["started", "paused"] if before in _AT_REST else ["paused"]
+        case CrawlState.FINISHED:
+            # An operator ends a crawl in any state; by itself it ends only once it has run.
+            return ["finished"] if after.finished_reason == CANCELLED else [*_UP_TO_RUNNING[before], "finished"]
+        case CrawlState.CREATED | CrawlState.DELETED:  # No verb leads there from another state.
+            return [] if renewed else ["updated"]
+        case _:
+            assert_never(after.state)
+
+
+_UP_TO_RUNNING: Final[Mapping[CrawlState, Sequence[str]]] = {
+    CrawlState.CREATED: ("started", "seeded"),
+    CrawlState.SEEDING: ("seeded",),
+    CrawlState.RUNNING: (),
+    CrawlState.PAUSED: ("resumed",),
+    CrawlState.FINISHED: ("started",),
+    CrawlState.DELETED: (),
+}
+"""The actions that a crawl in a state passes until it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMember:
+    """A member's last known state: its process, and whether it drains."""
+
+    started_at_ms: int
+    draining: bool
+
+
+def seen(records: Mapping[str, MemberRecord]) -> dict[str, SeenMember]:
+    """Return the part of the members' records that events report."""
+    return {name: SeenMember(record.started_at_ms, record.draining) for name, record in records.items()}
+
+
+def of_members(before: Mapping[str, SeenMember], after: Mapping[str, SeenMember]) -> list[tuple[str, str]]:
+    """Return the changes of members as (id, action), in the order of ids."""
+    changes: list[tuple[str, str]] = []
+    for name in sorted({*before, *after}):
+        was, now = before.get(name), after.get(name)
+        if now is None:
+            changes.append((name, "left"))
+        elif was is None or was.started_at_ms != now.started_at_ms:
+            changes.append((name, "joined"))
+        elif was.draining != now.draining:
+            changes.append((name, "drain_started" if now.draining else "drain_cancelled"))
+    return changes

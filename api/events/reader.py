@@ -1,0 +1,143 @@
+"""Follow the stream of events from any position: every kept event from there, once and in order. Gaps are reported."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import structlog
+
+from shared.domain.errors import Transient
+from shared.ports.broker import Delivered
+from shared.ports.events import EventReader, Events, EventsState
+
+log = structlog.get_logger("orb.control")
+
+_BATCH: Final = 100
+
+
+class LossReason(StrEnum):
+    """Why events may be missing: the oldest were removed before they were read, or the stream was replaced."""
+
+    EXPIRED = "expired"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class EventGap:
+    """Events between these two sequences may be missing."""
+
+    reason: LossReason
+    after: int
+    resumes_at: int
+
+
+class EventCursor:
+    """One reader's position in the stream. Use it from one task at a time, and close it."""
+
+    def __init__(self, events: Events, subjects: Sequence[str], after: int | None) -> None:
+        """Start after the sequence `after`. 0 starts at the oldest kept event, None at the present."""
+        self._events = events
+        self._subjects = tuple(subjects)
+        self._after = after
+        self._position = 0
+        self._kept_to: int | None = None
+        self._stream: int | None = None
+        self._reader: EventReader | None = None
+        self._doubtful = False
+
+    def __repr__(self) -> str:
+        return f"<EventCursor {' '.join(self._subjects)} at={self._position}>"
+
+    @property
+    def position(self) -> int:
+        """Sequence up to which everything was returned: a cursor that continues after it misses nothing."""
+        return self._position
+
+    @property
+    def is_past_kept(self) -> bool:
+        """True once all events that were kept at `open` were returned; False if the cursor began at the present."""
+        return self._kept_to is not None and self._position >= self._kept_to
+
+    async def open(self) -> EventGap | None:
+        """Begin to read. Return the gap between `after` and the first event, if any.
+
+        Raise Transient while the broker is unavailable.
+        """
+        state = await self._events.state()
+        self._stream = state.created_ns
+        self._position, gap = resume_position(state, self._after)
+        if self._after is not None:
+            newest = [await self._events.last(subject) for subject in self._subjects]
+            self._kept_to = max((each.sequence for each in newest if each is not None), default=0)
+        self._reader = await self._events.read(self._subjects, self._position)
+        return gap
+
+    async def next(self, wait_s: float) -> Sequence[Delivered | EventGap]:
+        """Return the next events and gaps; empty if none came in `wait_s`, or if the broker is unavailable."""
+        begun = asyncio.get_running_loop().time()
+        gaps: list[Delivered | EventGap] = []
+        try:
+            if self._doubtful and (gap := await self._checked()) is not None:
+                gaps.append(gap)
+            assert self._reader is not None, "open it first"
+            events = await self._reader.read(_BATCH, 0.0 if gaps else wait_s)
+        except Transient as error:
+            # The broker is unavailable or the stream was replaced. Check for a gap once the broker answers again.
+            log.debug("event_reading.delayed", error=str(error))
+            self._doubtful = True
+            if gaps:
+                return gaps
+            left_s = wait_s - (asyncio.get_running_loop().time() - begun)
+            await asyncio.sleep(max(0.0, min(error.retry_in, left_s)))
+            return []
+        if events:
+            self._position = events[-1].sequence
+        return [*gaps, *events]
+
+    def doubt(self) -> None:
+        """Check for a gap before the next read: after a slow read, events may have been removed meanwhile."""
+        self._doubtful = True
+
+    def caught_up(self, state: EventsState) -> None:
+        """Move the position to the end that the stream had in `state`. Call it if no event came since."""
+        if not self._doubtful and state.created_ns == self._stream:
+            self._position = max(self._position, state.last)
+
+    async def close(self) -> None:
+        """Close the broker's consumer."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
+
+    async def _checked(self) -> EventGap | None:
+        state = await self._events.state()
+        self._doubtful = False
+        if self._reader is not None and state.created_ns == self._stream and state.last >= self._position:
+            return _expired(state, self._position)
+        with suppress(Transient):
+            await self.close()
+        self._doubtful = True
+        position, _ = resume_position(state, self._position)
+        self._reader = await self._events.read(self._subjects, position)
+        gap = EventGap(LossReason.REPLACED, self._position, position + 1)
+        self._stream, self._position, self._doubtful = state.created_ns, position, False
+        return gap
+
+
+def resume_position(state: EventsState, after: int | None) -> tuple[int, EventGap | None]:
+    """Return the sequence to read after, and the gap before it, if any."""
+    if after is None:
+        return state.last, None
+    start = state.first - 1
+    if after == 0:
+        return start, None
+    if after > state.last:
+        return start, EventGap(LossReason.REPLACED, after, state.first)
+    return max(after, start), _expired(state, after)
+
+
+def _expired(state: EventsState, position: int) -> EventGap | None:
+    return EventGap(LossReason.EXPIRED, position, state.first) if position < state.first - 1 else None

@@ -1,0 +1,303 @@
+"""Record changes of crawls and members, new dead letters, and the progress of crawls as events.
+
+The leader does it, level-triggered: it compares the current state with the last recorded one. A new leader reads that
+from the stream itself. So a change is recorded whatever caused it, even one made while there was no leader. A state
+that began and ended between two passes is not recorded. No guarantee depends on these events.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from api.events.crawl_rates import WINDOWS_S, CrawlRates
+from api.events.diff import SeenMember, of_crawl, of_members, seen
+from api.events.publisher import EventPublisher
+from api.members.control_plane import ControlPlane
+from shared.domain.errors import Transient
+from shared.domain.frontier.states import WORKED_ON, CrawlState
+from shared.domain.frontier.store_model import Counters
+from shared.domain.ids import CrawlId, Revision, Term
+from shared.ports.clock import Clock
+from shared.ports.events import Events
+from shared.ports.overview import CrawlOverview, Overview
+from shared.wire.events import Event, EventKind, decode_event, events_of
+from shared.wire.keys import MemberRecord
+from shared.wire.messages import Malformed
+
+log = structlog.get_logger("orb.control")
+
+LOOK_S: Final = 0.5
+PROGRESS_S: Final = 1.0
+DECLARE_S: Final = 10.0
+_WHOLE_S: Final = 60.0
+_SHOWN: Final = ("discovered", "queued", "leased", "done", "failed", "excluded", "pages", "bytes", "fetches")
+_FRESH_MS: Final = 3_600_000
+"""A crawl that is older than this and has no event is not recorded as created: its events have expired."""
+
+_LETTERS: Final = 100
+"""Maximum dead letters recorded one by one in a pass. One event covers the rest of a flood."""
+
+_LATE: Final = 64
+"""A dead letter may appear this far below the newest number, because numbers are given before commit."""
+
+
+class EventRecorder:
+    """Records events on the leader. On every other master it waits."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        overview: Overview,
+        events: Events,
+        telling: EventPublisher,
+        clock: Clock,
+        member: str,
+    ) -> None:
+        self._plane = plane
+        self._overview = overview
+        self._events = events
+        self._telling = telling
+        self._clock = clock
+        self._member = member
+        self._term: Term | None = None
+        self._crawls: dict[CrawlId, CrawlOverview] = {}
+        self._members: dict[EventKind, dict[str, SeenMember]] = {}
+        self._paces: dict[CrawlId, CrawlRates] = {}
+        self._progress: dict[CrawlId, tuple[Any, ...]] = {}
+        self._progress_at = self._declared_at = self._whole_at = float("-inf")
+        self._moving: dict[CrawlId, CrawlOverview] = {}
+        self._line = 0
+        self._letter = 0
+        self._letters: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"<EventRecorder {self._member} term={self._term} crawls={len(self._crawls)}>"
+
+    async def run(self) -> None:
+        """Run passes until cancelled."""
+        while True:
+            try:
+                await self.once()
+            except Transient as error:
+                log.debug("event_recording.delayed", error=str(error))
+            except Exception:  # Events are no reason to stop a master; parts that need the database stop it.
+                log.exception("event_recording.failed", master=self._member)
+            await asyncio.sleep(LOOK_S)
+
+    async def once(self) -> None:
+        """Run one pass if this master leads."""
+        term = self._plane.term() if self._plane.is_leader() else None
+        if term is None:
+            self._term = None
+            return
+        now_s = self._clock.elapsed()
+        if now_s - self._declared_at >= DECLARE_S:  # Recreate the stream if it was deleted.
+            await self._events.declare()
+            self._declared_at = now_s
+        if term != self._term:
+            await self._begin()
+            self._telling.publish(
+                EventKind.LEADER, self._member, "elected", data={"term": int(term), "letter": self._letter}
+            )
+            self._term = term
+        self._look_at_members()
+        if await self._crawls_changed(now_s):
+            self._look_at_crawls(await self._overview.crawl_overviews())
+            self._whole_at = now_s
+        await self._look_at_letters()
+        if now_s - self._progress_at >= PROGRESS_S:
+            self._progress_at = now_s
+            await self._look_at_progress()
+
+    # --- the recorded state -------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """Load the state that the previous leader recorded last."""
+        self._paces, self._progress = {}, {}
+        self._moving, self._whole_at = {}, float("-inf")
+        self._crawls = {
+            standing.crawl_id: standing
+            for event in await self._newest(EventKind.CRAWL)
+            if (standing := _standing(event)) is not None
+        }
+        self._members = {
+            kind: {event.about: was for event in await self._newest(kind) if (was := _seen(event)) is not None}
+            for kind in (EventKind.MASTER, EventKind.WORKER)
+        }
+        # The event of each election has the letters recorded until then, so that the very first one is not missed.
+        letters = [
+            _letter(event) for kind in (EventKind.DEAD_LETTER, EventKind.LEADER) for event in await self._newest(kind)
+        ]
+        self._letter = max(letters) if letters else await self._overview.newest_letter()
+        late = await self._overview.letters(self._letter - _LATE, _LATE)
+        self._letters = {letter.id for letter in late if letter.id <= self._letter}
+        # A crawl without events is new, or its events have expired.
+        for crawl in await self._overview.crawl_overviews():
+            if crawl.crawl_id not in self._crawls and self._aged(crawl):
+                self._crawls[crawl.crawl_id] = crawl
+
+    def _aged(self, standing: CrawlOverview) -> bool:
+        return standing.created_at_ms < self._clock.unix_ms() - _FRESH_MS
+
+    async def _newest(self, kind: EventKind) -> list[Event]:
+        events = []
+        for stored in await self._events.newest(events_of(kind)):
+            try:
+                events.append(decode_event(stored.data))
+            except Malformed as error:
+                log.warning("event.rejected", sequence=stored.sequence, error=str(error))
+        return events
+
+    # --- steps of a pass ----------------------------------------------------------------------------------------------
+
+    def _look_at_members(self) -> None:
+        members = self._plane.members()
+        for kind, records in ((EventKind.MASTER, members.masters), (EventKind.WORKER, members.workers)):
+            now = seen(records)
+            for name, action in of_members(self._members.get(kind, {}), now):
+                self._telling.publish(kind, name, action, data=_record(records.get(name)))
+            self._members[kind] = now
+
+    async def _crawls_changed(self, now_s: float) -> bool:
+        """Return True if all crawls must be compared: the audit log has a new line, or an active crawl has changed.
+
+        Lines of the audit log may appear out of order, so the result is also True every `_WHOLE_S`. It stays True until
+        the caller has compared all crawls and set `_whole_at`.
+        """
+        line = await self._overview.newest_line()  # Read before the crawls, so that the next pass sees later changes.
+        moving = {each.crawl_id: each for each in await self._overview.crawl_overviews(worked_on=True)}
+        if moving == self._moving and line == self._line and now_s - self._whole_at < _WHOLE_S:
+            return False
+        self._moving, self._line, self._whole_at = moving, line, float("-inf")
+        return True
+
+    def _look_at_crawls(self, standings: Sequence[CrawlOverview]) -> None:
+        now = {standing.crawl_id: standing for standing in standings}
+        for crawl_id in sorted({*self._crawls, *now}):
+            before, after = self._crawls.get(crawl_id), now.get(crawl_id)
+            shown = after or before
+            assert shown is not None
+            for action in of_crawl(before, after):
+                self._telling.publish(EventKind.CRAWL, crawl_id, action, crawl=shown.name, data=_shown(shown, action))
+        self._crawls = now
+        for crawl_id in self._paces.keys() - now.keys():
+            del self._paces[crawl_id]
+            self._progress.pop(crawl_id, None)
+
+    async def _look_at_letters(self) -> None:
+        letters = await self._overview.letters(max(0, self._letter - _LATE), _LATE + _LETTERS)
+        for letter in letters:
+            if letter.id not in self._letters:
+                data = {"letter": letter.id, "kind": letter.kind, "partition": letter.partition, "url": letter.url}
+                crawl = None if letter.crawl_id is None else self._crawls.get(letter.crawl_id)
+                name = "" if crawl is None else crawl.name
+                self._telling.publish(EventKind.DEAD_LETTER, letter.crawl_id or 0, "created", crawl=name, data=data)
+                self._letters.add(letter.id)
+        if letters and letters[-1].id > self._letter:
+            self._letter = letters[-1].id
+            if len(letters) == _LATE + _LETTERS:
+                await self._skip_letters()
+            self._letters = {letter for letter in self._letters if letter > self._letter - _LATE}
+
+    async def _skip_letters(self) -> None:
+        """Publish one event for the rest of a flood, and continue at its end."""
+        newest = await self._overview.newest_letter()
+        if newest > self._letter:
+            data = {"letter": newest, "after": self._letter}
+            self._telling.publish(EventKind.DEAD_LETTER, 0, "many_created", data=data)
+            late = await self._overview.letters(newest - _LATE, _LATE)
+            self._letter, self._letters = newest, {letter.id for letter in late}
+
+    async def _look_at_progress(self) -> None:
+        """Publish the progress of active crawls, and of ended ones until their rates are zero."""
+        ended = [self._crawls[crawl_id] for crawl_id in self._crawls.keys() & self._paces.keys() - self._moving.keys()]
+        moving = sorted([*self._moving.values(), *ended], key=lambda standing: standing.crawl_id)
+        counted = await self._overview.counters([standing.crawl_id for standing in moving])
+        now_s = self._clock.elapsed()
+        for standing in moving:
+            counters = counted.get(standing.crawl_id, Counters())
+            pace = self._paces.setdefault(standing.crawl_id, CrawlRates())
+            pace.sample(now_s, counters.pages, counters.bytes)
+            rates = {window_s: pace.over(window_s) for window_s in WINDOWS_S}
+            moved = (
+                standing.state,
+                counters.version,
+                *((rate.pages_per_s, rate.bytes_per_s) for rate in rates.values() if rate is not None),
+            )
+            if moved != self._progress.get(standing.crawl_id):
+                self._progress[standing.crawl_id] = moved
+                data = {"state": standing.state, **{name: getattr(counters, name) for name in _SHOWN}}
+                data["rates"] = [
+                    {
+                        "window_s": window_s,
+                        "measured_s": rate.measured_s,
+                        "pages_per_s": rate.pages_per_s,
+                        "bytes_per_s": rate.bytes_per_s,
+                    }
+                    for window_s, rate in rates.items()
+                    if rate is not None
+                ]
+                name = standing.name
+                self._telling.publish(EventKind.PROGRESS, standing.crawl_id, "updated", crawl=name, data=data)
+            still = all(rate is None or (rate.pages_per_s, rate.bytes_per_s) == (0, 0) for rate in rates.values())
+            if standing.state not in WORKED_ON and still:
+                del self._paces[standing.crawl_id]
+
+
+def _letter(event: Event) -> int:
+    """Return the newest dead letter recorded by this event; 0 if the event has no such number."""
+    number = event.data.get("letter")
+    return number if isinstance(number, int) else 0
+
+
+def _shown(standing: CrawlOverview, action: str) -> dict[str, Any]:
+    return {
+        "revision": standing.revision,
+        "version": standing.version,
+        "state": CrawlState.DELETED if action == "deleted" else standing.state,
+        "reason": standing.finished_reason,
+        "created_at_ms": standing.created_at_ms,
+    }
+
+
+def _standing(event: Event) -> CrawlOverview | None:
+    """Return the crawl's state in this event; None if the crawl was deleted or the event cannot be read."""
+    data = event.data
+    try:
+        state = CrawlState(data["state"])
+        if state is CrawlState.DELETED:
+            return None
+        return CrawlOverview(
+            crawl_id=CrawlId(int(event.about)),
+            name=event.crawl,
+            revision=Revision(int(data["revision"])),
+            version=int(data["version"]),
+            state=state,
+            finished_reason=data.get("reason"),
+            created_at_ms=int(data["created_at_ms"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        log.warning("event.ignored", kind=event.kind, about=event.about, error=repr(error))
+        return None
+
+
+def _record(record: MemberRecord | None) -> Mapping[str, Any]:
+    if record is None:
+        return {}
+    return {
+        "started_at_ms": record.started_at_ms,
+        "draining": record.draining,
+        "version": record.version,
+        "address": record.address,
+        "pool": record.pool,
+    }
+
+
+def _seen(event: Event) -> SeenMember | None:
+    """Return the member's state in this event; None if it had left."""
+    started_at_ms, draining = event.data.get("started_at_ms"), event.data.get("draining")
+    if event.action == "left" or not isinstance(started_at_ms, int):
+        return None
+    return SeenMember(started_at_ms, bool(draining))

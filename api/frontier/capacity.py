@@ -1,0 +1,175 @@
+"""The capacity of pools and the remaining budgets of crawls. Pure; times are monotonic seconds."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from api.frontier.leases import Leases, TrackedLease
+from api.frontier.pool_shares import PoolShares
+from shared.domain.ids import CrawlId, Partition
+from shared.wire.messages import WorkerStatus
+
+STALE_AFTER_S = 5.0
+"""A worker whose status is older counts as gone: its capacity is not used."""
+
+AHEAD = 2
+"""Shards sent out per free visit, so that a worker never waits for the owner's round trip."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    pool: str
+    free: int
+    reported_at: float
+    status: WorkerStatus
+
+
+class PoolCapacity:
+    """The free visits that live workers reported, and the share of each crawl in a pool (`shares`).
+
+    - `ahead`: shards sent out per free visit. It may change.
+    - `held`: why dispatch is paused, or None.
+    """
+
+    def __init__(self) -> None:
+        self.held: str | None = None
+        self.ahead: float = AHEAD
+        self.shares = PoolShares()
+        self._workers: OrderedDict[str, _Worker] = OrderedDict()
+        self._free: Counter[str] = Counter()
+        self._unbegun: Counter[str] = Counter()
+
+    def watch(self, leases: Leases) -> None:
+        """Count the shards of these leases from now on: those that a worker has begun, and those in a queue."""
+        leases.watched_by = self._count
+        for held in leases:
+            self._count(held, 1, held.began)
+
+    def unwatch(self, leases: Leases) -> None:
+        """Stop counting these leases: their owner has ended."""
+        if leases.watched_by is not None:
+            leases.watched_by = None
+            for held in leases:
+                self._count(held, -1, held.began + held.charged_s)
+
+    def worker_reported(self, status: WorkerStatus, now: float) -> None:
+        """Record the load that a worker reported."""
+        free = status.free
+        self._gone(status.worker)
+        self._workers[status.worker] = _Worker(status.pool, free, now, status)
+        self._free[status.pool] += free
+
+    def live(self, now: float) -> list[WorkerStatus]:
+        """Return the status of the workers that reported within STALE_AFTER_S."""
+        return [worker.status for worker in self._workers.values() if now - worker.reported_at <= STALE_AFTER_S]
+
+    def for_pool(self, pool: str, now: float) -> int:
+        """Return how many shards may be dispatched: `ahead` times the free visits, minus queued and allotted ones.
+
+        The result is 0 without workers, and while `held` is set.
+        """
+        if self.held is not None:
+            return 0
+        while self._workers and now - next(iter(self._workers.values())).reported_at > STALE_AFTER_S:
+            self._gone(next(iter(self._workers)))
+        return max(0, int(self.ahead * self._free[pool]) - self._unbegun[pool] - self.shares.promised(pool))
+
+    def allot(self, now: float, may_go: Callable[[CrawlId], bool]) -> None:
+        """Allot the capacity to the crawls with due hosts, over all partitions of this master."""
+        for pool in self.shares.pools():
+            room = self.for_pool(pool, now)
+            if room:
+                self.shares.allot(pool, room, now, may_go)
+
+    def _count(self, held: TrackedLease, out: int, now: float) -> None:
+        """Count a lease. 1: it is new, -1: it is over, 0: a grant of it begins."""
+        row, unbegun = held.row, held.grant is None
+        if out > 0:
+            held.charged_s = self.shares.add(row.pool, row.crawl_id, 1)
+        elif out < 0:
+            used_s = 0.0 if unbegun else max(0.0, now - held.began)
+            self.shares.ended(row.pool, row.crawl_id, used_s, held.charged_s)
+        self._unbegun[row.pool] += (out or -1) if unbegun else 0
+
+    def _gone(self, worker: str) -> None:
+        known = self._workers.pop(worker, None)
+        if known is not None:
+            self._free[known.pool] -= known.free
+
+
+@dataclass(slots=True)
+class Spent:
+    """A crawl's spending in a partition: pages and bytes stored, and leased URLs that may become pages."""
+
+    pages: int = 0
+    bytes: int = 0
+    leased: int = 0
+
+
+class BudgetReservation:
+    """A crawl's page and byte budget, taken before dispatch and given back by outcomes without a new page.
+
+    All partitions of this master share one. The spending of other masters is as old as its last read (`restore`).
+    This check only avoids useless queries. The dispatching transaction enforces the budget in SQL (`Store.dispatch`).
+    """
+
+    def __init__(self, max_pages: int | None, max_bytes: int | None, spent: Mapping[Partition, Spent]) -> None:
+        self.max_pages = max_pages
+        self.max_bytes = max_bytes
+        self._paused_until = 0.0
+        self._spent: dict[Partition, Spent] = {}
+        self._total = Spent()
+        for partition, part in spent.items():
+            self.restore(partition, part)
+
+    def __repr__(self) -> str:
+        return f"<BudgetReservation {self._total} of {self.max_pages} pages, {self.max_bytes} bytes>"
+
+    def pause_until(self, until: float) -> None:
+        """Pause dispatch until then: SQL had no budget left, so the numbers here are out of date."""
+        self._paused_until = until
+
+    def paused(self, now: float) -> bool:
+        """Return True if dispatch still waits for newer numbers."""
+        return now < self._paused_until
+
+    def restore(self, partition: Partition, spent: Spent) -> None:
+        """Replace the spending in a partition by a new reading."""
+        old = self._spent.get(partition, Spent())
+        self._spent[partition] = Spent(spent.pages, spent.bytes, spent.leased)
+        self._total.pages += spent.pages - old.pages
+        self._total.bytes += spent.bytes - old.bytes
+        self._total.leased += spent.leased - old.leased
+
+    def remaining(self, max_count: int) -> int:
+        """Return how many URLs may be leased now, at most `max_count`."""
+        if self.max_bytes is not None and self._total.bytes >= self.max_bytes:
+            return 0
+        if self.max_pages is None:
+            return max_count
+        return max(0, min(max_count, self.max_pages - self._total.pages - self._total.leased))
+
+    def take(self, partition: Partition, n: int) -> None:
+        """Reserve budget for `n` URLs that are about to be leased."""
+        self._change(partition, leased=n)
+
+    def settled(self, partition: Partition, n: int, pages: int = 0, size: int = 0) -> None:
+        """Give back `n` reserved URLs. `pages` of them are new pages, with `size` bytes in total."""
+        self._change(partition, leased=-n, pages=pages, size=size)
+
+    def exhausted(self) -> str | None:
+        """Return the name of the budget that is spent, or None."""
+        if self.max_pages is not None and self._total.pages >= self.max_pages:
+            return "max_pages"
+        if self.max_bytes is not None and self._total.bytes >= self.max_bytes:
+            return "max_bytes"
+        return None
+
+    def _change(self, partition: Partition, *, leased: int, pages: int = 0, size: int = 0) -> None:
+        part = self._spent.get(partition)
+        if part is None:
+            part = self._spent[partition] = Spent()
+        for spent in (part, self._total):
+            spent.leased += leased
+            spent.pages += pages
+            spent.bytes += size

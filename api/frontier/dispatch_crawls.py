@@ -1,0 +1,165 @@
+"""The crawls for the owners of this master: compiled once per revision, shared by all partitions."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from api.frontier.capacity import BudgetReservation
+from api.frontier.hosts import HostFacts
+from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots
+from shared.domain.frontier.politeness import host_delay
+from shared.domain.frontier.states import WORKED_ON, CrawlState
+from shared.domain.frontier.store_model import CrawlRow
+from shared.domain.ids import CrawlId, Revision
+
+log = structlog.get_logger("orb.frontier")
+
+
+def delay_of(politeness: Politeness, facts: HostFacts) -> float:
+    """Return the seconds between two requests to the host under this politeness."""
+    return host_delay(
+        politeness,
+        crawl_delay_s=facts.crawl_delay_ms / 1000,
+        last_fetch_s=facts.latency_ms / 1000 if facts.latency_ms else None,
+        operator_delay_s=facts.operator_delay_ms / 1000,
+        slowed_s=facts.health.slowed_ms / 1000,
+    )
+
+
+@dataclass(slots=True)
+class DispatchCrawl:
+    """A crawl that may be worked on.
+
+    - `dispatching`: False while it is paused, is ending or has spent its time, and while its spec is `refused`.
+    - `refused`: why workers cannot judge its URLs, None if they can.
+    """
+
+    crawl_id: CrawlId
+    name: str
+    revision: Revision
+    spec: CrawlSpec
+    state: CrawlState
+    allowance: BudgetReservation
+    dispatching: bool = True
+    refused: str | None = None
+
+    def delay_s(self, facts: HostFacts) -> float:
+        """Return a host's delay for this crawl: the longest that the spec, robots.txt, latency or operator require."""
+        return delay_of(self.spec.politeness, facts)
+
+    def slots(self, facts: HostFacts) -> int:
+        """Return how many shards of the host may be out at once. It is one until the host was visited (robots.txt)."""
+        return self.pace(facts)[1]
+
+    def pace(self, facts: HostFacts) -> tuple[float, int]:
+        """Return the host's delay and slots for this crawl."""
+        delay_s = self.delay_s(facts)
+        return delay_s, host_slots(self.spec.politeness, delay_s) if facts.visited else 1
+
+    @property
+    def max_depth(self) -> int | None:
+        return self.spec.scope.max_depth
+
+
+class DispatchCrawls:
+    """The crawls by id.
+
+    The master loads the crawls that are worked on, soon after it starts. An owner may need a crawl before that, or
+    after it has ended. Then it reads the crawl from SQL (`Ownership.look_up`) and decides by that row. Such a crawl is
+    never dispatched, and is kept until the master has compared all crawls with SQL again (`forget_looked_up`).
+    """
+
+    def __init__(self) -> None:
+        self._crawls: dict[CrawlId, DispatchCrawl] = {}
+        self._looked_up: dict[CrawlId, DispatchCrawl] = {}
+        self._strictest: Politeness | None = None
+
+    def __iter__(self) -> Iterator[DispatchCrawl]:
+        return iter(list(self._crawls.values()))
+
+    def get(self, crawl_id: CrawlId) -> DispatchCrawl | None:
+        """Return the crawl if this master has loaded it, that is, if it is worked on."""
+        return self._crawls.get(crawl_id)
+
+    def find(self, crawl_id: CrawlId) -> DispatchCrawl | None:
+        """Return the crawl, loaded or looked up. None after a look-up means that it is deleted."""
+        return self._crawls.get(crawl_id) or self._looked_up.get(crawl_id)
+
+    def going_on(self, crawl_id: CrawlId) -> bool:
+        """Return True if the crawl, loaded or looked up, has neither ended nor been deleted."""
+        crawl = self.find(crawl_id)
+        return crawl is not None and crawl.state in WORKED_ON
+
+    def is_stopped(self, crawl_id: CrawlId) -> bool:
+        """Return True if no request may start for the crawl. For a looked-up crawl only its state decides."""
+        crawl = self.find(crawl_id)
+        loaded = crawl_id in self._crawls
+        return crawl is None or crawl.state is CrawlState.PAUSED or (loaded and not crawl.dispatching)
+
+    def unknown(self, crawl_ids: Iterable[CrawlId]) -> set[CrawlId]:
+        """Return those of the crawls that are neither loaded nor looked up."""
+        return {crawl_id for crawl_id in crawl_ids if self.find(crawl_id) is None}
+
+    def put(self, crawl: DispatchCrawl) -> None:
+        """Add a crawl or its new revision."""
+        self._crawls[crawl.crawl_id] = crawl
+        self._looked_up.pop(crawl.crawl_id, None)
+        self._strictest = None
+
+    def looked_up(self, rows: Iterable[CrawlRow]) -> None:
+        """Store crawls from SQL that this master has not loaded."""
+        for row in rows:
+            if row.crawl_id not in self._crawls:
+                self._looked_up[row.crawl_id] = _looked_up(row)
+
+    def forget_looked_up(self) -> None:
+        """Forget the looked-up crawls, so that they are read again: they may have changed."""
+        self._looked_up.clear()
+
+    def remove(self, crawl_id: CrawlId) -> None:
+        """Remove a crawl that was deleted or has ended."""
+        self._crawls.pop(crawl_id, None)
+        self._looked_up.pop(crawl_id, None)
+        self._strictest = None
+
+    def longest_delay_s(self, facts: HostFacts) -> float:
+        """Return the longest delay of any crawl for a host. The crawls are scanned only after one has changed."""
+        if not self._crawls:
+            return 0.0
+        if self._strictest is None:
+            asked = [crawl.spec.politeness for crawl in self._crawls.values()]
+            adaptive = [politeness.max_delay_s for politeness in asked if politeness.adaptive]
+            self._strictest = Politeness(
+                delay_s=max(politeness.delay_s for politeness in asked),
+                adaptive=bool(adaptive),
+                max_delay_s=max(adaptive, default=0.0),
+                obey_robots=any(politeness.obey_robots for politeness in asked),
+            )
+        return delay_of(self._strictest, facts)
+
+    def max_depths(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, int | None]:
+        """Return the depth limits of those crawls that are loaded or looked up."""
+        crawls = map(self.find, set(crawl_ids))
+        return {crawl.crawl_id: crawl.max_depth for crawl in crawls if crawl is not None}
+
+
+def spec_of(row: CrawlRow) -> CrawlSpec | None:
+    """Return the row's spec. Log an error and return None if this version cannot read it."""
+    try:
+        return decode_spec(row.spec)
+    except msgspec.MsgspecError as error:
+        log.error("crawl_spec.rejected", crawl=row.crawl_id, revision=row.revision, error=str(error))
+        return None
+
+
+def _looked_up(row: CrawlRow) -> DispatchCrawl:
+    """Return the crawl without its budget, which matters only at dispatch.
+
+    A spec of a later version cannot be read here. The crawl's reports still count, under the default rules.
+    """
+    spec = spec_of(row) or CrawlSpec(seeds=(Seed(url=""),))
+    return DispatchCrawl(
+        row.crawl_id, row.name, row.revision, spec, row.state, BudgetReservation(None, None, {}), dispatching=False
+    )

@@ -1,0 +1,118 @@
+"""The due hosts of a partition, in one line per crawl, longest due first. Pure.
+
+A line reports its crawl's demand to `PoolShares`, which allots capacity to it. Hosts are then taken from its head.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from api.frontier.host_shares import CrawlQueue
+from api.frontier.pool_shares import PoolShares, WaitingHosts
+from shared.domain.ids import CrawlId, HostId
+
+
+def ignore_allotment() -> None:
+    """Ignore an allotment: the caller polls."""
+
+
+class DueHosts:
+    """The lines of one partition. `wake` is called if another partition's dispatch allots capacity to one of them."""
+
+    def __init__(self, shares: PoolShares, wake: Callable[[], None] = ignore_allotment) -> None:
+        self._shares = shares
+        self._wake = wake
+        self._lines: dict[CrawlId, WaitingHosts] = {}
+        self._allotted: deque[WaitingHosts] = deque()
+        self._used: list[WaitingHosts] = []
+        self._overdue: list[WaitingHosts] = []
+        self._passing, self._now = False, 0.0
+        self._due = 0
+
+    def __len__(self) -> int:
+        return self._due
+
+    def append(self, queue: CrawlQueue, host_id: HostId) -> None:
+        """Put a host at the end of its crawl's line."""
+        line = self._lines.get(queue.crawl_id)
+        if line is None:
+            line = WaitingHosts(queue.pool, queue.crawl_id, queue.weight, self._given, self._overdue.append)
+            self._lines[queue.crawl_id] = line
+        self._due += host_id not in line.hosts
+        line.hosts[host_id] = None
+        self._shares.update(line)
+
+    def discard(self, crawl_id: CrawlId, host_id: HostId) -> None:
+        """Take a host out of the crawl's line."""
+        line = self._lines.get(crawl_id)
+        if line is not None and host_id in line.hosts:
+            del line.hosts[host_id]
+            self._due -= 1
+            self._changed(line)
+
+    def drop(self, crawl_id: CrawlId) -> None:
+        """Forget the crawl's line."""
+        line = self._lines.get(crawl_id)
+        if line is not None:
+            self._due -= len(line.hosts)
+            line.hosts.clear()
+            self._changed(line)
+
+    def begin(self, now: float) -> None:
+        """Begin a pass of dispatch. Lines that lost an unused allotment take part again."""
+        self._passing, self._now = True, now
+        for line in self._overdue:
+            line.overdue = False
+            self._changed(line)
+        self._overdue.clear()
+
+    def pop(self) -> tuple[CrawlId, HostId] | None:
+        """Take the next host that has capacity allotted. Return None if there is none.
+
+        The caller counts the host with `use` if it can be sent. Otherwise the allotment goes to the line's next host.
+        """
+        while self._allotted:
+            line = self._allotted[0]
+            if line.allotted and line.hosts:
+                host_id, _ = line.hosts.popitem(last=False)
+                self._due -= 1
+                return line.crawl_id, host_id
+            self._allotted.popleft()
+            line.listed = False
+            self._changed(line)
+        return None
+
+    def use(self) -> None:
+        """Count the host that was popped last as sent, until `settle`."""
+        line = self._allotted[0]
+        self._shares.use(line, self._now)
+        self._used.append(line)
+        self._changed(line)
+
+    def settle(self) -> None:
+        """End a pass of dispatch. A sent shard counts as a lease by now, and capacity for others is free again."""
+        for line in self._used:
+            self._shares.settle(line)
+        self._used.clear()
+        self._passing = False
+
+    def shut(self, queue: CrawlQueue) -> bool:
+        """Return True if the crawl may not dispatch at present, whatever capacity is free."""
+        return self._shares.shut(queue.pool, queue.crawl_id)
+
+    def close(self) -> None:
+        """Forget all lines and give back their allotments: the partition is not owned any more."""
+        self.settle()
+        for crawl_id in list(self._lines):
+            self.drop(crawl_id)
+
+    def _given(self, line: WaitingHosts) -> None:
+        if not line.listed:
+            line.listed = True
+            self._allotted.append(line)
+        if not self._passing:
+            self._wake()
+
+    def _changed(self, line: WaitingHosts) -> None:
+        self._shares.update(line)
+        if not line.hosts and self._lines.get(line.crawl_id) is line:
+            del self._lines[line.crawl_id]

@@ -1,0 +1,313 @@
+"""Grants: answer `begin` and `extend` for a partition's leases.
+
+An answer lets a worker fetch only after the term was proven by a transaction or read that began after the question
+arrived. So an owner that was deposed while its process slept grants nothing. A further grant of a lease waits until the
+outcomes published up to the question are applied, so that it covers only URLs without an outcome.
+
+Each answer is decided by the state of the host and the crawl now, not when the lease was made. If no request may start
+for long, a lease that asks to begin goes back to the queue, and a running visit gets `stop`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, assert_never
+
+import structlog
+
+from api.frontier.dispatch_crawls import DispatchCrawl
+from api.frontier.hosts import Host
+from api.frontier.leases import (
+    HeldByAnother,
+    MayGrant,
+    NoSuchLease,
+    OldDelivery,
+    SameHolder,
+    TrackedLease,
+)
+from api.frontier.outcome_batch import OutcomeBatch
+from api.frontier.ownership import Ownership
+from api.frontier.stats import TransactionKind
+from shared.domain.errors import OwnershipLost, ResourceFull, Transient
+from shared.domain.ids import LeaseId
+from shared.wire.messages import (
+    Answer,
+    Begin,
+    Extend,
+    Go,
+    Gone,
+    Malformed,
+    Superseded,
+    Wait,
+    decode_question,
+    encode,
+)
+
+log = structlog.get_logger("orb.frontier")
+
+_NOT_YET_MS = 100
+_ENDS_SOON_MS = 2_000
+"""The sweep ends the leases of a crawl that is over."""
+
+
+class GrantTerms(NamedTuple):
+    """The politeness of a leased host now.
+
+    `delay_s`: the delay after each response. `rest_s`: the remaining part of it. `blocked_s`: how long the host is
+    blocked. `stop`: no request may start under this lease.
+    """
+
+    delay_s: float
+    rest_s: float
+    blocked_s: float
+    stop: bool
+
+
+def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None, now: float) -> GrantTerms:
+    """Return the politeness of a lease's host at `now`.
+
+    A shard that was leased without a delay must stop if there is one now: other shards of its host may be out.
+    """
+    leased_s = held.row.delay_ms / 1000
+    delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.facts))
+    stop = leased_s == 0 and delay_s > 0
+    if host is None:
+        return GrantTerms(delay_s, 0.0, 0.0, stop)
+    rested_at = host.rested_from + max(delay_s, host.last_delay_s)
+    return GrantTerms(delay_s, max(0.0, rested_at - now), max(0.0, host.blocked_until - now), stop)
+
+
+@dataclass(slots=True)
+class _PendingAsk:
+    """A question that waits for its answer since `asked`.
+
+    `caught_up`: the number of the lease's grant when the question arrived, None if it had none. The outcomes published
+    before the question are applied.
+    """
+
+    lease_id: LeaseId
+    delivery: int
+    holder: str
+    asked: float
+    caught_up: int | None
+    reply: Answer | None = None
+
+
+class GrantService:
+    """Answers the workers of one partition."""
+
+    def __init__(self, own: Ownership) -> None:
+        self._own = own
+        self._asked: list[_PendingAsk] = []
+
+    async def answer(self, data: bytes) -> bytes | None:
+        """Answer one question. Return None to send no answer, while none can be given."""
+        try:
+            question = decode_question(data)
+        except Malformed as error:
+            log.warning("grant_request.rejected", partition=self._own.partition, error=str(error))
+            return None
+        try:
+            match question:
+                case Begin():
+                    reply = await self._begin(question)
+                case Extend():
+                    reply = await self._extend(question)
+                case _:
+                    assert_never(question)
+        except (Transient, OwnershipLost) as error:
+            log.warning("grant_request.delayed", partition=self._own.partition, error=str(error))
+            reply = None
+        self._own.tally.answers["none" if reply is None else type(reply).__name__.lower()] += 1
+        return None if reply is None else encode(reply)
+
+    async def _begin(self, question: Begin) -> Answer | None:
+        own = self._own
+        lease_id, since = LeaseId(question.lease), own.clock.elapsed()
+        decision = own.leases.begin(lease_id, question.delivery, question.holder, own.clock.elapsed())
+        # An outcome that is not applied yet may have handed back a grant that is live here.
+        held = own.leases.get(lease_id) if isinstance(decision, HeldByAnother | MayGrant) else None
+        before = held.grant.number if held is not None and held.grant is not None else None
+        if before is not None:
+            through = await own.broker.last_report(own.partition, "outcome")
+            if not await own.applied_outcomes(through, own.settings.barrier_s):
+                return None
+        ask = _PendingAsk(lease_id, question.delivery, question.holder, since, before)
+        self._asked.append(ask)
+        async with own.writing(TransactionKind.GRANT):
+            # The first caller to get the lock answers all pending questions, in one transaction.
+            asked, self._asked = self._asked, []
+            if asked:
+                await self._answer_all(asked)
+        return ask.reply
+
+    async def _answer_all(self, asked: Sequence[_PendingAsk]) -> None:
+        """Answer the questions, and grant what may be granted (within `writing`)."""
+        own = self._own
+        granting: list[tuple[_PendingAsk, TrackedLease]] = []
+        proven: list[_PendingAsk] = []
+        for ask in asked:
+            decision = own.leases.begin(ask.lease_id, ask.delivery, ask.holder, own.clock.elapsed())
+            match decision:
+                case NoSuchLease() | SameHolder():
+                    proven.append(ask)
+                case OldDelivery():
+                    ask.reply = Superseded()
+                case HeldByAnother(seconds):
+                    ask.reply = Wait(max(_NOT_YET_MS, int(seconds * 1000) + 1))
+                case MayGrant(held, expired):
+                    # While this question waited for outcomes, another grant may have begun and expired.
+                    behind = held.grant is not None and ask.caught_up != held.grant.number
+                    if behind or any(other is held for _, other in granting):
+                        ask.reply = Wait(_NOT_YET_MS)
+                    else:
+                        ask.reply = await self._count_expired(held) if expired else None
+                        if ask.reply is None:
+                            ask.reply = await self._refusal(held)
+                        if ask.reply is None:
+                            granting.append((ask, held))
+                case _:
+                    assert_never(decision)
+        if granting:
+            await self._grant(granting)
+        # A deposed owner does not have newer leases in memory, so "gone", too, requires a proven term.
+        if proven and await own.still_owner():
+            for ask in proven:
+                # During the await above the grant may have expired, and another may have been given.
+                match own.leases.begin(ask.lease_id, ask.delivery, ask.holder, own.clock.elapsed()):
+                    case NoSuchLease():
+                        ask.reply = Gone()
+                    case SameHolder(same):
+                        own.leases.extended(same, own.clock.elapsed())
+                        ask.reply = self._go(same)
+                    case _:
+                        ask.reply = Wait(_NOT_YET_MS)
+
+    async def _count_expired(self, held: TrackedLease) -> Answer | None:
+        """Count the expired grant. Return the answer if no further grant may be given (within `writing`)."""
+        if held.grant is not None and held.grant.counted:  # by an earlier try, which could not write the further grant
+            return None
+        try:
+            return None if await self._count_expiry(held) else Gone()
+        except ResourceFull as error:
+            return _wait_for_resource(error)
+
+    async def _refusal(self, held: TrackedLease) -> Answer | None:
+        """Return the answer if no request may start, or None if one may start soon (within `writing`).
+
+        A shard that would wait for long goes back to the queue, so that it occupies neither a visit nor a slot.
+        """
+        own = self._own
+        if own.crawls.find(held.row.crawl_id) is None:
+            await own.look_up([held.row.crawl_id])
+        if not own.crawls.going_on(held.row.crawl_id):
+            return Wait(_ENDS_SOON_MS)
+        terms = self._terms(held)
+        if not terms.stop and max(terms.rest_s, terms.blocked_s) <= own.settings.republish_s:
+            return Wait(max(_NOT_YET_MS, int(terms.blocked_s * 1000) + 1)) if terms.blocked_s else None
+        batch = OutcomeBatch(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5)
+        batch.end(held)
+        try:
+            await own.store.apply(own.fence, own.position, batch.changes)
+        except ResourceFull as error:
+            return _wait_for_resource(error)
+        batch.commit()
+        await own.committed()
+        own.tally.called_back += 1
+        log.info("lease.recalled", partition=own.partition, lease=held.row.lease_id, host=held.row.host)
+        return Gone()
+
+    def _terms(self, held: TrackedLease) -> GrantTerms:
+        own, crawl_id = self._own, held.row.crawl_id
+        terms = terms_of(held, own.crawls.find(crawl_id), own.front.host(held.row.host_id), own.clock.elapsed())
+        return terms._replace(stop=True) if own.crawls.is_stopped(crawl_id) else terms
+
+    async def _grant(self, granting: Sequence[tuple[_PendingAsk, TrackedLease]]) -> None:
+        """Give all these grants in one transaction (within `writing`).
+
+        If the database is full, none of them begins, and the live grants of other leases go on.
+        """
+        own = self._own
+        try:
+            await own.store.grant(own.fence, [held.row.lease_id for _, held in granting])
+        except ResourceFull as error:
+            for ask, _ in granting:
+                ask.reply = _wait_for_resource(error)
+            return
+        await own.committed()
+        for ask, held in granting:
+            own.leases.granted(held, ask.delivery, ask.holder, own.clock.elapsed(), asked=ask.asked)
+            ask.reply = self._go(held)
+
+    async def _extend(self, question: Extend) -> Answer | None:
+        own = self._own
+        if (lease := own.leases.get(LeaseId(question.lease))) is not None:
+            await own.look_up([lease.row.crawl_id])
+        # Prove the term before the grant is examined: during this await the grant may expire, and another may begin.
+        if not await own.still_owner():
+            return None
+        held = own.leases.extend(LeaseId(question.lease), question.grant, question.holder, own.clock.elapsed())
+        if held is None or not own.crawls.going_on(held.row.crawl_id):
+            return Gone()
+        own.leases.extended(held, own.clock.elapsed())
+        terms = self._terms(held)
+        return Go(
+            grant=question.grant,
+            expires_ms=int(own.settings.grant_s * 1000),
+            delay_ms=_ms(terms.delay_s),
+            stop=terms.stop or terms.blocked_s > 0,
+        )
+
+    def _go(self, held: TrackedLease) -> Go:
+        """Return the permission to fetch under the lease's newest grant, with the host's politeness."""
+        own, row, terms = self._own, held.row, self._terms(held)
+        return Go(
+            grant=held.grant.number if held.grant is not None else row.grants,
+            expires_ms=int(own.settings.grant_s * 1000),
+            not_before_ms=int(terms.rest_s * 1000) + 1,
+            remaining=held.remaining(),
+            delay_ms=_ms(terms.delay_s),
+            stop=terms.stop or terms.blocked_s > 0,
+        )
+
+    async def _count_expiry(self, held: TrackedLease) -> bool:
+        """Count an expired grant (within `writing`). Return True if the lease may be granted again.
+
+        The host's delay counts from that grant's end.
+        """
+        own = self._own
+        await own.look_up([held.row.crawl_id])
+        batch = OutcomeBatch(
+            own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5, own.changes()
+        )
+        late = held.grant is not None and held.grant.late
+        strikes = held.row.expired + (not late)
+        host = own.front.host(held.row.host_id)
+        if held.grant is not None and host is not None:
+            host.rested_from = max(host.rested_from, held.grant.until)
+        urls = len(held.row.urls)
+        lives = batch.record_expiry(held, strikes, own.settings)
+        await own.store.apply(own.fence, own.position, batch.changes)
+        batch.commit()
+        if held.grant is not None:
+            held.grant.counted = True
+        await own.committed()
+        log.warning(
+            "grant.expired",
+            partition=own.partition,
+            lease=held.row.lease_id,
+            host=held.row.host,
+            strikes=strikes,
+            late=late,
+            urls=urls,
+        )
+        own.tally.expired += 1
+        own.tally.changed(batch.changes, own.crawls, own.clock.elapsed())
+        return lives
+
+
+def _wait_for_resource(error: ResourceFull) -> Wait:
+    return Wait(max(_NOT_YET_MS, int(error.retry_in * 1000)))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000 + 0.999)

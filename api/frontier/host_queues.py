@@ -1,0 +1,359 @@
+"""The front: the hosts of a partition with work soon, ordered by when politeness allows a fetch.
+
+Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except how
+long a host has rested. So a host is forgotten only after its delay has passed, and a new owner treats every host as
+fetched at its claim.
+
+A host is examined when the crawl whose turn it is may fetch (`hosts`, `host_shares`). It then waits in that crawl's
+line (`lines`) until capacity is allotted to it. After `PASS_S` it also enters the line of the next crawl, or at once if
+the first crawl may not go on. So a crawl that waits for capacity does not block a host.
+
+Invariants:
+- At most one lease has a slot of a host: `reserve`, then `leased` and `released`, or `release`.
+- A host has at most as many shards out as the strictest of their crawls allows.
+- A queue with URLs is either in its host's turns or in its crawl's line, never in both.
+- A host has one valid entry in `_later`. Replaced entries stay until there are about as many as hosts.
+- A host with empty queues only is in `_idle`, and others may be. So idle hosts are found without a scan of all hosts.
+- With `max_hosts` hosts loaded no other is added. `complete(crawl)` is false then, and the owner reads SQL again later.
+  Hosts that are blocked for long make room for others.
+"""
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from api.frontier.due_hosts import DueHosts, ignore_allotment
+from api.frontier.host_shares import CREDIT_S, NEVER, CrawlQueue
+from api.frontier.hosts import Host, HostFacts, ReservedSlot
+from api.frontier.pool_shares import PoolShares
+from shared.domain.frontier.politeness import HostHealth
+from shared.domain.frontier.store_model import QueueRow
+from shared.domain.ids import CrawlId, HostId
+
+LOOKED_AT: Final = 5000
+"""Hosts that one call of `make_room` examines. It blocks the owner for 4 us per host, 10 us if the host is dropped."""
+
+PASS_S: Final = 1.0
+"""How long a host waits for capacity of the crawl whose turn it is before another crawl may use the host, too."""
+
+_EXPECTED_FETCH_S: Final = 0.2
+_SPARE: Final = 64
+
+
+class HostQueues:
+    """The hosts in memory. `take` returns the next queue to lease from."""
+
+    def __init__(
+        self, shares: PoolShares, *, max_hosts: int, rested_from: float, wake: Callable[[], None] = ignore_allotment
+    ) -> None:
+        """Create an empty front. `wake` is called if capacity is allotted to it outside its own dispatch pass."""
+        self.lines = DueHosts(shares, wake)
+        self.max_hosts = max_hosts
+        self._claimed_at = rested_from
+        self._now = rested_from
+        self._hosts: OrderedDict[HostId, Host] = OrderedDict()
+        self._later: list[tuple[float, HostId]] = []
+        self._queues: Counter[CrawlId] = Counter()
+        self._incomplete: set[CrawlId] = set()
+        self._idle: set[HostId] = set()
+
+    def __repr__(self) -> str:
+        return f"<HostQueues hosts={len(self._hosts)} ready={len(self.lines)} later={len(self._later)}>"
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def hosts(self) -> Iterable[Host]:
+        """Return all hosts in memory."""
+        return self._hosts.values()
+
+    def moving(self) -> list[Host]:
+        """Return the hosts with a shard out."""
+        return [host for host in self._hosts.values() if host.taken]
+
+    def due(self) -> int:
+        """Count the hosts in line: they are due and wait for a worker, as of the last `wake`."""
+        return len(self.lines)
+
+    def entries(self) -> int:
+        """Count the entries of the heap of hosts, including replaced ones."""
+        return len(self._later)
+
+    def host(self, host_id: HostId) -> Host | None:
+        """Return the host if it is in memory."""
+        return self._hosts.get(host_id)
+
+    def host_named(self, name: str) -> Host | None:
+        """Return the host of this name if it is in memory. It scans all hosts, so use it for rare commands only."""
+        return next((host for host in self._hosts.values() if host.name == name), None)
+
+    def complete(self, crawl_id: CrawlId) -> bool:
+        """Return True if every queue of the crawl with URLs is in memory."""
+        return crawl_id not in self._incomplete
+
+    def incomplete(self) -> list[CrawlId]:
+        """Return the crawls with queues in SQL that are not in memory."""
+        return list(self._incomplete)
+
+    def mark_incomplete(self, crawl_id: CrawlId) -> None:
+        """Note that SQL has queues of this crawl that are not in memory."""
+        self._incomplete.add(crawl_id)
+
+    def mark_complete(self, crawl_id: CrawlId) -> None:
+        """Note that a read of SQL returned all queues of this crawl."""
+        self._incomplete.discard(crawl_id)
+
+    def full(self) -> bool:
+        """Return True if no other host can be added."""
+        return len(self._hosts) >= self.max_hosts
+
+    def offer(
+        self,
+        row: QueueRow,
+        *,
+        facts: HostFacts,
+        delay_s: float,
+        slots: int,
+        now: float,
+        now_ms: int,
+        pinned: bool = False,
+        weight: int = 1,
+        pool: str = "default",
+    ) -> bool:
+        """Add or update a queue from its SQL row. Return False if the front is full.
+
+        `pinned`: a lease of it is out, so add it even to a full front.
+        """
+        host = self._hosts.get(row.host_id)
+        if host is None:
+            if self.full() and not pinned:
+                self._incomplete.add(row.crawl_id)
+                return False
+            host = Host(row.host_id, row.host, facts, rested_from=self._claimed_at, last_delay_s=delay_s)
+            host.blocked_until = now + (row.blocked_until_ms - now_ms) / 1000
+            self._hosts[row.host_id] = host
+        else:
+            if facts.health.blocked_until_ms != host.facts.health.blocked_until_ms:
+                host.blocked_until = now + (row.blocked_until_ms - now_ms) / 1000
+            host.facts = replace(facts, last_failure=host.facts.last_failure, ip=host.facts.ip)
+        queue = host.queues.get(row.crawl_id)
+        if queue is None:
+            queue = CrawlQueue(row.crawl_id, delay_s, slots)
+            self._queues[row.crawl_id] += 1
+            host.add(queue)
+        queue.delay_s, queue.slots = delay_s, slots
+        queue.weight, queue.pool = weight, pool
+        queue.queued, queue.waiting = row.queued, row.waiting
+        queue.next_due = now + (row.next_due_ms - now_ms) / 1000 if row.waiting else NEVER
+        queue.pages, queue.leased, queue.cap = row.pages, row.leased, row.shard_cap
+        self._place(host, queue)
+        return True
+
+    def added(self, crawl_id: CrawlId, host_id: HostId, n: int) -> bool:
+        """Count `n` newly queued URLs. Return False if the queue is not in memory: the caller then offers its row."""
+        host = self._hosts.get(host_id)
+        queue = host.queues.get(crawl_id) if host else None
+        if host is None or queue is None:
+            return False
+        queue.queued += n
+        self._place(host, queue)
+        return True
+
+    def wake(self, now: float) -> None:
+        """Put the hosts that became due into their crawls' lines."""
+        self._now = now
+        while self._later and self._later[0][0] <= now:
+            due, host_id = heapq.heappop(self._later)
+            host = self._hosts.get(host_id)
+            if host is not None and host.armed_for == due:
+                host.armed_for = NEVER
+                self._look(host, now)
+
+    def take(self, now: float) -> tuple[Host, CrawlQueue] | None:
+        """Return the next queue that has capacity allotted, or None.
+
+        The caller reserves a slot and leases (`leased`), or puts the queue back (`defer`, `reschedule`). It ends its
+        pass with `lines.settle`.
+        """
+        self._now = now
+        while (place := self.lines.pop()) is not None:
+            crawl_id, host_id = place
+            host = self._hosts.get(host_id)
+            queue = host.queues.get(crawl_id) if host else None
+            if host is None or queue is None:
+                continue
+            queue.in_line = False
+            host.turn_until = 0.0
+            if queue.empty or host.free_slot(queue) is None or host.due(queue) > now:
+                # Another crawl used the host. The queue gets its turn later, with at most CREDIT_S to catch up.
+                queue.virtual = max(queue.virtual, host.virtual - CREDIT_S / queue.weight)
+                self._place(host, queue)
+                continue
+            self.lines.use()
+            return host, queue
+        return None
+
+    def defer(self, host: Host, queue: CrawlQueue, until: float) -> None:
+        """Put back a queue from which nothing was leased, to be examined again at `until`."""
+        queue.not_before = until
+        self._place(host, queue)
+
+    def leased(self, host: Host, queue: CrawlQueue, slot: int, n: int) -> None:
+        """Record a lease of `n` URLs in its reserved slot."""
+        latency_s = host.facts.latency_ms / 1000 or _EXPECTED_FETCH_S
+        estimate = n * max(queue.delay_s, latency_s) / max(1, queue.slots)
+        host.taken[slot] = ReservedSlot(queue.slots, queue, self._now, estimate)
+        host.virtual = max(host.virtual, queue.virtual)
+        queue.virtual += estimate / queue.weight
+        queue.queued -= n
+        queue.leased += n
+        self._place(host, queue)
+
+    def reserve(self, host: Host, slot: int, slots: int) -> None:
+        """Reserve a slot for a lease, beside which `slots` - 1 others may be out."""
+        host.taken[slot] = ReservedSlot(slots)
+
+    def release(self, host: Host, slot: int, queue: CrawlQueue | None = None) -> None:
+        """Release a slot. `queue` is the one it was reserved for, if nothing was leased."""
+        host.taken.pop(slot, None)
+        if queue is not None:
+            self._place(host, queue)
+        self._arm(host)
+
+    def pin(self, host_id: HostId, name: str, slot: int, delay_s: float, crawl_id: CrawlId | None = None) -> None:
+        """Reserve a slot for a lease of an earlier owner, even if its crawl is unknown now."""
+        host = self._hosts.get(host_id)
+        if host is None:
+            facts = HostFacts(HostHealth())
+            host = self._hosts[host_id] = Host(host_id, name, facts, self._claimed_at, last_delay_s=delay_s)
+            self._idle.add(host_id)
+        slots = min((queue.slots for queue in host.queues.values()), default=1)
+        queue = host.queues.get(crawl_id) if crawl_id is not None else None
+        host.taken[slot] = ReservedSlot(1 if delay_s > 0 else slots, queue, self._claimed_at)
+
+    def released(self, host: Host, slot: int, rested_from: float, delay_s: float) -> None:
+        """Release the slot of a lease that is over.
+
+        The host rests `delay_s` from `rested_from`, or until the end of an earlier lease's delay if that is later.
+        """
+        rested_at = max(host.rested_from + host.last_delay_s, rested_from + delay_s)
+        host.rested_from = max(host.rested_from, rested_from)
+        host.last_delay_s = rested_at - host.rested_from
+        shard = host.taken.get(slot)
+        if shard is not None:
+            host.charge(shard, rested_from + delay_s)
+        self.release(host, slot)
+
+    def block(self, host: Host, until: float) -> None:
+        """Block the host: nothing of it starts before `until`."""
+        host.blocked_until = until
+        self._arm(host)
+
+    def reschedule(self, host: Host, queue: CrawlQueue) -> None:
+        """Place a queue again after the caller changed its numbers."""
+        self._place(host, queue)
+
+    def drop_crawl(self, crawl_id: CrawlId) -> None:
+        """Forget a crawl's queues: it is paused or deleted, or they must be read again."""
+        self.lines.drop(crawl_id)
+        self._incomplete.discard(crawl_id)
+        for host in self._hosts.values() if self._queues.pop(crawl_id, 0) else ():
+            if host.remove(crawl_id) is not None:
+                self._idle.add(host.host_id)
+                self._arm(host)
+
+    def mark_stale(self, crawl_id: CrawlId) -> None:
+        """Drop a crawl's queues, to be read again: they changed in SQL."""
+        self.drop_crawl(crawl_id)
+        self._incomplete.add(crawl_id)
+
+    def evict_idle(self, now: float, delay_s: Callable[[HostFacts], float]) -> int:
+        """Drop hosts that are idle, rested and not blocked. Return how many. The cost grows with the idle hosts only.
+
+        `delay_s` returns the longest delay of any crawl for a host. Only this memory has how long a host has rested,
+        so no host is dropped before that delay has passed.
+        """
+        held = (self._hosts.get(host_id) for host_id in self._idle)
+        idle = [host for host in held if host is not None and all(queue.empty for queue in host.queues.values())]
+        self._idle = {host.host_id for host in idle}
+        return self._forget([host for host in idle if host.blocked_until <= now], now, delay_s)
+
+    def make_room(self, now: float, soon: float, delay_s: Callable[[HostFacts], float]) -> int:
+        """Drop hosts without work before `soon`, to make room for others. Return how many.
+
+        A call examines at most `LOOKED_AT` hosts, those first that were examined longest ago.
+        """
+        looked_at = list(islice(self._hosts.values(), LOOKED_AT))
+        for host in looked_at if len(looked_at) < len(self._hosts) else ():
+            self._hosts.move_to_end(host.host_id)
+        late = [
+            host for host in looked_at if all(queue.empty or host.due(queue) >= soon for queue in host.queues.values())
+        ]
+        return self._forget(late, now, delay_s)
+
+    def _forget(self, hosts: list[Host], now: float, delay_s: Callable[[HostFacts], float]) -> int:
+        forgotten = 0
+        for host in hosts:
+            rested = host.rested_from + max(host.last_delay_s, delay_s(host.facts)) <= now
+            if rested and not host.taken and not any(queue.leased for queue in host.queues.values()):
+                for queue in host.queues.values():
+                    self._queues[queue.crawl_id] -= 1
+                    if not queue.empty:
+                        self._incomplete.add(queue.crawl_id)
+                    if queue.in_line:
+                        self.lines.discard(queue.crawl_id, host.host_id)
+                del self._hosts[host.host_id]
+                forgotten += 1
+        return forgotten
+
+    def next_wake(self) -> float:
+        """Return when the next waiting host becomes due, or infinity if none waits."""
+        return self._later[0][0] if self._later else NEVER
+
+    def _place(self, host: Host, queue: CrawlQueue) -> None:
+        """Place a queue by its current numbers. Call it after every change of the queue."""
+        if queue.empty:
+            self._idle.add(host.host_id)
+            if queue.in_line:
+                queue.in_line = False
+                host.turn_until = 0.0
+                self.lines.discard(queue.crawl_id, host.host_id)
+            queue.idle = True
+        elif queue.idle:
+            queue.idle = False
+            queue.virtual = max(queue.virtual, host.virtual)
+        if host.turns is not None:
+            host.turns.put(queue)
+        self._arm(host)
+
+    def _arm(self, host: Host) -> None:
+        """Schedule a look at the host for when the next of its queues may be leased, unless one is scheduled sooner."""
+        at = host.wakes_at()
+        if at < host.armed_for:
+            host.armed_for = at
+            heapq.heappush(self._later, (at, host.host_id))
+            if len(self._later) > 2 * len(self._hosts) + _SPARE:
+                self._later = [
+                    (host.armed_for, host.host_id) for host in self._hosts.values() if host.armed_for < NEVER
+                ]
+                heapq.heapify(self._later)
+
+    def _look(self, host: Host, now: float) -> None:
+        """Put the host into the line of the crawl whose turn it is, if that crawl may fetch.
+
+        It also enters the lines of the crawls before that one that may not go on.
+        """
+        while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
+            shut = self.lines.shut(queue)
+            if not shut and (host.free_slot(queue) is None or host.due(queue) > now):
+                break
+            queue.in_line = True
+            if host.turns is not None:
+                host.turns.put(queue)
+            self.lines.append(queue, host.host_id)
+            if not shut:
+                host.turn_until = now + PASS_S
+        self._arm(host)

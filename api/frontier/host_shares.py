@@ -1,0 +1,130 @@
+"""How several crawls share a host: start-time fair queueing (Goyal, Vin and Cheng, 1996).
+
+Each queue has a virtual time: the host time that its crawl used, divided by the crawl's weight. The next shard comes
+from the queue with the least virtual time that has URLs to fetch. A queue that was empty begins again at the virtual
+time of the shard that started last, so idle time earns nothing and no other crawl starves.
+Pure; times are the owner's monotonic seconds.
+"""
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.ids import CrawlId
+
+NEVER: Final = float("inf")
+
+CREDIT_S: Final = 60.0
+"""The most host time that a queue catches up after it missed its turn because another crawl used the host."""
+
+_SPARE: Final = 8
+
+
+@dataclass(slots=True)
+class CrawlQueue:
+    """A host's queue of one crawl. `delay_s` is the host's delay for this crawl, `slots` how many shards may be out.
+
+    - `not_before`: when a deferred queue is examined again.
+    - `virtual`: its virtual time on the host.
+    - `in_line`: it is in its crawl's line of due hosts.
+    - `idle`: it was empty when it was last placed.
+    - `place`: the number of its entry in the host's `HostShares`, 0 for none.
+    - `key`: that entry's key.
+    """
+
+    crawl_id: CrawlId
+    delay_s: float
+    slots: int
+    pool: str = "default"
+    weight: int = 1
+    queued: int = 0
+    waiting: int = 0
+    next_due: float = NEVER
+    pages: int = 0
+    leased: int = 0
+    cap: int = 0
+    not_before: float = 0.0
+    virtual: float = 0.0
+    in_line: bool = False
+    idle: bool = True
+    place: int = 0
+    key: float = 0.0
+
+    @property
+    def empty(self) -> bool:
+        return self.queued == 0 and self.waiting == 0
+
+    def content_at(self) -> float:
+        """Return when the queue has URLs to fetch: 0 or a past time if it has them now."""
+        return max(0.0 if self.queued > 0 else self.next_due, self.not_before)
+
+
+class HostShares:
+    """The queues of one host. Those with URLs to fetch are ordered by virtual time, the others by when they have some.
+
+    Replaced entries stay until they surface, or until there are more than twice as many entries as queues.
+    """
+
+    __slots__ = ("_later", "_number", "_ready")
+
+    def __init__(self) -> None:
+        self._ready: list[tuple[float, int, CrawlId]] = []
+        self._later: list[tuple[float, int, CrawlId]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._later)
+
+    def put(self, queue: CrawlQueue) -> None:
+        """Place a queue by its current numbers. A queue that is empty or in a line has no place."""
+        if queue.empty or queue.in_line:
+            queue.place = 0
+            return
+        at = queue.content_at()
+        key = at if at > 0 else queue.virtual
+        if queue.place and queue.key == key:
+            return
+        self._push(self._later if at > 0 else self._ready, key, queue)
+
+    def next(self, queues: Mapping[CrawlId, CrawlQueue], now: float, virtual: float) -> CrawlQueue | None:
+        """Return the queue with the least virtual time among those with URLs to fetch at `now`."""
+        while self._later and self._later[0][0] <= now:
+            queue = _current(queues, heapq.heappop(self._later))
+            if queue is not None:
+                queue.virtual = max(queue.virtual, virtual)
+                self._push(self._ready, queue.virtual, queue)
+        return self.first(queues)
+
+    def first(self, queues: Mapping[CrawlId, CrawlQueue]) -> CrawlQueue | None:
+        """Return the queue with the least virtual time among those that had URLs at the last `put` or `next`."""
+        while self._ready:
+            queue = _current(queues, self._ready[0])
+            if queue is not None:
+                return queue
+            heapq.heappop(self._ready)
+        return None
+
+    def later(self, queues: Mapping[CrawlId, CrawlQueue]) -> float:
+        """Return when the next of the other queues has URLs to fetch."""
+        while self._later and _current(queues, self._later[0]) is None:
+            heapq.heappop(self._later)
+        if len(self) > 2 * len(queues) + _SPARE:
+            self._compact(queues)
+        return self._later[0][0] if self._later else NEVER
+
+    def _push(self, heap: list[tuple[float, int, CrawlId]], key: float, queue: CrawlQueue) -> None:
+        self._number += 1
+        queue.place, queue.key = self._number, key
+        heapq.heappush(heap, (key, self._number, queue.crawl_id))
+
+    def _compact(self, queues: Mapping[CrawlId, CrawlQueue]) -> None:
+        for heap in (self._ready, self._later):
+            heap[:] = [entry for entry in heap if _current(queues, entry) is not None]
+            heapq.heapify(heap)
+
+
+def _current(queues: Mapping[CrawlId, CrawlQueue], entry: tuple[float, int, CrawlId]) -> CrawlQueue | None:
+    """Return the queue of the entry, or None if the entry was replaced."""
+    queue = queues.get(entry[2])
+    return queue if queue is not None and queue.place == entry[1] else None

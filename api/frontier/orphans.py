@@ -1,0 +1,124 @@
+"""Orphaned shards: messages in a visit queue whose lease is gone.
+
+They remain after a crawl was deleted, or if a shard was published late. In a pool without workers they would stay for
+ever. The owner searches for them periodically, and at once after a deletion.
+
+No shard is dropped that a worker may still begin, for these reasons. A lease is committed and kept in memory before its
+shard is published. The term is proven by a read that began after the shard was read, so this owner or an earlier one
+published it. Lease numbers are never reused, so a lease that this owner does not have in memory is over for good. Only
+that message is dropped, by its sequence, never one that replaced it.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from api.frontier.dead_letters import letter_of_shard
+from api.frontier.leases import Leases, subject_of
+from api.frontier.ownership import Ownership
+from shared.domain.frontier.store_model import Changes, DeadLetterRow
+from shared.domain.ids import LeaseId
+from shared.ports.broker import QueuedVisit, StoredVisit
+from shared.wire.messages import KEPT_BYTES, Malformed, ShardUnreadable, decode_shard
+
+log = structlog.get_logger("orb.frontier")
+
+AT_ONCE: Final = 64
+"""The most shards that one turn reads and drops. The others wait for the next turn."""
+
+
+def without_lease(listed: Iterable[QueuedVisit], leases: Leases) -> set[QueuedVisit]:
+    """Return the listed places that belong to no lease."""
+    held = {subject_of(each.row) for each in leases}
+    return {place for place in listed if place not in held}
+
+
+class OrphanedShards:
+    """The search for shards without a lease in the queues of one partition."""
+
+    def __init__(self, own: Ownership) -> None:
+        self._own = own
+        self._suspects: set[QueuedVisit] = set()
+        self._look_at = own.clock.elapsed() + own.settings.strays_s
+
+    async def once(self) -> int:
+        """Search if a search is due, and drop orphaned shards. Return how many were dropped.
+
+        A worker acknowledges its shard shortly after its last report, so only a place that is found twice is an orphan.
+        """
+        own = self._own
+        now = own.clock.elapsed()
+        suspected = own.strays_suspected
+        if now < self._look_at and not suspected:
+            return 0
+        own.strays_suspected = False
+        unleased = without_lease(await own.broker.queued_visits(own.partition), own.leases)
+        again = sorted(unleased & self._suspects)
+        self._suspects = unleased
+        soon = (suspected and bool(unleased)) or len(again) > AT_ONCE
+        self._look_at = now + (own.settings.sweep_interval_s if soon else own.settings.strays_s)
+        return await self._drop(again[:AT_ONCE])
+
+    async def _drop(self, places: list[QueuedVisit]) -> int:
+        own = self._own
+        stored = await asyncio.gather(*(own.broker.visit_at(own.partition, place) for place in places))
+        if not any(stored) or not await self._term_proven():
+            return 0
+        gone = [
+            (place, shard)
+            for place, shard in zip(places, stored, strict=True)
+            if shard is not None and _lease_gone(shard, own.leases)
+        ]
+        await self._bury(gone)
+        await asyncio.gather(
+            *(
+                own.broker.drop_visit(place.pool, own.partition, place.host_id, place.slot, through=shard.sequence)
+                for place, shard in gone
+            )
+        )
+        if gone:
+            log.info("orphaned_shards.dropped", partition=own.partition, shards=len(gone))
+        return len(gone)
+
+    async def _bury(self, gone: Iterable[tuple[QueuedVisit, StoredVisit]]) -> None:
+        """Store unreadable shards as dead letters before they are dropped."""
+        own = self._own
+        letters = [letter for place, shard in gone if (letter := self._letter(place, shard)) is not None]
+        if not letters:
+            return
+        changes = Changes(dead_letters=letters)
+        async with own.writing() as fence:
+            await own.store.apply(fence, own.position, changes)
+            await own.committed()
+        own.tally.buried(letters)
+
+    def _letter(self, place: QueuedVisit, shard: StoredVisit) -> DeadLetterRow | None:
+        try:
+            decode_shard(shard.data)
+        except Malformed as error:
+            unreadable = ShardUnreadable(
+                pool=place.pool,
+                host_id=place.host_id,
+                slot=place.slot,
+                sequence=shard.sequence,
+                worker="",
+                reason=str(error),
+                size=len(shard.data),
+                data=shard.data[:KEPT_BYTES],
+            )
+            return letter_of_shard(self._own.partition, unreadable, self._own.clock.unix_ms())
+        return None
+
+    async def _term_proven(self) -> bool:
+        """Return True if no later owner had claimed the partition when the call began."""
+        return await self._own.still_owner()
+
+
+def _lease_gone(shard: StoredVisit, leases: Leases) -> bool:
+    """Return True if the shard's lease is over, or if the shard cannot be read."""
+    try:
+        return leases.get(LeaseId(decode_shard(shard.data).lease)) is None
+    except Malformed:
+        return True

@@ -1,0 +1,447 @@
+"""What outcomes change: pure decisions, collected as the Changes of one transaction.
+
+A batch overlays the committed leases and hosts. They do not change until `commit` is called after the transaction. The
+first outcome of a URL under a live lease wins. Every other outcome is counted as stale. A `final` outcome frees the
+slot only under the newest grant: an earlier holder must not free a slot that another worker holds.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from api.frontier.dead_letters import letter_of_shard
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
+from api.frontier.host_queues import HostQueues
+from api.frontier.host_shares import CrawlQueue
+from api.frontier.hosts import Host, HostFacts
+from api.frontier.leases import SPLIT_BY, Leases, TrackedLease
+from api.frontier.outcome_facts import (
+    broken_off,
+    count_losses,
+    facts_after,
+    facts_noted,
+    fetch_row,
+    host_change,
+    reason_of,
+    retry_after_s,
+)
+from api.frontier.ownership import FrontierSettings
+from shared.domain.frontier.failure import HOST_UNREACHABLE, Decision, decide, policy_for
+from shared.domain.frontier.politeness import HostHealth
+from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, Merge, UrlEnd, UrlState, merge_link
+from shared.domain.frontier.store_model import Changes, DeadLetterRow, LeasedUrl, UrlChange
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, partition_of_id
+from shared.domain.web.fetch import FailureKind
+from shared.ports.broker import QueuedVisit
+from shared.wire.messages import HostNote, Outcome, ShardUnreadable, UrlOutcome
+
+
+@dataclass(slots=True)
+class _Release:
+    host_id: HostId
+    slot: int
+    rested_from: float
+    delay_s: float
+
+
+@dataclass(slots=True)
+class _Settled:
+    """Per crawl and partition: the URLs that are no longer leased, the new pages among them, and the pages' bytes."""
+
+    urls: int = 0
+    pages: int = 0
+    size: int = 0
+
+
+def retries_exhausted(urls: int, strikes: int, limits: FrontierSettings) -> bool:
+    """Return True if a lease of `urls` URLs failed often enough to split it, or to give up its single URL."""
+    return strikes >= (limits.dead_letter_after_expiries if urls == 1 else limits.split_after_expiries)
+
+
+@dataclass(slots=True)
+class OutcomeBatch:
+    """A batch of outcomes. `now` is elapsed seconds, `now_ms` Unix ms. `rng01` returns a random number from 0 to 1.
+
+    The crawls of the batch are loaded or looked up before (`Ownership.look_up`). A crawl that is not found is deleted.
+    `discarded` counts the fetches that change nothing, by reason: `late` or `deleted`.
+    """
+
+    leases: Leases
+    front: HostQueues
+    crawls: DispatchCrawls
+    now: float
+    now_ms: int
+    rng01: Callable[[], float]
+    changes: Changes = field(default_factory=Changes)
+    discarded: Counter[str] = field(default_factory=Counter)
+    _left: dict[LeaseId, dict[Fingerprint, LeasedUrl]] = field(default_factory=dict)
+    _facts: dict[HostId, HostFacts] = field(default_factory=dict)
+    _visited: set[HostId] = field(default_factory=set)
+    _freed: set[LeaseId] = field(default_factory=set)
+    _ended: dict[LeaseId, float] = field(default_factory=dict)
+    _releases: list[_Release] = field(default_factory=list)
+    _settled: dict[tuple[CrawlId, Partition], _Settled] = field(default_factory=dict)
+
+    def outcome(self, message: Outcome, limits: FrontierSettings) -> None:
+        """Decide one outcome."""
+        lease_id = LeaseId(message.lease)
+        held = None if lease_id in self._freed else self.leases.get(lease_id)
+        if held is None or held.row.crawl_id != message.crawl:
+            self._stale(CrawlId(message.crawl), message.results)
+            return
+        crawl = self.crawls.find(held.row.crawl_id)
+        left = self._left.setdefault(lease_id, dict(held.row.urls))
+        for result in message.results:
+            url = left.pop(Fingerprint(result.fingerprint), None)
+            if url is None:
+                self._stale(held.row.crawl_id, [result])
+            elif crawl is None:
+                # The crawl is deleted. Requeue the URL: the counts must stay right until a command removes the rows.
+                self._discard("deleted", [result])
+                self._give_back(held, Fingerprint(result.fingerprint), url)
+            else:
+                self._result(held, crawl, url, result)
+        newest = held.grant is not None and held.grant.number == message.grant
+        # URLs that an earlier holder did not attempt belong to the current holder.
+        for fingerprint in message.not_attempted if newest else ():
+            url = left.pop(Fingerprint(fingerprint), None)
+            if url is not None:
+                self._give_back(held, Fingerprint(fingerprint), url)
+        if message.note is not None and crawl is not None:
+            self._note(held, message.note)
+        self._keep_facts(held.row.host_id)
+        if message.final and newest:
+            self._free(held, left, self.now - max(message.quiet_ms, 0) / 1000)
+        elif message.failed and newest and held.grant is not None and not held.grant.counted:
+            self._ended[lease_id] = self.now - max(message.quiet_ms, 0) / 1000
+            self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1, limits)
+
+    def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int, limits: FrontierSettings) -> None:
+        """Add a dead letter for a shard that a worker could not read, and count a failure of the lease in its place.
+
+        Like an expired grant, the failure lets the shard be published again, up to the same limits. Without a grant it
+        takes effect now. After a grant, only the count changes: the sweep ends the lease behind the worker's reports.
+        With a live grant the message was another lease's, so nothing is counted.
+        """
+        self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
+        held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
+        if held is None or held.row.lease_id in self._freed or held.live(self.now):
+            return
+        strikes = self.changes.expired.get(held.row.lease_id, held.row.expired) + 1
+        if held.grant is not None:
+            self.changes.expired[held.row.lease_id] = strikes
+        else:
+            self.record_expiry(held, strikes, limits)
+
+    def record_expiry(self, held: TrackedLease, strikes: int, limits: FrontierSettings) -> bool:
+        """Count the lease's failure number `strikes`. Return False if that ended the lease."""
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        if left and not retries_exhausted(len(left), strikes, limits):
+            self.changes.expired[held.row.lease_id] = strikes
+            return True
+        self.split_or_give_up(
+            held, f"{strikes} grants of this URL ended without an outcome, or its shard could not be read"
+        )
+        return False
+
+    def split_or_give_up(self, held: TrackedLease, reason: str) -> None:
+        """End a lease whose shard cannot be fetched as it is. Split several URLs. Make a single one a dead letter."""
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        match len(left):
+            case 0:
+                self.end(held)
+            case 1:
+                self.dead_letter(held, reason)
+            case _:
+                self.split(held)
+
+    def split(self, held: TrackedLease) -> None:
+        """Put the rest of a shard back into the queue, to be leased again in smaller shards."""
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        queue = self.changes.queue(held.row.crawl_id, held.row.host_id)
+        queue.shard_cap = max(1, len(left) // SPLIT_BY)
+        self.end(held)
+
+    def end(self, held: TrackedLease) -> None:
+        """End a lease that no worker holds. Its remaining URLs go back to the queue.
+
+        If no worker has begun the shard, the host's delay still counts from its last response.
+        """
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        host = self.front.host(held.row.host_id)
+        unbegun = host.rested_from if host is not None else self.now
+        rested = self._ended.get(held.row.lease_id, held.grant.until if held.grant is not None else unbegun)
+        self._free(held, left, rested)
+
+    def dead_letter(self, held: TrackedLease, reason: str) -> None:
+        """Make the single URL of a lease a dead letter."""
+        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
+        for fingerprint, url in list(left.items()):
+            del left[fingerprint]
+            self.changes.dead_letters.append(DeadLetterRow(held.row.crawl_id, "url", self.now_ms, reason, url=url.url))
+            self.changes.tallies[held.row.crawl_id, "failed", "poison"] += 1
+            self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, url.attempt, "poison")
+        self.end(held)
+
+    def commit(self) -> None:
+        """Apply the decisions to leases, hosts and budgets after the transaction has committed."""
+        for lease_id, left in self._left.items():
+            self.leases.settle(lease_id, left, freed=lease_id in self._freed, now=self.now)
+        for lease_id, n in self.changes.expired.items():
+            held = self.leases.get(lease_id)
+            if held is not None:
+                held.row.expired = n
+        for lease_id, rested_from in self._ended.items():
+            held = self.leases.get(lease_id)
+            if held is not None:
+                self.leases.handed_back(held, self.now)
+                host = self.front.host(held.row.host_id)
+                if host is not None:
+                    host.rested_from = max(host.rested_from, rested_from)
+        for host_id, facts in self._facts.items():
+            host = self.front.host(host_id)
+            if host is not None:
+                before, host.facts = host.facts, facts
+                # A latency changes adaptive delays only. Dispatch computes those of the other crawls.
+                if (before.crawl_delay_ms, before.visited) != (facts.crawl_delay_ms, facts.visited):
+                    for other in host.queues.values():
+                        self._learn(other, facts)
+                blocked_ms = facts.health.blocked_until_ms - self.now_ms
+                if blocked_ms > 0:
+                    self.front.block(host, max(host.blocked_until, self.now + blocked_ms / 1000))
+        for (crawl_id, host_id), delta in self.changes.queues.items():
+            host = self.front.host(host_id)
+            queue = host.queues.get(crawl_id) if host is not None else None
+            if host is None or queue is None:
+                self.front.mark_incomplete(crawl_id)
+                continue
+            if host_id in self._facts:
+                self._learn(queue, host.facts)
+            queue.queued += delta.queued
+            queue.waiting += delta.waiting
+            queue.leased += delta.leased
+            queue.pages += delta.pages
+            if delta.shard_cap is not None:
+                queue.cap = delta.shard_cap
+            if delta.next_due_ms is not None:
+                queue.next_due = min(queue.next_due, self.now + (delta.next_due_ms - self.now_ms) / 1000)
+            self.front.reschedule(host, queue)
+        for release in self._releases:
+            host = self.front.host(release.host_id)
+            if host is not None:
+                self.front.released(host, release.slot, release.rested_from, release.delay_s)
+        for crawl_id, host_id, _, _ in self.changes.give_up:
+            host = self.front.host(host_id)
+            queue = host.queues.get(crawl_id) if host is not None else None
+            if host is not None and queue is not None:
+                queue.queued = queue.waiting = 0
+                self.front.reschedule(host, queue)
+        for (crawl_id, partition), settled in self._settled.items():
+            crawl = self.crawls.get(crawl_id)
+            if crawl is not None:
+                crawl.allowance.settled(partition, settled.urls, settled.pages, settled.size)
+
+    def _learn(self, queue: CrawlQueue, facts: HostFacts) -> None:
+        crawl = self.crawls.find(queue.crawl_id)
+        if crawl is not None:
+            queue.delay_s, queue.slots = crawl.pace(facts)
+
+    # --- one URL ------------------------------------------------------------------------------------------------------
+
+    def _result(self, held: TrackedLease, crawl: DispatchCrawl, url: LeasedUrl, result: UrlOutcome) -> None:
+        fingerprint = Fingerprint(result.fingerprint)
+        crawl_id, host_id = held.row.crawl_id, held.row.host_id
+        if result.end == UrlEnd.DENIED:
+            reason = result.reason or "denied"
+            self.changes.tallies[crawl_id, "excluded", reason] += 1
+            self._settle_url(held, fingerprint, url, UrlState.EXCLUDED, 0, url.attempt - 1, reason)
+            return
+        decision = self._decide(held, crawl, url, result)
+        self._health(held, crawl, decision, result)
+        counters = self.changes.counters[crawl_id]
+        counters["fetches"] += 1
+        if result.end == UrlEnd.ANSWERED:
+            self.changes.tallies[crawl_id, "status", str(result.status)] += 1
+        page = decision.state is UrlState.DONE and 200 <= result.status < 300 and result.record is not None
+        row = fetch_row(crawl_id, host_id, fingerprint, result, page=page)
+        self.changes.fetches.append(row)
+        attempts = url.attempt if decision.attempt_used else url.attempt - 1
+        flags = url.flags
+        if decision.state is UrlState.DONE or flags & COUNTED_LOSSES:
+            flags = count_losses(self.changes, row, result, flags)
+        match decision.state:
+            case UrlState.DONE:
+                if page and not flags & COUNTED_AS_PAGE:
+                    flags |= COUNTED_AS_PAGE
+                    self._new_page(held, result.size)
+                if merge_link(UrlState.DONE, url.depth, url.least, crawl.max_depth) is Merge.QUEUE_AGAIN:
+                    self._settle_url(held, fingerprint, url, UrlState.QUEUED, url.rank, 0, "depth", flags)
+                else:
+                    self._settle_url(held, fingerprint, url, UrlState.DONE, 0, attempts, None, flags)
+            case UrlState.WAITING:
+                due_ms = self.now_ms + int(decision.wait_s * 1000)
+                self.changes.tallies[crawl_id, "retried", reason_of(result)] += 1
+                self._settle_url(held, fingerprint, url, UrlState.WAITING, due_ms, attempts, reason_of(result), flags)
+            case _:
+                self.changes.tallies[crawl_id, "failed", reason_of(result)] += 1
+                self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, attempts, reason_of(result), flags)
+
+    def _decide(self, held: TrackedLease, crawl: DispatchCrawl, url: LeasedUrl, result: UrlOutcome) -> Decision:
+        if broken_off(result):
+            end: FailureKind | int = FailureKind.RESET
+        elif result.end == UrlEnd.ANSWERED:
+            end = result.status
+        else:
+            known = result.reason in FailureKind.__members__.values()
+            end = FailureKind(result.reason) if known else FailureKind.OTHER
+        effect = policy_for(end).host
+        refuses = (
+            effect is not None and self._gave_pages(held) and self._facts_of(held.row.host_id).health.after(effect)
+        )
+        decision = decide(
+            end,
+            attempt=url.attempt,
+            retry=crawl.spec.retry,
+            rng01=self.rng01(),
+            retry_after_s=retry_after_s(result),
+            host_refuses=refuses,
+        )
+        if broken_off(result) and decision.state is UrlState.FAILED:
+            # After all attempts a partial page is better than none. It is counted as truncated.
+            return replace(decision, state=UrlState.DONE)
+        return decision
+
+    def _gave_pages(self, held: TrackedLease) -> bool:
+        """Return True if the host has given a page of the lease's crawl."""
+        host = self.front.host(held.row.host_id)
+        queue = host.queues.get(held.row.crawl_id) if host is not None else None
+        return (queue is not None and queue.pages > 0) or self.changes.queue(*_key(held)).pages > 0
+
+    def _settle_url(
+        self,
+        held: TrackedLease,
+        fingerprint: Fingerprint,
+        url: LeasedUrl,
+        state: UrlState,
+        rank: int,
+        attempts: int,
+        reason: str | None,
+        flags: int | None = None,
+    ) -> None:
+        """Move one URL out of its lease into `state`, and update all counts."""
+        crawl_id, host_id = held.row.crawl_id, held.row.host_id
+        self.changes.urls.append(
+            UrlChange(
+                crawl_id, host_id, fingerprint, state, rank, attempts, url.flags if flags is None else flags, reason
+            )
+        )
+        queue = self.changes.queue(crawl_id, host_id)
+        queue.leased -= 1
+        counters = self.changes.counters[crawl_id]
+        counters["leased"] -= 1
+        match state:
+            case UrlState.QUEUED:
+                queue.queued += 1
+                counters["queued"] += 1
+            case UrlState.WAITING:
+                queue.waiting += 1
+                counters["queued"] += 1
+                queue.next_due_ms = rank if queue.next_due_ms is None else min(queue.next_due_ms, rank)
+            case _:
+                counters[state.name.lower()] += 1
+        self._settled_of(held).urls += 1
+
+    def _give_back(self, held: TrackedLease, fingerprint: Fingerprint, url: LeasedUrl) -> None:
+        self._settle_url(held, fingerprint, url, UrlState.QUEUED, url.rank, url.attempt - 1, None)
+
+    def _new_page(self, held: TrackedLease, size: int) -> None:
+        counters = self.changes.counters[held.row.crawl_id]
+        counters["pages"] += 1
+        counters["bytes"] += size
+        self.changes.queue(held.row.crawl_id, held.row.host_id).pages += 1
+        settled = self._settled_of(held)
+        settled.pages += 1
+        settled.size += size
+
+    def _settled_of(self, held: TrackedLease) -> _Settled:
+        key = (held.row.crawl_id, partition_of_id(held.row.lease_id))
+        return self._settled.setdefault(key, _Settled())
+
+    def _stale(self, crawl_id: CrawlId, results: Sequence[UrlOutcome]) -> None:
+        known = self.crawls.find(crawl_id) is not None
+        if results and known:
+            self.changes.counters[crawl_id]["stale"] += len(results)
+        self._discard("late" if known else "deleted", results)
+
+    def _discard(self, reason: str, results: Sequence[UrlOutcome]) -> None:
+        """Count the results for which a request was sent."""
+        self.discarded[reason] += sum(result.end != UrlEnd.DENIED for result in results)
+
+    # --- the host and its slot ----------------------------------------------------------------------------------------
+
+    def _free(self, held: TrackedLease, left: dict[Fingerprint, LeasedUrl], rested_from: float) -> None:
+        for fingerprint, url in left.items():
+            self._give_back(held, fingerprint, url)
+        left.clear()
+        row = held.row
+        self._freed.add(row.lease_id)
+        self.changes.freed.append(row.lease_id)
+        queue = self.changes.queue(row.crawl_id, row.host_id)
+        queue.active_at_ms = self.now_ms
+        if held.row.expired == 0 and queue.shard_cap is None:
+            queue.shard_cap = self._grown_cap(row.crawl_id, row.host_id)
+        crawl = self.crawls.find(row.crawl_id)
+        learnt_s = crawl.delay_s(self._facts_of(row.host_id)) if crawl is not None else 0.0
+        delay_s = max(row.delay_ms / 1000, learnt_s)
+        self._releases.append(_Release(row.host_id, row.slot, rested_from, delay_s))
+
+    def _grown_cap(self, crawl_id: CrawlId, host_id: HostId) -> int | None:
+        """Return the shard cap after a successful shard: twice as large, 0 for no cap, None for no change."""
+        host = self.front.host(host_id)
+        queue = host.queues.get(crawl_id) if host is not None else None
+        if queue is None or queue.cap == 0:
+            return None
+        return 0 if queue.cap >= 250 else queue.cap * 2
+
+    def _facts_of(self, host_id: HostId) -> HostFacts:
+        if host_id not in self._facts:
+            host: Host | None = self.front.host(host_id)
+            self._facts[host_id] = host.facts if host is not None else HostFacts(HostHealth())
+        return self._facts[host_id]
+
+    def _note(self, held: TrackedLease, note: HostNote) -> None:
+        crawl = self.crawls.find(held.row.crawl_id)
+        facts = facts_noted(self._facts_of(held.row.host_id), note, crawl, self.now_ms, self.rng01)
+        if note.failure and crawl is not None:
+            self.changes.tallies[held.row.crawl_id, "host_failures", note.failure] += 1
+            self._perhaps_give_up(held, crawl, facts.health)
+        self._facts[held.row.host_id] = facts
+        self._visited.add(held.row.host_id)
+
+    def _health(self, held: TrackedLease, crawl: DispatchCrawl, decision: Decision, result: UrlOutcome) -> None:
+        facts = self._facts_of(held.row.host_id)
+        facts = facts_after(facts, decision.host, result, crawl, self.now_ms, self.rng01)
+        if decision.host is not None:
+            self._perhaps_give_up(held, crawl, facts.health)
+        self._facts[held.row.host_id] = facts
+        self._visited.add(held.row.host_id)
+
+    def _keep_facts(self, host_id: HostId) -> None:
+        """Write the facts of a visited host, once for all results of a message."""
+        if host_id in self._visited:
+            facts = self._facts[host_id]
+            if not facts.visited:
+                facts = self._facts[host_id] = replace(facts, visited=True)
+            self.changes.hosts[host_id] = host_change(host_id, facts, self.now_ms)
+
+    def _perhaps_give_up(self, held: TrackedLease, crawl: DispatchCrawl, health: HostHealth) -> None:
+        """Fail all queued and waiting URLs of the host if it is dead for this crawl."""
+        if not health.dead(self.now_ms, crawl.spec.retry, gave_pages=self._gave_pages(held)):
+            return
+        end = (*_key(held), UrlState.FAILED, HOST_UNREACHABLE)
+        if end not in self.changes.give_up:
+            self.changes.give_up.append(end)
+
+
+def _key(held: TrackedLease) -> tuple[CrawlId, HostId]:
+    return held.row.crawl_id, held.row.host_id

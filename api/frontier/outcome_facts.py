@@ -1,0 +1,158 @@
+"""Derive the fetch row and the host's facts from an outcome. Pure."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from api.frontier.dispatch_crawls import DispatchCrawl
+from api.frontier.hosts import HostFacts
+from shared.domain.explain.excluded_links import ExcludedLink, encoded, kept, losses
+from shared.domain.frontier.failure import HostEffect
+from shared.domain.frontier.politeness import UNREACHABLE_BASE_S
+from shared.domain.frontier.states import COUNTED_LOSSES, UrlEnd
+from shared.domain.frontier.store_model import Changes, FetchRow, HostChange
+from shared.domain.ids import CrawlId, Fingerprint, HostId
+from shared.domain.web.fetch import FailureKind, Truncation
+from shared.wire.messages import HostNote, UrlOutcome
+
+_FAILURE_CHARS = 500
+
+
+def broken_off(result: UrlOutcome) -> bool:
+    """Return True if a page is partial only because the connection ended. The next fetch may get all of it."""
+    return result.truncated == Truncation.DISCONNECT and 200 <= result.status < 300
+
+
+def reason_of(result: UrlOutcome) -> str:
+    """Return the reason for the URL's result, as tallies and rows name it."""
+    if broken_off(result):
+        return FailureKind.RESET
+    return f"http_{result.status}" if result.end == UrlEnd.ANSWERED else (result.reason or "other")
+
+
+def fetch_row(
+    crawl_id: CrawlId, host_id: HostId, fingerprint: Fingerprint, result: UrlOutcome, *, page: bool
+) -> FetchRow:
+    """Return the row of the URL's last fetch. `page`: its record belongs in the index."""
+    record = result.record
+    return FetchRow(
+        crawl_id=crawl_id,
+        host_id=host_id,
+        fingerprint=fingerprint,
+        at_ms=result.at_ms,
+        status=result.status,
+        page=page,
+        reason=reason_of(result) if not page else None,
+        detail=result.detail or None,
+        latency_ms=result.latency_ms,
+        size=result.size,
+        mime=result.mime or None,
+        digest=result.digest or None,
+        segment=record.segment if record else None,
+        offset=record.offset if record else None,
+        length=record.length if record else None,
+        etag=result.etag,
+        last_modified=result.last_modified,
+        location=result.location,
+        title=result.title,
+        links=result.links,
+        truncated=result.truncated[:16] or None,
+        links_found=result.found if result.found >= 0 else None,
+        left_out=encoded({each.reason: each.n for each in result.left_out}),
+    )
+
+
+def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
+    """Count the links that the fetch left out, and truncation. Return the URL's flags.
+
+    A repeated fetch replaces the counts of the earlier one.
+    """
+    for each in result.left_out:
+        for url in each.examples:
+            changes.left_out.append(ExcludedLink(row.crawl_id, each.reason, kept(url), row.host_id, row.fingerprint))
+    if flags & COUNTED_LOSSES:
+        changes.losses_again.append(row)
+        return flags
+    counts = losses(row.page, row.truncated, row.left_out)
+    if not counts:
+        return flags
+    for kind, key, n in counts:
+        changes.tallies[row.crawl_id, kind, key] += n
+    return flags | COUNTED_LOSSES
+
+
+def facts_after(
+    facts: HostFacts,
+    effect: HostEffect | None,
+    result: UrlOutcome,
+    crawl: DispatchCrawl,
+    now_ms: int,
+    rng01: Callable[[], float],
+) -> HostFacts:
+    """Return the host's facts after `result`, which has this `effect` on the host."""
+    retry = crawl.spec.retry
+    match effect:
+        case None:
+            health = facts.health.answered(now_ms) if result.end == UrlEnd.ANSWERED else facts.health.connected()
+            return facts if health is facts.health else replace(facts, health=health)
+        case HostEffect.UNREACHABLE:
+            health = facts.health.failed(now_ms, retry=retry, base_s=UNREACHABLE_BASE_S, rng01=rng01())
+        case _:
+            health = facts.health.refused(
+                now_ms,
+                effect,
+                retry=retry,
+                delay_s=crawl.delay_s(facts),
+                max_delay_s=crawl.spec.politeness.max_delay_s,
+                rng01=rng01(),
+                retry_after_s=retry_after_s(result),
+            )
+    return replace(facts, health=health, last_failure=f"{reason_of(result)} {result.detail}".strip()[:_FAILURE_CHARS])
+
+
+def facts_noted(
+    facts: HostFacts, note: HostNote, crawl: DispatchCrawl | None, now_ms: int, rng01: Callable[[], float]
+) -> HostFacts:
+    """Return the host's facts after a visit's note. Ignore the failure in a note of a deleted crawl."""
+    facts = replace(
+        facts,
+        crawl_delay_ms=note.crawl_delay_ms if note.crawl_delay_ms >= 0 else facts.crawl_delay_ms,
+        latency_ms=note.latency_ms or facts.latency_ms,
+        ip=note.ip or facts.ip,
+    )
+    if not note.failure or crawl is None:
+        return facts
+    retry = crawl.spec.retry
+    health = facts.health.failed(
+        now_ms,
+        retry=retry,
+        base_s=retry.host_base_s if "http_" in note.failure else UNREACHABLE_BASE_S,
+        rng01=rng01(),
+        retry_after_s=retry_after_s(note),
+    )
+    return replace(facts, health=health, last_failure=f"{note.failure} {note.detail}".strip())
+
+
+def host_change(host_id: HostId, facts: HostFacts, now_ms: int) -> HostChange:
+    """Return the row that stores `facts`."""
+    health = facts.health
+    return HostChange(
+        host_id=host_id,
+        crawl_delay_ms=facts.crawl_delay_ms,
+        latency_ms=facts.latency_ms,
+        failures=health.failures,
+        unreachable=health.unreachable,
+        last_failure_ms=health.last_failure_ms,
+        last_failure=facts.last_failure,
+        blocked_until_ms=health.blocked_until_ms,
+        recent=health.recent,
+        slowed_ms=health.slowed_ms,
+        asked_ms=health.asked_ms,
+        silent_since_ms=health.silent_since_ms,
+        visited_at_ms=now_ms,
+        ip=facts.ip,
+    )
+
+
+def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
+    """Return the seconds that the server asked to wait, or None."""
+    return asked.retry_after_ms / 1000 if asked.retry_after_ms >= 0 else None

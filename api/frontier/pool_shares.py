@@ -1,0 +1,267 @@
+"""How crawls share a pool: by visit time and weight (start-time fair queueing, as in `host_shares`).
+
+Free capacity goes, shard by shard, to the crawl with the least visit time per weight among those with a due host in
+some partition of this master. A crawl is charged with its mean visit time when a shard is allotted, and with the true
+time when the shard ends. The share of a crawl without a due host goes to the others. A crawl that comes later starts at
+the virtual time of the shard that was allotted last. The crawls are kept in a heap, so no step scans all of them.
+Pure; times are monotonic seconds.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from shared.domain.ids import CrawlId, HostId
+
+UNUSED_S: Final = 1.0
+"""The time after which a partition loses an unused allotment to the others, until it dispatches again."""
+
+AGAIN_S: Final = 0.5
+"""The time after which a crawl that could not go on is checked again."""
+
+_FIRST_VISIT_S: Final = 1.0
+_LEAST_VISIT_S: Final = 0.05
+_SMOOTHING: Final = 8
+_SPARE: Final = 64
+
+
+@dataclass(eq=False, slots=True)
+class WaitingHosts:
+    """Due hosts of one crawl in one partition.
+
+    - `allotted`: how many of them may be sent now. `given` is called for each allotment.
+    - `overdue`: an allotment was not used in time. `late` is called then.
+    """
+
+    pool: str
+    crawl_id: CrawlId
+    weight: int
+    given: Callable[["WaitingHosts"], None]
+    late: Callable[["WaitingHosts"], None]
+    hosts: OrderedDict[HostId, None] = field(default_factory=OrderedDict)
+    allotted: int = 0
+    listed: bool = False
+    overdue: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Crawl:
+    """A crawl in a pool.
+
+    - `out`: its shards that are out or allotted.
+    - `virtual`: its visit time per weight.
+    - `mean_s`: its mean visit time.
+    - `lines`: its lines with demand for more capacity.
+    - `entry`: the number of its entry in the heap, 0 for none.
+    - `shut`: it may not dispatch at present.
+    """
+
+    weight: int = 1
+    out: int = 0
+    virtual: float = 0.0
+    mean_s: float = _FIRST_VISIT_S
+    lines: OrderedDict[WaitingHosts, None] = field(default_factory=OrderedDict)
+    entry: int = 0
+    shut: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Pool:
+    """A pool.
+
+    - `order`: its crawls by virtual time, longest waiting first. Replaced entries stay until they surface or there are
+      more than about twice as many entries as crawls.
+    - `reopening`: crawls that are `shut`, by when they are checked again.
+    - `since`: the lines with an allotment, by when they got it or last used it.
+    - `promised`: shards that are allotted but not leased.
+    """
+
+    crawls: dict[CrawlId, _Crawl] = field(default_factory=dict)
+    order: list[tuple[float, int, CrawlId]] = field(default_factory=list)
+    reopening: list[tuple[float, CrawlId]] = field(default_factory=list)
+    since: OrderedDict[WaitingHosts, float] = field(default_factory=OrderedDict)
+    promised: int = 0
+    virtual: float = 0.0
+    number: int = 0
+
+
+class PoolShares:
+    """The pools of one master, and the share of each crawl in them."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, _Pool] = {}
+
+    def __len__(self) -> int:
+        """Count the crawls with a shard out or a due host, over all pools."""
+        return sum(len(pool.crawls) for pool in self._pools.values())
+
+    def pools(self) -> Iterable[str]:
+        """Return the pools with a crawl."""
+        return list(self._pools)
+
+    def out(self, pool: str, crawl_id: CrawlId) -> int:
+        """Return how many shards of the crawl are out or allotted."""
+        crawl = self._crawl(pool, crawl_id)
+        return crawl.out if crawl else 0
+
+    def promised(self, pool: str) -> int:
+        """Return how many shards are allotted but not leased yet."""
+        known = self._pools.get(pool)
+        return known.promised if known else 0
+
+    def shut(self, pool: str, crawl_id: CrawlId) -> bool:
+        """Return True if the crawl may not dispatch at present, whatever capacity is free."""
+        crawl = self._crawl(pool, crawl_id)
+        return crawl is not None and crawl.shut
+
+    def add(self, pool: str, crawl_id: CrawlId, n: int) -> float:
+        """Add `n` shards that are out (a negative `n` subtracts). Return the seconds that each is charged with."""
+        known = self._pool(pool)
+        crawl = self._known(known, crawl_id)
+        crawl.out += n
+        crawl.virtual += n * crawl.mean_s / crawl.weight
+        self._push(known, crawl_id, crawl)
+        self._forget(pool, known, crawl_id, crawl)
+        return crawl.mean_s
+
+    def ended(self, pool: str, crawl_id: CrawlId, used_s: float, charged_s: float) -> None:
+        """Count a shard as over: its visit took `used_s`, and it was charged with `charged_s`."""
+        known = self._pool(pool)
+        crawl = self._known(known, crawl_id)
+        crawl.out -= 1
+        crawl.virtual += (used_s - charged_s) / crawl.weight
+        crawl.mean_s = max(_LEAST_VISIT_S, crawl.mean_s + (used_s - crawl.mean_s) / _SMOOTHING)
+        self._push(known, crawl_id, crawl)
+        self._forget(pool, known, crawl_id, crawl)
+
+    def update(self, line: WaitingHosts) -> None:
+        """Update the crawl's demand after a line's hosts or allotment changed. Take back what exceeds its hosts."""
+        known = self._pool(line.pool)
+        crawl = self._known(known, line.crawl_id)
+        crawl.weight = line.weight
+        spare = line.allotted - len(line.hosts)
+        if spare > 0:
+            self._take_back(known, line, spare)
+        if len(line.hosts) > line.allotted and not line.overdue:
+            if line not in crawl.lines:
+                if not crawl.lines:
+                    crawl.virtual = max(crawl.virtual, known.virtual)
+                crawl.lines[line] = None
+                if not crawl.entry:
+                    self._push(known, line.crawl_id, crawl)
+        elif line in crawl.lines:
+            del crawl.lines[line]
+        if not line.allotted:
+            known.since.pop(line, None)
+        self._forget(line.pool, known, line.crawl_id, crawl)
+
+    def use(self, line: WaitingHosts, now: float) -> None:
+        """Use one allotment of the line. It stays promised until `settle`."""
+        line.allotted -= 1
+        since = self._pools[line.pool].since
+        if line in since:
+            since[line] = now
+            since.move_to_end(line)
+
+    def settle(self, line: WaitingHosts) -> None:
+        """End the promise of one shard: by now it counts as a lease, or it was not leased."""
+        self._pools[line.pool].promised -= 1
+        self.add(line.pool, line.crawl_id, -1)
+
+    def allot(self, pool: str, room: int, now: float, may_go: Callable[[CrawlId], bool]) -> None:
+        """Allot `room` shards in the pool, each to the crawl with the least virtual time for which `may_go` is true."""
+        known = self._pools.get(pool)
+        if known is None:
+            return
+        self._reclaim(known, now)
+        while known.reopening and known.reopening[0][0] <= now:
+            _, crawl_id = heapq.heappop(known.reopening)
+            crawl = known.crawls.get(crawl_id)
+            if crawl is not None and crawl.shut:
+                crawl.shut = False
+                self._push(known, crawl_id, crawl)
+                self._forget(pool, known, crawl_id, crawl)
+        while room > 0 and known.order:
+            _, number, crawl_id = known.order[0]
+            crawl = known.crawls.get(crawl_id)
+            if crawl is None or crawl.entry != number:
+                heapq.heappop(known.order)
+            elif not crawl.lines:
+                heapq.heappop(known.order)
+                crawl.entry = 0
+            elif not may_go(crawl_id):
+                heapq.heappop(known.order)
+                crawl.entry, crawl.shut = 0, True
+                heapq.heappush(known.reopening, (now + AGAIN_S, crawl_id))
+            else:
+                self._give(known, crawl_id, crawl, now)
+                room -= 1
+
+    def _give(self, known: _Pool, crawl_id: CrawlId, crawl: _Crawl, now: float) -> None:
+        line, _ = crawl.lines.popitem(last=False)
+        line.allotted += 1
+        known.promised += 1
+        known.virtual = max(known.virtual, crawl.virtual)
+        crawl.out += 1
+        crawl.virtual += crawl.mean_s / crawl.weight
+        known.since.setdefault(line, now)
+        if len(line.hosts) > line.allotted:
+            crawl.lines[line] = None
+        self._push(known, crawl_id, crawl)
+        line.given(line)
+
+    def _reclaim(self, known: _Pool, now: float) -> None:
+        while known.since:
+            line, since = next(iter(known.since.items()))
+            if since > now - UNUSED_S:
+                return
+            del known.since[line]
+            line.overdue = True
+            self._take_back(known, line, line.allotted)
+            self.update(line)
+            line.late(line)
+
+    def _take_back(self, known: _Pool, line: WaitingHosts, n: int) -> None:
+        line.allotted -= n
+        known.promised -= n
+        crawl = known.crawls[line.crawl_id]
+        crawl.out -= n
+        crawl.virtual -= n * crawl.mean_s / crawl.weight
+        self._push(known, line.crawl_id, crawl)
+
+    def _pool(self, pool: str) -> _Pool:
+        known = self._pools.get(pool)
+        if known is None:
+            known = self._pools[pool] = _Pool()
+        return known
+
+    def _known(self, known: _Pool, crawl_id: CrawlId) -> _Crawl:
+        crawl = known.crawls.get(crawl_id)
+        if crawl is None:
+            crawl = known.crawls[crawl_id] = _Crawl(virtual=known.virtual)
+        return crawl
+
+    def _push(self, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
+        """Place a crawl with demand again, behind those with the same virtual time."""
+        if not crawl.lines or crawl.shut:
+            crawl.entry = 0
+            return
+        known.number += 1
+        crawl.entry = known.number
+        heapq.heappush(known.order, (crawl.virtual, known.number, crawl_id))
+        if len(known.order) > 2 * len(known.crawls) + _SPARE:
+            known.order = [(crawl.virtual, crawl.entry, each) for each, crawl in known.crawls.items() if crawl.entry]
+            heapq.heapify(known.order)
+
+    def _forget(self, pool: str, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
+        """Forget a crawl with nothing out and nothing due, and a pool without crawls."""
+        if not crawl.out and not crawl.lines and not crawl.shut:
+            del known.crawls[crawl_id]
+            if not known.crawls and not known.promised:
+                del self._pools[pool]
+
+    def _crawl(self, pool: str, crawl_id: CrawlId) -> _Crawl | None:
+        known = self._pools.get(pool)
+        return known.crawls.get(crawl_id) if known else None

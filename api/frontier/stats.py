@@ -1,0 +1,110 @@
+"""Counts of the work of one master's owners since it started. Work is counted after its commit.
+
+The counts cover this process only, so their sum over the masters is the cluster's, wherever partitions are owned.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from api.frontier.dispatch_crawls import DispatchCrawls
+from shared.domain.crawl.scope import ExclusionReason
+from shared.domain.frontier.store_model import Changes, DeadLetterRow, DiscoveryResult
+from shared.domain.ops.counts import OTHER, CrawlCounts, Histogram, Key, status_class
+from shared.domain.web.fetch import FailureKind
+from shared.ports.broker import Delivered
+
+_LAGS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+_KNOWN: Final = {str(kind) for kind in (*FailureKind, *ExclusionReason)} | {
+    "host_unreachable", "max_pages_per_host", "poison", "depth", "denied", "other",
+}  # fmt: skip
+
+
+class TransactionKind(StrEnum):
+    """The purpose of an owner's transaction."""
+
+    OUTCOMES = "outcomes"
+    DISCOVERIES = "discoveries"
+    DISPATCH = "dispatch"
+    GRANT = "grant"
+    COMMAND = "command"
+    UPKEEP = "upkeep"
+
+
+@dataclass(slots=True)
+class OwnerStats:
+    """The counts.
+
+    - `crawls`: statuses of answers, per crawl.
+    - `reasons`: why URLs failed, were retried or excluded, and why hosts could not be visited, over all crawls.
+    - `links`: results of discovered links.
+    - `items_missed`: messages of items that were gone before they were read.
+    - `item_lag`: the time from when the broker stored a message until its items were in the table.
+    - `discarded`: fetches that changed nothing, by reason (see `OutcomeBatch`).
+    """
+
+    crawls: CrawlCounts = field(default_factory=CrawlCounts)
+    reasons: Counter[Key] = field(default_factory=Counter)
+    transactions: dict[TransactionKind, Histogram] = field(
+        default_factory=lambda: {work: Histogram() for work in TransactionKind}
+    )
+    report_lag: dict[str, Histogram] = field(
+        default_factory=lambda: {kind: Histogram(_LAGS_S) for kind in ("outcome", "discovery")}
+    )
+    links: Counter[str] = field(default_factory=Counter)
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    shards: int = 0
+    urls: int = 0
+    refused: int = 0
+    unpublished: int = 0
+    replaced: int = 0
+    called_back: int = 0
+    expired: int = 0
+    stale: int = 0
+    discarded: Counter[str] = field(default_factory=Counter)
+    gaps: int = 0
+    reloads: int = 0
+    new_streams: int = 0
+    items_stored: int = 0
+    items_dropped: Counter[str] = field(default_factory=Counter)
+    items_missed: int = 0
+    item_lag: Histogram = field(default_factory=lambda: Histogram(_LAGS_S))
+
+    def applied(self, kind: str, reports: Sequence[Delivered], now_ns: int) -> None:
+        """Record applied reports. `now_ns` is our Unix time. The reports' times are the broker's."""
+        lag = self.report_lag[kind]
+        for report in reports:
+            lag.observe(max(0, now_ns - report.at_ns) / 1e9)
+
+    def changed(self, changes: Changes, crawls: DispatchCrawls, now: float) -> None:
+        """Count an owner's committed decisions."""
+        for (crawl_id, kind, key), n in changes.tallies.items():
+            if kind != "status":
+                self.reasons[kind, bounded_reason(key)] += n
+                continue
+            crawl = crawls.find(crawl_id)
+            counts = self.crawls.others() if crawl is None else self.crawls.of(crawl_id, crawl.name, now)
+            counts[kind, status_class(int(key))] += n
+        self.stale += sum(counters.get("stale", 0) for counters in changes.counters.values())
+        self.buried(changes.dead_letters)
+
+    def found(self, result: DiscoveryResult, letters: Sequence[DeadLetterRow]) -> None:
+        """Count committed discoveries."""
+        self.links.update(new=result.new, known=result.known, refused=result.refused, repeated=result.repeats)
+        self.gaps += result.gaps
+        self.buried(letters)
+
+    def buried(self, letters: Sequence[DeadLetterRow]) -> None:
+        """Count stored dead letters."""
+        self.dead_letters.update(letter.kind for letter in letters)
+
+
+def bounded_reason(reason: str) -> str:
+    """Return the reason if it is one of ours, with a status as its class. Return OTHER for any other text."""
+    about, http, status = reason.partition("http_")
+    if http and status.isdigit():
+        return f"{about}http_{status_class(int(status))}" if about in ("", "robots_") else OTHER
+    return reason if reason.removeprefix("robots_") in _KNOWN else OTHER

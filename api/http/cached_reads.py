@@ -1,0 +1,72 @@
+"""Cache responses and send them again while nothing that they show has changed."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from starlette.responses import Response
+
+from api.schemas.crawls import Crawl, Needs, Seen, Surroundings, crawl_seen, needs_of
+from shared.domain.reads.declared import DeclaredCrawl, Stamp
+from shared.ports.catalog import Catalog
+
+KEPT: Final = 256
+"""Maximum crawls whose responses are cached."""
+
+LARGEST: Final = 1 << 16
+"""Maximum bytes of a cached response: that of a crawl with a hundred thousand seeds is built each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedAnswer:
+    stamp: Stamp
+    needs: Needs
+    seen: Seen
+    response: Response
+
+
+class CachedCrawlReads:
+    """The cached responses to reads of single crawls.
+
+    Every read compares the crawl's stored stamp with that of the cached response, so no response is older than the
+    database. The cache saves reading the rest and making its JSON: a third of the time of a response.
+    """
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[str, _CachedAnswer] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<CachedCrawlReads kept={len(self._answers)}>"
+
+    async def answer(self, name: str, catalog: Catalog, around: Surroundings) -> Response:
+        """Return the response to a read of the crawl, with its ETag. Raise Missing if there is no such crawl.
+
+        The response may be sent many times, so no caller may change it.
+        """
+        stamp = await catalog.stamp(name)
+        known = self._answers.get(name)
+        if known is not None and known.stamp == stamp and known.seen == known.needs.seen(stamp.state, around):
+            return known.response
+        crawl = await catalog.crawl(name)
+        needs = needs_of(crawl.spec)
+        seen = needs.seen(crawl.state, around)
+        content = crawl_seen(crawl, seen).model_dump_json().encode()
+        response = Response(content, media_type="application/json", headers={"ETag": f'"{shown_tag(crawl, seen)}"'})
+        self._answers.pop(name, None)
+        if len(content) <= LARGEST:
+            self._answers[name] = _CachedAnswer(crawl.stamp, needs, seen, response)
+            if len(self._answers) > KEPT:
+                self._answers.popitem(last=False)
+        return response
+
+
+def described(crawl: DeclaredCrawl, around: Surroundings) -> tuple[Crawl, str]:
+    """Return the crawl as a read shows it now, and the tag of such a read."""
+    seen = needs_of(crawl.spec).seen(crawl.state, around)
+    return crawl_seen(crawl, seen), shown_tag(crawl, seen)
+
+
+def shown_tag(crawl: DeclaredCrawl, seen: Seen) -> str:
+    """Return the tag of a crawl's response: its version, then a dot and a checksum of what changes while it runs."""
+    return f"{crawl.tag}.{crc32(repr((crawl.stamp, seen.blocking_reason, seen.warnings)).encode()):08x}"

@@ -1,0 +1,311 @@
+"""Dependencies of routes: this master's services, the actor of the request, preconditions and paging.
+
+Dependencies are coroutines even if they await nothing: the framework runs plain functions in threads, which costs more
+than the functions themselves.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import msgspec
+from fastapi import Depends, Header, Query, Request, Response
+from fastapi.dependencies.models import Dependant
+
+from api.events.publisher import EventPublisher
+from api.http.authentication import Keyring
+from api.http.cached_reads import CachedCrawlReads
+from api.http.errors import MEDIA_TYPE, ApiProblem, ProblemKind
+from api.http.fields import FieldError
+from api.http.limits import BODY_BYTES
+from api.http.routing import documents
+from api.http.sse import OpenEventStreams
+from api.members.control_plane import ControlPlane
+from api.members.member_stats import MemberStats
+from shared.domain.ops.access import ApiKey, Role
+from shared.domain.ops.config import MasterTuning
+from shared.domain.ops.watermarks import Pressure
+from shared.domain.reads.declared import ANY_TAG, Actor, Repeatable
+from shared.domain.suggestions import did_you_mean
+from shared.ports.archive import PageArchive
+from shared.ports.backlog import Backlog
+from shared.ports.broker import Broker
+from shared.ports.catalog import Catalog
+from shared.ports.clock import Clock
+from shared.ports.desired import Desired
+from shared.ports.events import Events
+from shared.ports.overview import Overview
+from shared.wire.desired_state import NOTHING_SAID, DesiredState
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+T = TypeVar("T")
+
+_SHOWN: Final = 10
+
+DEFAULT_PAGE: Final = 50
+LARGEST_PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services that the routes of a master use.
+
+    - `member` is the master's id, and `ready` returns the dependencies that do not answer.
+    - `tuning` returns the values that the master runs with, and `wanted` the desired state of the members.
+    - `registry` has its metrics. `archive` is None if no archive is configured.
+    - `streams` and `exports` bound the open event streams and exports. `shown` caches the last crawls that were read.
+    - `overview` and `backlog` read what waits in the whole cluster. `events` reads the events, `telling` publishes.
+    - `pressure` returns the resources of this master that are nearly full.
+    - `longest_grant_s` and `ack_wait_s` are those of its owners. A request's body may have `body_bytes`.
+    """
+
+    catalog: Catalog
+    broker: Broker
+    plane: ControlPlane
+    clock: Clock
+    keyring: Keyring
+    partitions: int
+    member: str
+    ready: Callable[[], Awaitable[Sequence[str]]]
+    desired: Desired
+    events: Events
+    overview: Overview
+    backlog: Backlog
+    telling: EventPublisher
+    streams: OpenEventStreams = field(default_factory=OpenEventStreams)
+    roster: MemberStats = field(default_factory=MemberStats)
+    tuning: Callable[[], MasterTuning] = MasterTuning
+    wanted: Callable[[], DesiredState] = lambda: NOTHING_SAID
+    longest_grant_s: float = 30.0
+    ack_wait_s: float = 30.0
+    pressure: Callable[[], Sequence[Pressure]] = tuple
+    registry: "CollectorRegistry | None" = None
+    archive: PageArchive | None = None
+    shown: CachedCrawlReads = field(default_factory=CachedCrawlReads)
+    exports: OpenEventStreams = field(default_factory=OpenEventStreams)
+    body_bytes: int = BODY_BYTES
+
+
+async def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+async def _actor(request: Request) -> Actor:
+    key: ApiKey = request.state.key
+    return Actor(key.key_id, key.name, request.state.request_id)
+
+
+Served = Annotated[Services, Depends(_services)]
+By = Annotated[Actor, Depends(_actor)]
+
+
+def needs(role: Role) -> Any:
+    """Return a dependency that requires a key with `role`.
+
+    It also refuses query parameters that the route does not have: a misspelt filter would show everything.
+    """
+
+    async def allowed(request: Request) -> None:
+        if request.scope["query_string"]:
+            _refuse_unknown(request)
+        key: ApiKey = request.scope["state"]["key"]
+        if not key.role.covers(role):
+            detail = f"this needs the role {role}, and the key {key.name!r} has {key.role}"
+            raise ApiProblem(ProblemKind.FORBIDDEN, detail)
+
+    return Depends(allowed)
+
+
+def _refuse_unknown(request: Request) -> None:
+    known = set(_parameters(request.scope["route"].dependant))
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        errors = [
+            FieldError(
+                f"query.{name}",
+                "there is no such parameter",
+                did_you_mean(name, sorted(known)) if known else "there are none here",
+            )
+            for name in unknown[:_SHOWN]
+        ]
+        raise ApiProblem(ProblemKind.INVALID, "the request is not valid", errors=errors)
+
+
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for part in dependant.dependencies:
+        yield from _parameters(part)
+
+
+# --- preconditions ----------------------------------------------------------------------------------------------------
+
+
+_TAG: Final = r'(?:W/)?"[^"]*"'
+TAGS: Final = rf"^(\*|{_TAG}(\s*,\s*{_TAG})*)$"
+
+
+def etag(tag: str) -> dict[str, str]:
+    """Return the ETag header of a version."""
+    return {"ETag": f'"{tag}"'}
+
+
+async def _expected(
+    if_match: Annotated[
+        str | None,
+        Header(
+            json_schema_extra={"pattern": TAGS},
+            description='The ETag of the version to change, or several, as `"7-3"`; `*` is any version. The change is '
+            "refused with 412 if the resource has none of them, or does not exist. The part of a crawl's ETag after a "
+            "dot is ignored.",
+        ),
+    ] = None,
+) -> frozenset[str] | None:
+    """Return the tags of the versions that may be changed; None for any state (RFC 9110 §13.1.1).
+
+    Weak tags are dropped: If-Match compares strongly.
+    """
+    if if_match is None:
+        return None
+    given = if_match.strip()
+    if given == "*":
+        return ANY_TAG
+    if re.fullmatch(TAGS, given) is None:
+        error = FieldError("If-Match", "expected ETags in quotes, separated by commas, or *")
+        raise ApiProblem(ProblemKind.INVALID, "a header is not valid", errors=[error])
+    tags = re.findall(_TAG, given)
+    return frozenset(tag[1:-1].partition(".")[0] for tag in tags if not tag.startswith("W/"))
+
+
+Expected = Annotated[frozenset[str] | None, Depends(_expected)]
+
+
+@documents
+async def _known(
+    if_none_match: Annotated[
+        str | None,
+        Header(
+            description="ETags of versions that the client has. If one is current, the answer is 304 without a body."
+        ),
+    ] = None,
+) -> None:
+    """Document the header that `api.http.conditional` handles."""
+
+
+CONDITIONAL: Final = Depends(_known)
+"""The dependency of a read whose response has an ETag."""
+
+UNCHANGED: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The client has the current version."}}
+"""The additional response of such a read, for the OpenAPI document."""
+
+
+async def _repeatable(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=255,
+            description="A name that the client chooses for this request. If it is repeated "
+            "within a day, it is executed once.",
+        ),
+    ] = None,
+) -> Repeatable | None:
+    if idempotency_key is None:
+        return None
+    asked = f"{request.method} {request.url.path}\n".encode() + await request.body()
+    return Repeatable(idempotency_key, hashlib.sha256(asked).digest())
+
+
+Idempotent = Annotated[Repeatable | None, Depends(_repeatable)]
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+GREATEST: Final = 2**63 - 1
+"""The greatest integer that a database column holds."""
+
+
+def _storable(place: object, greatest: int) -> bool:
+    """Return True if a database can compare with all parts of the place."""
+    match place:
+        case int():
+            return -1 <= place <= greatest
+        case str():
+            return "\0" not in place
+        case tuple():
+            return all(_storable(part, greatest) for part in place)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """The requested page: `max_count` entries after the place in `cursor`."""
+
+    max_count: int
+    cursor: str | None
+    request: Request
+
+    def place(self, kind: type[T], start: T, *, greatest: int = GREATEST) -> T:
+        """Return the place after which the page begins; `start` for the first page.
+
+        Raise a problem for an invalid cursor, or if a number in it is above `greatest`.
+        """
+        if self.cursor is None:
+            return start
+        try:
+            padded = self.cursor + "=" * (-len(self.cursor) % 4)
+            place = msgspec.json.decode(base64.b64decode(padded, b"-_", validate=True), type=kind)
+            if not _storable(place, greatest):
+                raise ValueError("no database has such a place")
+            return place
+        except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
+            wrong = FieldError("cursor", "is not a cursor of this list", "use `next` of the previous page unchanged")
+            raise ApiProblem(ProblemKind.INVALID, "the cursor is not valid", errors=[wrong]) from error
+
+    def next(self, place: object, response: Response) -> str | None:
+        """Return the cursor of the page after `place` and add it as the Link header; None without a place."""
+        if place is None:
+            return None
+        cursor = base64.urlsafe_b64encode(msgspec.json.encode(place)).rstrip(b"=").decode()
+        url = self.request.url.include_query_params(cursor=cursor)
+        response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+        return cursor
+
+
+async def _paging(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="Entries a page.")] = DEFAULT_PAGE,
+    cursor: Annotated[str | None, Query(max_length=1024, description="`next` of the page before.")] = None,
+) -> Paging:
+    return Paging(limit, cursor, request)
+
+
+Page = Annotated[Paging, Depends(_paging)]
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+def problems(*kinds: ProblemKind | int) -> dict[int | str, dict[str, Any]]:
+    """Return the additional errors of a route for the OpenAPI document. A status means the first kind that has it."""
+    by_status: dict[int, list[ProblemKind]] = {}
+    for kind in kinds:
+        named = kind if isinstance(kind, ProblemKind) else next(each for each in ProblemKind if each.value[1] == kind)
+        by_status.setdefault(named.value[1], []).append(named)
+    return {
+        status: {"description": named[0].value[2], "content": problem_content(*named)}
+        for status, named in by_status.items()
+    }
+
+
+def problem_content(*kinds: ProblemKind) -> dict[str, Any]:
+    """Return the content of a response that is one of these problems, with an example of each."""
+    examples = {kind.value[0]: {"$ref": f"#/components/examples/{kind.value[0]}"} for kind in kinds}
+    return {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}, "examples": examples}}

@@ -1,0 +1,237 @@
+"""Build the OpenAPI document: the framework's document of the routes, completed with what the framework lacks.
+
+The crawl spec's schema comes from its msgspec types, so it has a single source. Every operation below /v1 declares that
+it needs a key and answers errors as problem+json.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api.http.deps import problem_content
+from api.http.errors import MEDIA_TYPE, ProblemKind
+from api.http.examples import SCHEMAS, problem_examples
+from api.http.responses import HEADERS, declare_headers, open_answers
+from api.schemas.events import EventBody
+from api.schemas.model import ANYTHING, Model, with_default
+from api.schemas.problem import ProblemBody
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.software import NAME, VERSION
+
+DESCRIPTION: Final = """\
+Declare crawls, watch them, and ask why. Every error is `application/problem+json` (RFC 9457) with a stable `type`; \
+lists are paged by `cursor` (also in the `Link` header); unknown fields are refused; `If-Match` guards against lost \
+updates; `Idempotency-Key` makes creates safe to repeat. Any master answers; what only the leader may do is passed \
+on to it. Whatever has GET answers HEAD with the same headers and no body. A method that a path does not have is \
+answered 405; the header `Allow` lists those that it has.
+
+Send `Authorization: Bearer <API key>`. The first key is shown when the cluster is first started; `orb key \
+create` makes another on the database itself.
+"""
+TAGS: Final = [
+    {"name": "crawls", "description": "Crawls: declared, versioned, started and stopped."},
+    {"name": "seeds", "description": "The URLs that crawls start from."},
+    {"name": "progress", "description": "The numbers and the lag of crawls."},
+    {"name": "events", "description": "Server-Sent Events that can be resumed."},
+    {"name": "urls", "description": "URLs, their states, and the rules that apply to them."},
+    {"name": "pages", "description": "Stored pages, their bodies, and exports."},
+    {"name": "items", "description": "Items that rules extracted from pages."},
+    {"name": "hosts", "description": "Hosts, their blocks and delays."},
+    {"name": "cluster", "description": "Masters, workers, the leader and the owners of partitions."},
+    {"name": "config", "description": "The hot configuration, which can be changed without a restart."},
+    {"name": "commands", "description": "Commands to the owners of partitions."},
+    {"name": "dead-letters", "description": "URLs and messages that were given up."},
+    {"name": "api-keys", "description": "API keys and their roles."},
+    {"name": "audit", "description": "Changes that were made over the API."},
+    {"name": "health", "description": "Probes and metrics."},
+]
+_PATH_DESCRIPTIONS: Final = {
+    "name": "The crawl's name.",
+    "revision": "The number of the revision.",
+    "command_id": "The id of the command, from the answer that created it.",
+}
+"""Descriptions of path parameters that a route does not describe."""
+
+_PARAMETER_EXAMPLES: Final[dict[str, Any]] = {
+    "name": "docs",
+    "revision": 2,
+    "command_id": "6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c",
+    "prefix": "do",
+    "label": ["team=search"],
+    "limit": 50,
+    "cursor": "ImRvY3Mi",
+    "Idempotency-Key": "2030-01-01-docs",
+    "If-Match": '"7-3"',
+    "If-None-Match": '"7-3"',
+    "Last-Event-Id": "1893456000000042",
+    "after": 1893456000000042,
+    "against": 1,
+    "host": "example.org",
+    "status": 200,
+    "reason": "http_404",
+    "url": "https://example.org/guide/",
+    "from": "https://example.org/",
+    "crawl": "docs",
+    "page": "4099-8a5edab282632443219e051e4ade2d1d",
+    "item": "259b8e05857a7c0c0d60c4d4d9d40bd7",
+    "key_id": "5f3c0a2b9d1e4f67",
+    "actor": "terraform",
+    "action": "crawl.pause",
+    "target": "docs",
+    "since": "2030-01-01T00:00:00Z",
+    "until": "2030-02-01T00:00:00Z",
+}
+"""Examples of parameters, by name, for routes that give none. Swagger UI fills in those of paths."""
+
+_EVERYWHERE: Final = (
+    ProblemKind.MALFORMED,
+    ProblemKind.UNAUTHENTICATED,
+    ProblemKind.FORBIDDEN,
+    ProblemKind.INVALID,
+    ProblemKind.UNAVAILABLE,
+)
+_OF_WRITES: Final = (ProblemKind.NO_LEADER,)
+_OF_BODIES: Final = (ProblemKind.TOO_LARGE, ProblemKind.MEDIA)
+_OF_REPEATABLE: Final = (ProblemKind.REUSED_KEY,)
+_COMPONENTS: Final = "#/components/schemas/"
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the document. It is built once and cached."""
+    if app.openapi_schema is not None:
+        return app.openapi_schema
+    made = get_openapi(
+        title=NAME,
+        version=VERSION,
+        summary="The control plane of a distributed web crawler",
+        description=DESCRIPTION,
+        routes=app.routes,
+        tags=TAGS,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )
+    components = made.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for leftover in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(leftover, None)
+    schemas |= _spec_schemas() | _own(ProblemBody) | _own(EventBody)
+    components["schemas"] = dict(sorted(schemas.items()))
+    for name, example in SCHEMAS.items():
+        schemas[name]["examples"] = [example]
+    components["examples"] = problem_examples()
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
+    for path, item in made["paths"].items():
+        for method, operation in item.items():
+            _complete(operation, guarded=path.startswith("/v1/"), reads=method == "get")
+    components["responses"] = _shared(made["paths"])
+    components["headers"] = HEADERS
+    resolved: dict[str, Any] = _resolved(made)
+    open_answers(resolved)
+    app.openapi_schema = resolved
+    return resolved
+
+
+def _complete(operation: dict[str, Any], *, guarded: bool, reads: bool) -> None:
+    for parameter in operation.get("parameters", ()):
+        _as_sent(parameter)
+    responses = operation["responses"]
+    responses.pop("422", None)
+    if guarded:
+        operation["security"] = [{"key": []}]
+        for status, kinds in _common(operation, reads=reads).items():
+            response = {"description": kinds[0].value[2], "content": problem_content(*kinds)}
+            responses.setdefault(str(status), response)
+    operation["responses"] = dict(sorted(responses.items()))
+    for status, response in responses.items():
+        declare_headers(operation, status, response)
+
+
+def _shared(paths: dict[str, Any]) -> dict[str, Any]:
+    """Move error responses that operations share into components named by their problems, and return these."""
+    shared: dict[str, Any] = {}
+    for item in paths.values():
+        for operation in item.values():
+            for status, answer in operation["responses"].items():
+                kinds = answer.get("content", {}).get(MEDIA_TYPE, {}).get("examples", {})
+                name = "-or-".join(kinds)
+                if kinds and shared.setdefault(name, answer) == answer:
+                    operation["responses"][status] = {"$ref": f"#/components/responses/{name}"}
+    return dict(sorted(shared.items()))
+
+
+def _common(operation: dict[str, Any], *, reads: bool) -> dict[int, list[ProblemKind]]:
+    """Return by status the kinds of problem that follow from the form of an operation alone."""
+    repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", ()))
+    kinds = [
+        *_EVERYWHERE,
+        *(() if reads else _OF_WRITES),
+        *(_OF_BODIES if "requestBody" in operation else ()),
+        *(_OF_REPEATABLE if repeatable else ()),
+    ]
+    by_status: dict[int, list[ProblemKind]] = {}
+    for kind in kinds:
+        by_status.setdefault(kind.value[1], []).append(kind)
+    return by_status
+
+
+def _as_sent(parameter: dict[str, Any]) -> None:
+    """Complete a parameter. An optional parameter is never null, and the names of headers are in title case."""
+    if parameter["in"] == "header":
+        parameter["name"] = parameter["name"].title()
+    name = parameter["name"]
+    if parameter["in"] == "path" and name in _PATH_DESCRIPTIONS:
+        parameter.setdefault("description", _PATH_DESCRIPTIONS[name])
+    match parameter["schema"]:
+        case {"anyOf": [{**given}, {"type": "null"}]}:
+            rest = {name: value for name, value in parameter["schema"].items() if name != "anyOf"}
+            parameter["schema"] = {**rest, **given}
+    schema = parameter["schema"]
+    if name in _PARAMETER_EXAMPLES and "examples" not in schema:
+        example = "*" if schema.get("pattern") == ANYTHING else _PARAMETER_EXAMPLES[name]
+        if parameter["in"] == "path":
+            parameter.setdefault("example", example)
+        else:
+            schema["examples"] = [example]
+    if "description" in parameter:
+        parameter["description"] = with_default(parameter["description"], parameter["schema"])
+
+
+def _spec_schemas() -> dict[str, Any]:
+    """Return the schemas of the spec and its parts. A seed may be only its URL; the name is not part of the spec."""
+    _, schemas = msgspec.json.schema_components([CrawlSpec], ref_template=_COMPONENTS + "{name}")
+    schemas["CrawlSpec"]["properties"].pop("name")
+    seeds = schemas["CrawlSpec"]["properties"]["seeds"]
+    seeds["items"] = {"anyOf": [{"type": "string", "examples": ["https://example.org/"]}, seeds["items"]]}
+    for schema in schemas.values():
+        if schema.get("type") == "object":
+            schema["additionalProperties"] = False
+        for part in schema.get("properties", {}).values():
+            part["description"] = with_default(part["description"], part)
+    return schemas
+
+
+def _own(model: type[Model]) -> dict[str, Any]:
+    schema = model.model_json_schema(ref_template=_COMPONENTS + "{model}")
+    parts: dict[str, Any] = schema.pop("$defs", {})
+    return {**parts, model.__name__: schema}
+
+
+def _resolved(part: Any) -> Any:
+    """Return `part` with references to our schemas, and with mappings whose keys have a pattern declared as mappings.
+
+    As `patternProperties` such a mapping would allow other keys, and client generators would not see a mapping.
+    """
+    if isinstance(part, dict):
+        match part.get("patternProperties"):
+            case dict() as patterns if len(patterns) == 1:
+                ((pattern, value),) = patterns.items()
+                rest = {name: each for name, each in part.items() if name != "patternProperties"}
+                return _resolved({**rest, "propertyNames": {"pattern": pattern}, "additionalProperties": value})
+        if "x-orb-schema" in part:
+            rest = {name: _resolved(value) for name, value in part.items() if name not in ("x-orb-schema", "title")}
+            return {"$ref": _COMPONENTS + part["x-orb-schema"], **rest}
+        return {name: _resolved(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_resolved(each) for each in part]
+    return part

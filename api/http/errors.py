@@ -1,0 +1,220 @@
+"""Send every error as problem+json (RFC 9457), by one table and one function.
+
+`type` is stable: programs may rely on it. A problem names the wrong fields and, if known, the remedy.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from http import HTTPStatus
+from math import ceil
+from typing import Any, Final
+
+import msgspec
+import structlog
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.http.fields import FieldError, joined, told
+from shared.domain.crawl.spec_parse import SpecError
+from shared.domain.crawl.state import IllegalTransition
+from shared.domain.errors import Permanent, Refused, Transient
+from shared.domain.suggestions import SUGGESTED
+from shared.ports.catalog import Exists, Full, LastAdmin, Missing, ReusedKey, Stale
+
+log = structlog.get_logger("orb.api")
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE: Final = "urn:orbweaver:problem:"
+
+
+class ProblemKind(Enum):
+    """The kinds of problem: the last part of `type`, the status, the title."""
+
+    MALFORMED = ("malformed", 400, "The request cannot be read")
+    UNAUTHENTICATED = ("unauthenticated", 401, "Authentication is needed")
+    FORBIDDEN = ("forbidden", 403, "The key's role does not allow this")
+    NOT_FOUND = ("not-found", 404, "Not found")
+    METHOD = ("method-not-allowed", 405, "This resource does not have that method")
+    EXISTS = ("exists", 409, "It already exists")
+    LAST_ADMIN = ("last-admin-key", 409, "It is the last admin key")
+    FULL = ("full", 409, "The limit is reached")
+    NO_ARCHIVE = ("no-archive", 409, "This master cannot read the archive")
+    ILLEGAL_TRANSITION = ("illegal-transition", 409, "The crawl's state does not allow this")
+    LOST_UPDATE = ("lost-update", 412, "It was changed by another request")
+    TOO_LARGE = ("too-large", 413, "The request is too large")
+    MEDIA = ("unsupported-media-type", 415, "The request's content type is not supported")
+    INVALID = ("invalid", 422, "The request is not valid")
+    REUSED_KEY = ("idempotency-key-reused", 422, "The idempotency key was used for another request")
+    BUSY = ("busy", 429, "Too many requests are waiting")
+    INTERNAL = ("internal", 500, "Internal error")
+    NO_LEADER = ("no-leader", 503, "There is no leader")
+    CROWDED = ("too-many-connections", 503, "Too many connections")
+    UNAVAILABLE = ("unavailable", 503, "A dependency is not available")
+    OTHER = ("http", 400, "The request was refused")
+
+
+class ApiProblem(Exception):
+    """An error response."""
+
+    def __init__(
+        self,
+        kind: ProblemKind,
+        detail: str,
+        *,
+        hint: str = "",
+        errors: Sequence[FieldError] = (),
+        allowed_verbs: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+        status: int | None = None,
+        accepted: int | None = None,
+        durable_lines: int | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind, self.detail, self.hint = kind, detail, hint
+        self.errors, self.allowed_verbs = tuple(errors), tuple(allowed_verbs)
+        self.headers = dict(headers or {})
+        self.accepted, self.durable_lines = accepted, durable_lines
+        self.status = kind.value[1] if status is None else status
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of a problem. Empty fields are omitted."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    request_id: str
+    hint: str = ""
+    errors: list[FieldError] = []
+    allowed_verbs: list[str] = []
+    accepted: int | None = None
+    durable_lines: int | None = None
+
+
+def problem_of(error: Exception, body: Any = None) -> ApiProblem:
+    """Return the problem that an exception means for the client. `body` is the type of the expected request body."""
+    match error:
+        case ApiProblem():
+            return error
+        case RequestValidationError():
+            return _invalid(error, body)
+        case SpecError():
+            errors = [FieldError(joined("spec", each.path), each.message, each.hint) for each in error.problems]
+            return ApiProblem(ProblemKind.INVALID, "the crawl spec cannot be used", errors=errors)
+        case Missing():
+            return ApiProblem(ProblemKind.NOT_FOUND, str(error))
+        case Exists():
+            return ApiProblem(ProblemKind.EXISTS, str(error))
+        case Full():
+            hint = "delete crawls that are no longer needed, or raise master.max_crawls (/v1/config)"
+            return ApiProblem(ProblemKind.FULL, str(error), hint=hint)
+        case LastAdmin():
+            return ApiProblem(ProblemKind.LAST_ADMIN, str(error), hint="create another admin key first")
+        case Stale():
+            hint = "get the current version, apply the change to it, and send that with its ETag"
+            return ApiProblem(ProblemKind.LOST_UPDATE, str(error), hint=hint, headers={"ETag": f'"{error.current}"'})
+        case ReusedKey():
+            return ApiProblem(ProblemKind.REUSED_KEY, str(error), hint="use a new key for every new request")
+        case IllegalTransition():
+            legal = ", ".join(error.legal) or "nothing"
+            return ApiProblem(
+                ProblemKind.ILLEGAL_TRANSITION, str(error), hint=f"allowed now: {legal}", allowed_verbs=error.legal
+            )
+        case Refused():
+            return ApiProblem(ProblemKind.BUSY, str(error), headers=_retry(error))
+        case Transient():
+            return ApiProblem(ProblemKind.UNAVAILABLE, str(error), headers=_retry(error))
+        case HTTPException():
+            return _http(error)
+        case Permanent():
+            log.error("request.refused", error=str(error))
+            return ApiProblem(ProblemKind.INTERNAL, "the request failed; the log has the reason")
+        case _:
+            return ApiProblem(ProblemKind.INTERNAL, "internal error; the log has it under the id of the request")
+
+
+def answer(problem: ApiProblem, path: str, request_id: str) -> Response:
+    """Return the response for a problem."""
+    name, _, title = problem.kind.value
+    if problem.kind is ProblemKind.OTHER:
+        title = HTTPStatus(problem.status).phrase
+    body = _Body(
+        type=TYPE + name,
+        title=title,
+        status=problem.status,
+        detail=problem.detail,
+        instance=path,
+        request_id=request_id,
+        hint=problem.hint,
+        errors=list(problem.errors),
+        allowed_verbs=[str(verb) for verb in problem.allowed_verbs],
+        accepted=problem.accepted,
+        durable_lines=problem.durable_lines,
+    )
+    return Response(msgspec.json.encode(body), problem.status, problem.headers, MEDIA_TYPE)
+
+
+async def respond(request: Request, error: Exception) -> Response:
+    """Answer an exception: the only exception handler of the application."""
+    field = getattr(request.scope.get("route"), "body_field", None)
+    body = None if field is None else field.field_info.annotation
+    if isinstance(error, Missing) and "if-match" in request.headers and request.method not in ("GET", "HEAD"):
+        error = ApiProblem(ProblemKind.LOST_UPDATE, str(error), hint="omit If-Match to create it")  # RFC 9110 §13.1.1
+    problem = problem_of(error, body)
+    if isinstance(error, Stale) and "name" in request.path_params:
+        problem.headers |= await _shown_tag(request)
+    return answer(problem, request.url.path, getattr(request.state, "request_id", ""))
+
+
+async def _shown_tag(request: Request) -> dict[str, str]:
+    """Return the ETag header that GET of this crawl has now.
+
+    Return no header if it cannot be read: the version in the problem is enough for If-Match.
+    """
+    services = request.app.state.services
+    try:
+        shown = await services.shown.answer(request.path_params["name"], services.catalog, services)
+    except (Missing, Transient) as unread:
+        log.debug("etag.omitted", error=str(unread))
+        return {}
+    return {"ETag": shown.headers["ETag"]}
+
+
+def _retry(error: Transient) -> dict[str, str]:
+    return {"Retry-After": str(max(1, ceil(error.retry_in)))}
+
+
+def _http(error: HTTPException) -> ApiProblem:
+    kinds = {
+        kind.value[1]: kind
+        for kind in (
+            ProblemKind.NOT_FOUND,
+            ProblemKind.METHOD,
+            ProblemKind.TOO_LARGE,
+            ProblemKind.MEDIA,
+            ProblemKind.MALFORMED,
+        )
+    }
+    kind = kinds.get(error.status_code, ProblemKind.OTHER)
+    return ApiProblem(kind, str(error.detail), headers=error.headers, status=error.status_code)
+
+
+def _invalid(error: RequestValidationError, body: Any) -> ApiProblem:
+    found = error.errors()
+    if any(each["type"] == "json_invalid" for each in found):
+        return ApiProblem(
+            ProblemKind.MALFORMED, f"the body is not JSON: {found[0].get('ctx', {}).get('error', '')}".rstrip(": ")
+        )
+    if isinstance(error.body, bytes) and any(tuple(each["loc"]) == ("body",) for each in found):
+        hint = "send the header `Content-Type: application/json`"
+        return ApiProblem(ProblemKind.MEDIA, "the content type of the body is not JSON", hint=hint)
+    wrong: list[FieldError] = []
+    for one in found:
+        wrong += told(one, body, suggest=len(wrong) < SUGGESTED)
+    of_spec = all(isinstance(one.get("ctx", {}).get("error"), SpecError) for one in found)
+    detail = "the crawl spec cannot be used" if of_spec else "the request is not valid"
+    return ApiProblem(ProblemKind.INVALID, detail, errors=wrong)

@@ -1,0 +1,180 @@
+"""Streams of events over HTTP (Server-Sent Events): open while the client listens, bounded, and ended cleanly.
+
+Events are read from the broker only as fast as the client reads, so a slow client keeps only one batch in memory. A
+client that reads nothing for `SLOW_S` is disconnected. It may continue after the last id that it received.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from api.events.reader import EventCursor, EventGap
+from api.http.errors import ApiProblem, ProblemKind
+from api.schemas.events import PAST_KEPT, frame, frame_of, ping
+from shared.domain.errors import Transient
+from shared.ports.events import Events, EventsState
+from shared.runtime.supervise import Tasks
+from shared.wire.events import Event
+
+log = structlog.get_logger("orb.api")
+
+PING_S: Final = 15.0
+SLOW_S: Final = 30.0
+STREAMS: Final = 64
+_DOUBT_S: Final = 1.0
+_END_S: Final = 1.0
+_RETRY_MS: Final = 1_000
+
+Allowed = Callable[[], Awaitable[bool]]
+"""Returns True while the client's key is valid; called about every `PING_S`."""
+
+Last = Callable[[Event], bool]
+"""Returns True if no event can follow this one."""
+
+
+class OpenEventStreams:
+    """The open streams of this master: at most `max_count`, and none once it stops."""
+
+    def __init__(self, max_count: int = STREAMS) -> None:
+        self.open = 0
+        self.closing = asyncio.Event()
+        self._max_count = max_count
+
+    def __repr__(self) -> str:
+        return f"<OpenEventStreams {self.open} of {self._max_count}{' closing' if self.closing.is_set() else ''}>"
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Reserve a slot for a stream. Raise a problem if none is free, or this master is stopping."""
+        if self.closing.is_set():
+            raise ApiProblem(ProblemKind.UNAVAILABLE, "this master is stopping", headers={"Retry-After": "1"})
+        if self.open >= self._max_count:
+            detail = f"{self._max_count} streams are open on this master already"
+            hint = "ask another master, or close a stream"
+            raise ApiProblem(ProblemKind.BUSY, detail, hint=hint, headers={"Retry-After": "5"})
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
+    @contextmanager
+    def until_closed(self) -> Iterator[None]:
+        """End every stream when the block ends, and open no more."""
+        try:
+            yield
+        finally:
+            self.closing.set()
+
+
+class EventStream(Response):
+    """A response that streams events. It takes over the open cursor `following` and closes it."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        following: EventCursor,
+        gap: EventGap | None,
+        *,
+        events: Events,
+        streams: OpenEventStreams,
+        allowed: Allowed,
+        last: Last,
+    ) -> None:
+        super().__init__(headers={"X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._following = following
+        self._gap = gap
+        self._events = events
+        self._streams = streams
+        self._allowed = allowed
+        self._last = last
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason: str | None = None
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with Tasks() as tasks:
+                sending = tasks.start("events.told", self._send_events(send))
+                left = tasks.start("events.client", _left(receive))
+                stop = tasks.start("events.stop", self._streams.closing.wait())
+                await asyncio.wait([sending, left, stop], return_when=asyncio.FIRST_COMPLETED)
+                if not left.done():
+                    reason = await sending if sending.done() else "shutdown"
+        finally:
+            await self._following.close()
+        log.info(
+            "event_stream.closed", path=scope["path"], position=self._following.position, reason=reason or "client left"
+        )
+        if reason is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await _send(send, frame("end", b'{"reason":"%s"}' % reason.encode()))
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_events(self, send: Send) -> str:
+        """Send events until the stream must end. Return the reason."""
+        gap = b"" if self._gap is None else frame_of(self._gap)[0]
+        past_kept = self._following.is_past_kept
+        await _send(send, b"retry: %d\n\n%s%s" % (_RETRY_MS, gap, PAST_KEPT if past_kept else b""))
+        asked_at = sent_at = time.monotonic()
+        state: EventsState | None = None
+        while True:
+            if state is None:
+                state, looked_at = await self._state(), time.monotonic()
+            items = await self._following.next(max(0.0, sent_at + PING_S - time.monotonic()))
+            if not items and time.monotonic() - sent_at < PING_S:
+                state = None  # The broker is unavailable.
+                continue
+            frames, ended = [], False
+            for item in items:
+                sent, event = frame_of(item)
+                frames.append(sent)
+                if event is not None and self._last(event):
+                    ended = True
+                    break
+            if not items:
+                if state is not None and time.monotonic() - looked_at >= PING_S / 2:
+                    self._following.caught_up(state)
+                frames, state = [ping(self._following.position)], None
+            if not past_kept and self._following.is_past_kept:
+                past_kept = True
+                frames.append(PAST_KEPT)
+            sent_at = time.monotonic()
+            try:
+                async with asyncio.timeout(SLOW_S):
+                    await _send(send, b"".join(frames))
+            except TimeoutError:
+                log.warning("event_client.disconnected", position=self._following.position, waited_s=SLOW_S)
+                return "slow"
+            if time.monotonic() - sent_at > _DOUBT_S:
+                self._following.doubt()
+            if ended:
+                return "deleted"
+            if sent_at - asked_at >= PING_S:
+                asked_at = sent_at
+                if not await self._allowed():
+                    return "revoked"
+
+    async def _state(self) -> EventsState | None:
+        try:
+            return await self._events.state()
+        except Transient:
+            return None
+
+
+async def _send(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    """Wait until the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

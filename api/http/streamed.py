@@ -1,0 +1,41 @@
+"""Responses of any length, produced while they are sent: at the client's pace, in bounded memory."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+SLOW_S: Final = 60.0
+"""A client that reads nothing for this long is disconnected."""
+
+
+class BrokenOff(Exception):
+    """A response cannot be completed: the server closes the connection, so that the client detects it."""
+
+
+class Streamed(StreamingResponse):
+    """Sends `begun` and then the parts of `rest`, which is closed at once when the client disconnects."""
+
+    def __init__(self, begun: bytes, rest: AsyncGenerator[bytes, None], **more: Any) -> None:
+        super().__init__(_whole(begun, rest), **more)
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def patiently(message: Message) -> None:
+            try:
+                async with asyncio.timeout(SLOW_S):
+                    await send(message)
+            except TimeoutError as error:
+                raise BrokenOff(f"the caller took nothing for {SLOW_S:g} s") from error
+
+        async with aclosing(self._rest):
+            await super().__call__(scope, receive, patiently)
+
+
+async def _whole(begun: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    yield begun
+    async for part in rest:
+        yield part

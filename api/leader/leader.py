@@ -1,0 +1,338 @@
+"""The leader's loop.
+
+It waits until this master is fit, campaigns, and passes a barrier. Then it reconciles and waits for a change or a tick,
+again and again until the leadership is lost.
+
+Every pass reads the current state and writes the differences: the epoch, the owners of partitions, the published specs.
+It keeps nothing that the next leader would need. When the leadership is lost, all tasks started under it are cancelled
+first. Once the lease could have passed to another master (`Leadership.acting`), no pass begins and every write is
+refused. SQL writes do not depend on the leadership but on their own conditions (see `api.crawls.controller`).
+
+A leader that cannot work resigns although its session is alive: when it becomes unfit (see `api.members.health`), or
+when its passes have failed for `SICK_S`. It campaigns again once it is fit.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import structlog
+
+from api.crawls.controller import CrawlController
+from api.leader.candidacy import Candidacy
+from api.leader.config_publisher import ConfigPublisher
+from api.leader.spec_publisher import CrawlSpecPublisher
+from api.members.health import HealthMonitor
+from api.members.membership import assignments_in, members_in, read_record
+from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient
+from shared.domain.frontier.placement import PlacementMaster, PlacementRules, StoreKind, reconcile
+from shared.domain.ids import Partition, Term, term_of
+from shared.ports.clock import Clock
+from shared.ports.coordinator import MAX_WRITES, Conflict, Coordinator, Leadership, Session, Snapshot, View
+from shared.ports.desired import Desired
+from shared.ports.specs import SpecPublisher
+from shared.ports.store import Store
+from shared.runtime.retry import until_answered
+from shared.runtime.supervise import Failpoint, Tasks, no_failpoint
+from shared.wire.keys import EpochRecord, Keys, LeaderRecord, MemberRecord, PartitionRecord, encode_record
+
+log = structlog.get_logger("orb.control")
+
+T = TypeVar("T")
+
+TICK_S: Final = 2.0
+SICK_S: Final = 15.0
+"""A leader resigns after its passes have failed for this long."""
+
+_RECOVERY_S: Final = 10.0
+_AGAIN_S: Final = 0.2
+_TERM_BITS: Final = 44
+
+
+def epoch_after(stored: int, published: int | None, newest: Term, revision: int) -> int:
+    """Return the epoch to continue under: SQL's `stored` one, or a higher one if the coordinator was replaced.
+
+    The coordinator was replaced if it has no epoch or another one (`published`). It was restored from a backup of this
+    epoch if SQL has a term (`newest`) beyond what the coordinator's `revision` could have given.
+    """
+    if published == stored and newest <= term_of(stored, revision):
+        return stored
+    return max(stored, published or 0, newest >> _TERM_BITS) + 1
+
+
+def owners_in(
+    assigned: Mapping[Partition, PartitionRecord], masters: Mapping[str, MemberRecord], epoch: int
+) -> dict[Partition, str]:
+    """Return the owner of each partition, for registered masters only.
+
+    An assignment of another epoch, or to an earlier process of the same id, is ignored: its term can no longer be
+    claimed.
+    """
+    return {
+        partition: record.owner
+        for partition, record in assigned.items()
+        if record.epoch == epoch
+        and (member := masters.get(record.owner)) is not None
+        and member.started_at_ms == record.started_at_ms
+    }
+
+
+class Leader:
+    """Takes part in elections for one master, and does the leader's work while it leads."""
+
+    def __init__(
+        self,
+        member: MemberRecord,
+        *,
+        coordinator: Coordinator,
+        view: View,
+        keys: Keys,
+        store: Store,
+        desired: Desired,
+        kind: StoreKind,
+        tending: CrawlController,
+        health: HealthMonitor,
+        publisher: Callable[[Leadership], SpecPublisher],
+        clock: Clock,
+        partitions: int,
+        rules: PlacementRules | None = None,
+        tick_s: float = TICK_S,
+        sick_s: float = SICK_S,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        self._member = member
+        self._coordinator = coordinator
+        self._view = view
+        self._keys = keys
+        self._store = store
+        self._desired = desired
+        self._kind = kind
+        self._tending = tending
+        self._health = health
+        self._publisher = publisher
+        self._clock = clock
+        self._partitions = partitions
+        self._rules = rules or PlacementRules()
+        self._tick_s = tick_s
+        self._sick_s = sick_s
+        self._failpoint = failpoint
+        self._candidacy = Candidacy(member.id, view, keys, clock)
+        self._leadership: Leadership | None = None
+        self._epoch = 0
+        self._sick = False
+        self._seen_since: dict[tuple[str, int], float] = {}
+        self._poked = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Leader {self._member.id} {self._leadership!r} epoch={self._epoch}>"
+
+    def acting(self) -> bool:
+        """Return True if this master leads and may act now."""
+        return self._leadership is not None and self._leadership.acting(self._clock.elapsed())
+
+    def term(self) -> Term | None:
+        """Return the term of the leadership; None without one, and before its first pass."""
+        if self._leadership is None or not self._epoch:
+            return None
+        return term_of(self._epoch, self._leadership.revision)
+
+    def wake(self) -> None:
+        """Start the next pass now."""
+        self._poked.set()
+        self._tending.wake()
+
+    async def attend(self, session: Session) -> None:
+        """Campaign and lead again and again until cancelled. Raise OwnershipLost if the session is lost."""
+        while True:
+            await self._health.fit()
+            await self._candidacy.until_due()
+            leadership = await self._won(session)
+            if leadership is None:
+                continue
+            try:
+                well = await self._lead(leadership)
+                # The resignation may have been cancelled: the leadership ends here before the coordinator confirms it.
+                await until_answered(leadership.resign)
+                if not well:
+                    await asyncio.sleep(_RECOVERY_S)
+            except asyncio.CancelledError:
+                with suppress(Transient, TimeoutError):
+                    async with asyncio.timeout(_AGAIN_S * 5):
+                        await leadership.resign()
+                raise
+
+    async def _won(self, session: Session) -> Leadership | None:
+        """Campaign until the election is won. Return None if this master became unfit or another should lead."""
+        record = encode_record(LeaderRecord(self._member.id, self._member.address))
+        async with Tasks() as tasks:
+            winning = tasks.start(
+                "leader.campaign", until_answered(lambda: session.campaign(self._keys.leader, record))
+            )
+            ailing = tasks.start("leader.unfit", self._health.unfit())
+            better = tasks.start("leader.better", self._candidacy.until_better())
+            await asyncio.wait({winning, ailing, better}, return_when=asyncio.FIRST_COMPLETED)
+        # The campaign may succeed while it is being cancelled.
+        return None if winning.cancelled() else winning.result()
+
+    async def _lead(self, leadership: Leadership) -> bool:
+        """Lead until the leadership is lost. Return False if this master resigned because its passes failed."""
+        self._leadership, self._epoch, self._sick = leadership, 0, False
+        self._seen_since.clear()
+        log.info("leader.elected", master=self._member.id, revision=leadership.revision)
+        try:
+            async with Tasks() as tasks:
+                tasks.start("leader.watch", self._watch())
+                tasks.start("leader.health", self._resign_unfit(leadership))
+                tasks.start("leader.pass", self._passes(leadership))
+                tasks.start("leader.tend", self._tending.run(self.acting, self.term))
+                tasks.start("leader.leave", self._leave(leadership))
+                await leadership.lost()
+                return not self._sick
+        finally:
+            self._leadership = None
+            log.info("leadership.ended", master=self._member.id, revision=leadership.revision)
+
+    async def _watch(self) -> None:
+        """Start a pass at every change."""
+        snapshot = self._view.snapshot
+        while True:
+            snapshot = await self._view.changed(snapshot, None)
+            self._poked.set()
+
+    async def _resign_unfit(self, leadership: Leadership) -> None:
+        """Resign as soon as this master is unfit to lead."""
+        log.error("leader.resigned", master=self._member.id, reason=await self._health.unfit())
+        await until_answered(leadership.resign)
+        await leadership.lost()
+
+    async def _leave(self, leadership: Leadership) -> None:
+        """Resign once this master drains and another could lead."""
+        await self._candidacy.until_better()
+        log.info("leadership.released", master=self._member.id)
+        await until_answered(leadership.resign)
+        await leadership.lost()
+
+    async def _passes(self, leadership: Leadership) -> None:
+        publishing = CrawlSpecPublisher(
+            self._coordinator,
+            leadership,
+            self._publisher(leadership),
+            self._keys,
+            self._store,
+            self._clock,
+            self._partitions,
+            self._failpoint,
+        )
+        announcing = ConfigPublisher(self._coordinator, leadership, self._keys, self._desired, self._clock)
+        well_at = self._clock.elapsed()
+        while True:
+            self._poked.clear()
+            again_s = self._tick_s
+            failed = False
+            try:
+                if self.acting():
+                    await self._pass(leadership, publishing, announcing)
+                else:
+                    again_s = _AGAIN_S
+            except OwnershipLost as error:
+                log.info("leader.suspended", error=str(error))
+                again_s = _AGAIN_S
+            except Conflict as error:
+                log.info("leader_pass.repeated", error=str(error))
+                again_s = 0.0
+            except ResourceFull as error:  # Another leader would have no more capacity, so this is no failed pass.
+                log.debug("leader_pass.postponed", error=str(error))
+                again_s = self._tick_s
+            except Transient as error:
+                log.warning("leader_pass.delayed", error=str(error))
+                again_s = min(error.retry_in, self._tick_s)
+                failed = self.acting()
+            except Permanent as error:
+                log.error("leader_pass.refused", error=str(error))
+                failed = True
+            now = self._clock.elapsed()
+            well_at = well_at if failed else now
+            if now - well_at >= self._sick_s:
+                await self._give_up(leadership)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(again_s):
+                    await self._poked.wait()
+
+    async def _give_up(self, leadership: Leadership) -> None:
+        """Resign because passes fail. The session is alive, so no other master would be elected otherwise."""
+        log.error("leader.resigned", master=self._member.id, reason=f"no pass was through for {self._sick_s} s")
+        self._sick = True
+        await until_answered(leadership.resign)
+        await leadership.lost()
+
+    async def _pass(self, leadership: Leadership, publishing: CrawlSpecPublisher, announcing: ConfigPublisher) -> None:
+        """Compare the stored with the published state and write the differences."""
+        self._epoch = await self._settle_epoch(leadership)
+        await self._place(leadership, self._epoch)
+        await announcing.once()
+        await publishing.once()
+
+    async def _settle_epoch(self, leadership: Leadership) -> int:
+        revision = await leadership.barrier()
+        entry = await self._coordinator.get(self._keys.epoch)
+        record = None if entry is None else read_record(entry, EpochRecord)
+        published = None if record is None else record.epoch
+        stored = await self._store.epoch()
+        epoch = epoch_after(stored, published, await self._store.newest_term(), revision)
+        if (epoch, epoch) != (stored, published):
+            # SQL first: in the other order, an interruption in between would let terms of this epoch be given twice.
+            epoch = await self._store.raise_epoch(epoch)
+            await leadership.write(
+                {self._keys.epoch: encode_record(EpochRecord(epoch))},
+                expect={self._keys.epoch: 0 if entry is None else entry.revision},
+            )
+            log.warning("epoch.raised", epoch=epoch, stored_epoch=stored, found_epoch=published, revision=revision)
+        return epoch
+
+    async def _place(self, leadership: Leadership, epoch: int) -> None:
+        members = members_in(await self._coordinator.list(self._keys.masters), self._keys).masters
+        listed = await self._coordinator.list(self._keys.partitions)
+        assigned = {partition: record for partition, (record, _) in assignments_in(listed, self._keys).items()}
+        now = self._clock.elapsed()
+        for member in members.values():
+            self._seen_since.setdefault((member.id, member.started_at_ms), now)
+        plan = reconcile(
+            [
+                PlacementMaster(member.id, self._seen_since[(member.id, member.started_at_ms)], member.draining)
+                for member in members.values()
+            ],
+            owners_in(assigned, members, epoch),
+            partitions=self._partitions,
+            store=self._kind,
+            leader=self._member.id,
+            now=now,
+            rules=self._rules,
+        )
+        for chunk in _chunks(sorted(plan.owners.items()), MAX_WRITES):
+            puts = {
+                self._keys.partition(partition): encode_record(
+                    PartitionRecord(owner, epoch, members[owner].started_at_ms)
+                )
+                for partition, owner in chunk
+            }
+            await leadership.write(puts, expect={key: _revision_of(listed, key) for key in puts})
+        if plan.owners or plan.stranded:
+            log.info(
+                "placement.updated",
+                partitions=len(plan.owners),
+                moves=plan.moves,
+                deferred=plan.deferred,
+                stranded=len(plan.stranded),
+                masters=len(members),
+            )
+
+
+def _revision_of(snapshot: Snapshot, key: str) -> int:
+    entry = snapshot.entries.get(key)
+    return 0 if entry is None else entry.revision
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

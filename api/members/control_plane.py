@@ -1,0 +1,78 @@
+"""The protocol through which a master's other parts read the state of the cluster and wake the leader.
+
+Everything here is the last known state, returned at once without I/O. `leader_address` may name a leader that has just
+died, so a request forwarded to it needs a timeout.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.domain.ids import Partition, Term
+from shared.wire.keys import MemberRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The registered members by id."""
+
+    masters: Mapping[str, MemberRecord]
+    workers: Mapping[str, MemberRecord]
+
+
+class ControlPlane(Protocol):
+    """This master's place in the cluster."""
+
+    def is_leader(self) -> bool:
+        """Return True if this master leads and may act now; False as soon as its lease nears its end."""
+        ...
+
+    def leader_address(self) -> str | None:
+        """Return the address of the leader's HTTP API as registered: `host:port` or a URL. None without a leader."""
+        ...
+
+    def term(self) -> Term | None:
+        """Return the leadership's term (epoch, revision of the election); None while this master does not lead."""
+        ...
+
+    def members(self) -> Members:
+        """Return the registered masters and workers."""
+        ...
+
+    def assignments(self) -> Mapping[Partition, str]:
+        """Return the owner of each partition that has one."""
+        ...
+
+    def wake(self) -> None:
+        """Start this master's next pass over SQL now instead of at its next tick.
+
+        Call it after a change of SQL, from the event loop's thread only. It never blocks.
+        """
+        ...
+
+
+class SingleMaster:
+    """`ControlPlane` of the one process of a crawl without a cluster: it leads, and it owns everything."""
+
+    def __init__(self, member: MemberRecord, term: Term, partitions: int) -> None:
+        self._member = member
+        self._term = term
+        self._partitions = partitions
+
+    def is_leader(self) -> bool:
+        return True
+
+    def leader_address(self) -> str | None:
+        return self._member.address or None
+
+    def term(self) -> Term | None:
+        return self._term
+
+    def members(self) -> Members:
+        return Members({self._member.id: self._member}, {})
+
+    def assignments(self) -> Mapping[Partition, str]:
+        return {Partition(p): self._member.id for p in range(self._partitions)}
+
+    def wake(self) -> None:
+        """Do nothing: the one crawl of the process polls by itself."""

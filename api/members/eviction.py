@@ -1,0 +1,82 @@
+"""End a stopped master that keeps the write lock of SQLite.
+
+Such a master is stopped inside a transaction, so no other master can take over. The leader ends it with SIGKILL if all
+of this holds:
+
+- A write of this master waits for the lock.
+- The holder is a process of this machine, and a note beside the file names it as a master, with the kernel's start
+  time.
+- The holder is stopped (SIGSTOP or a debugger).
+- The coordinator no longer lists that master.
+
+SQLite rolls back the holder's transaction. For any other holder, the log states what an operator must do.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from shared.adapters.sql.engine.lock_holder import LockHolder, end, lock_holder
+
+log = structlog.get_logger("orb.control")
+
+WAITED_S: Final = 3.0
+_LOOK_S: Final = 1.0
+_LOG_INTERVAL_S: Final = 30.0
+
+
+class Eviction:
+    """Watches for writes that wait for another process.
+
+    `lives` returns True if a master with this id and start time is registered.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        waited_s: Callable[[], float],
+        leads: Callable[[], bool],
+        lives: Callable[[str, int], bool],
+        ask: Callable[[Path], LockHolder | None] = lock_holder,
+    ) -> None:
+        self._path = path
+        self._waited_s = waited_s
+        self._leads = leads
+        self._lives = lives
+        self._ask = ask
+        self._logged_at = float("-inf")
+
+    async def run(self) -> None:
+        """Check periodically until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self._waited_s() >= WAITED_S and self._leads():
+                await self.once()
+
+    async def once(self) -> bool:
+        """Check once. Return True if a process was ended."""
+        holder = await asyncio.to_thread(self._ask, self._path)
+        if holder is None or holder.pid == os.getpid() or self._waited_s() < WAITED_S or not self._leads():
+            return False
+        note = holder.note
+        if note is not None and holder.stopped and not self._lives(note.member, note.started_at_ms):
+            killed = end(note)
+            log.error("database_holder.evicted", master=note.member, pid=note.pid, killed=killed)
+            return killed
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= _LOG_INTERVAL_S:
+            self._logged_at = now
+            log.error(
+                "database.locked",
+                database=str(self._path),
+                pid=holder.pid,
+                master=None if note is None else note.member,
+                stopped=holder.stopped,
+                advice="another process holds the database's write lock: let it go on (kill -CONT), or end it",
+            )
+        return False

@@ -1,0 +1,197 @@
+"""Decide whether this master is fit to lead: its event loop runs, and the engines that a leader needs respond.
+
+A leader that keeps its session but cannot work keeps every other master from leading. So an unfit leader resigns, and a
+master campaigns only while it is fit. The decision is pure (`health_after`). A master becomes unfit only after some
+silence, and fit only after some time without any failure, so that it does not lead and resign in turns.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, assert_never
+
+import structlog
+
+from shared.domain.errors import Permanent, Transient, Unusable
+from shared.ports.clock import Clock
+from shared.runtime.stalls import StallWatch, unsaid
+from shared.runtime.supervise import Tasks
+
+log = structlog.get_logger("orb.control")
+
+Probe = Callable[[], Awaitable[object]]
+"""Sends an engine a small request."""
+
+SilentFor = Callable[[], float]
+"""Returns the seconds since an engine last answered."""
+
+EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthLimits:
+    """Limits in seconds.
+
+    A master is unfit after an engine was silent for `silent_s`, or the loop stalled for `stalled_s`. It is fit again
+    after `well_s` without a failed probe or an observed stall.
+    """
+
+    silent_s: float = 6.0
+    stalled_s: float = 5.0
+    well_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswered:
+    """An engine answered its probe."""
+
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeMissed:
+    """An engine did not answer its probe."""
+
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStalled:
+    """The event loop stalled for `seconds`."""
+
+    seconds: float
+
+
+Observation = ProbeAnswered | ProbeMissed | LoopStalled
+
+
+@dataclass(frozen=True, slots=True)
+class HealthState:
+    """The observations so far.
+
+    `answered` is the time of each engine's last answer, `wrong_at` the time of the last failure. `ailment` is why the
+    master is unfit to lead, None while it is fit.
+    """
+
+    answered: Mapping[str, float] = field(default_factory=dict)
+    wrong_at: float | None = None
+    ailment: str | None = None
+
+
+def health_after(condition: HealthState, seen: Observation, now: float, rules: HealthLimits) -> HealthState:
+    """Return the state after `seen` was observed at `now`. An engine counts as answering until its first probe."""
+    match seen:
+        case ProbeAnswered(engine):
+            known = replace(condition, answered={**condition.answered, engine: now})
+            return replace(known, ailment=None) if _recovered(known, now, rules) else known
+        case ProbeMissed(engine):
+            since = condition.answered.get(engine, now)
+            known = replace(condition, answered={**condition.answered, engine: since}, wrong_at=now)
+            silent_s = now - since
+            return _unfit(known, f"{engine} is silent for {silent_s:.1f} s") if silent_s >= rules.silent_s else known
+        case LoopStalled(seconds):
+            known = replace(condition, wrong_at=now)
+            return _unfit(known, f"the loop stood still for {seconds:.1f} s") if seconds >= rules.stalled_s else known
+        case never:
+            assert_never(never)
+
+
+def _unfit(condition: HealthState, ailment: str) -> HealthState:
+    """Return the unfit state; the first reason is kept."""
+    return condition if condition.ailment is not None else replace(condition, ailment=ailment)
+
+
+def _recovered(condition: HealthState, now: float, rules: HealthLimits) -> bool:
+    """Return True if nothing failed for `well_s`, and every engine has answered since the last failure."""
+    wrong_at = condition.wrong_at
+    if condition.ailment is None or wrong_at is None:
+        return False
+    return now - wrong_at >= rules.well_s and all(at > wrong_at for at in condition.answered.values())
+
+
+class HealthMonitor:
+    """Probes the engines (at least one) and watches the loop while `run` runs. Any task may wait for a change."""
+
+    def __init__(
+        self,
+        probes: Mapping[str, Probe],
+        clock: Clock,
+        rules: HealthLimits | None = None,
+        *,
+        every_s: float = EVERY_S,
+        silent_s: Mapping[str, SilentFor] = MappingProxyType({}),
+    ) -> None:
+        """Set up the monitor. `silent_s` returns the seconds since an engine last answered any request.
+
+        With it, a probe that only waits behind other work of this master does not make the engine count as silent.
+        """
+        self._probes = probes
+        self._silent_s = silent_s
+        self._clock = clock
+        self._rules = rules or HealthLimits()
+        self._every_s = every_s
+        self._condition = HealthState()
+        self._turned = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<HealthMonitor {self.ailment or 'fit'}>"
+
+    @property
+    def ailment(self) -> str | None:
+        """Why this master is unfit to lead; None while it is fit."""
+        return self._condition.ailment
+
+    async def fit(self) -> None:
+        """Wait until this master is fit to lead."""
+        while self.ailment is not None:
+            await self._turned.wait()
+
+    async def unfit(self) -> str:
+        """Wait until this master is unfit to lead. Return the ailment."""
+        while (ailment := self.ailment) is None:
+            await self._turned.wait()
+        return ailment
+
+    async def run(self) -> None:
+        """Probe and watch until cancelled."""
+        watch = StallWatch(self._clock, self._on_stall, least_s=self._rules.stalled_s / 2, stuck=unsaid)
+        async with Tasks() as tasks:
+            for engine, probe in self._probes.items():
+                tasks.start(f"health.{engine}", self._attend(engine, probe))
+            with watch.watching():
+                await asyncio.Event().wait()
+
+    def observe(self, seen: Observation) -> None:
+        """Update the state with an observation."""
+        before = self.ailment
+        self._condition = health_after(self._condition, seen, self._clock.elapsed(), self._rules)
+        if self.ailment != before:
+            if self.ailment is None:
+                log.info("health.restored", reason=before)
+            else:
+                log.warning("health.degraded", reason=self.ailment)
+            turned, self._turned = self._turned, asyncio.Event()
+            turned.set()
+
+    async def _attend(self, engine: str, probe: Probe) -> None:
+        self.observe(ProbeAnswered(engine))  # It answered already, or this master would not have started.
+        while True:
+            await asyncio.sleep(self._every_s)
+            began = self._clock.elapsed()
+            try:
+                async with asyncio.timeout(self._rules.silent_s / 2):
+                    await probe()
+            except (Transient, Permanent, Unusable, TimeoutError) as error:
+                silent_s = self._silent_s.get(engine)
+                if silent_s is not None and silent_s() < self._clock.elapsed() - began:
+                    log.info("health_probe.delayed", engine=engine, error=str(error) or type(error).__name__)
+                    self.observe(ProbeAnswered(engine))
+                    continue
+                log.warning("health_probe.failed", engine=engine, error=str(error) or type(error).__name__)
+                self.observe(ProbeMissed(engine))
+            else:
+                self.observe(ProbeAnswered(engine))
+
+    def _on_stall(self, seconds: float) -> None:
+        self.observe(LoopStalled(seconds))

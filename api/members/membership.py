@@ -1,0 +1,92 @@
+"""Register this master, and read the registered members, the leader and the assignments."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from api.members.control_plane import Members
+from shared.domain.ids import Partition
+from shared.ports.coordinator import Coordinator, Entry, Session, Snapshot
+from shared.runtime.registration import Registration
+from shared.wire.keys import (
+    Keys,
+    LeaderRecord,
+    MemberRecord,
+    PartitionRecord,
+    Record,
+    decode_record,
+    encode_record,
+)
+from shared.wire.messages import Malformed
+
+log = structlog.get_logger("orb.control")
+
+R = TypeVar("R", bound=Record)
+
+
+class Membership:
+    """Keeps `masters/<id>` while this master lives, on a new session whenever one is lost."""
+
+    def __init__(self, member: MemberRecord, coordinator: Coordinator, keys: Keys, *, ttl_s: float) -> None:
+        self.member = member
+        self.registration = Registration(
+            coordinator, keys.master(member.id), encode_record(member), ttl_s=ttl_s, told=self._log_lost
+        )
+
+    def drain(self, draining: bool) -> None:
+        """Publish whether this master drains."""
+        self.member = msgspec.structs.replace(self.member, draining=draining)
+        self.registration.change(encode_record(self.member))
+
+    async def run(self, attached: Callable[[Session], Awaitable[None]]) -> None:
+        """Stay registered until cancelled. `attached` runs on each session and ends before the next one begins."""
+        await self.registration.run(attached)
+
+    def _log_lost(self, reason: str) -> None:
+        log.warning("master.unregistered", master=self.member.id, reason=reason)
+
+
+def members_in(snapshot: Snapshot, keys: Keys) -> Members:
+    """Return the registered members."""
+    return Members(
+        masters=_named(snapshot, keys.master_of, MemberRecord),
+        workers=_named(snapshot, keys.worker_of, MemberRecord),
+    )
+
+
+def leader_in(snapshot: Snapshot, keys: Keys) -> LeaderRecord | None:
+    """Return the leader's record; None without a leader."""
+    entry = snapshot.entries.get(keys.leader)
+    return None if entry is None else read_record(entry, LeaderRecord)
+
+
+def assignments_in(snapshot: Snapshot, keys: Keys) -> Mapping[Partition, tuple[PartitionRecord, Entry]]:
+    """Return the assignment of each partition, with its entry."""
+    assigned = {}
+    for key, entry in snapshot.entries.items():
+        partition = keys.partition_of(key)
+        if partition is not None and (record := read_record(entry, PartitionRecord)) is not None:
+            assigned[partition] = (record, entry)
+    return assigned
+
+
+def read_record(entry: Entry, kind: type[R]) -> R | None:
+    """Return the entry's record. A record that cannot be read is logged and counts as absent: return None."""
+    try:
+        return decode_record(kind, entry.value)
+    except Malformed as error:
+        log.error("control_record.rejected", key=entry.key, error=str(error))
+        return None
+
+
+def _named(
+    snapshot: Snapshot, name_of: Callable[[str], str | None], kind: type[MemberRecord]
+) -> Mapping[str, MemberRecord]:
+    records = {}
+    for key, entry in snapshot.entries.items():
+        name = name_of(key)
+        if name is not None and (record := read_record(entry, kind)) is not None:
+            records[name] = record
+    return records

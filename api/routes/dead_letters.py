@@ -1,0 +1,125 @@
+"""/v1/dead-letters: URLs and messages that were given up, with the evidence, until they are replayed or discarded."""
+
+import uuid
+from typing import Annotated, Final
+
+from fastapi import Path, Query, Response
+
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, needs, problems
+from api.http.routing import Router
+from api.routes.crawl_verbs import commanded
+from api.schemas.frontier import DeadLetter, letter_body
+from api.schemas.hosts import CommandAccepted
+from api.schemas.model import Listing
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ops.access import Role
+from shared.domain.reads.declared import Actor, DeadLetterView
+from shared.ports.catalog import Missing, Stale
+
+router = Router(prefix="/v1/dead-letters", tags=["dead-letters"], responses=problems(404))
+
+_NEWEST: Final = 2**63 - 1
+_READS: Final = [needs(Role.VIEWER)]
+_WRITES: Final = [needs(Role.OPERATOR)]
+
+Letter = Annotated[int, Path(ge=1, le=_NEWEST, description="The number of the dead letter.", examples=[17])]
+OfCrawl = Annotated[str, Query(min_length=1, max_length=63, description="The name of the crawl.", examples=["docs"])]
+
+
+@router.get("", summary="List dead letters", operation_id="list_dead_letters", dependencies=_READS)
+async def list_dead_letters(
+    served: Served,
+    page: Page,
+    response: Response,
+    crawl: Annotated[
+        str | None, Query(min_length=1, max_length=63, description="Only dead letters of this crawl.")
+    ] = None,
+) -> Listing[DeadLetter]:
+    """List dead letters, newest first. A page ends early at 8 MiB of evidence: follow `next`."""
+    crawl_id = None if crawl is None else (await served.catalog.crawl(crawl)).crawl_id
+    before = page.place(int, _NEWEST)
+    rows, place = await served.catalog.dead_letters(crawl_id, before=before, max_count=page.max_count)
+    return Listing(items=[letter_body(letter) for letter in rows], next=page.next(place, response))
+
+
+@router.post(
+    "/replay", status_code=202, summary="Replay a crawl's dead letters", operation_id="replay_dead_letters",
+    dependencies=_WRITES,
+)  # fmt: skip
+async def replay_dead_letters(crawl: OfCrawl, served: Served, by: By) -> CommandAccepted:
+    """Replay all dead letters of a crawl.
+
+    Messages that could not be read belong to no crawl: replay them one by one.
+    """
+    return await _ask_all(served, by, crawl, CommandKind.REPLAY)
+
+
+@router.delete(
+    "", status_code=202, summary="Discard a crawl's dead letters", operation_id="discard_dead_letters",
+    dependencies=_WRITES,
+)  # fmt: skip
+async def discard_dead_letters(crawl: OfCrawl, served: Served, by: By) -> CommandAccepted:
+    """Delete all dead letters of a crawl."""
+    return await _ask_all(served, by, crawl, CommandKind.DISCARD)
+
+
+@router.get(
+    "/{letter:int}", summary="Get a dead letter", operation_id="get_dead_letter", dependencies=[*_READS, CONDITIONAL],
+    responses=UNCHANGED,
+)  # fmt: skip
+async def get_dead_letter(letter: Letter, served: Served, response: Response) -> DeadLetter:
+    """Return a dead letter with its evidence: what was tried, and how it ended. A dead letter never changes."""
+    stored = await _found(served, letter)
+    response.headers.update(etag(stored.tag))
+    return letter_body(stored)
+
+
+@router.post(
+    "/{letter:int}/replay", status_code=202, summary="Replay a dead letter", operation_id="replay_dead_letter",
+    dependencies=_WRITES, responses=problems(412),
+)  # fmt: skip
+async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> CommandAccepted:
+    """Queue the URL again with new attempts, if it is still failed, or publish the message again. The dead letter is
+    deleted when that is done.
+
+    A complete crawl runs again; after another end the URL waits in the queue until `start`. A further failure
+    makes a new dead letter. The URLs of an unreadable `shard` were published again automatically, so only the dead
+    letter is deleted.
+    """
+    return await _ask(served, by, await _found(served, letter, expected), CommandKind.REPLAY)
+
+
+@router.delete(
+    "/{letter:int}", status_code=202, summary="Discard a dead letter", operation_id="discard_dead_letter",
+    dependencies=_WRITES, responses=problems(412),
+)  # fmt: skip
+async def discard_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> CommandAccepted:
+    """Delete the dead letter with its evidence. A URL remains failed."""
+    return await _ask(served, by, await _found(served, letter, expected), CommandKind.DISCARD)
+
+
+async def _found(served: Services, letter: int, expected: frozenset[str] | None = None) -> DeadLetterView:
+    stored = await served.catalog.dead_letter(letter)
+    if stored is None:
+        raise Missing(f"there is no dead letter {letter}")
+    if expected is not None and stored.tag not in expected:
+        raise Stale(stored.tag)
+    return stored
+
+
+async def _ask(served: Services, by: Actor, letter: DeadLetterView, kind: CommandKind) -> CommandAccepted:
+    crawl_id = letter.crawl_id or CrawlId(0)
+    args: dict[str, object] = {"letter": letter.id}
+    return CommandAccepted(
+        command=await commanded(served, _named(kind), crawl_id, kind, args, by, Partition(letter.partition))
+    )
+
+
+async def _ask_all(served: Services, by: Actor, crawl: str, kind: CommandKind) -> CommandAccepted:
+    crawl_id = (await served.catalog.crawl(crawl)).crawl_id
+    return CommandAccepted(command=await commanded(served, _named(kind), crawl_id, kind, {"letter": 0}, by))
+
+
+def _named(kind: CommandKind) -> str:
+    return f"{kind}-{uuid.uuid4().hex}"

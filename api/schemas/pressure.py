@@ -1,0 +1,29 @@
+"""Resource pressure: the resources of a member that are nearly full."""
+
+from collections.abc import Iterable
+
+from pydantic import Field
+
+from api.schemas.model import Model
+from shared.domain.ops.watermarks import Pressure, Resource
+
+
+class ResourcePressure(Model):
+    """A resource of a member that is nearly full. No new work starts there until enough of it is free."""
+
+    resource: str = Field(
+        description="`database`: the disk or size limit of the database; `nats`: the storage limit of NATS; "
+        "`nats_disk`: the disk of NATS; `archive`: the disk of a worker's archive; `memory`: the memory of "
+        "the process.",
+        json_schema_extra={"enum": [place.value for place in Resource]},
+    )
+    member: str = Field(description="The id of the master or worker that measures it.", examples=["m1"])
+    detail: str = Field(
+        description="How full the resource is, and when work resumes.",
+        examples=["the database has 900.0 MiB free of 100.0 GiB; it goes on when 2.0 GiB are free"],
+    )
+
+
+def pressure_body(member: str, pressure: Iterable[Pressure]) -> list[ResourcePressure]:
+    """Return the bodies of the pressure at a member."""
+    return [ResourcePressure(resource=each.resource, member=member, detail=each.detail) for each in pressure]

@@ -1,0 +1,160 @@
+"""The application: the routes, the exception handler, and the layers around them."""
+
+import re
+from functools import partial
+from typing import Any, Final
+
+import httpx
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, compile_path
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.http.authentication import Authentication
+from api.http.conditional import Conditional
+from api.http.deps import Services
+from api.http.document import document
+from api.http.errors import ApiProblem, ProblemKind, respond
+from api.http.forwarding import ANSWER_S, Forwarding
+from api.http.head import head
+from api.http.limits import BodyLimit
+from api.http.request_context import RequestContext
+from api.http.routing import mount
+from api.observe.traffic import measure
+from api.routes import (
+    audit,
+    cluster,
+    config,
+    crawls,
+    events,
+    exports,
+    health,
+    hosts,
+    items,
+    keys,
+    lag,
+    metrics,
+    pages,
+    progress,
+    seed_deletion,
+    seeds,
+    urls,
+)
+from api.routes import crawl_verbs as turning
+from api.routes import dead_letters as letters
+from api.routes import docs as reading
+from api.routes import seed_list as declared_seeds
+from shared.domain.crawl.spec_parse import SpecError
+from shared.domain.crawl.state import IllegalTransition
+from shared.domain.errors import Permanent, Transient
+from shared.ports.catalog import Exists, Full, LastAdmin, Missing, ReusedKey, Stale
+
+ROUTERS: Final = (
+    crawls.router,  # The router tries them in this order, so the most frequent come first.
+    health.router,
+    metrics.router,
+    turning.router,
+    seeds.router,
+    seed_deletion.router,
+    declared_seeds.router,
+    progress.router,
+    lag.router,
+    events.router,
+    urls.router,
+    pages.router,
+    items.router,
+    exports.router,
+    hosts.router,
+    letters.router,
+    cluster.router,
+    config.router,
+    keys.router,
+    audit.router,
+    reading.router,
+)
+_OURS: Final = (
+    ApiProblem,
+    HTTPException,
+    RequestValidationError,
+    SpecError,
+    IllegalTransition,
+    Missing,
+    Exists,
+    Full,
+    LastAdmin,
+    Stale,
+    ReusedKey,
+    Transient,
+    Permanent,
+)
+
+
+_METHODS: Final[tuple[tuple[re.Pattern[str], frozenset[str]], ...]] = tuple(
+    (compile_path(route.path)[0], frozenset(route.methods or ()))
+    for router in ROUTERS
+    for route in router.routes
+    if isinstance(route, Route)
+)
+
+
+async def _no_such_method(request: Request, error: Exception) -> Response:
+    """Answer 405 with all methods of the path. Starlette would name only those of the path's first route."""
+    allowed = frozenset().union(*(methods for path, methods in _METHODS if path.match(request.url.path)))
+    allowed |= {"HEAD"} if "GET" in allowed else frozenset()
+    detail = f"{request.url.path} is for {', '.join(sorted(allowed))}"
+    return await respond(request, ApiProblem(ProblemKind.METHOD, detail, headers={"Allow": ", ".join(sorted(allowed))}))
+
+
+class _Application(FastAPI):
+    """A FastAPI application with our document."""
+
+    def openapi(self) -> dict[str, Any]:
+        return document(self)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call Starlette directly: FastAPI would look for a tracer at every request."""
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            await head(partial(Starlette.__call__, self), scope, receive, send)
+        else:
+            await Starlette.__call__(self, scope, receive, send)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Build the layers around the exception handlers around the routes.
+
+        `RequestContext` replaces the framework's layer that answers unhandled exceptions.
+        """
+        app: ASGIApp = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
+        for layer, positional, named in reversed(self.user_middleware):
+            app = layer(app, *positional, **named)
+        return app
+
+
+def application(
+    services: Services | None = None, client: httpx.AsyncClient | None = None, *, answer_s: float = ANSWER_S
+) -> FastAPI:
+    """Return the application; without services, only its OpenAPI document is available.
+
+    `client` sends forwarded requests to the leader; the caller closes it. `answer_s` is the timeout of such a request.
+    """
+    app = _Application(docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False)
+    for router in ROUTERS:
+        mount(app, router)
+    for kind in _OURS:
+        app.add_exception_handler(kind, respond)
+    app.add_exception_handler(405, _no_such_method)
+    if services is not None and client is not None:
+        app.state.services = services
+        # Layers are added from the inside out: a request passes the last one first.
+        app.add_middleware(Conditional)
+        app.add_middleware(Forwarding, plane=services.plane, client=client, member=services.member, answer_s=answer_s)
+        app.add_middleware(Authentication, keyring=services.keyring)
+        app.add_middleware(BodyLimit, max_count=services.body_bytes)
+        app.add_middleware(RequestContext)
+        if services.registry is not None:
+            measure(app, services.registry)
+    return app

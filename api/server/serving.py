@@ -1,0 +1,303 @@
+"""The HTTP server of a master: uvicorn on sockets that the master opened, in the master's event loop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from api.http.errors import ApiProblem, ProblemKind, answer
+from shared.domain.errors import Unusable
+from shared.runtime.connections import AcceptedConnection, ConnectionLimit, accepting, within_files
+from shared.runtime.supervise import Tasks
+from shared.tls import ServerTls
+
+GRACE_S: Final = 5
+"""How long responses in progress may take once the master stops."""
+
+HEAD_BYTES: Final = 1 << 18
+"""Maximum size of a request's head.
+
+A URL in a parameter has up to 16,384 characters, each of up to twelve bytes when encoded. A longer head is answered
+with a plain 400, without a problem body, and the connection is closed.
+"""
+
+HEAD_S: Final = 30.0
+"""How long a connection may take to send the head of its first request, or of a further one that has begun."""
+
+RESTS_S: Final = 5
+"""How long a connection may be idle between two requests."""
+
+MAX_CONNECTIONS: Final = 1000
+MAX_SPARE: Final = 32
+SPARE_S: Final = 10.0
+"""How long a connection beyond the limit may take from its request until it has read the response.
+
+Otherwise a client that reads slowly would keep the spare connections from probes and scrapes.
+"""
+
+FILES_ASIDE: Final = 512
+"""Open files that a master keeps for everything else: databases, engines, stored pages."""
+ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
+"""Paths that are served even beyond the limit of connections, on up to `MAX_SPARE` more at a time."""
+
+_BACKLOG: Final = 1024
+_PARSED_BYTES: Final = 0xFFFF
+"""The longest URL that the parser splits."""
+
+_CONNECTIONS: Final = logging.getLogger("uvicorn.error.connections")
+"""Logger for single connections. Any client can cause such messages without limit (unreadable requests, unsupported
+upgrades), so only errors are logged: those are bugs of the server."""
+
+_CONNECTIONS.setLevel(logging.ERROR)
+
+
+class _HttpServer(uvicorn.Server):
+    """Handles no signals, as the master stops its parts in order, and accepts no connections: `accepting` does."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.servers = []
+        self.started = True
+
+
+class _Busy:
+    """Answers the single request of a connection beyond the limit: `ALWAYS_ANSWERED` as usual, all else with 503."""
+
+    def __init__(self, app: ASGIApp, places: ConnectionLimit) -> None:
+        self._app = app
+        self._places = places
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in ALWAYS_ANSWERED:
+            await self._app(scope, receive, send)
+            return
+        request_id = secrets.token_hex(16)
+        headers = {"Retry-After": str(RESTS_S), "Cache-Control": "no-store", "X-Request-Id": request_id}
+        detail = f"{self._places.limit} connections are open on this master already"
+        hint = "ask another master, or this one a little later; the setting http_connections bounds them"
+        problem = ApiProblem(ProblemKind.CROWDED, detail, hint=hint, headers=headers)
+        await answer(problem, scope["path"], request_id)(scope, receive, send)
+
+
+class _Bounded(HttpToolsProtocol):
+    """Bounds what a client without a key can occupy.
+
+    - Heads and trailers above `HEAD_BYTES` (up to one read more) are refused: the parser would collect them without
+      limit.
+    - A connection is closed if a head takes longer than `HEAD_S`. So is one that takes that long for the rest of a
+      request after its response, or makes no progress in reading the end of a response for that long.
+    - A connection beyond the limit serves one request, which `busy` answers, and lasts `SPARE_S` in all.
+
+    Queries may be longer than the 64 KiB at which the parser's handling of URLs ends. Trailers are dropped: the parser
+    would add them to the headers, where they would bypass the checks of a proxy in front of this server.
+    """
+
+    _collected = 0
+    _headed = False
+    _patience: asyncio.TimerHandle | None = None
+    _over: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, connection: AcceptedConnection, busy: "_Busy"
+    ) -> None:
+        super().__init__(config, state, {})
+        self._connection = connection
+        if connection.beyond:
+            self.app = busy
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn has the same signature
+        self.logger = _CONNECTIONS
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._have_head()
+        if self._over is not None:
+            self._over.cancel()
+        self._connection.left()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._have_head()
+        self._patience = self.loop.call_later(HEAD_S, self._end, 0)
+
+    def _end(self, unread: int) -> None:
+        """Close the connection. While the client still reads the end of a response, wait for another `HEAD_S`."""
+        left = self.transport.get_write_buffer_size()
+        if left and (not unread or left < unread):
+            self._patience = self.loop.call_later(HEAD_S, self._end, left)
+        elif left:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if (
+            self._patience is None and not self._answers()
+        ):  # The client may send neither a next head nor the end of this request.
+            self._await_head()
+
+    def _have_head(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def data_received(self, data: bytes) -> None:
+        self._collected += len(data)
+        super().data_received(data)
+        if self._collected > HEAD_BYTES and not self.transport.is_closing():
+            if self._answers():  # A 400 must not be written into a response in progress.
+                self.transport.close()
+            else:
+                self.send_400_response("The head of the request is too long.")
+
+    def _answers(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def on_message_begin(self) -> None:
+        self._headed = False
+        self._await_head()
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._headed:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._collected, self._headed = 0, True
+        self._have_head()
+        self._connection.heard()
+        if len(self.url) <= _PARSED_BYTES:
+            super().on_headers_complete()
+        else:
+            self.url, _, query = self.url.partition(b"?")
+            super().on_headers_complete()  # The application has not started yet, so its scope may still change.
+            self.scope["query_string"] = query.partition(b"#")[0]
+        if self._connection.beyond:
+            self.cycle.keep_alive = False
+            self._over = self._over or self.loop.call_later(SPARE_S, self.transport.abort)
+
+    def on_body(self, body: bytes) -> None:
+        self._collected = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._collected = 0
+        super().on_message_complete()
+
+
+def places_for(max_count: int) -> ConnectionLimit:
+    """Return a limit of `max_count` connections, or fewer if the process may open fewer files."""
+    return ConnectionLimit(within_files(max_count, FILES_ASIDE), MAX_SPARE)
+
+
+def listening(address: str) -> socket.socket:
+    """Return a socket that listens at `host:port`; see `bound`."""
+    listener = bound(address)
+    listen(listener)
+    return listener
+
+
+def bound(address: str) -> socket.socket:
+    """Return a socket bound to `host:port` (port 0: any free one) that does not listen yet.
+
+    Until it listens, connections are refused at once. Raise Unusable if it cannot be bound, or without a host: that
+    would mean every interface of the machine.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        if not host:
+            raise ValueError("it names no host; 127.0.0.1 is this machine alone, 0.0.0.0 every interface")
+        return _bound(host.strip("[]"), int(port))
+    except (OSError, ValueError, OverflowError) as error:
+        raise _cannot_listen(address, error) from error
+
+
+def listen(listener: socket.socket) -> None:
+    """Start to listen. Raise Unusable if another socket at the same address listens by now."""
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        at = address_of(listener)
+        listener.close()
+        raise _cannot_listen(at, error) from error
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Bind as `socket.create_server` does, but without listening."""
+    listener = socket.socket(_family(host), socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if listener.family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((host, port))
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _cannot_listen(address: str, error: Exception) -> Unusable:
+    why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+    return Unusable(f"cannot listen at {address} for the API ({why}): choose another with --http")
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return the socket's address as `host:port`."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: FastAPI, listener: socket.socket, tls: ServerTls | None = None, connections: ConnectionLimit | None = None
+) -> AsyncIterator[None]:
+    """Serve `app` at the socket until the block ends, then let responses in progress end for at most `GRACE_S`."""
+    places = ConnectionLimit(MAX_CONNECTIONS, MAX_SPARE) if connections is None else connections
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", server_header=False,
+        timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=RESTS_S, http=_Bounded, ws="none", proxy_headers=False,
+    )  # fmt: skip
+    config.load()
+    server, busy = _HttpServer(config), _Busy(app, places)
+
+    def protocol(connection: AcceptedConnection) -> asyncio.Protocol:
+        return _Bounded(config, server.server_state, connection, busy)
+
+    async with Tasks() as tasks:
+        running = tasks.start("http", _serve(server, listener))
+        context = None if tls is None else tls.context
+        accepted = tasks.start("http.accept", accepting(listener, places, protocol, context))
+        try:
+            yield
+        finally:
+            accepted.cancel()
+            await asyncio.wait([accepted])
+            server.should_exit = True
+            await asyncio.wait([running])
+
+
+async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Run the server. Raise Unusable if it ends by itself: a master that cannot be reached must stop."""
+    await server.serve(sockets=[listener])
+    if not server.should_exit:
+        raise Unusable("the HTTP server ended by itself: see the log above, and start the master again")
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,1 @@
+"""Commands for operators of a cluster: backup and restore, database, migrations, keys, settings."""

@@ -1,0 +1,194 @@
+"""The folder of a backup and its files. It appears only when it is complete.
+
+manifest.json   the source, its time, and the checksum of every other file; written last
+tables/*.gz     one file for each table, rows in the order of their keys
+reports.gz      the reports after the positions in `tables/partitions.gz`
+items.gz        the items after the position in `tables/item_writer.gz`
+events.gz       the stream of events
+keys.gz         the contents of etcd, for information only: a restore writes none of it
+
+A file is a gzip stream of frames: four bytes of length (big-endian), then a MessagePack value.
+"""
+
+import gzip
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cli.terminal.exits import Environment, Usage
+from shared.domain.software import VERSION
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+REPORTS: Final = "reports.gz"
+EVENTS: Final = "events.gz"
+ITEMS: Final = "items.gz"
+KEYS: Final = "keys.gz"
+
+_LENGTH: Final = 4
+_MAX_FRAME: Final = 1 << 30
+_CHUNK: Final = 1 << 20
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A file: the number of values in its frames, its size and checksum. `columns` is set for a table."""
+
+    file: str
+    values: int
+    bytes: int
+    sha256: str
+    columns: tuple[str, ...] = ()
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The description of a backup. `schema`: the newest migration of the source. `numbers`: the greatest number that
+    each table has given to a row. `tables` are in the order in which a restore writes them."""
+
+    format: int = FORMAT
+    id: str
+    cluster: str
+    taken_at_ms: int
+    software: str = VERSION
+    schema: str
+    store: str
+    epoch: int
+    partitions: int
+    tables: dict[str, Part]
+    numbers: dict[str, int]
+    reports: Part
+    events: Part
+    keys: Part | None = None
+    items: Part | None = None
+
+    def parts(self) -> Iterator[Part]:
+        """Yield every file."""
+        yield from self.tables.values()
+        yield from (part for part in (self.reports, self.events, self.keys, self.items) if part is not None)
+
+
+class PartWriter:
+    """A file being written."""
+
+    def __init__(self, folder: Path, file: str, columns: tuple[str, ...]) -> None:
+        self._path = folder / file
+        self._file = file
+        self._columns = columns
+        self._values = 0
+        self._out = gzip.GzipFile(self._path, "wb", compresslevel=1, mtime=0)
+
+    def add(self, value: Any, values: int = 1) -> None:
+        """Write a frame that counts as `values` values."""
+        data = msgspec.msgpack.encode(value)
+        self._out.write(len(data).to_bytes(_LENGTH))
+        self._out.write(data)
+        self._values += values
+
+    def close(self) -> None:
+        """Close the file, complete or not."""
+        self._out.close()
+
+    def end(self) -> Part:
+        """Complete the file, and sync it to disk."""
+        self._out.close()
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
+        return Part(self._file, self._values, self._path.stat().st_size, _checksum(self._path), self._columns)
+
+
+class NewBackup:
+    """A folder that is not a backup yet, because it has no manifest."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def part(self, file: str, columns: tuple[str, ...] = ()) -> Iterator[PartWriter]:
+        """Open a file to write; it is closed in any case. Call `end` for its Part."""
+        writer = PartWriter(self._folder, file, columns)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+    def finish(self, manifest: Manifest) -> None:
+        """Write the manifest, which makes the folder a backup."""
+        with (self._folder / MANIFEST).open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def new_backup(path: Path) -> Iterator[NewBackup]:
+    """Make a new folder at `path`, which appears after the block has succeeded. Only its owner can read it: it holds
+    dead letters, key digests and specs. Raise Usage if `path` has contents already."""
+    staged = path.with_name(f".{path.name}.part")
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise Usage(f"{path} already exists: choose a new folder.")
+        shutil.rmtree(staged, ignore_errors=True)
+        (staged / "tables").mkdir(parents=True, mode=0o700)
+        staged.chmod(0o700)
+        yield NewBackup(staged)
+        staged.replace(path)
+    except OSError as error:
+        raise Environment(f"cannot write the backup {path}: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+class Backup:
+    """An existing backup."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the backup. Raise Usage if it is not one, or has a later format."""
+        self.path: Final = path
+        try:
+            self.manifest: Final = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+        except FileNotFoundError:
+            raise Usage(f"{path} is not a backup: it has no {MANIFEST}.") from None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise Usage(f"cannot read {path / MANIFEST}: {error}.") from error
+        if self.manifest.format > FORMAT:
+            raise Usage(
+                f"{path} has format {self.manifest.format}, which this release cannot read: use a newer release."
+            )
+
+    def verify(self) -> None:
+        """Compare every file with its checksum. Raise Environment with all files that are missing or damaged."""
+        wrong = [part.file for part in self.manifest.parts() if not self._whole(part)]
+        if wrong:
+            raise Environment(f"the backup {self.path} is damaged: {', '.join(wrong)}.")
+
+    def frames(self, part: Part) -> Iterator[Any]:
+        """Yield the values in a file's frames. Raise Environment if it ends within a frame."""
+        try:
+            with gzip.open(self.path / part.file, "rb") as file:
+                while head := file.read(_LENGTH):
+                    size = int.from_bytes(head)
+                    data = file.read(size) if size <= _MAX_FRAME else b""
+                    if len(head) != _LENGTH or len(data) != size:
+                        raise Environment(f"{self.path / part.file} ends within a frame.")
+                    yield msgspec.msgpack.decode(data)
+        except (OSError, EOFError, msgspec.MsgspecError) as error:
+            raise Environment(f"cannot read {self.path / part.file}: {error}.") from error
+
+    def _whole(self, part: Part) -> bool:
+        try:
+            return _checksum(self.path / part.file) == part.sha256
+        except OSError:
+            return False
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,183 @@
+"""The engines of a cluster, for admin commands. They are configured as for a master, by flags, `ORB_*` and a file."""
+
+import argparse
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cli.local.cluster_folder import ClusterFolder, database_of
+from cli.local.member import flags_of
+from cli.terminal.exits import Environment, Usage
+from cli.terminal.settings import CONFIG, gathered, read
+from shared.settings import PREFIX, ClusterMasterSettings, SettingOrigin, SettingValue, listed
+
+if TYPE_CHECKING:
+    from shared.adapters.nats.broker import NatsBroker
+    from shared.adapters.sql.frontier.store import Executor
+
+_DATABASE: Final = ("--database",)
+_NATS: Final = ("--nats", "--nats-ca", "--nats-cert", "--nats-key", "--nats-replicas", "--pools")
+_ETCD: Final = ("--etcd", "--etcd-user", "--etcd-ca", "--etcd-cert", "--etcd-key", "--cluster")
+_OPTIONAL: Final = {
+    "id": SettingValue("operator", SettingOrigin.DEFAULT, ""),
+    "etcd": SettingValue("", SettingOrigin.DEFAULT, ""),
+    "nats_url": SettingValue("", SettingOrigin.DEFAULT, ""),
+    "database": SettingValue("", SettingOrigin.DEFAULT, ""),
+}
+"""Settings that a master requires and an admin command may not need."""
+
+
+def add_database_flag(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of the database."""
+    _add(parser, _DATABASE)
+    _add_folder(parser, "the folder of `orb up` instead of the flags above")
+
+
+def add_engine_flags(
+    parser: argparse.ArgumentParser, *, folder: str = "the folder of `orb up` instead of the flags above"
+) -> None:
+    """Declare the flags of database, NATS and etcd. `folder` is the help of `--dir`."""
+    _add(parser, _DATABASE + _NATS + _ETCD)
+    _add_folder(parser, folder)
+
+
+def add_etcd_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of etcd, for commands with database flags of their own."""
+    _add(parser, _ETCD)
+    parser.set_defaults(up=None)
+
+
+def _add_folder(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--dir", dest="up", type=Path, metavar="DIR", help=text)
+
+
+def _add(parser: argparse.ArgumentParser, flags: tuple[str, ...]) -> None:
+    from cli.local.member import explained
+
+    parser.add_argument("--config", metavar="FILE", help=f"settings of a master as YAML (or {CONFIG})")
+    for flag in flags:
+        name, metavar, text = explained("master", flag)
+        parser.add_argument(flag, dest=name, metavar=metavar, help=text)
+
+
+def engine_settings(
+    arguments: argparse.Namespace, environment: Mapping[str, str], *needed: str
+) -> ClusterMasterSettings:
+    """Read the settings of the engines. Raise Usage if one of `needed` is missing: `database`, `nats_url`, `etcd`."""
+    return _read(_gathered(arguments, environment, *needed))
+
+
+def database_setting(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the database, and the flag, variable or line of a file that sets it. Raise Usage if none does."""
+    values = _gathered(arguments, environment, "database")
+    return _read(values).database, values["database"].place
+
+
+def _read(values: Mapping[str, SettingValue]) -> ClusterMasterSettings:
+    return read(ClusterMasterSettings, {**_OPTIONAL, **values}, flags_of("master"))
+
+
+def _gathered(
+    arguments: argparse.Namespace, environment: Mapping[str, str], *needed: str
+) -> Mapping[str, SettingValue]:
+    values = gathered("master", flags_of("master"), arguments, environment)
+    if arguments.up is not None:
+        values |= in_folder(ClusterFolder(arguments.up), values.get("database"))
+    for name in needed:
+        if name not in values:
+            flag = flags_of("master")[name]
+            raise Usage(f"no {name} given: set {flag} or {PREFIX}{name.upper()}.")
+    return values
+
+
+def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str, SettingValue]:
+    """Return the engines of a folder of `orb up`. `database` is a given one, because the folder keeps no password."""
+    remembered = folder.remembered()
+    if remembered is None:
+        raise Usage(f"{folder.path} is not the folder of a cluster.")
+    on_server = remembered.database.startswith(("postgresql:", "postgres:"))
+    given = database if on_server else None
+    here = {
+        "database": database_of(folder, None if given is None else given.text),
+        "etcd": "",
+        "nats_url": f"nats://127.0.0.1:{remembered.nats}",
+    }
+    try:
+        here["nats_token"] = msgspec.json.decode((folder.nats / "nats.conf").read_bytes())["authorization"]["token"]
+    except (OSError, msgspec.DecodeError, LookupError, TypeError) as error:
+        raise Environment(
+            f"cannot read {folder.nats / 'nats.conf'}: {error}; start the cluster with `orb up`."
+        ) from error
+    values = {name: SettingValue(text, SettingOrigin.FLAG, "--dir") for name, text in here.items()}
+    return values if given is None else {**values, "database": given}
+
+
+@asynccontextmanager
+async def executing(database: str) -> AsyncIterator["Executor"]:
+    """Open the database as masters do, without migrations."""
+    from shared.adapters.sql.engine.snapshot import is_postgresql, no_database, sqlite_file
+
+    executor: Executor
+    if is_postgresql(database):
+        from shared.adapters.sql.engine.postgres import PostgresPool
+
+        executor = PostgresPool(database)
+    else:
+        from shared.adapters.sql.engine.sqlite import SqliteThreads
+
+        path = sqlite_file(database)
+        if not path.is_file():
+            raise Usage(f"{no_database(path)}.")
+        executor = SqliteThreads(path)
+    try:
+        yield executor
+    finally:
+        await executor.close()
+
+
+@asynccontextmanager
+async def broker_of(settings: ClusterMasterSettings) -> AsyncIterator["NatsBroker"]:
+    """Connect to the cluster's broker. Raise Transient while it does not answer, Unusable if it rejects us."""
+    from shared.adapters.nats.broker import NatsBroker
+    from shared.adapters.nats.settings import nats_tls_of, streams_of
+
+    broker = await NatsBroker.connect(
+        listed(settings.nats_url),
+        token=settings.nats_token,
+        name=f"orb-{settings.id}",
+        settings=streams_of(settings),
+        tls=nats_tls_of(settings),
+    )
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def registered(settings: ClusterMasterSettings) -> tuple[list[str], list[str]]:
+    """Return the masters and the workers that are registered in etcd; none if etcd is not configured."""
+    from shared.wire.keys import Keys
+
+    if not settings.etcd:
+        return [], []
+    keys, entries = Keys(settings.cluster), await keys_of(settings)
+    masters = sorted(name for key in entries if (name := keys.master_of(key)))
+    return masters, sorted(name for key in entries if (name := keys.worker_of(key)))
+
+
+async def keys_of(settings: ClusterMasterSettings) -> Mapping[str, bytes]:
+    """Return the cluster's keys in etcd, with their values."""
+    from shared.adapters.etcd import EtcdCoordinator
+    from shared.adapters.etcd.settings import etcd_of
+    from shared.adapters.local.clock import SystemClock
+    from shared.wire.keys import Keys
+
+    coordinator = EtcdCoordinator(etcd_of(settings), SystemClock())
+    try:
+        view = await coordinator.list(Keys(settings.cluster).root)
+        return {key: entry.value for key, entry in view.entries.items()}
+    finally:
+        await coordinator.close()

@@ -1,0 +1,57 @@
+"""`orb key create`: create an API key directly in the database, if all others are lost."""
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+from typing import Final
+
+from cli.admin.key_issue import DATABASE, database_errors, new_key, sqlite_path
+from cli.local.cluster_folder import DEFAULT, ClusterFolder, database_of
+from cli.terminal.exits import Exit, Usage
+from cli.terminal.progress import say
+from shared.domain.ops.access import Role
+
+_EPILOG: Final = f"""\
+The key is the only output on stdout; it is shown only once and stored nowhere. The cluster may run or not. List and
+revoke other keys over the API (/v1/api-keys). The database can be set as {DATABASE}, which other users cannot read."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("action", choices=["create"], help="create a key")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help=f"the folder of `orb up` (default: {DEFAULT})")
+    parser.add_argument("--database", metavar="URL", help="or the database of a cluster, as its masters use it")
+    parser.add_argument("--role", choices=[*Role], default=Role.ADMIN, help="rights of the key (default: admin)")
+    parser.add_argument("--name", default="created in the database", help="name of the user of the key")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not 1 <= len(arguments.name) <= 128:
+        raise Usage("--name must have 1 to 128 characters.")
+    database, by = _database(arguments)
+    with database_errors(database, by):
+        key_id, key = asyncio.run(new_key(database, arguments.name, Role(arguments.role)))
+    print(key, flush=True)
+    say(f"key {key_id} of role {arguments.role}, shown only once; send it as `Authorization: Bearer <key>`")
+    return Exit.OK
+
+
+def _database(arguments: argparse.Namespace) -> tuple[str, str | None]:
+    """Return the database and the setting that names it; None stands for the default folder."""
+    database: str | None = arguments.database
+    by: str | None = "--database"
+    if database is None and arguments.dir is None:
+        database, by = os.environ.get(DATABASE), DATABASE
+    if database is None or arguments.dir is not None:
+        folder = ClusterFolder(arguments.dir or DEFAULT)
+        if folder.remembered() is None:
+            raise Usage(f"{folder.path} is not the folder of a cluster: set --dir, or --database.")
+        if database is None:
+            by = None if arguments.dir is None else "--dir"
+        database = database_of(folder, database)
+    if not database.startswith(("postgresql:", "postgres:")) and not sqlite_path(database).is_file():
+        from shared.adapters.sql.engine.snapshot import no_database
+
+        raise Usage(f"{no_database(sqlite_path(database))}.")
+    return database, by

@@ -1,0 +1,128 @@
+"""Create keys without the API, for users that can write the database; and messages for database errors."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from cli.local.cluster_folder import without_password
+from cli.terminal.exits import Environment
+from shared.adapters.local.clock import SystemClock
+from shared.domain.errors import DiskFull, ResourceFull, Transient, Unusable
+
+if TYPE_CHECKING:
+    from shared.domain.ops.access import Role
+    from shared.ports.catalog import Catalog
+
+DATABASE: Final = "ORB_DATABASE"
+_PORT: Final = 5432
+_TRIES: Final = 5
+
+
+async def first_key(database: str) -> str | None:
+    """Create an admin key if the database has no key yet, to be shown once; else return None. Creates the tables.
+
+    Raise the database's Unusable and Transient errors. Retry a few times if the key may have been stored.
+    """
+    from api.http.authentication import first_key as made
+
+    kept, key = made(SystemClock().unix_ms())  # the same in every attempt: an earlier one may have stored it
+    asked = False
+    for left in reversed(range(_TRIES)):
+        try:
+            async with _catalog(database) as catalog:
+                asked = True
+                return key if await catalog.add_first_key(kept) else None
+        except ResourceFull:
+            raise
+        except Transient as error:
+            if not (asked and left):
+                raise
+            await asyncio.sleep(error.retry_in)
+    raise AssertionError("the last try has returned or raised")
+
+
+async def new_key(database: str, name: str, role: "Role") -> tuple[str, str]:
+    """Create a key; return its id and the key, to be shown once. The audit log has the command and the system user."""
+    from shared.domain.ops import access
+    from shared.domain.reads.declared import Actor
+
+    key_id, key = access.new_key()
+    by = Actor("", f"orb key create, user {os.getuid()}", "")
+    kept = access.ApiKey(key_id, name, role, access.digest_of(key), SystemClock().unix_ms(), by.name)
+    async with _catalog(database) as catalog:
+        await catalog.add_key(kept, actor=by)
+    return key_id, key
+
+
+@contextmanager
+def database_errors(database: str, by: str | None = None) -> Iterator[None]:
+    """Raise Environment for the database's errors in the block. `by` is the setting that names it, as `--database`."""
+    try:
+        yield
+    except (Transient, Unusable) as error:
+        raise Environment(unreached(database, error, by)) from error
+
+
+def unreached(database: str, error: Exception, by: str | None = None) -> str:
+    """Return the message for a database, by path or URL, that refuses or does not answer, and what to do."""
+    server = database.startswith(("postgresql:", "postgres:"))
+    shown = without_password(database) if server else str(sqlite_path(database).absolute())
+    if isinstance(error, DiskFull):
+        return f"the disk of the database {shown} is full: make room there, and run the same command again."
+    reason = str(error).rstrip(".")
+    named = f"{reason}. The database is {shown}" + (f", from {by}" if by else "")
+    if server and _shut_out(error):
+        return (
+            f"{named}: check that PostgreSQL listens at {_place(database)}, and that it accepts this user for "
+            "this database (a password is safest in PGPASSWORD or ~/.pgpass); then run the same command again."
+        )
+    if isinstance(error, Transient):
+        return f"{named}: run the same command again."
+    return f"{reason}." if shown in reason else f"{named}."
+
+
+def _shut_out(error: Exception) -> bool:
+    """Return True if there was no connection to a server, or it refused the user or the database."""
+    if error.__cause__ is None:  # our own verdict on the contents
+        return False
+    from shared.adapters.sql.engine.postgres import is_shut_out
+
+    return is_shut_out(error.__cause__)
+
+
+def _place(database: str) -> str:
+    """Return the address of a PostgreSQL database in words; several servers as in the URL."""
+    place = urlsplit(database)
+    try:
+        host, port = place.hostname or "this machine's socket", place.port or _PORT
+    except ValueError:
+        return place.netloc.rpartition("@")[2]
+    return f"{host}, port {port}"
+
+
+@asynccontextmanager
+async def _catalog(database: str) -> "AsyncIterator[Catalog]":
+    from shared.adapters.sql.catalog.catalog import SqlCatalog
+    from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
+
+    store: SqlStore
+    if database.startswith(("postgresql:", "postgres:")):
+        from shared.adapters.sql.engine.postgres import PostgresStore
+
+        store = await PostgresStore.open(database)
+    else:
+        store = await SqliteStore.open(sqlite_path(database))
+    try:
+        yield SqlCatalog(store.executor)
+    finally:
+        await store.close()
+
+
+def sqlite_path(database: str) -> Path:
+    """Return the file that a path or a `sqlite:` URL names."""
+    return Path(re.sub(r"^sqlite:(//(?=/))?", "", database))

@@ -1,0 +1,74 @@
+"""A hold on the reports of a running cluster (shared.domain.frontier.purge_holds), stored in its database and renewed
+by beats."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import structlog
+
+from shared.adapters.sql.frontier import purge_holds as holds
+from shared.adapters.sql.frontier.store import Executor
+from shared.domain.errors import Transient
+from shared.domain.frontier.purge_holds import BEAT_S, held_until
+from shared.ports.clock import Clock
+from shared.runtime.supervise import Tasks
+
+log = structlog.get_logger("orb.backup")
+
+
+class PurgeHold:
+    """A hold that is renewed by beats."""
+
+    def __init__(self, executor: Executor, clock: Clock) -> None:
+        self._executor = executor
+        self._clock = clock
+        self._holder = f"backup-{uuid.uuid4().hex}"
+        self._until = 0.0
+
+    def __repr__(self) -> str:
+        return f"<PurgeHold {self._holder}>"
+
+    def check(self) -> None:
+        """Raise Transient unless the hold was in effect from its beginning until now."""
+        if self._clock.elapsed() >= self._until:
+            raise Transient("the hold on the reports was lost: this process or the database stalled for too long")
+
+    async def take(self) -> None:
+        began = self._clock.elapsed()
+        await self._executor.write(lambda c: holds.take(c, self._holder, self._clock.unix_ms()))
+        self._until = held_until(began)
+
+    async def beat(self) -> None:
+        """Renew the hold until cancelled. A failed write is retried; `check` detects that it was too late."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self.check()
+            began = self._clock.elapsed()
+            try:
+                there = await self._executor.write(lambda c: holds.beat(c, self._holder))
+            except Transient as error:
+                log.warning("purge_hold.delayed", error=str(error))
+                continue
+            if not there:
+                raise Transient("the hold on the reports was removed")
+            self.check()  # a late beat does not cover the time before it
+            self._until = held_until(began)
+
+    async def release(self) -> None:
+        with suppress(Transient):  # without beats the hold expires by itself
+            await self._executor.write(lambda c: holds.release(c, self._holder))
+
+
+@asynccontextmanager
+async def held(executor: Executor, clock: Clock) -> AsyncIterator[PurgeHold]:
+    """Keep owners from purging reports while the block runs. Call `check` before relying on that."""
+    hold = PurgeHold(executor, clock)
+    try:
+        await hold.take()
+        async with Tasks() as tasks:
+            tasks.start("hold.beat", hold.beat())
+            yield hold
+    finally:
+        await hold.release()

@@ -1,0 +1,159 @@
+"""`orb restore`: make a fresh cluster from a backup, which then continues its crawls.
+
+Reports are stored before the database appears. So an interrupted restore leaves no database that a master could start
+from. The same command stores the reports again, which is harmless.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cli.admin.backup_folder import Backup
+from cli.admin.engines import add_engine_flags, broker_of, engine_settings, registered
+from cli.admin.stream_copy import patiently, publish_events, publish_items, publish_reports
+from cli.local.cluster_folder import ClusterFolder, Remembered, database_of, shown
+from cli.terminal.display_rates import count
+from cli.terminal.exits import Environment, Exit, Usage
+from cli.terminal.progress import say
+from shared.settings import ClusterMasterSettings, listed
+from shared.telemetry import configure_logging
+
+if TYPE_CHECKING:
+    from shared.adapters.nats.broker import NatsBroker
+    from shared.adapters.sql.admin.load import DatabaseLoad
+
+_EPILOG: Final = """\
+The database must be new (a file that does not exist, an empty PostgreSQL database) and NATS empty. Start masters and
+workers afterwards. With --etcd the command fails while masters are registered there. It writes nothing to etcd: the
+first leader restores that from the database. Exit codes: 2 wrong command, 4 an engine does not answer, or has data."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the backup")
+    add_engine_flags(parser, folder="a new folder of `orb up` instead; then run `orb up --dir DIR`")
+    parser.add_argument(
+        "--again", action="store_true", help="continue after an interrupted restore, which left data in NATS"
+    )
+    parser.add_argument("--check", action="store_true", help="only verify the checksums of the backup")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    configure_logging("warning", "text")
+    backup = Backup(arguments.folder)
+    if arguments.check:
+        backup.verify()
+        say(f"the backup {backup.manifest.id} is complete")
+        return Exit.OK
+    if arguments.up is not None:
+        into_folder(backup, ClusterFolder(arguments.up), arguments.database)
+    else:
+        settings = engine_settings(arguments, os.environ, "database", "nats_url")
+        asyncio.run(restore(backup, settings, again=arguments.again))
+    rows = sum(part.values for part in backup.manifest.tables.values())
+    say(
+        f"restored {count(rows)} rows, {count(backup.manifest.reports.values)} reports and "
+        f"{count(backup.manifest.events.values)} events; start masters and workers now"
+    )
+    return Exit.OK
+
+
+async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: bool = False) -> None:
+    """Make the cluster of the backup with the engines of the settings. Raise Environment if they have data."""
+    from shared.adapters.sql.admin.load import begin_anew, filling
+
+    manifest = backup.manifest
+    backup.verify()
+    await _refuse_members(settings)
+    async with broker_of(settings) as broker, filling(settings.database, manifest.schema) as fresh:
+        await patiently(partial(broker.declare, listed(settings.pools)))
+        await patiently(broker.events.declare)
+        stored = await patiently(broker.pending_reports)
+        if stored and not again:
+            raise Environment(
+                f"NATS holds {stored} reports of another cluster, or of an interrupted restore (then set --again)."
+            )
+        await _tables(backup, fresh)
+        await fresh.write(begin_anew)
+        await _reports(backup, broker)
+        await _items(backup, broker)
+        await _events(backup, broker)
+
+
+def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> None:
+    """Make a new folder of `orb up`, with its NATS running meanwhile. Raise Usage if it has a cluster.
+
+    The folder is marked as a cluster's at the end: until then `orb up` refuses it. A failure leaves it empty.
+    """
+    from shared.adapters.nats import EmbeddedServer
+
+    if folder.remembered() is not None:
+        raise Usage(f"{folder.path} belongs to another cluster: name a new folder.")
+    url = database_of(folder, database)
+    folder.make()
+    with folder.held() as lock:
+
+        async def fill() -> None:
+            server = EmbeddedServer(folder.nats, inherit=(lock,))
+            endpoint = await server.start()
+            try:
+                here = ClusterMasterSettings(
+                    id="operator", etcd="", nats_url=endpoint.url, nats_token=endpoint.token, database=url
+                )
+                await restore(backup, here)
+            finally:
+                await server.stop()
+
+        try:
+            asyncio.run(fill())
+        except BaseException:
+            shutil.rmtree(folder.nats, ignore_errors=True)
+            raise
+        folder.remember(Remembered(database=shown(folder, url)))
+
+
+async def _refuse_members(settings: ClusterMasterSettings) -> None:
+    masters, workers = await registered(settings)
+    if living := sorted(masters + workers):
+        raise Environment(f"members of the cluster {settings.cluster} are running: {', '.join(living)}.")
+
+
+async def _tables(backup: Backup, fresh: "DatabaseLoad") -> None:
+    """Write every table. Numbers that were given are not given again."""
+    from shared.adapters.sql.admin import dump as rows
+    from shared.adapters.sql.admin.load import SKIPPED_CRAWLS
+
+    for table, part in backup.manifest.tables.items():
+        for page in backup.frames(part):
+            await fresh.write(partial(rows.put, table=table, columns=part.columns, rows=page))
+        written = await fresh.write(partial(rows.count, table=table))
+        if written != part.values:
+            raise Environment(f"{part.file} has {part.values} rows, but {written} were written.")
+    numbers = dict(backup.manifest.numbers)
+    numbers["crawls"] = numbers.get("crawls", 0) + SKIPPED_CRAWLS
+    await fresh.write(lambda c: rows.give_beyond(c, numbers))
+
+
+async def _reports(backup: Backup, broker: "NatsBroker") -> None:
+    part = backup.manifest.reports
+    stored = await publish_reports(broker, f"restore-{backup.manifest.id}", backup.frames(part))
+    if stored != part.values:
+        raise Environment(f"{part.file} has {part.values} reports, but {stored} were stored.")
+
+
+async def _items(backup: Backup, broker: "NatsBroker") -> None:
+    part = backup.manifest.items
+    if part is None:  # a backup of an earlier version
+        return
+    stored = await publish_items(broker, f"restore-{backup.manifest.id}", backup.frames(part))
+    if stored != part.values:
+        raise Environment(f"{part.file} has {part.values} messages of items, but {stored} were stored.")
+
+
+async def _events(backup: Backup, broker: "NatsBroker") -> None:
+    manifest = backup.manifest
+    await publish_events(broker.events, f"restore-{manifest.id}", backup.frames(manifest.events))

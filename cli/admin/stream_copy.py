@@ -1,0 +1,179 @@
+"""Copy reports, items and events from one broker to another, each subject in its order.
+
+A broker of several servers that has just lost one answers again within seconds, so every step retries for some time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from shared.domain.errors import Transient
+from shared.domain.frontier.states import Position, same_stream
+from shared.domain.ids import Partition
+from shared.domain.reads.items import ItemPosition
+from shared.ports.broker import KINDS, Broker, Delivered, ReportKind, ReportReader
+from shared.ports.events import Events
+from shared.wire.events import EVERY_EVENT, decode_event, event_subject
+from shared.wire.items import crawl_of
+from shared.wire.messages import Malformed
+
+if TYPE_CHECKING:
+    from shared.adapters.nats.broker import NatsBroker
+
+
+_BATCH: Final = 200
+_WAIT_S: Final = 5.0
+_AT_ONCE: Final = 32
+PATIENCE_S: Final = 20.0
+"""How long a step retries after its first failure; shorter than a hold lasts (`cli.admin.purge_hold`)."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The part of a subject to copy: after `after`, up to `last`."""
+
+    partition: Partition
+    kind: ReportKind
+    after: int
+    last: int
+
+
+async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
+    """Return the stored reports after these positions, as an owner with these positions would read them."""
+    state = await patiently(broker.reports_state)
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def of(partition: Partition, kind: ReportKind, position: Position) -> Stretch:
+        async with gate:
+            fits = same_stream(position, state.created_ns, state.last_sequence) and await _same_time(
+                broker, position, kind
+            )
+            after = position.of(kind) if fits else 0
+            last = await patiently(partial(broker.last_report, partition, kind))
+            return Stretch(partition, kind, after, last)
+
+    asked = (of(partition, kind, position) for partition, position in positions.items() for kind in KINDS)
+    return [stretch for stretch in await asyncio.gather(*asked) if stretch.last > stretch.after]
+
+
+async def _same_time(broker: Broker, position: Position, kind: ReportKind) -> bool:
+    sequence = position.of(kind)
+    return not sequence or await patiently(partial(broker.continues, sequence, position.at_ns(kind)))
+
+
+async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[list[bytes]]:
+    """Yield its reports in order, in batches. Raise Transient if the broker does not return them all."""
+    reader = await patiently(partial(broker.read_reports, stretch.partition, stretch.kind, stretch.after))
+    name = f"reports of partition {stretch.partition}"
+    try:
+        async for batch in _through(reader, stretch.last, name):
+            yield [report.data for report in batch]
+    finally:
+        await reader.close()
+
+
+async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[list[bytes]]:
+    """Yield the messages of items after a position of their table, or all of them if the stream is another one."""
+    state = await patiently(broker.items_state)
+    fits = position.stream_created_ns == state.created_ns and position.sequence <= state.last
+    after = max(position.sequence if fits else 0, state.first - 1)
+    if after >= state.last:
+        return
+    reader = await patiently(partial(broker.read_items, after))
+    try:
+        async for batch in _through(reader, state.last, "items"):
+            yield [message.data for message in batch]
+    finally:
+        await reader.close()
+
+
+async def read_events(broker: "NatsBroker") -> AsyncIterator[list[tuple[str, bytes]]]:
+    """Yield the stored events, each with its subject. Events that expire meanwhile are omitted."""
+    state = await patiently(broker.events.state)
+    if state.first > state.last:
+        return
+    reader = await patiently(partial(broker.events.read, [EVERY_EVENT], state.first - 1))
+    try:
+        async for batch in _through(reader, state.last, "events"):
+            yield [(subject, event.data) for event in batch if (subject := _subject(event.data)) is not None]
+    finally:
+        await reader.close()
+
+
+def _subject(event: bytes) -> str | None:
+    try:
+        known = decode_event(event)
+    except Malformed:
+        return None  # only masters publish events; readers skip malformed ones, too
+    return event_subject(known.kind, known.about)
+
+
+async def _through(reader: ReportReader, last: int, name: str) -> AsyncIterator[list[Delivered]]:
+    """Yield everything up to the sequence `last`."""
+    while True:
+        batch = await patiently(partial(_some, reader, last, name))
+        if reports := [report for report in batch if report.sequence <= last]:
+            yield reports
+        if batch[-1].sequence >= last:
+            return
+
+
+async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
+    """Return at least one report. Raise Transient if the broker returns none although it has some."""
+    batch = list(await reader.read(_BATCH, _WAIT_S))
+    if not batch:
+        raise Transient(f"the broker does not return the {name} up to sequence {last}")
+    return batch
+
+
+async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]]) -> int:
+    """Publish all items in order; return the number of messages."""
+    number = 0
+    for batch in batches:
+        for data in batch:
+            number += 1
+            await patiently(partial(broker.publish_items, crawl_of(data), data, f"{name}.items.{number}"))
+    return number
+
+
+async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, ReportKind, list[bytes]]]) -> int:
+    """Publish all reports, each subject in order; return their number. `name` is unique for this restore."""
+    numbers: dict[tuple[int, ReportKind], int] = {}
+    total = 0
+    for partition, kind, batch in batches:
+        for data in batch:
+            number = numbers[partition, kind] = numbers.get((partition, kind), 0) + 1
+            message_id = f"{name}.{partition}.{kind}.{number}"
+            await patiently(partial(broker.publish_report, Partition(partition), kind, data, message_id))
+        total += len(batch)
+    return total
+
+
+async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> None:
+    """Publish all events in order."""
+    number = 0
+    for batch in batches:
+        for subject, data in batch:
+            number += 1
+            await patiently(partial(events.publish, subject, data, f"{name}.{number}"))
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Return the call's result. Retry after a Transient, until PATIENCE_S after the first one; then raise the newest.
+
+    The call must be harmless to repeat: a publish is, under the same message id.
+    """
+    loop = asyncio.get_running_loop()
+    until: float | None = None
+    while True:
+        try:
+            return await call()
+        except Transient as error:
+            until = loop.time() + PATIENCE_S if until is None else until
+            if loop.time() + error.retry_in >= until:
+                raise
+            await asyncio.sleep(error.retry_in)

@@ -1,0 +1,231 @@
+"""Verbs for keys, hosts, dead letters and the hot configuration."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cli.ctl.client import path
+from cli.ctl.output import as_yaml
+from cli.ctl.problems import Refusal
+from cli.ctl.verb_context import VerbContext, Verbs
+from cli.local.spec_flags import seconds_of
+from cli.terminal.exits import Exit, Usage
+from cli.terminal.yaml_input import document, text_of
+
+_CONFIG: Final = path("config")
+_AGAIN: Final = 5
+
+
+def declare(verbs: Verbs) -> None:
+    """Declare the verbs."""
+    keys = verbs.family("keys", "create and revoke API keys (`get keys` lists them)")
+    create = keys.add("create", "create a key, which is shown only once", _create_key)
+    create.add_argument("name", metavar="NAME", help="name of the user of the key")
+    create.add_argument("--role", choices=("viewer", "operator", "admin"), required=True)
+    revoke = keys.add("revoke", "revoke keys", _revoke_keys)
+    revoke.add_argument("ids", nargs="+", metavar="ID")
+
+    hosts = verbs.family("hosts", "block and slow down hosts (`get hosts` lists them)")
+    block = hosts.add("block", "send no requests to a host for a time", _block)
+    block.add_argument("hosts", nargs="+", metavar="HOST")
+    block.add_argument("--for", dest="length", required=True, metavar="TIME", help="90s, 15m, 2h30m, 7d")
+    unblock = hosts.add("unblock", "end the block of a host, including one after its own 429 or 503", _unblock)
+    unblock.add_argument("hosts", nargs="+", metavar="HOST")
+    delay = hosts.add("delay", "set the least delay between two requests to a host; 0 removes it", _delay)
+    delay.add_argument("host", metavar="HOST")
+    delay.add_argument("seconds", metavar="S")
+
+    letters = verbs.family("dead-letters", "replay and discard dead letters (`get dead-letters` lists them)")
+    for turn, summary in (("replay", "try them again, with new attempts"), ("discard", "delete them")):
+        parser = letters.add(turn, summary, _letters, turn=turn)
+        parser.add_argument("ids", nargs="*", metavar="ID")
+        parser.add_argument("-c", "--crawl", metavar="CRAWL", help="all dead letters of this crawl")
+
+    config = verbs.family("config", "show and change the hot configuration (`get config-revisions` lists earlier ones)")
+    config.add("get", "show the configuration", _get_config)
+    put = config.add("put", "replace the whole configuration; fail if it changed meanwhile", _put_config)
+    put.add_argument("-f", "--file", metavar="FILE", required=True, help="YAML or JSON; - for standard input")
+    change = config.add(
+        "set", "change single settings; null restores the value that members were started with", _set_config
+    )
+    change.add_argument("values", nargs="+", metavar="NAME=VALUE", help="as worker.max_visits=512")
+
+
+def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    body = {"name": arguments.name, "role": arguments.role}
+    made = desk.client.ask("POST", path("api-keys"), body=body, repeatable=False).body
+    if desk.output.for_people:
+        desk.output.say(made["key"])
+        desk.note(f"key {made['id']} for {made['name']} ({made['role']}); it is not shown again")
+    else:
+        desk.output.done(f"key/{made['id']}", "created", made)
+    return Exit.OK
+
+
+def _revoke_keys(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    for key in arguments.ids:
+        desk.output.done(f"key/{key}", "revoked", desk.client.ask("DELETE", path("api-keys", key)).body)
+    return Exit.OK
+
+
+def _block(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    until = datetime.now(UTC) + timedelta(seconds=_seconds(arguments.length))
+    for host in arguments.hosts:
+        body = {"until": until.isoformat(timespec="seconds")}
+        answer = desk.client.ask("PUT", path("hosts", host, "block"), body=body).body
+        desk.output.done(f"host/{host}", f"is blocked until {until:%Y-%m-%d %H:%M:%S} UTC", answer)
+    return Exit.OK
+
+
+def _unblock(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    for host in arguments.hosts:
+        answer = desk.client.ask("DELETE", path("hosts", host, "block")).body
+        desk.output.done(f"host/{host}", "is unblocked", answer)
+    return Exit.OK
+
+
+_NO_DELAY: Final = "has no operator's delay any more: the delays of its crawls and its robots.txt apply"
+
+
+def _delay(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    seconds = _seconds(arguments.seconds)
+    answer = desk.client.ask("PUT", path("hosts", arguments.host, "delay"), body={"delay_s": seconds}).body
+    done = f"gets a request at most every {seconds:g} s" if seconds else _NO_DELAY
+    desk.output.done(f"host/{arguments.host}", done, answer)
+    return Exit.OK
+
+
+def _letters(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    """Replay or discard the named dead letters, or all of a crawl."""
+    if (arguments.crawl is None) == (not arguments.ids):
+        raise Usage("no dead letters given: name their ids, or set --crawl.")
+    method, behind, done = _LETTERS[arguments.turn]
+    for letter in arguments.ids or [None]:
+        at = path("dead-letters", *([] if letter is None else [letter]), *behind)
+        answer = desk.client.ask(method, at, query={"crawl": arguments.crawl}).body
+        name = f"crawl/{arguments.crawl}" if letter is None else f"dead-letter/{letter}"
+        desk.output.done(name, done if letter is not None else f"dead letters: {done}", answer)
+        desk.asked(answer)
+    return Exit.OK
+
+
+_LETTERS: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
+    "replay": ("POST", ("replay",), "to be retried"),
+    "discard": ("DELETE", (), "to be discarded"),
+}
+
+
+# --- the hot configuration --------------------------------------------------------------------------------------------
+
+
+def _get_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    answer = desk.client.get(_CONFIG).body
+    if desk.output.for_people:
+        desk.output.say(remarked(answer["config"]))
+        desk.note(f"revision {answer['revision']}; null is not set: its comment shows the value in effect")
+    else:
+        desk.output.document(answer)
+    return Exit.OK
+
+
+def remarked(config: Mapping[str, Any]) -> str:
+    """Return the configuration as YAML, with this release's value as a comment behind each null."""
+    defaults, lines, section = _defaults(), [], ""
+    for line in as_yaml(config).rstrip().splitlines():
+        name = line.partition(":")[0]
+        section = section if name.startswith(" ") else name
+        if line.endswith(": null"):
+            holds = "as for all workers" if section == "pools" else defaults.get((section, name.strip()))
+            line += "" if holds is None else f"  # {holds}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _defaults() -> Mapping[tuple[str, str], str]:
+    """Return the remarks by section and name; a value without a section is under its own name twice."""
+    from shared.domain.ops.config import MasterTuning  # imported only here: it would slow down every command
+    from shared.settings import ClusterWorkerSettings
+
+    tuning = MasterTuning()
+    worker = {field.name: field.default for field in msgspec.structs.fields(ClusterWorkerSettings)}
+    started = {
+        ("log_level", "log_level"): tuning.log_level,
+        ("worker", "max_visits"): worker["max_visits"],
+        ("worker", "report_s"): worker["report_s"],
+        ("master", "grant_s"): tuning.grant_s,
+    }
+    tuned = {("master", name): value for name, value in asdict(tuning).items() if not isinstance(value, dict)}
+    tuned |= {("retention", name): value for name, value in asdict(tuning.retention).items()}
+    tuned |= {
+        ("storage", "high_watermark_ratio"): tuning.storage.high,
+        ("storage", "low_watermark_ratio"): tuning.storage.low,
+        ("storage", "headroom_bytes"): tuning.storage.headroom,
+    }
+    remarks = {place: f"{value} by default" for place, value in tuned.items()} | {
+        place: f"as each was started; {value} by default" for place, value in started.items()
+    }
+    remarks["storage", "low_watermark_ratio"] += ", at most high_watermark_ratio"
+    return remarks
+
+
+def _put_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    text = sys.stdin.read() if arguments.file == "-" else text_of(Path(arguments.file), "configuration")
+    data = document(text, arguments.file)
+    if not isinstance(data, dict):
+        raise Usage(f"{arguments.file} is not a configuration; `orb ctl config get` prints one.")
+    if "config" in data and "revision" in data:  # as `config get -o yaml` shows it
+        data = data["config"]
+    _configured(desk, lambda config: data, once=True)
+    return Exit.OK
+
+
+def _set_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    changes = [_change(each) for each in arguments.values]
+    _configured(desk, lambda config: with_values(config, changes), once=False)
+    return Exit.OK
+
+
+def _configured(desk: VerbContext, change: Callable[[Mapping[str, Any]], Mapping[str, Any]], *, once: bool) -> None:
+    """Replace the configuration by `change` of the current one. With `once`, fail if it changed meanwhile."""
+    for left in reversed(range(1 if once else _AGAIN)):
+        seen = desk.client.get(_CONFIG)
+        headers = {} if seen.etag is None else {"If-Match": seen.etag}
+        body = change(seen.body["config"])
+        try:
+            answer = desk.client.ask("PUT", _CONFIG, body=body, headers=headers)
+        except Refusal as refusal:
+            if refusal.problem.status == 412 and left:
+                continue
+            raise
+        done = "unchanged" if answer.body["revision"] == seen.body["revision"] else "configured"
+        desk.output.done(f"config/{answer.body['revision']}", done, answer.body)
+        return
+
+
+def _change(text: str) -> tuple[list[str], Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not all(name.split(".")):
+        raise Usage(f"{text!r} is not a setting: expected a form like worker.max_visits=512.")
+    return name.split("."), document(value, text)
+
+
+def with_values(config: Mapping[str, Any], changes: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
+    """Return the configuration with these values at these paths."""
+    made = dict(config)
+    for (first, *rest), value in changes:
+        inner = made.get(first)
+        made[first] = with_values(inner if isinstance(inner, dict) else {}, [(rest, value)]) if rest else value
+    return made
+
+
+def _seconds(text: str) -> float:
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise Usage(f"{text!r} is not a duration: expected a form like 90s, 15m, 2h30m or 7d.")
+    return seconds

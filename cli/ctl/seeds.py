@@ -1,0 +1,88 @@
+"""Verbs seeds add and seeds delete: a few or millions of start URLs, from files of any size at constant memory."""
+
+import argparse
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cli.ctl.client import path
+from cli.ctl.reads import url_of
+from cli.ctl.upload import Upload, lines_of, pieces_of
+from cli.ctl.verb_context import VerbContext, Verbs
+from cli.terminal.exits import Exit, Usage
+
+_SHOWN: Final = 10
+_AT_ONCE: Final = 1_000
+
+
+def declare(verbs: Verbs) -> None:
+    """Declare the verbs."""
+    seeds = verbs.family("seeds", "add and delete seeds (`get seeds` lists them)")
+    add = seeds.add("add", "add seeds; accepted seeds are stored durably", _add)
+    add.add_argument("crawl", metavar="CRAWL")
+    add.add_argument("urls", nargs="*", metavar="URL")
+    add.add_argument(
+        "-f", "--file", action="append", default=[], metavar="FILE",
+        help="one URL per line, or NDJSON, plain or gzip; - is standard input; repeatable",
+    )  # fmt: skip
+    add.add_argument(
+        "--upload-id", metavar="ID", help="an id for the upload; a repeated upload with the same id changes nothing"
+    )
+
+    delete = seeds.add("delete", "delete seeds; those that were not fetched are excluded", _delete)
+    delete.add_argument("crawl", metavar="CRAWL")
+    delete.add_argument("urls", nargs="*", metavar="URL", help="the URLs of the seeds")
+    delete.add_argument("--all", action="store_true", help="every seed that is not in the spec")
+
+
+def _delete(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    if arguments.all == bool(arguments.urls):
+        raise Usage("no seeds given: name URLs, or set --all for every seed that is not in the spec.")
+    at = path("crawls", arguments.crawl, "seeds")
+    bodies: list[object] = [{"all": True}]
+    if not arguments.all:
+        urls = [url_of(url) for url in arguments.urls]
+        bodies = [{"seeds": urls[begin : begin + _AT_ONCE]} for begin in range(0, len(urls), _AT_ONCE)]
+    for body in bodies:
+        answer = desk.client.ask("DELETE", at, body=body).body
+        desk.output.done(f"crawl/{arguments.crawl}", "seeds are being deleted", answer)
+        desk.asked(answer)
+    return Exit.OK
+
+
+def _add(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    if not arguments.urls and not arguments.file:
+        raise Usage("no seeds given: name URLs, or a file with -f.")
+    upload = Upload(desk.client, path("crawls", arguments.crawl, "seeds"), arguments.upload_id or uuid.uuid4().hex)
+    total = upload.total
+    for lines in _sources(arguments):
+        for piece in pieces_of(lines):
+            upload.send(piece)
+            if total.pieces > 1 and sys.stderr.isatty():
+                print(f"\rorb: {total.lines:,} lines, {total.accepted:,} accepted", end="", file=sys.stderr)
+    if total.pieces > 1 and sys.stderr.isatty():
+        print(file=sys.stderr)
+    for line, url, reason in total.first_rejected[:_SHOWN]:
+        desk.note(f"line {line:,} was rejected: {url}: {reason}" if url else f"line {line:,} was rejected: {reason}")
+    if total.rejected > _SHOWN:
+        desk.note(f"and {total.rejected - _SHOWN:,} more")
+    counts = f"{total.accepted:,} accepted, {total.duplicate:,} duplicate, {total.rejected:,} rejected"
+    desk.output.done(f"crawl/{arguments.crawl}", f"seeds: {counts}", total.as_json())
+    return Exit.OK if total.accepted or not total.rejected else Exit.FAILED
+
+
+def _sources(arguments: argparse.Namespace) -> Iterator[Iterator[bytes]]:
+    if arguments.urls:
+        yield iter([url.encode() for url in arguments.urls])
+    for name in arguments.file:
+        yield lines_of(sys.stdin.buffer, "standard input") if name == "-" else _file(name)
+
+
+def _file(name: str) -> Iterator[bytes]:
+    try:
+        with Path(name).open("rb") as file:
+            yield from lines_of(file, name)
+    except OSError as error:
+        raise Usage(f"cannot read {name}: {error.strerror}.") from None

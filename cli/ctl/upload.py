@@ -1,0 +1,167 @@
+"""An upload of seeds as a sequence of requests, each answered before the next one is sent.
+
+Each piece has an idempotency key of its own, so it can be sent again whenever its answer is lost. If the owners have a
+backlog, the upload waits as long as the server asks, and continues after the last durable line. A file is always cut
+into the same pieces. So an upload that is repeated under its id changes nothing.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, Final
+
+from cli.ctl.client import Client, ClientResponse
+from cli.ctl.problems import Refusal
+from cli.terminal.exits import Usage
+
+PIECE_BYTES: Final = 4 << 20
+ANSWER_S: Final = 300.0
+"""Time limit for a piece: it is durable when it is answered."""
+
+_LATER: Final = (429, 503)
+"""Statuses after which an upload continues behind the durable lines."""
+
+_WAIT_S: Final = 2.0
+_GZIP: Final = b"\x1f\x8b"
+_READ: Final = 1 << 18
+_LONGEST: Final = (1 << 16) + 1
+"""A longer line is cut to this length, which is enough for the server to reject it."""
+
+_FIRST_REASONS: Final = 10
+
+
+@dataclass(slots=True)
+class Total:
+    """Results of the lines of all pieces. Line numbers count from 1 over all pieces."""
+
+    pieces: int = 0
+    lines: int = 0
+    accepted: int = 0
+    duplicate: int = 0
+    rejected: int = 0
+    first_rejected: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the totals in the form of one request's answer."""
+        return {
+            "lines": self.lines,
+            "accepted": self.accepted,
+            "duplicate": self.duplicate,
+            "rejected": self.rejected,
+            "durable_lines": self.lines,
+            "first_rejected": [
+                {"line": line, "url": url, "reason": reason} for line, url, reason in self.first_rejected
+            ],
+        }
+
+
+class Upload:
+    """Sends pieces one after another. `total` counts what is durable."""
+
+    def __init__(self, client: Client, at: str, name: str) -> None:
+        self.total = Total()
+        self._client = client
+        self._at = at
+        self._name = name
+
+    def send(self, lines: list[bytes]) -> None:
+        """Send a piece. Return after each of its lines was checked and the accepted ones are durable. Raise Refusal if
+        no further line becomes durable within the client's patience."""
+        self.total.pieces += 1
+        part, until = 1, self._client.now() + self._client.patience_s
+        while True:
+            headers = {
+                "Content-Type": _kind(lines),
+                "Content-Encoding": "gzip",
+                "Idempotency-Key": f"{self._name}-{self.total.pieces}.{part}",
+            }
+            content = gzip.compress(b"\n".join(lines), compresslevel=1, mtime=0)
+            try:
+                answer = self._client.ask(
+                    "POST", self._at, content=content, headers=headers, answer_s=ANSWER_S, given_back=_LATER
+                )
+            except Refusal as refusal:
+                problem = refusal.problem
+                if problem.status not in _LATER:
+                    raise
+                if durable := problem.durable_lines or 0:
+                    self.total.lines += durable
+                    self.total.accepted += problem.accepted or 0
+                    lines, part, until = lines[durable:], part + 1, self._client.now() + self._client.patience_s
+                wait = _WAIT_S if problem.retry_after_s is None else problem.retry_after_s
+                if self._client.now() + wait > until:
+                    raise
+                self._client.sleep(wait)
+                continue
+            self._count(answer)
+            return
+
+    def _count(self, answer: ClientResponse) -> None:
+        total, answer_body = self.total, answer.body
+        for each in answer_body["first_rejected"]:
+            if len(total.first_rejected) < _FIRST_REASONS:
+                total.first_rejected.append((total.lines + each["line"], each["url"], each["reason"]))
+        total.lines += answer_body["lines"]
+        total.accepted += answer_body["accepted"]
+        total.duplicate += answer_body["duplicate"]
+        total.rejected += answer_body["rejected"]
+
+
+def pieces_of(lines: Iterable[bytes], max_count: int = PIECE_BYTES) -> Iterator[list[bytes]]:
+    """Yield the lines in portions of at most `max_count` bytes. A single longer line is a portion of its own."""
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        if piece and size + len(line) + 1 > max_count:
+            yield piece
+            piece, size = [], 0
+        piece.append(line)
+        size += len(line) + 1
+    if piece:
+        yield piece
+
+
+def lines_of(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yield the lines of a file, plain or gzip, at constant memory. Raise Usage if gzip data is invalid or short."""
+    begin = file.read(len(_GZIP))
+    pieces = _plain(file, begin)
+    if begin == _GZIP:
+        pieces = _unpacked(pieces, name)
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line.removesuffix(b"\r") for line in whole)
+        rest = rest[:_LONGEST]
+    if rest:
+        yield rest
+
+
+def _plain(file: IO[bytes], begin: bytes) -> Iterator[bytes]:
+    yield begin
+    while piece := file.read(_READ):
+        yield piece
+
+
+def _unpacked(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
+    gunzip, within = zlib.decompressobj(31), False
+    try:
+        for piece in pieces:
+            while piece:
+                yield gunzip.decompress(piece, _READ)
+                piece, within = gunzip.unconsumed_tail, True
+                if gunzip.eof:  # another gzip member may follow
+                    piece = gunzip.unused_data
+                    gunzip, within = zlib.decompressobj(31), False
+    except zlib.error as error:
+        raise Usage(f"{name} is not valid gzip: {error}.") from None
+    if within:
+        yield gunzip.flush()
+    if within and not gunzip.eof:
+        raise Usage(f"{name} is truncated: its gzip stream has no end. The lines before that were sent.")
+
+
+def _kind(lines: list[bytes]) -> str:
+    """Return NDJSON if the first line with content is JSON, else plain text with one URL per line."""
+    first = next((text for line in lines if (text := line.strip()) and not text.startswith(b"#")), b"")
+    return "application/jsonl" if first[:1] in (b'"', b"{") else "text/plain"

@@ -1,0 +1,68 @@
+"""The context of a verb, and the declaration of verbs."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cli.ctl.cells import printable
+from cli.ctl.client import Client
+from cli.ctl.output import CtlOutput
+
+
+@dataclass(frozen=True, slots=True)
+class VerbContext:
+    """The client of the cluster, and the output of the command."""
+
+    client: Client
+    output: CtlOutput
+
+    def note(self, line: str) -> None:
+        """Print a message to stderr, so that programs that read stdout are not affected."""
+        note(line)
+
+    def asked(self, answer: Mapping[str, Any]) -> None:
+        """Print how to wait for the command that an answer names, if it names one."""
+        if answer.get("command") is not None and self.output.for_people:
+            self.note(f"the owners apply it: `orb ctl wait command {answer['command']}` waits until all have")
+
+
+Verb = Callable[[VerbContext, argparse.Namespace], int]
+LocalVerb = Callable[[argparse.Namespace], int]
+
+
+class Verbs:
+    """Declares verbs. Each has its own parser, which also accepts the options of `orb ctl`."""
+
+    def __init__(self, verbs: Any, options: argparse.ArgumentParser) -> None:
+        self._verbs = verbs
+        self._options = options
+
+    def add(self, name: str, summary: str, verb: Verb, **more: object) -> argparse.ArgumentParser:
+        """Declare a verb that needs the cluster. `more` are fixed arguments for it."""
+        return self._parser(name, summary, [self._options], carry_out=verb, **more)
+
+    def add_local(self, name: str, summary: str, verb: LocalVerb) -> argparse.ArgumentParser:
+        """Declare a verb that finds its cluster by itself, or needs none."""
+        return self._parser(name, summary, [self._options], local=verb)
+
+    def family(self, name: str, summary: str) -> "Verbs":
+        """Declare a group of verbs below a word, such as `seeds add`."""
+        parser = self._parser(name, summary, [])
+        members = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=type(parser))
+        return Verbs(members, self._options)
+
+    def _parser(
+        self, name: str, summary: str, parents: list[argparse.ArgumentParser], **defaults: object
+    ) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = self._verbs.add_parser(
+            name, help=summary, description=summary, allow_abbrev=False, parents=parents
+        )
+        parser.set_defaults(**defaults)
+        return parser
+
+
+def note(line: str) -> None:
+    """Print a line to stderr."""
+    print(f"orb: {printable(line)}", file=sys.stderr, flush=True)

@@ -1,0 +1,169 @@
+"""The answer of `orb show --url` for a URL without a row: the rule that left it out, and the page that links to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from cli.local.crawl_folder import CrawlFolder
+from shared.adapters.objects.local import LocalSegments
+from shared.adapters.objects.outlinks import read_outlinks
+from shared.adapters.sql.catalog.crawl_reader import CrawlReader
+from shared.domain.crawl.scope import CompiledScope, Verdict
+from shared.domain.crawl.spec import decode_spec
+from shared.domain.errors import Permanent, Transient
+from shared.domain.explain.excluded_links import LINKS_PER_PAGE, NOFOLLOW
+from shared.domain.explain.sentences import counted, meaning, why_unknown
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import CrawlRow
+from shared.domain.web.url import Location, locate
+
+MAX_PAGES_READ: Final = 5_000
+"""Pages whose outlinks are read from the archive in search of a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownUrl:
+    """A URL without a row. `page` links to it; `reason` is why the link was left out.
+
+    `verdicts` are those of the scope's rules for a link from the host `via`. `doubts` are reasons why an unseen link to
+    it may exist.
+    """
+
+    url: Location
+    via: str
+    verdicts: Sequence[Verdict]
+    page: str | None = None
+    reason: str | None = None
+    doubts: Sequence[str] = ()
+
+    def why(self) -> str:
+        refused = next((verdict for verdict in self.verdicts if not verdict.allowed), None)
+        if self.reason is not None:
+            text = refused.detail if refused is not None and refused.rule == self.reason else meaning(self.reason).text
+            advice = meaning(self.reason).advice
+            return f"left out by the rule {self.reason}: {text}" + (f"; {advice}." if advice else ".")
+        if self.page is not None:
+            return "a page links to it and no rule excludes it; the crawl has not processed the link yet."
+        if refused is not None:
+            return f"It would be excluded: {refused.detail}."
+        return "No scope rule would exclude it, and no link to it is known."
+
+
+def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Location) -> UnknownUrl:
+    """Find out why the crawl has no row of the URL."""
+    spec = decode_spec(row.spec)
+    search = _linked(reader, folder, row, url)
+    page, reason = search.page, search.reason
+    if page is None or (place := locate(page)) is None:
+        via, verdicts = why_unknown(url.url, spec, host_known=reader.host(row.crawl_id, url.host) is not None)
+        return UnknownUrl(url, via, verdicts, doubts=_doubts(reader, row, search))
+    view = reader.url(row.crawl_id, place)
+    depth = 0 if view is None else view.depth
+    redirect = view is not None and view.fetch is not None and not view.fetch.page
+    verdicts = CompiledScope(spec).explain(
+        url.url,
+        url.host,
+        depth=depth if redirect else depth + 1,
+        via_host=place.host,
+        via_seed_redirect=redirect and depth == 0,
+    )
+    refused = next((verdict.rule.value for verdict in verdicts if not verdict.allowed), None)
+    if reason is None and refused is None and view is not None and view.fetch is not None:
+        reason = NOFOLLOW if view.fetch.left_out.get(NOFOLLOW) else None
+    return UnknownUrl(url, place.host, verdicts, page, reason if refused is None else refused)
+
+
+def as_text(unknown: UnknownUrl, label: int) -> str:
+    """Return the answer for people. A label takes `label` characters."""
+    judged = (
+        f"evaluated as a link on {unknown.page}:"
+        if unknown.page is not None
+        else f"evaluated as a link one level deep, from a page on {unknown.via}:"
+    )
+    state = (
+        "left out: the crawl saw a link to it" if unknown.reason is not None else "unknown: the crawl has no row of it"
+    )
+    lines = [
+        unknown.url.url,
+        f"{'state':<{label}}{state}",
+        f"{'why':<{label}}{unknown.why()}",
+        *(f"{'':<{label}}{doubt}" for doubt in unknown.doubts),
+        *([f"{'found on':<{label}}{unknown.page}"] if unknown.page is not None else []),
+        f"{'rules':<{label}}{judged}",
+    ]
+    lines += [
+        f"  {'ok ' if verdict.allowed else 'NO '} {verdict.rule:<16} {verdict.detail}" for verdict in unknown.verdicts
+    ]
+    return "\n".join(lines)
+
+
+def as_json(unknown: UnknownUrl) -> dict[str, Any]:
+    """Return the documented fields."""
+    return {
+        "url": unknown.url.url,
+        "known": False,
+        "why": [unknown.why(), *unknown.doubts],
+        "left_out": unknown.reason,
+        "found_on": unknown.page,
+        "linked_from": unknown.via,
+        "in_scope": all(verdict.allowed for verdict in unknown.verdicts),
+        "rules": [
+            {"rule": verdict.rule.value, "allowed": verdict.allowed, "detail": verdict.detail}
+            for verdict in unknown.verdicts
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A page that links to a URL, the reason if that link was left out, and how much of the archive was read."""
+
+    page: str | None = None
+    reason: str | None = None
+    read: int = 0
+    unreadable: int = 0
+    more: bool = False
+
+
+def _linked(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Location) -> _Search:
+    """Search a link to the URL, first in the stored examples, then in the archive."""
+    for reason, examples in reader.left_out(row.crawl_id).items():
+        for example in examples:
+            if example.is_of(url.url):
+                return _Search(example.page, reason)
+    segments = LocalSegments(folder.archive)
+    pages = reader.pages(row.crawl_id)
+    read = unreadable = 0
+    for page in islice(pages, MAX_PAGES_READ):
+        try:
+            links = read_outlinks(segments, page.location)
+        except (Permanent, Transient):
+            unreadable += 1
+            continue
+        read += 1
+        if any(target == url.url for target, _ in links):
+            return _Search(page.url, read=read)
+    return _Search(read=read, unreadable=unreadable, more=next(pages, None) is not None)
+
+
+def _doubts(reader: CrawlReader, row: CrawlRow, search: _Search) -> list[str]:
+    """Return why a link to a URL may exist although none was found."""
+    tallies = reader.tallies(row.crawl_id)
+    left_out, truncated = tallies.get("left_out", {}), sum(tallies.get("truncated", {}).values())
+    doubts = []
+    if row.state is not CrawlState.FINISHED:
+        doubts.append("The crawl is not finished: a page that is not fetched yet may link to it.")
+    if n := left_out.get(LINKS_PER_PAGE):
+        limit = decode_spec(row.spec).extract.max_links_per_page
+        many = counted(n, "link")
+        doubts.append(f"It may be one of {many} beyond extract.max_links_per_page ({limit}): they were not read.")
+    if n := left_out.get(NOFOLLOW):
+        doubts.append(f"It may be one of {counted(n, 'link')} that pages mark as nofollow.")
+    if truncated:
+        doubts.append(f"It may be in the missing part of {counted(truncated, 'page')} whose body was cut.")
+    if search.unreadable:
+        doubts.append(f"The links of {counted(search.unreadable, 'page')} could not be read from the archive.")
+    if search.more:
+        doubts.append(f"Only the links of {counted(search.read, 'page')} were searched.")
+    return doubts

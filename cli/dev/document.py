@@ -1,0 +1,18 @@
+"""`orb openapi`: print the REST API's document, as committed under openapi/."""
+
+import argparse
+import json
+
+from cli.terminal.exits import Exit
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare no arguments."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the document."""
+    from api.server.app import application
+
+    print(json.dumps(application().openapi(), indent=2, ensure_ascii=False))
+    return Exit.OK

@@ -1,0 +1,186 @@
+"""The folder of a cluster on one machine: its files, its lock, and its settings kept between starts.
+
+cluster.json   the settings kept between starts: database and ports; it marks a cluster folder
+cluster.db     the database, if no other is given (SQLite, with -wal and -shm beside it while in use)
+archive/       WARC segments of all workers
+etcd/, nats/   the engines: their data, configuration and logs
+logs/          this command, masters and workers of the latest start, those of the start before as *.1
+lock           held by every process of a start
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cli.local.folder_lock import ROOM_BYTES, absent, check_disk, held, made, unmake
+from cli.terminal.exits import Environment, Usage
+
+DEFAULT: Final = Path("orb.cluster")
+FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
+AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
+"""Free space that a start needs. etcd allocates two log files of 64 MB each before it answers, and panics if it cannot.
+The crawl needs space beyond that. At a later start the first file exists already. The second one counts only if a
+killed etcd left it under the name with which the next etcd begins."""
+
+_AHEAD: Final = "0.tmp"
+_AHEAD_BYTES: Final = 64_000_000
+"""etcd allocates its next log file ahead, as 0.tmp and 1.tmp in turn. Every start begins with 0.tmp again, so a 1.tmp
+of a killed etcd saves no space. A file that could not be allocated completely also remains, and is shorter."""
+
+_FLAG: Final = "--dir"
+_COMMAND: Final = "orb up"
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """What a start keeps for the next one.
+
+    `database`: as `shown` returns it. `http`, `metrics`: the ports of masters and workers, in order.
+    `key_shown_at`: when the first admin key was shown, or None if the database had keys before.
+    """
+
+    database: str
+    http: tuple[int, ...] = ()
+    metrics: tuple[int, ...] = ()
+    nats: int = 0
+    key_shown_at: str | None = None
+
+
+class ClusterFolder:
+    """The paths of one cluster, and operations on the whole folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path.resolve() if ".." in path.parts else path.absolute()
+        self._made: list[Path] = []
+        self.database: Final = self.path / "cluster.db"
+        self.archive: Final = self.path / "archive"
+        self.etcd: Final = self.path / "etcd"
+        self.nats: Final = self.path / "nats"
+        self.logs: Final = self.path / "logs"
+        self.mark: Final = self.path / "cluster.json"
+        self.lock_file: Final = self.path / "lock"
+
+    def __repr__(self) -> str:
+        return f"<ClusterFolder {self.path}>"
+
+    def remembered(self) -> Remembered | None:
+        """Return what the latest start kept, or None before the first. Raise Environment if the file is damaged."""
+        try:
+            return msgspec.json.decode(self.mark.read_bytes(), type=Remembered)
+        except FileNotFoundError:
+            return None
+        except (msgspec.DecodeError, OSError) as error:
+            raise Environment(f"cannot read {self.mark}: {error}; repair it, or set another --dir.") from error
+
+    def remember(self, remembered: Remembered) -> None:
+        """Store the settings atomically; they survive a power failure."""
+        staged = self.mark.with_suffix(".json.new")
+        with staged.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(remembered)) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(self.mark)
+
+    def make(self) -> None:
+        """Create the folder or accept ours. Raise Usage if it has foreign files, Environment on an OS error."""
+        self._made = absent(self.path)
+        entries = made(self.path, _FLAG, private=True)
+        foreign = sorted(entries - {self.lock_file.name, "cluster.json.new"})
+        if self.mark.name not in entries and foreign:
+            named = ", ".join(foreign[:3]) + (" ..." if foreign[3:] else "")
+            raise Usage(
+                f"{self.path} holds files that are no cluster's ({named}); choose an empty or new folder with {_FLAG}."
+            )
+        try:
+            check_disk(self.path, self.free_bytes(), _FLAG, needed_bytes=self._needed_bytes())
+        except Environment:
+            unmake(self._made)
+            raise
+
+    def _needed_bytes(self) -> int:
+        log = self.etcd / "data" / "member" / "wal"
+        if not log.is_dir():  # etcd renames it to this name after its first file is allocated
+            return FIRST_BYTES
+        with contextlib.suppress(OSError):  # a running etcd may have renamed the file just now
+            if (log / _AHEAD).stat().st_blocks * 512 >= _AHEAD_BYTES:
+                return ROOM_BYTES
+        return AGAIN_BYTES
+
+    def free_bytes(self) -> int:
+        """Return the free bytes on its disk that this user can use."""
+        return shutil.disk_usage(self.path).free
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[int]:
+        """Hold the lock; yield its descriptor for child processes. Raise Environment if another `orb up` runs."""
+        with held(self.lock_file, command=_COMMAND, flag=_FLAG) as lock:
+            yield lock
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """Guard a start, under the lock: if the block raises and the folder was not a cluster's before, remove all that
+        the start made."""
+        new = not self.mark.exists()
+        try:
+            yield
+        except BaseException:
+            if new:
+                self._remove()
+            raise
+
+    def _remove(self) -> None:
+        """Remove what a start makes, the lock last, and the parent folders that it created."""
+        for folder in (self.archive, self.etcd, self.nats, self.logs):
+            shutil.rmtree(folder, ignore_errors=True)
+        for suffix in ("", "-wal", "-shm"):
+            self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
+        for file in (self.mark.with_suffix(".json.new"), self.mark, self.lock_file):
+            file.unlink(missing_ok=True)
+        unmake(self._made)
+
+
+def database_of(folder: ClusterFolder, given: str | None) -> str:
+    """Return the URL of the cluster's database: the given one, else the folder's own file.
+
+    Raise Usage if the folder belongs to another database: its broker may hold messages of that one. Before the engines
+    first run they hold nothing, so until then the database may change and a typo has no lasting effect.
+    """
+    if given is not None and not given.startswith(("postgresql:", "postgres:")):
+        raise Usage("--database is a postgresql:// URL; without it the database is a SQLite file in the folder.")
+    database = os.fspath(folder.database) if given is None else given
+    remembered = folder.remembered()
+    if remembered is None or remembered.database == shown(folder, database):
+        return database
+    if given is not None and not folder.etcd.exists():
+        return database
+    if given is None:
+        raise Usage(
+            f"the database of {folder.path} is {remembered.database}; give it again with --database, because passwords "
+            "are not stored."
+        )
+    raise Usage(
+        f"the database of {folder.path} is {remembered.database} and not {shown(folder, given)}; choose another folder "
+        f"with {_FLAG}."
+    )
+
+
+def shown(folder: ClusterFolder, database: str) -> str:
+    """Return a database's name to show and store: the folder's own file name, or the URL without a password."""
+    if database == os.fspath(folder.database):
+        return folder.database.name
+    return without_password(database)
+
+
+def without_password(database: str) -> str:
+    """Return a server's URL without its password; return a file name unchanged."""
+    if not database.startswith(("postgresql:", "postgres:")):
+        return database
+    parts = urlsplit(database)
+    user, at, place = (parts.username or ""), "@", parts.netloc.rpartition("@")[2]
+    query = "&".join(each for each in parts.query.split("&") if "password=" not in each.lower())
+    return f"{parts.scheme}://{user}{at if user else ''}{place}{parts.path}{'?' if query else ''}{query}"

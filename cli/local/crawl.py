@@ -1,0 +1,320 @@
+"""`orb crawl`: from URLs or a spec to archived pages in a folder, on this machine. The same command again resumes."""
+
+import argparse
+import asyncio
+import errno
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cli.local.authorities import check_authorities, put_authorities
+from cli.local.crawl_args import CrawlRequest, judged, resume_command, unblock_command
+from cli.local.crawl_folder import CrawlFolder
+from cli.local.spec_flags import FLAGS, add_flags, changed_fields, effects
+from cli.terminal.exits import Exit
+from cli.terminal.progress import say
+from shared.domain.crawl.spec import CrawlSpec, ScopeMode, encode_spec
+from shared.domain.errors import Transient, Unusable
+from shared.domain.frontier.states import CrawlState
+from workers.parse.compiled import chosen
+
+if TYPE_CHECKING:
+    from cli.data.summary import Summary
+    from cli.local.fork_server import ForkServer
+    from cli.local.process_group import RunOutcome
+
+IMPORTED: Final = ("cli.local.local_run", "cli.data.summary", "cli.local.finalize", "api.main", "workers.main")
+"""The modules that this command, the master and the workers import."""
+
+_EPILOG: Final = """\
+The default of DIR is `HOST.crawl` in the current directory, with the host of the first seed. Without URL and
+--spec, the crawl in DIR is resumed. Exit codes: 0 finished, 1 finished without a page, 2 wrong
+command or spec, 3 interrupted and resumable, 4 the environment is not usable, and the crawl resumable."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "urls",
+        nargs="*",
+        metavar="URL",
+        help="URL to start from; the default scheme is https://, for localhost http://",
+    )
+    parser.add_argument("--spec", type=Path, metavar="FILE", help="a crawl spec in YAML or JSON")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the crawl's folder")
+    parser.add_argument("--workers", metavar="N", help="number of worker processes (default: one per core)")
+    parser.add_argument("--fresh", action="store_true", help="delete the contents of DIR and start over")
+    parser.add_argument("--retry-failed", action="store_true", help="retry every failed URL, with new attempts")
+    parser.add_argument(
+        "--unblock",
+        action="store_true",
+        help="resume, and send requests at once to hosts that are blocked after 429, 503 or an outage",
+    )
+    parser.add_argument(
+        "--ca", metavar="FILE", help="also trust the certificate authorities in this PEM file; `none` removes them"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object on stdout at the end, and nothing else"
+    )
+    parser.add_argument("--no-progress", action="store_true", help="show no progress")
+    add_flags(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_authorities(arguments.ca)
+    chosen(os.environ)  # raises on an invalid setting, before the folder is created
+    wanted = judged(arguments)
+    folder = wanted.folder
+    folder.make()
+    with folder.held() as lock, _resumable(wanted):
+        if (arguments.fresh or folder.renewing()) and (kept := folder.renew()):
+            say(f"kept in {folder.path}, because the crawl did not make them: {', '.join(kept[:5])}")
+        put_authorities(folder, arguments.ca)
+        before = folder.spec()
+        summary = None if before is None else _finished(wanted)
+        if summary is not None and not (arguments.retry_failed and summary.counters.failed):
+            return _already_finished(wanted, summary)
+        _announce(wanted, before)
+        folder.put_spec(wanted.spec)
+        return _crawled(wanted, lock, None if summary is None else summary.row.finished_at_ms)
+
+
+def _announce(wanted: CrawlRequest, before: CrawlSpec | None) -> None:
+    path = wanted.folder.path
+    if wanted.spec.scope.mode is ScopeMode.PREFIX and (before is None or before.scope != wanted.spec.scope):
+        from shared.domain.crawl.scope import prefixes
+
+        below = [f"{host}{path}" for host, paths in prefixes(wanted.spec).items() for path in paths if path[-1] == "/"]
+        more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+        say(f"scope prefix: URLs below {', '.join(below[:3])}{more}, and the seeds themselves")
+    if before is None:
+        return say(f"crawling into {path} with {wanted.workers} worker{'s' if wanted.workers > 1 else ''}")
+    if wanted.arguments.retry_failed:
+        say(f"resuming in {path}: every failed URL is retried")
+    if wanted.arguments.unblock:
+        say(f"resuming in {path}: requests to blocked hosts are sent at once")
+    changed = changed_fields(before, wanted.spec)
+    if changed:
+        more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
+        say(f"resuming in {path} with a changed spec: {'; '.join(changed[:4])}{more}")
+        for effect in effects(changed):
+            say(effect)
+    elif not (wanted.arguments.retry_failed or wanted.arguments.unblock):
+        say(f"resuming the interrupted crawl in {path}")
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+def _finished(wanted: CrawlRequest) -> "Summary | None":
+    """Return the summary if the crawl with this spec is finished, None if there is work left."""
+    if not wanted.folder.database.is_file():
+        return None  # and do not load the database's libraries yet: they load while processes start
+    from cli.data.summary import summarized
+
+    summary = summarized(wanted.folder)
+    if summary is None or summary.row.state is not CrawlState.FINISHED:
+        return None
+    return summary if summary.row.spec == encode_spec(wanted.spec).decode() else None
+
+
+def _already_finished(wanted: CrawlRequest, summary: "Summary") -> int:
+    """Print that the crawl is finished and how to continue; return the exit code."""
+    from cli.data.summary import as_json
+
+    finished_ms = summary.row.finished_at_ms or 0
+    index = wanted.folder.index
+    if not index.exists() or index.stat().st_mtime * 1000 < finished_ms:
+        from cli.local.finalize import settle
+
+        settle(wanted.folder)
+    code = Exit.OK if summary.counters.pages else Exit.NOTHING_FETCHED
+    pages, failed = summary.counters.pages, summary.counters.failed
+    again = f"--retry-failed tries {failed:,} failed URL{'' if failed == 1 else 's'} again, " if failed else ""
+    if wanted.arguments.retry_failed:
+        say("no URL failed, so there is nothing to retry.")
+    say(
+        f"the crawl in {wanted.folder.path} is finished with {pages:,} page{'' if pages == 1 else 's'}; "
+        f"{_how_to_go_on(summary.row.finished_reason)}, {again}and --fresh starts over."
+    )
+    if wanted.arguments.json:
+        _print_json(as_json(summary, wanted.folder) | _run_json("finished", code, 0.0, ""))
+    return code
+
+
+def _how_to_go_on(reason: str | None) -> str:
+    flag = next((flag.name for flag in FLAGS if flag.path == f"budget.{reason}"), None)
+    return "a changed spec goes on" if flag is None else f"its {flag} is used up: a greater one goes on"
+
+
+def _crawled(wanted: CrawlRequest, lock: int, finished_before_ms: int | None) -> int:
+    """Run the crawl. `finished_before_ms` is when an earlier run finished it, which is not the end of this run."""
+    from cli.local.fork_server import forking, preload
+
+    # This process needs most of these modules at the end, too: the forks share them.
+    preload(IMPORTED)
+    with forking() as forks:
+        return _run(wanted, lock, finished_before_ms, forks)
+
+
+def _run(wanted: CrawlRequest, lock: int, finished_before_ms: int | None, forks: "ForkServer | None") -> int:
+    from cli.local.finalize import is_finished, repair
+    from cli.local.local_run import LocalRun
+    from cli.local.logs import log_to
+
+    folder = wanted.folder
+    log_to(folder.logs)
+    repair(folder.archive)
+    started = time.monotonic()
+    watch = _watch(wanted, started)
+
+    async def go() -> "RunOutcome":
+        local = LocalRun(
+            folder,
+            wanted.spec,
+            workers=wanted.workers,
+            lock=lock,
+            watch=watch,
+            finished=lambda: is_finished(folder, wanted.spec, finished_before_ms),
+            retry_id=f"retry-{uuid.uuid4().hex}" if wanted.arguments.retry_failed else "",
+            unblock=wanted.arguments.unblock,
+            forks=forks,
+        )
+        return await local.run()
+
+    try:
+        ending = asyncio.run(go())
+    finally:
+        watch.close()
+    return _ended(wanted, ending, time.monotonic() - started, finished_before_ms)
+
+
+def _ended(wanted: CrawlRequest, ending: "RunOutcome", seconds: float, finished_before_ms: int | None = None) -> int:
+    """Finish the folder's archive, print the result and its cause, and return the exit code."""
+    from cli.data.summary import as_json, as_text, given_up_text, summarized
+    from cli.local.finalize import is_finished, settle
+    from cli.local.process_group import RunEnd, RunOutcome
+
+    folder = wanted.folder
+    summary = None
+    try:
+        try:
+            settle(folder)
+        finally:
+            summary = summarized(folder)
+    except (OSError, Unusable, Transient) as error:
+        # What is stored is safe; the next run repairs the archive.
+        ending = RunOutcome(RunEnd.FAILED, ending.message or _lacking(error, folder))
+    else:
+        if ending.end is RunEnd.FAILED and is_finished(folder, wanted.spec, finished_before_ms):
+            ending = RunOutcome(RunEnd.FINISHED)  # the crawl finished before the failure
+    pages = 0 if summary is None else summary.counters.pages
+    match ending.end:
+        case RunEnd.FINISHED:
+            code = Exit.OK if pages else Exit.NOTHING_FETCHED
+        case RunEnd.INTERRUPTED:
+            code = Exit.RESUMABLE
+        case RunEnd.FAILED:
+            code = Exit.ENVIRONMENT
+    message = ending.message
+    if code is Exit.NOTHING_FETCHED and summary is not None:
+        from shared.domain.explain.sentences import no_page
+
+        tallies = {kind: dict(counts) for kind, counts in summary.tallies.items()}
+        message = f"no page was fetched: {no_page(tallies, dict(summary.last_failures or {}), summary.redirected)}"
+    elif not message and summary is not None and summary.needs_scripts is not None:
+        from shared.domain.explain.sentences import NEEDS_SCRIPTS
+
+        message = f"{summary.needs_scripts}: {NEEDS_SCRIPTS}; name pages that have text in their HTML as seeds."
+    if summary is not None and (lost := given_up_text(summary, folder)):
+        message = f"{message} {lost}".strip()
+    elif not message and summary is not None and ending.end is RunEnd.FINISHED:
+        message = summary.too_narrow()
+    if wanted.arguments.json and summary is not None:
+        _print_json(as_json(summary, folder) | _run_json(ending.end.value, code, seconds, message))
+    elif wanted.arguments.json:
+        _print_json({"dir": str(folder.path), "pages": 0} | _run_json(ending.end.value, code, seconds, message))
+    elif summary is not None:
+        print(as_text(summary, folder, seconds=seconds, scanner=str(chosen(os.environ))))
+    _last_word(wanted, ending.end.value, message)
+    return code
+
+
+def _last_word(wanted: CrawlRequest, end: str, message: str) -> None:
+    if message:
+        say(message)
+    if end != "finished":
+        say(f"to go on: {resume_command(wanted)}")
+
+
+def _watch(wanted: CrawlRequest, started: float) -> Any:
+    from cli.terminal.display_rates import ProgressRates
+    from cli.terminal.progress import PlainLines, Silent
+
+    if wanted.arguments.no_progress:
+        return Silent()
+    pace = ProgressRates(started, wanted.spec.budget)
+    unblock = unblock_command(wanted.folder.path)
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from cli.terminal.display import LiveDisplay
+
+        return LiveDisplay(wanted.folder.path.name, pace, unblock=unblock)
+    return PlainLines(pace, unblock=unblock)
+
+
+# --- the last words ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _resumable(wanted: CrawlRequest) -> Iterator[None]:
+    """Catch what ends a run outside of its loop, a late Ctrl-C or a disk error, and print how to resume."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped; to go on: {resume_command(wanted)}")
+        _print_cut(wanted, "interrupted", Exit.RESUMABLE, "stopped")
+        raise SystemExit(Exit.RESUMABLE) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO):
+            raise
+        message = _lacking(error, wanted.folder)
+        say(message)
+        _print_cut(wanted, "failed", Exit.ENVIRONMENT, message)
+        say(f"to go on: {resume_command(wanted)}")
+        raise SystemExit(Exit.ENVIRONMENT) from error
+
+
+def _print_cut(wanted: CrawlRequest, end: str, code: Exit, message: str) -> None:
+    """Print, with `--json`, only the fields of the run, because there is no summary of the crawl."""
+    if wanted.arguments.json:
+        _print_json({"dir": str(wanted.folder.path)} | _run_json(end, code, 0.0, message))
+
+
+def _lacking(error: Exception, folder: CrawlFolder) -> str:
+    """Return a sentence for what the machine lacks."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk of {folder.path} is full; make room there, and the crawl goes on."
+    return f"{error.filename or folder.path}: {error.strerror}; correct that, and the crawl goes on."
+
+
+def _run_json(end: str, code: int, seconds: float, message: str) -> dict[str, Any]:
+    scanner = chosen(os.environ).name
+    return {
+        "end": end,
+        "exit_code": int(code),
+        "seconds": round(seconds, 3),
+        "message": message,
+        "tag_scanner": scanner,
+    }
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document))

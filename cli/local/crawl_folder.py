@@ -1,0 +1,131 @@
+"""The folder of a crawl: its files, its lock, and how its contents are deleted for a fresh start.
+
+crawl.db     the frontier's truth (SQLite, with -wal and -shm beside it while in use)
+archive/     WARC segments and index.cdxj
+nats/        the broker's store, configuration and log
+specs/       the specs as published to workers
+public_suffixes.dat   the public suffix list as it was when the crawl began, which partitions the hosts
+ca.pem       the authorities that verify hosts' certificates, if --ca named one
+spec.json    the effective spec: it marks a crawl folder, written first and removed last
+logs/        supervisor, master and workers of the latest run, those of the run before as *.1
+lock         held by every process of a run
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cli.local.folder_lock import check_disk, held, made, owner_of
+from cli.terminal.exits import Environment, Usage
+from shared.adapters.local.suffixes import SNAPSHOT, keep_snapshot
+from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
+
+NAMES: Final = ("nats", "crawl.db", "crawl.db-wal", "crawl.db-shm", "archive", "specs", SNAPSHOT, "logs", "ca.pem")
+"""What a run makes besides `spec.json` and `lock`, in the order of removal. The broker's messages go first, because the
+new crawl would take them for its own."""
+
+RENEWAL: Final = ".fresh"
+"""Exists in the folder while its contents are deleted; the next command completes an interrupted deletion."""
+
+_FLAG: Final = "--out"
+_COMMAND: Final = "orb crawl"
+
+
+class CrawlFolder:
+    """The paths of one crawl, and operations on the whole folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        self.database: Final = path / "crawl.db"
+        self.archive: Final = path / "archive"
+        self.index: Final = path / "archive" / "index.cdxj"
+        self.nats: Final = path / "nats"
+        self.logs: Final = path / "logs"
+        self.spec_file: Final = path / "spec.json"
+        self.authorities: Final = path / "ca.pem"
+        self.lock_file: Final = path / "lock"
+
+    def __repr__(self) -> str:
+        return f"<CrawlFolder {self.path}>"
+
+    def opened(self) -> "CrawlFolder":
+        """Return this folder for reading. Raise Usage if it is not a crawl's folder."""
+        if not self.path.exists():
+            raise Usage(f"there is no folder {self.path}; create it with `orb crawl URL --out {self.path}`.")
+        if not self.database.is_file():
+            raise Usage(
+                f"{self.path} is no crawl's folder: it has no crawl.db. Name the folder that `orb crawl` wrote to "
+                "(by default the seed's host with .crawl behind it)."
+            )
+        return self
+
+    def spec(self) -> CrawlSpec | None:
+        """Return the effective spec of the latest run, None before the first. Raise Environment if it is damaged."""
+        try:
+            return decode_spec(self.spec_file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (msgspec.DecodeError, OSError) as error:
+            raise Environment(f"cannot read {self.spec_file}: {error}; start over with --fresh.") from error
+
+    def put_spec(self, spec: CrawlSpec) -> None:
+        """Make `spec` the effective one, atomically; it survives a power failure."""
+        staged = self.spec_file.with_suffix(".json.new")
+        with staged.open("wb") as file:
+            file.write(encode_spec(spec))
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(self.spec_file)
+        keep_snapshot(self.path)
+
+    def make(self) -> None:
+        """Create the folder or accept ours. Raise Usage if it has foreign files, Environment on an OS error."""
+        entries = made(self.path, _FLAG)
+        marks = {self.spec_file.name, RENEWAL}
+        if not entries & marks and (foreign := sorted(entries - {self.lock_file.name, "spec.json.new"})):
+            named = ", ".join(foreign[:3]) + (" ..." if foreign[3:] else "")
+            raise Usage(
+                f"{self.path} holds files that are no crawl's ({named}); choose an empty or a new folder with --out."
+            )
+        check_disk(self.path, self.free_bytes(), _FLAG)
+
+    def free_bytes(self) -> int:
+        """Return the free bytes on its disk that this user can use."""
+        return shutil.disk_usage(self.path).free
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[int]:
+        """Hold the lock; yield its descriptor for child processes. Raise Environment if another run is active."""
+        with held(self.lock_file, command=_COMMAND, flag=_FLAG) as lock:
+            yield lock
+
+    def renewing(self) -> bool:
+        """Return True if a deletion of the contents was interrupted."""
+        return (self.path / RENEWAL).exists()
+
+    def renew(self) -> list[str]:
+        """Remove everything that runs made; return the names of other entries, which stay. Call only under the lock."""
+        mark = self.path / RENEWAL
+        mark.touch()
+        for name in (*NAMES, "spec.json.new", self.spec_file.name):
+            _remove(self.path / name)
+        mark.unlink()
+        return sorted(entry.name for entry in self.path.iterdir() if entry != self.lock_file)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a folder or a symbolic link, but not the link's target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def running(folder: CrawlFolder) -> int | None:
+    """Return the process id of the command at work in the folder, None if there is none."""
+    return owner_of(folder.lock_file)

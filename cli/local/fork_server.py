@@ -1,0 +1,185 @@
+"""The fork server of a command: a process that has only imported modules. It forks masters and workers, which so need
+no start of Python and no imports of their own.
+
+It is a child of the command, and dies with it. What it forks becomes a child of the command as well: an intermediate
+process ends at once, and the command adopts its child. The role then requests SIGKILL at the command's death and sends
+its process id on a channel of its own. It continues after the command has read that. So every role is registered with
+the command, or ends. If the fork server fails, the caller starts the role by exec (`cli.local.supervisor`).
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Final
+
+import msgspec
+import structlog
+
+from cli.local.prctl import adopt_descendants, can_fork
+from shared.runtime.supervise import process_end
+
+log = structlog.get_logger(__name__)
+
+READY: Final = b"\0"
+"""What a forked role sends before its process id. Any other answer is the reason why the fork failed."""
+
+GO: Final = b"g"
+_ANSWER_S: Final = 60.0
+"""Time limit for a fork, with the imports before the first one."""
+
+_ANSWER_BYTES: Final = 4096
+
+
+class ForkRequest(msgspec.Struct, frozen=True):
+    """A request to fork a role: `orb` with `arguments` under `environment`. The descriptors travel beside it."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+class ForkedProcess:
+    """A child of this process that `subprocess` did not start, with the same interface."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid: Final = pid
+        self.returncode: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<ForkedProcess pid={self.pid} returncode={self.returncode}>"
+
+    def poll(self) -> int | None:
+        """Return the exit status if it has ended, negative for a signal, and reap it. Return None if it runs."""
+        return self._reaped(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait until it has ended, and return its exit status."""
+        status = self._reaped(0)
+        assert status is not None
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _reaped(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class ForkServer:
+    """The command's handle on its fork server."""
+
+    def __init__(self, process: ForkedProcess, channel: socket.socket) -> None:
+        self._process = process
+        self._channel = channel
+        self._forking = 0
+        self._serves = True
+
+    def __repr__(self) -> str:
+        return f"<ForkServer {self._process!r} serves={self._serves}>"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def fork(
+        self, arguments: Sequence[str], environment: Mapping[str, str], output: int, inherit: Collection[int]
+    ) -> ForkedProcess | None:
+        """Fork a role that writes to `output` and inherits the descriptors `inherit`. Return None if that failed."""
+        if not self._serves:
+            return None
+        ours, theirs = socket.socketpair()
+        with ours:
+            self._adopt(1)
+            try:
+                with theirs:
+                    self._request(ForkRequest(tuple(arguments), environment), [theirs.fileno(), output, *inherit])
+                async with asyncio.timeout(_ANSWER_S):
+                    return await self._started(ours)
+            except (OSError, TimeoutError) as error:
+                self._give_up(repr(error))
+                return None
+            finally:
+                self._adopt(-1)
+
+    def _request(self, request: ForkRequest, descriptors: Sequence[int]) -> None:
+        socket.send_fds(self._channel, [msgspec.json.encode(request)], list(descriptors))
+
+    async def _started(self, channel: socket.socket) -> ForkedProcess | None:
+        channel.setblocking(False)
+        loop = asyncio.get_running_loop()
+        answer = await loop.sock_recv(channel, _ANSWER_BYTES)
+        if not answer.startswith(READY):
+            self._give_up(answer.decode(errors="replace") or "it has ended")
+            return None
+        process = ForkedProcess(int(answer.removeprefix(READY)))
+        # One byte always fits in the empty buffer. No await here: a role that continues must be known to the caller.
+        channel.send(GO)
+        return process
+
+    def _adopt(self, change: int) -> None:
+        self._forking += change
+        adopt_descendants(self._forking > 0)
+
+    def _give_up(self, reason: str) -> None:
+        log.warning("fork_server.failed", pid=self.pid, reason=reason)
+        self._serves = False
+
+    async def ended(self) -> int:
+        """Wait until it has ended, and return its exit status."""
+        return await process_end(self._process)
+
+    def close(self) -> None:
+        """Kill it. The roles that it forked continue."""
+        self._serves = False
+        self._channel.close()
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Import modules without garbage collections, now or later: their objects live as long as the process."""
+    gc.disable()
+    try:
+        for module in modules:
+            import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@contextmanager
+def forking(modules: Sequence[str] = ()) -> Iterator[ForkServer | None]:
+    """Fork a server that imports `modules`, and end it after the block. Yield None if this process must not fork.
+
+    The server shares the modules that this process has imported. Call this before the first thread, event loop and
+    connection.
+    """
+    if not can_fork():
+        yield None
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent, pid = os.getpid(), os.fork()
+    if pid == 0:
+        from cli.local.forked_role import serve
+
+        ours.close()
+        serve(theirs, parent, modules)
+    theirs.close()
+    server = ForkServer(ForkedProcess(pid), ours)
+    try:
+        yield server
+    finally:
+        server.close()

@@ -1,0 +1,170 @@
+"""The processes of a fork server: the server itself, and a role until its command takes over.
+
+The server only imports. At every fork it has one thread, and no descriptors but the standard ones and its socket;
+`_check` verifies that. A role has its own session, environment, output and command line. Random numbers need no care:
+Python seeds `random` anew in a forked process, and all other ids come from the system.
+"""
+
+import atexit
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NoReturn
+
+import msgspec
+
+from cli.local.fork_server import GO, READY, ForkRequest, preload
+from cli.local.prctl import die_with, set_command_line, threads
+
+TITLE: Final = ("orb", "fork-server")
+_REQUEST_BYTES: Final = 1 << 20
+_MAX_DESCRIPTORS: Final = 16
+_FAILED: Final = 70
+
+
+def serve(requests: socket.socket, parent: int, modules: Sequence[str]) -> NoReturn:
+    """Import `modules`, then fork a role for each request, until the command closes its end."""
+    try:
+        die_with(parent)
+        os.setsid()
+        _keep({requests.fileno()})
+        null = os.open(os.devnull, os.O_RDWR)
+        _redirect(null, null)
+        _become(dict(os.environ), TITLE)
+        # All objects so far live as long as the process. A garbage collection in a role would only copy their pages.
+        refusal = _imported(modules)
+        while True:
+            data, received, flags, _ = socket.recv_fds(requests, _REQUEST_BYTES, _MAX_DESCRIPTORS)
+            if not data:
+                os._exit(0)
+            cut = "the request is too long" if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else ""
+            problem = refusal or cut or _check(requests.fileno(), received)
+            if not problem:
+                problem = _forked(msgspec.json.decode(data, type=ForkRequest), requests, parent, received)
+            if problem:
+                with suppress(OSError):  # the command no longer waits for the answer
+                    os.write(received[0], problem.encode())
+            for descriptor in received:
+                os.close(descriptor)
+    finally:
+        os._exit(_FAILED)
+
+
+def _imported(modules: Sequence[str]) -> str:
+    """Import; return why that failed, or an empty string. A role started by exec fails alike, with a traceback."""
+    try:
+        preload(modules)
+    except Exception as error:
+        return f"cannot import: {error!r}"
+    return ""
+
+
+def _check(own: int, received: Collection[int]) -> str:
+    """Return why a fork is unsafe (several threads, or a descriptor that an import left open), or an empty string."""
+    expected = {0, 1, 2, own, *received}
+    if threads() != 1:
+        return f"{threads()} threads"
+    if unexpected := _open_descriptors() - expected:
+        return f"open descriptors {sorted(unexpected)}"
+    return ""
+
+
+def _forked(request: ForkRequest, requests: socket.socket, parent: int, received: Sequence[int]) -> str:
+    """Fork a role as a child of the command; return why that failed, or an empty string."""
+    adopted, adopting = os.pipe()
+    try:
+        between = os.fork()
+        if between == 0:
+            try:
+                if os.fork() == 0:
+                    requests.close()
+                    os.close(adopting)
+                    _play(request, parent, adopted, received)
+                os._exit(0)
+            finally:
+                os._exit(_FAILED)
+        _, status = os.waitpid(between, 0)
+    except OSError as error:
+        return f"cannot fork: {error.strerror}"
+    finally:
+        os.close(adopting)
+        os.close(adopted)
+    return f"the intermediate process ended with status {status}" if status else ""
+
+
+def _play(request: ForkRequest, parent: int, adopted: int, received: Sequence[int]) -> NoReturn:
+    """Run a role to its end. `adopted` reaches end of file after the intermediate process has ended and was reaped."""
+    code = 1
+    try:
+        channel, output, *inherited = received
+        os.setsid()
+        os.read(adopted, 1)
+        die_with(parent)
+        _keep({channel, output, *inherited})
+        _redirect(os.open(os.devnull, os.O_RDONLY), output)
+        _become(request.environment, [*sys.orig_argv[:1], "-m", "orb", *request.arguments])
+        sys.argv[1:] = request.arguments
+        os.write(channel, READY + str(os.getpid()).encode())
+        if os.read(channel, 1) == GO:
+            os.close(channel)
+            code = _run(request.arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run the command as `python -m orb` does, then end threads and flush buffers as Python does at exit."""
+    from cli.main import main
+
+    try:
+        return main(arguments)
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]  # joins threads, those of executors included
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _keep(descriptors: Collection[int]) -> None:
+    """Close all descriptors but these and the standard ones; programs that this process starts do not inherit these."""
+    for descriptor in _open_descriptors() - {0, 1, 2, *descriptors}:
+        os.close(descriptor)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+
+
+def _open_descriptors() -> set[int]:
+    """Return the open descriptors, without the one used for the listing."""
+    return {number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)}
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _redirect(source: int, output: int) -> None:
+    """Redirect standard input to `source`, and standard output and error to `output`; close both descriptors."""
+    for number, descriptor in enumerate((source, output, output)):
+        os.dup2(descriptor, number)
+    for descriptor in {source, output} - {0, 1, 2}:
+        os.close(descriptor)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  open as long as the process
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _become(environment: Mapping[str, str], words: Sequence[str]) -> None:
+    """Set the environment and the command line."""
+    os.environ.clear()
+    os.environ.update(environment)
+    set_command_line(words)

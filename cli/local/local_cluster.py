@@ -1,0 +1,208 @@
+"""A cluster on this machine: etcd, the broker, masters and workers, kept alive until a stop, then ended in order.
+
+Masters and workers are `orb master` and `orb worker` with the flags of any other cluster. Only the engines are started
+here. At the end the workers report what they hold, the masters apply it and hand over, then the engines stop. The next
+start works even if the end was cut short.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from cli.local.addresses import Address
+from cli.local.cluster_folder import ClusterFolder
+from cli.local.folder_lock import ROOM_BYTES
+from cli.local.fork_server import ForkServer
+from cli.local.logs import begin_log, bound_log
+from cli.local.nats_restart import NatsRestart
+from cli.local.process_group import ProcessGroup, RunEnd, RunOutcome
+from cli.local.readiness import ReadinessCheck
+from cli.local.supervisor import Engine, RoleProcess
+from cli.terminal.progress import Watch
+from shared.adapters.etcd import EmbeddedEtcd, EtcdCoordinator, EtcdSettings
+from shared.adapters.local.clock import SystemClock
+from shared.adapters.nats import EmbeddedServer, Endpoint, ServerSettings
+from shared.runtime.retry import until_answered
+from shared.runtime.supervise import Tasks
+from shared.wire.keys import Keys
+
+CLUSTER: Final = "orb"
+ETCD: Final = "etcd"
+BROKER: Final = "NATS"
+ELSEWHERE: Final = frozenset(
+    f"ORB_{name}"
+    for name in (
+        "ETCD_USER",
+        "ETCD_PASSWORD",
+        "ETCD_CA",
+        "ETCD_CERT",
+        "ETCD_KEY",
+        "NATS_CA",
+        "NATS_CERT",
+        "NATS_KEY",
+        "NATS_REPLICAS",
+        "TLS_CERT",
+        "TLS_KEY",
+        "TLS_CLIENT_CA",
+        "TLS_CA",
+        "DATABASE",
+        "CONFIG",
+        "POOL",
+        "POOLS",
+    )
+)
+"""Variables that describe another cluster and would be wrong here. All others reach masters and workers."""
+
+_PROBE_S: Final = 0.1
+_ANSWER_S: Final = 5.0
+_WAITING_S: Final = 10.0
+_LOOK_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """What to start. `masters` maps names to the addresses of their APIs, `workers` to those of their metrics.
+    `database` is a URL. `nats_port` -1 means any port. `allow_net` are networks that workers let specs open."""
+
+    masters: Mapping[str, Address]
+    workers: Mapping[str, Address]
+    database: str
+    nats_port: int
+    allow_net: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Where the engines of a running cluster listen."""
+
+    etcd: str
+    nats: Endpoint
+
+
+class LocalCluster:
+    """Runs `plan` in `folder` until a stop or a failure. The caller holds the folder's lock. Run it only once.
+
+    Masters and workers come from `forks`, if given. `ready` is called once: when every master answers that it is ready,
+    every worker is registered, and one master leads.
+    """
+
+    def __init__(
+        self,
+        folder: ClusterFolder,
+        plan: ClusterPlan,
+        *,
+        lock: int,
+        watch: Watch,
+        ready: Callable[[Engines], None],
+        forks: ForkServer | None = None,
+    ) -> None:
+        self._forks = forks
+        self._folder = folder
+        self._plan = plan
+        self._lock = lock
+        self._watch = watch
+        self._ready = ready
+        self._family = ProcessGroup(watch)
+        self._etcd = EmbeddedEtcd(folder.etcd, inherit=(lock,))
+        self._broker = EmbeddedServer(folder.nats, ServerSettings(port=plan.nats_port), inherit=(lock,))
+        self._broker_child = Engine(BROKER, self._broker)
+
+    async def run(self) -> RunOutcome:
+        """Run the cluster; every process it started has ended when this returns."""
+        return await self._family.run(self._run)
+
+    async def _run(self) -> None:
+        if (engines := await self._start_engines()) is not None:
+            await self._bury_the_dead()
+            async with Tasks() as beside:
+                beside.start("look after logs and disk", self._look_after())
+                if await self._start_members(engines):
+                    beside.start("await readiness", self._await_readiness(engines))
+                    await self._family.over.wait()
+        # Each group may need the next one until it has ended.
+        await self._family.drain(list(self._plan.workers), list(self._plan.masters), [BROKER], [ETCD])
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    async def _start_engines(self) -> Engines | None:
+        etcd, broker = Engine(ETCD, self._etcd), self._broker_child
+        started = await asyncio.gather(self._family.start(etcd), self._family.start(broker))
+        if not all(started):
+            return None
+        assert etcd.endpoint is not None
+        assert broker.endpoint is not None
+        return Engines(etcd.endpoint, broker.endpoint)
+
+    async def _bury_the_dead(self) -> None:
+        """End the etcd sessions of earlier members. The folder's lock proves that all of them are dead.
+
+        Stop waiting when the run is over, because a stalled etcd would never answer.
+        """
+        async with Tasks() as tasks:
+            burying = tasks.start("end sessions", until_answered(self._etcd.end_sessions))
+            over = tasks.start("over", self._family.over.wait())
+            await asyncio.wait({burying, over}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _start_members(self, engines: Engines) -> bool:
+        shared = ["--cluster", CLUSTER, "--etcd", engines.etcd, "--nats", engines.nats.url]
+        secrets = {"ORB_NATS_TOKEN": engines.nats.token}
+        for name, place in self._plan.masters.items():
+            flags = ["--id", name, *shared, "--archive", os.fspath(self._folder.archive)]
+            flags += ["--nats-store", os.fspath(self._folder.nats)]
+            flags += ["--http", str(place), "--address", str(place.reached_at)]
+            if not await self._start(name, ["master", *flags], {**secrets, "ORB_DATABASE": self._plan.database}):
+                return False
+        for name, place in self._plan.workers.items():
+            flags = ["--id", name, *shared, "--dir", os.fspath(self._folder.path), "--metrics", str(place)]
+            flags += [part for network in self._plan.allow_net for part in ("--allow-net", network)]
+            if not await self._start(name, ["worker", *flags], secrets):
+                return False
+        return True
+
+    async def _start(self, name: str, arguments: Sequence[str], secrets: Mapping[str, str]) -> bool:
+        path = self._log_of(name)
+        begin_log(path)
+        return await self._family.start(
+            RoleProcess(name, arguments, path, secrets, without=ELSEWHERE, inherit=(self._lock,), forks=self._forks)
+        )
+
+    async def _await_readiness(self, engines: Engines) -> None:
+        coordinator = EtcdCoordinator(EtcdSettings((engines.etcd,)), SystemClock())
+        try:
+            async with httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False) as client:
+                readiness = ReadinessCheck(coordinator, client, Keys(CLUSTER), self._plan.masters, self._plan.workers)
+                told_at = time.monotonic()
+                while missing := await readiness.missing():
+                    if time.monotonic() - told_at > _WAITING_S:
+                        told_at = time.monotonic()
+                        self._watch.note(f"still waiting for {', '.join(missing)}")
+                    await asyncio.sleep(_PROBE_S)
+        finally:
+            await coordinator.close()
+        if not self._family.over.is_set():
+            self._family.ready()
+            self._ready(engines)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    async def _look_after(self) -> None:
+        logs = [self._log_of(name) for name in (*self._plan.masters, *self._plan.workers)]
+        mending = NatsRestart(self._broker, self._broker_child, self._watch)
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for path in (*logs, self._etcd.output, self._broker.output):
+                bound_log(path)
+            free = self._folder.free_bytes()
+            mending.look(free)
+            if free < ROOM_BYTES:
+                full = f"the disk of {self._folder.path} is full; make room there, and the same command goes on."
+                self._family.end(RunOutcome(RunEnd.FAILED, full))
+
+    def _log_of(self, name: str) -> Path:
+        return self._folder.logs / f"{name}.log"

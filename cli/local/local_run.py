@@ -1,0 +1,187 @@
+"""One run of a crawl on this machine: the broker, one master and some workers, kept alive, watched and ended in order.
+
+At the end the workers stop pulling and report what they hold, the master applies the reports, then the broker stops. A
+run that is cut short is resumable: the next run works even then.
+"""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from cli.local.crawl_folder import CrawlFolder
+from cli.local.folder_lock import ROOM_BYTES
+from cli.local.fork_server import ForkServer
+from cli.local.logs import begin_log, bound_log
+from cli.local.nats_restart import NatsRestart
+from cli.local.process_group import ProcessGroup, RunEnd, RunOutcome
+from cli.local.supervisor import Child, Engine, RoleProcess
+from cli.terminal.progress import Watch
+from shared.adapters.nats import EmbeddedServer, Endpoint, NatsBroker, StreamSettings
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.errors import Transient, Unusable
+from shared.domain.frontier.states import CrawlState
+from shared.runtime.supervise import Tasks
+from shared.wire.messages import Malformed, decode_progress
+from shared.wire.subjects import PROGRESS
+
+log = structlog.get_logger(__name__)
+
+_TICK_S: Final = 0.5
+_LOOK_S: Final = 1.0
+_LOOKS: Final = 5
+_SILENT_LOOKS: Final = 30
+"""`_LOOKS` disk checks between checks of logs and end; `_SILENT_LOOKS` checks without progress before a note."""
+
+
+class LocalRun:
+    """Runs the crawl in `folder` until it is finished, stopped, or fails. The caller holds the folder's lock.
+
+    `finished` queries the database for the end of the crawl. `retry_id`, `unblock`: see MasterSettings. Master and
+    workers come from `forks`, if given. Run it only once.
+    """
+
+    def __init__(
+        self,
+        folder: CrawlFolder,
+        spec: CrawlSpec,
+        *,
+        workers: int,
+        lock: int,
+        watch: Watch,
+        finished: Callable[[], bool],
+        retry_id: str = "",
+        unblock: bool = False,
+        forks: ForkServer | None = None,
+    ) -> None:
+        self._forks = forks
+        self._folder = folder
+        self._spec = spec
+        self._lock = lock
+        self._watch = watch
+        self._finished = finished
+        self._retry_id = retry_id
+        self._family = ProcessGroup(watch)
+        self._server = EmbeddedServer(folder.nats, inherit=(lock,))
+        self._broker = Engine("NATS", self._server)
+        self._workers = [f"worker-{number}" for number in range(1, workers + 1)]
+        self._names = ["master", *self._workers]
+        self._heard = False
+        self._at_first = {"ORB_ALONE": "true"} | ({"ORB_UNBLOCK": "true"} if unblock else {})
+
+    async def run(self) -> RunOutcome:
+        """Run the crawl; every process it started has ended when this returns."""
+        return await self._family.run(self._run)
+
+    async def _run(self) -> None:
+        if not await self._family.start(self._broker, ended=self._ended):
+            return
+        endpoint = self._broker.endpoint
+        assert endpoint is not None
+        async with Tasks() as beside:
+            beside.start("follow progress", self._follow(endpoint))
+            beside.start("look after logs and disk", self._look_after())
+            beside.start("tick", self._tick())
+            await self._start_roles(endpoint)
+            await self._family.over.wait()
+            # Workers first, then the master, then the broker: each may still need the next.
+            await self._family.drain(self._workers, ["master"], [self._broker.name])
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    async def _start_roles(self, endpoint: Endpoint) -> None:
+        shared = {
+            "ORB_DIR": os.fspath(self._folder.path.resolve()),
+            "ORB_NATS_URL": endpoint.url,
+            "ORB_NATS_TOKEN": endpoint.token,
+            "ORB_POOL": self._spec.pool,
+        }
+        if self._folder.authorities.is_file():
+            shared["SSL_CERT_FILE"] = os.fspath(self._folder.authorities.resolve())
+        for name in self._names:
+            path = self._folder.logs / f"{name}.log"
+            begin_log(path)
+            role = partial(RoleProcess, inherit=(self._lock,), forks=self._forks)
+            if name == "master":
+                settings = {**shared, "ORB_RETRY_ID": self._retry_id}
+                child = role(name, ["_master"], path, settings, at_first=self._at_first)
+            else:
+                child = role(name, ["_worker"], path, {**shared, "ORB_ID": name})
+            if not await self._family.start(child, ended=self._ended):
+                return
+
+    async def _ended(self, child: Child) -> RunOutcome:
+        if await asyncio.to_thread(self._finished):
+            return RunOutcome(RunEnd.FINISHED)
+        return RunOutcome(RunEnd.FAILED, f"{child.name} ended although the crawl is not finished.")
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    async def _follow(self, endpoint: Endpoint) -> None:
+        """Show the master's progress. A message may be lost, so `_look_after` checks the database for the end, too."""
+        connect = partial(
+            NatsBroker.connect, [endpoint.url], token=endpoint.token, name="orb", settings=StreamSettings()
+        )
+        try:
+            broker = await _patiently(connect)
+        except Unusable as error:
+            self._family.end(RunOutcome(RunEnd.FAILED, str(error)))
+            return
+        try:
+            async with broker.listen(PROGRESS) as updates:
+                async for data in updates:
+                    try:
+                        progress = decode_progress(data)
+                    except Malformed as error:
+                        log.warning("progress_update.rejected", error=str(error))
+                        continue
+                    first, self._heard = not self._heard, True
+                    self._watch.progress(progress)
+                    # The first check loads the database's libraries, while the crawl runs.
+                    if first or progress.state == CrawlState.FINISHED:
+                        await self._look_for_end()
+        finally:
+            await broker.close()
+
+    async def _look_after(self) -> None:
+        mending = NatsRestart(self._server, self._broker, self._watch)
+        for look in itertools.count(1):
+            await asyncio.sleep(_LOOK_S)
+            free = self._folder.free_bytes()
+            mending.look(free)
+            if free < ROOM_BYTES and not self._family.over.is_set():
+                self._watch.note("the disk is full: stopping")
+                self._family.end(
+                    RunOutcome(
+                        RunEnd.FAILED,
+                        f"the disk of {self._folder.path} is full; make room there, and the crawl goes on.",
+                    )
+                )
+            if look == _SILENT_LOOKS and not self._heard:
+                self._watch.note(f"the crawl has not begun yet; {self._folder.logs / 'master.log'} has the reason")
+            if look % _LOOKS == 0:
+                for path in (*(self._folder.logs / f"{name}.log" for name in self._names), self._server.output):
+                    bound_log(path)
+                await self._look_for_end()
+
+    async def _look_for_end(self) -> None:
+        if not self._family.over.is_set() and await asyncio.to_thread(self._finished):
+            self._family.end(RunOutcome(RunEnd.FINISHED))
+
+    async def _tick(self) -> None:
+        while True:
+            self._watch.tick()
+            await asyncio.sleep(_TICK_S)
+
+
+async def _patiently(connect: Callable[[], Awaitable[NatsBroker]]) -> NatsBroker:
+    while True:
+        try:
+            return await connect()
+        except Transient as error:
+            log.info("broker_connection.delayed", error=str(error))
+            await asyncio.sleep(error.retry_in)

@@ -1,0 +1,72 @@
+"""The logs of a run: one bounded file per process in DIR/logs; those of the run before are kept as *.1."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from shared.runtime.supervise import last_lines
+from shared.telemetry import LogStream
+
+log = structlog.get_logger(__name__)
+
+LOG_BYTES: Final = 10 << 20
+"""Size at which a log is renamed to *.1, replacing the one before it."""
+
+_TAIL_BYTES: Final = 16 << 10
+_TAIL_LINES: Final = 12
+
+
+def begin_log(path: Path) -> None:
+    """Rename the log of an earlier run to *.1, and create an empty one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size:
+        path.replace(_aside(path))
+    path.touch()
+
+
+def bound_log(path: Path) -> None:
+    """Keep a log that other processes append to within `LOG_BYTES`. Lines written during the copy may be lost. If the
+    disk has no space for the copy, the log stays as it is until the next call."""
+    try:
+        if path.stat().st_size > LOG_BYTES:
+            shutil.copyfile(path, _aside(path))
+            os.truncate(path, 0)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _aside(path).unlink(missing_ok=True)
+        log.warning("log_rotation.failed", path=os.fspath(path), error=str(error))
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def tail(path: Path) -> list[str]:
+    """Return the last lines of a log."""
+    return last_lines(path, _TAIL_LINES, _TAIL_BYTES)
+
+
+def log_to(logs: Path) -> None:
+    """Send this process's own events to supervisor.log in the folder `logs`, as JSON lines. A full disk makes no log
+    call fail."""
+    path = logs / "supervisor.log"
+    begin_log(path)
+    renderer = structlog.processors.JSONRenderer()
+    lines: Any = LogStream(path.open("a", encoding="utf-8", buffering=1), renderer)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        logger_factory=structlog.WriteLoggerFactory(lines),
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,51 @@
+"""Restart a broker that stores nothing after its disk was full: nats-server keeps a file's failure until a restart."""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from cli.local.folder_lock import ROOM_BYTES
+from cli.local.supervisor import Child
+from cli.terminal.progress import Watch
+
+log = structlog.get_logger(__name__)
+
+ENOUGH_BYTES: Final = 2 * ROOM_BYTES
+"""Free space on its disk from which a restart is worthwhile."""
+
+APART_S: Final = 30.0
+"""Least time between restarts, so that a disk that fills repeatedly does not exhaust the restart budget."""
+
+
+class NatsStorage(Protocol):
+    """A server that reports a failed write since its start: `shared.adapters.nats.EmbeddedServer`."""
+
+    def storage_failure(self) -> str | None: ...
+
+
+class NatsRestart:
+    """Kills `broker`, which its supervisor then restarts, when a write of `server` failed and its disk has space again.
+    Acknowledged messages are in the broker's files; the others are published again."""
+
+    def __init__(
+        self, server: NatsStorage, broker: Child, watch: Watch, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._server = server
+        self._broker = broker
+        self._watch = watch
+        self._now = now
+        self._again_at = 0.0
+
+    def look(self, free_bytes: int) -> None:
+        """Check once. `free_bytes` is the free space on the broker's disk."""
+        if free_bytes < ENOUGH_BYTES or self._now() < self._again_at or self._broker.pid is None:
+            return
+        if (failure := self._server.storage_failure()) is None:
+            return
+        self._again_at = self._now() + APART_S
+        log.warning("broker.restarted", failure=failure, free_bytes=free_bytes)
+        self._watch.note("NATS stores nothing since its disk was full; there is space again, so it is restarted")
+        self._broker.signal(signal.SIGKILL)

@@ -1,0 +1,173 @@
+"""The processes of one command: start them, keep them alive, end them in order, and report how the run ended.
+
+The first SIGINT, SIGTERM or SIGHUP asks for the end; a second SIGINT or SIGTERM cuts everything short.
+"""
+
+import asyncio
+import math
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import structlog
+
+from cli.local.supervisor import Child, RestartLimitReached, Supervisor
+from cli.terminal.progress import Watch
+
+log = structlog.get_logger(__name__)
+
+CURT_S: Final = 5.0
+"""Time limit for each process to end after the run has failed: the processes it needs may be gone."""
+
+
+class RunEnd(StrEnum):
+    """How a run ended."""
+
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """The end of a run. `message` is for users if it FAILED. `at_once` means that no process was drained."""
+
+    end: RunEnd
+    message: str = ""
+    at_once: bool = False
+
+
+class ProcessGroup:
+    """Children of this process. Run it only once; when `run` returns, every child has ended.
+
+    `over` is set when the run must end. `watch` shows deaths and the effect of Ctrl-C.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.over: Final = asyncio.Event()
+        self._watch = watch
+        self._ending: RunOutcome | None = None
+        self._asked = 0
+        self._group: asyncio.TaskGroup | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._keepers: list[Supervisor] = []
+        self._kept: dict[Supervisor, asyncio.Task[None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ProcessGroup {', '.join(repr(keeper.child) for keeper in self._keepers)}>"
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> RunOutcome:
+        """Run `work`, which starts children, awaits `over` and drains them. Kill every child that it does not drain."""
+        with self._signals():
+            async with asyncio.TaskGroup() as group:
+                self._work = group.create_task(self._run(work), name="run")
+            for keeper in self._keepers:
+                keeper.kill()
+                if keeper.child.pid is not None:
+                    await keeper.child.exited()
+        return self._ending or RunOutcome(RunEnd.INTERRUPTED)
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        async with asyncio.TaskGroup() as self._group:
+            try:
+                await work()
+            finally:
+                for keeper in self._keepers:
+                    keeper.kill()
+
+    async def start(self, child: Child, *, ended: Callable[[Child], Awaitable[RunOutcome]] | None = None) -> bool:
+        """Start a child and keep it alive. Return False if that failed, which ends the run, or if the run is over.
+
+        `ended` returns what it means that the child ended by itself with status 0. Without it such a child is
+        restarted.
+        """
+        assert self._group is not None, "start() outside of run()"
+        if self.over.is_set():
+            return False
+        keeper = Supervisor(child, self._told, lasting=ended is None)
+        self._keepers.append(keeper)
+        try:
+            if not await keeper.start():
+                return False
+        except RestartLimitReached as error:
+            self.end(RunOutcome(RunEnd.FAILED, str(error)))
+            return False
+        self._kept[keeper] = self._group.create_task(self._keep(keeper, ended), name=f"keep {child.name}")
+        return True
+
+    async def _keep(self, keeper: Supervisor, ended: Callable[[Child], Awaitable[RunOutcome]] | None) -> None:
+        try:
+            await keeper.keep()
+        except RestartLimitReached as error:
+            self.end(RunOutcome(RunEnd.FAILED, str(error)))
+            return
+        if not self.over.is_set() and ended is not None:
+            self.end(await ended(keeper.child))
+
+    def ready(self) -> None:
+        """Record that all children are at work: from now on a child that cannot start does not end the run."""
+        for keeper in self._keepers:
+            keeper.ready()
+
+    def end(self, ending: RunOutcome) -> None:
+        """End the run. Only the first call has an effect."""
+        if self._ending is None:
+            log.info("run.ended", end=ending.end, message=ending.message)
+            self._ending = ending
+            self.over.set()
+
+    async def drain(self, *groups: Sequence[str]) -> None:
+        """End the children by name, group after group: each group may need the next until it has ended."""
+        assert self._ending is not None, "drain() before the end"
+        max_s = CURT_S if self._ending.end is RunEnd.FAILED else math.inf
+        for names in groups:
+            keepers = [keeper for keeper in self._keepers if keeper.child.name in names]
+            patience_s = max((keeper.child.patience_s for keeper in keepers), default=0.0)
+            await self._end_all(keepers, min(patience_s, max_s))
+
+    async def _end_all(self, keepers: Sequence[Supervisor], patience_s: float) -> None:
+        for keeper in keepers:
+            keeper.stop()
+        tasks = [self._kept[keeper] for keeper in keepers if keeper in self._kept]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=patience_s)
+            for keeper in keepers:
+                if self._kept.get(keeper) in late:
+                    self._told(f"{keeper.child.name} did not end within {patience_s:g} s and is killed")
+                    keeper.kill()
+            await asyncio.wait(tasks)
+
+    def _told(self, line: str) -> None:
+        log.warning("child.exited", message=line)
+        self._watch.note(line)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, self._interrupted, number)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _interrupted(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._watch.hang_up()
+            if self._asked:  # a closing terminal sends several SIGHUP, and none asks to hurry
+                return
+        self._asked += 1
+        log.info("run.interrupted", signal=signal.Signals(number).name, times=self._asked)
+        if self._asked == 1:
+            self._watch.note("stopping: work in progress is reported first; press Ctrl-C again to stop at once")
+            self._watch.phase("stopping")
+            self.end(RunOutcome(RunEnd.INTERRUPTED))
+        elif self._work is not None:
+            self._watch.note("stopping at once")
+            self._ending = RunOutcome(RunEnd.INTERRUPTED, at_once=True)
+            self._work.cancel()

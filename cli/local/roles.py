@@ -1,0 +1,19 @@
+"""`orb _master` and `orb _worker`: the processes of a local crawl. Only `orb crawl` starts them."""
+
+import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare no arguments: the settings are in the environment."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    match arguments.command:
+        case "_master":
+            import api.main
+
+            return api.main.main()
+        case _:
+            import workers.main
+
+            return workers.main.main()

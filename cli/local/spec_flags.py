@@ -1,0 +1,245 @@
+"""Merge the command line and a spec file into one crawl spec: flags override fields of the file.
+
+Values stay text until the spec's own rules check them. So all problems are reported at once, each with its field and
+the flag that set it.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cli.terminal.exits import Usage
+from shared.domain.crawl.spec import CrawlSpec, encode_spec
+from shared.domain.crawl.spec_parse import SpecError, parse_spec
+from shared.domain.suggestions import url_meant
+from shared.domain.web.url import canonicalize, with_scheme
+
+OUTAGE_S: Final = 600
+"""How long `orb crawl` waits for a site that stops answering, by default. It is short because a user is waiting."""
+
+_REQUESTS: Final = "the changed request settings apply from now on; URLs that failed without an answer are retried"
+_EFFECTS: Final = {
+    "seeds": "new seeds are added; seeds that are left out stay in the crawl",
+    "scope": "the changed scope applies to links found from now on: queued URLs stay, and pages already "
+    "fetched are not read again for links (--fresh does that)",
+    "extract": "the changed rules apply to pages fetched from now on: pages already fetched are not read again "
+    "(--fresh does that)",
+    "budget": "the crawl goes on up to the changed limits, which include what it has done already",
+    **dict.fromkeys(("politeness", "fetch", "retry", "egress"), _REQUESTS),
+}
+"""The effect of a change in a section of the spec on a resumed crawl."""
+
+_DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag that sets a field of the spec. `path` is the field's path and `help` its text in the help. `hint` explains
+    how to write the value if the field's own rules do not."""
+
+    name: str
+    path: str
+    metavar: str
+    help: str
+    many: bool = False
+    hint: str = ""
+
+    @property
+    def attribute(self) -> str:
+        """The attribute of the parsed arguments that holds its value."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+FLAGS: Final = (
+    Flag("--max-pages", "budget.max_pages", "N", "stop after N pages"),
+    Flag("--max-depth", "scope.max_depth", "N", "follow links at most N levels deep (0: only the seeds)"),
+    Flag("--max-time", "budget.max_seconds", "TIME", "stop after this running time: 90s, 15m, 2h30m",
+         hint=", and written as 90s, 15m or 2h30m"),
+    Flag("--max-bytes", "budget.max_bytes", "N", "stop after about N bytes of pages"),
+    Flag("--delay", "politeness.delay_s", "S", "seconds from a response to the next request to the host (default 1)"),
+    Flag("--outage", "retry.outage_s", "TIME", "wait this long for a site that stops answering (default 10m)",
+         hint=", and written as 90s, 15m or 2h30m"),
+    Flag("--scope", "scope.mode", "MODE", "links to follow: host (default), domain, prefix (below a seed's path), any"),
+    Flag("--include", "scope.include", "REGEX", "follow only URLs that match; repeatable", many=True),
+    Flag("--exclude", "scope.exclude", "REGEX", "never fetch URLs that match; repeatable", many=True),
+    Flag("--contact", "fetch.contact", "URL|MAIL", "URL or mail address of the operator; sent in the User-Agent"),
+    Flag("--user-agent", "fetch.user_agent", "TEXT", "send this User-Agent instead of orb/VERSION (+CONTACT)"),
+    Flag("--allow-net", "egress.allow", "CIDR", "allow private addresses of this network; repeatable",
+         many=True),
+)  # fmt: skip
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags that set fields of the spec."""
+    group = parser.add_argument_group(
+        "scope, limits and politeness (each overrides the field of the spec; `none` removes a limit)"
+    )
+    for flag in FLAGS:
+        action = "append" if flag.many else "store"
+        group.add_argument(flag.name, metavar=flag.metavar, action=action, help=f"{flag.help} [{flag.path}]")
+    group.add_argument("--no-robots", action="store_true", help="do not obey robots.txt [politeness.obey_robots]")
+
+
+def written(path: Path) -> dict[str, Any]:
+    """Read a spec file. Raise Usage with line and column if it is not YAML."""
+    from cli.terminal.yaml_input import document, text_of  # load the YAML library only for a file
+
+    data = document(text_of(path, "spec"), str(path))
+    if data is None:
+        raise Usage(f"the spec {path} is empty; it needs at least `seeds: [https://example.org/]`.")
+    if not isinstance(data, dict):
+        raise Usage(f"the spec {path} must be a mapping of fields such as `seeds:` and `scope:`, not a {_kind(data)}.")
+    return data
+
+
+def stored(spec: CrawlSpec) -> dict[str, Any]:
+    """Return a spec as the mapping that a spec file has."""
+    data: dict[str, Any] = msgspec.json.decode(encode_spec(spec))
+    return data
+
+
+def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return `data` with the fields that the command line sets. URLs replace its seeds."""
+    result: dict[str, Any] = dict(data)
+    if urls:
+        result["seeds"] = list(urls)
+    for flag in FLAGS:
+        value = getattr(arguments, flag.attribute)
+        if value is not None:
+            _set(result, flag.path, list(value) if flag.many else _scalar(flag, value))
+    if arguments.no_robots:
+        _set(result, "politeness.obey_robots", False)
+    return result
+
+
+def with_outage(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `data` with `OUTAGE_S` as its outage, unless it sets one."""
+    result = dict(data)
+    retry = result.get("retry")
+    if retry is None or (isinstance(retry, dict) and "outage_s" not in retry):
+        _set(result, "retry.outage_s", OUTAGE_S)
+    return result
+
+
+def declared(data: Mapping[str, Any], source: str, arguments: argparse.Namespace) -> CrawlSpec:
+    """Parse the crawl spec in `data`. Raise Usage with every problem, its field, and the flag that set it."""
+    try:
+        return parse_spec(data)
+    except SpecError as error:
+        given = {flag.path: flag.name + flag.hint for flag in FLAGS if getattr(arguments, flag.attribute) is not None}
+        if arguments.urls:
+            given["seeds"] = "URL"
+        lines = []
+        for problem in error.problems:
+            name = next((name for path, name in given.items() if _at(problem.path, path)), None)
+            lines.append(f"  {problem}" + (f" [given as {name}]" if name else ""))
+        count = f"{len(lines)} problems" if len(lines) > 1 else "a problem"
+        raise Usage(f"{source} has {count}:\n" + "\n".join(lines)) from None
+
+
+def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
+    """Return the URLs of the command line, with a scheme added where it is missing, and a note for each addition."""
+    seeds, notes = [], []
+    for url in urls:
+        text = url.strip()
+        if "://" in text:
+            seeds.append(text)
+            continue
+        if text.endswith((".yaml", ".yml", ".json")) and Path(text).is_file():
+            raise Usage(f"{text} is a file and not a URL; did you mean `--spec {text}`?")
+        if (meant := url_meant(text)) is not None:
+            raise Usage(f"{url!r} is not an http or https URL; did you mean `{meant}`?")
+        refuse_option(text)
+        assumed = canonicalize(with_scheme(text))
+        if assumed is None or "@" in text or text.startswith(("/", ".")):
+            raise Usage(f"{url!r} is not an http or https URL; write it as https://example.org/.")
+        seeds.append(assumed)
+        notes.append(f"{text} has no scheme: taken as {assumed}")
+    return seeds, notes
+
+
+def refuse_option(text: str) -> None:
+    """Raise Usage if a URL without a scheme looks like an option: after `--` options are not parsed."""
+    if text.startswith("-"):
+        raise Usage(f"{text!r} is in the place of a URL; if it is an option, write it before `--`.")
+
+
+def changed_fields(old: CrawlSpec, new: CrawlSpec) -> list[str]:
+    """Return the differences of two specs, as `field: old -> new`, in the order of the spec."""
+    before, after = _flat(stored(old)), _flat(stored(new))
+    return [
+        f"{path}: {_brief(before.get(path))} -> {_brief(after.get(path))}"
+        for path in dict.fromkeys((*after, *before))
+        if before.get(path) != after.get(path)
+    ]
+
+
+def effects(changed: list[str]) -> list[str]:
+    """Return the effects of changes to a spec, in sentences. `changed` is from `changed_fields`."""
+    sections = [re.split(r"[.:\[]", field, maxsplit=1)[0] for field in changed]
+    return list(dict.fromkeys(_EFFECTS[section] for section in sections if section in _EFFECTS))
+
+
+def seconds_of(text: str) -> float | None:
+    """Return `90`, `90s`, `15m`, `2h30m` or `7d` in seconds, None if it is not a duration."""
+    match = _DURATION(text) if text else None
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict) and "url" in value[0]:
+        value = [seed["url"] for seed in value]
+    if isinstance(value, list):
+        return ", ".join(map(str, value[:3])) + (f" and {len(value) - 3} more" if len(value) > 3 else "") or "none"
+    return "none" if value is None else str(value)
+
+
+def _set(data: dict[str, Any], path: str, value: object) -> None:
+    """Set a field. A section that is not a mapping stays unchanged, so that the spec's rules report it."""
+    section, _, name = path.partition(".")
+    inner = data.get(section)
+    if inner is None or isinstance(inner, dict):
+        data[section] = {**(inner or {}), name: value}
+
+
+def _scalar(flag: Flag, text: str) -> object:
+    """Convert a flag's text to its value. `none` is None if the flag is a limit. Return text that is not valid
+    unchanged, so that the spec's rules report it."""
+    if text == "none" and flag.metavar in ("N", "TIME"):
+        return None
+    if flag.metavar == "TIME":
+        length = seconds_of(text)
+        return text if length is None else max(1, round(length))
+    if flag.metavar in ("N", "S"):
+        for number in (int, float):
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _at(problem: str, path: str) -> bool:
+    return problem == path or problem.startswith((f"{path}[", f"{path}."))
+
+
+def _kind(data: object) -> str:
+    return "list" if isinstance(data, list) else "single value"

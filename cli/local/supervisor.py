@@ -1,0 +1,333 @@
+"""Supervision of child processes: start them, watch them, restart them, and give up after too many deaths."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final, Generic, Protocol, TypeVar
+
+from cli.local.fork_server import ForkServer
+from cli.local.logs import tail
+from cli.terminal.exits import Exit
+from shared.domain.errors import Transient, Unusable
+from shared.runtime.supervise import Process, dying_with, process_end
+
+MEMBER_S: Final = 25.0
+"""Time limit for a master or worker to end in order: its own grace period and a margin."""
+
+ENGINE_S: Final = 5.0
+"""The same for an engine, which ends last: no process uses it any more, and what it acknowledged is in its files. So a
+stalled engine is killed soon."""
+
+_FAILED: Final = ("master.failed", "worker.failed")
+"""Final log events of a member whose failure a restart cannot help. `error` has the cause."""
+
+E_co = TypeVar("E_co", covariant=True)
+E = TypeVar("E")
+
+
+@dataclass(slots=True)
+class RestartBudget:
+    """Counts deaths. More than `max_count` within `within_s` are too many; each wait is longer than the last."""
+
+    max_count: int = 5
+    within_s: float = 60.0
+    first_wait_s: float = 0.2
+    longest_wait_s: float = 5.0
+    _at: deque[float] = field(default_factory=deque)
+
+    def died(self, now: float) -> float | None:
+        """Record a death. Return the seconds to wait before a restart, or None if it died too often."""
+        self._at.append(now)
+        while self._at and self._at[0] <= now - self.within_s:
+            self._at.popleft()
+        if len(self._at) > self.max_count:
+            return None
+        return min(self.longest_wait_s, self.first_wait_s * 2.0 ** (len(self._at) - 1))
+
+
+class Child(Protocol):
+    """A process that can be restarted."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def patience_s(self) -> float:
+        """Time limit to end in order."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def exited(self) -> int:
+        """Wait until it has ended; return the exit status, negative for a signal."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal if it is alive."""
+        ...
+
+    def last_words(self) -> str:
+        """Return the end of its log."""
+        ...
+
+
+class RoleProcess:
+    """A master or worker: `orb` with `arguments`, in its own session, so that Ctrl-C in a terminal reaches only the
+    command. It dies with the command. Its output goes to `log`, which `bound_log` bounds. Its environment is this
+    process's, without the variables `without`, and with `settings`. `at_first` applies to the first start only. `forks`
+    forks it; if there is no fork server, or it fails, exec starts it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        settings: Mapping[str, str],
+        *,
+        at_first: Mapping[str, str] | None = None,
+        without: Collection[str] = (),
+        inherit: tuple[int, ...] = (),
+        forks: ForkServer | None = None,
+    ) -> None:
+        self.name: Final = name
+        self._forks = forks
+        self._arguments = arguments
+        self._log = log
+        self._settings = settings
+        self._without = without
+        self._at_first = at_first or {}
+        self._inherit = inherit
+        self._process: Process | None = None
+
+    def __repr__(self) -> str:
+        return f"<RoleProcess {self.name} pid={self.pid}>"
+
+    @property
+    def patience_s(self) -> float:
+        return MEMBER_S
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    async def start(self) -> None:
+        settings = {**self._settings, **self._at_first}
+        self._at_first = {}
+        variables = environment(settings, self._without)
+        with open(self._log, "ab") as out:  # noqa: ASYNC230  opened for the child; this process writes nothing
+            forked = None
+            if self._forks is not None:
+                forked = await self._forks.fork(self._arguments, variables, out.fileno(), self._inherit)
+            self._process = forked or self._executed(variables, out)
+
+    def _executed(self, variables: Mapping[str, str], out: BinaryIO) -> Process:
+        return subprocess.Popen(
+            [*dying_with(os.getpid()), sys.executable, "-m", "orb", *self._arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=variables,
+            pass_fds=self._inherit,
+            start_new_session=True,
+        )
+
+    async def exited(self) -> int:
+        assert self._process is not None, "exited() before start()"
+        return await process_end(self._process)
+
+    def signal(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def last_words(self) -> str:
+        return "\n".join(tail(self._log))
+
+
+class Bundled(Protocol[E_co]):
+    """A bundled engine: `shared.runtime.supervise.BundledServer` with its adapter's start."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    async def start(self) -> E_co: ...
+
+    async def exited(self) -> int: ...
+
+    def log_tail(self) -> str: ...
+
+
+class Engine(Generic[E]):
+    """A bundled engine as a child. `endpoint` is its address since its latest start."""
+
+    def __init__(self, name: str, server: Bundled[E]) -> None:
+        self.name: Final = name
+        self.endpoint: E | None = None
+        self._server = server
+
+    def __repr__(self) -> str:
+        return repr(self._server)
+
+    @property
+    def patience_s(self) -> float:
+        return ENGINE_S
+
+    @property
+    def pid(self) -> int | None:
+        return self._server.pid
+
+    async def start(self) -> None:
+        self.endpoint = await self._server.start()
+
+    async def exited(self) -> int:
+        return await self._server.exited()
+
+    def signal(self, number: int) -> None:
+        if (pid := self._server.pid) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def last_words(self) -> str:
+        return self._server.log_tail()
+
+
+def environment(settings: Mapping[str, str], without: Collection[str] = ()) -> dict[str, str]:
+    """Return this process's environment `settings`, and paths that make `python -m orb` use this same code."""
+    root = Path(__file__).resolve().parents[2]
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    result = {**kept, "PYTHONSAFEPATH": "1", **settings}
+    if root != Path(sysconfig.get_path("purelib")).resolve():
+        before = os.environ.get("PYTHONPATH", "")
+        result["PYTHONPATH"] = str(root) if before in ("", str(root)) else f"{root}{os.pathsep}{before}"
+    return result
+
+
+def said_by(child: Child) -> str | None:
+    """Return the final message of a child that failed: an `orb: ...` line, or the error of a `_FAILED` event."""
+    for line in reversed(child.last_words().splitlines()):
+        if line.startswith("orb: "):
+            return line.removeprefix("orb: ")
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict) and event.get("event") in _FAILED:
+                return str(event.get("error", ""))
+    return None
+
+
+def ended_by(status: int) -> str:
+    """Return an exit status in words."""
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+class RestartLimitReached(Exception):
+    """Raised when a child cannot be kept alive. The message gives the user the cause."""
+
+
+class Supervisor:
+    """Keeps one child alive until `stop` or `kill`. `told` receives one line for each death.
+
+    A `lasting` child has no end of its own, so it is restarted even if it ends with status 0.
+    """
+
+    def __init__(
+        self, child: Child, told: Callable[[str], None], deaths: RestartBudget | None = None, *, lasting: bool = False
+    ) -> None:
+        self.child: Final = child
+        self.restarts = 0
+        self._told = told
+        self._lasting = lasting
+        self._deaths = deaths or RestartBudget()
+        self._ready = False
+        self._stopped = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Supervisor {self.child!r} restarts={self.restarts}>"
+
+    async def start(self) -> bool:
+        """Start the child, repeatedly if it dies before it is up. Return False after `stop` or `kill`.
+
+        Raise RestartLimitReached if the system refuses to start it, or it died too often.
+        """
+        while True:
+            try:
+                await self.child.start()
+            except Transient as error:
+                if not await self._may_restart(f"did not come up ({error})"):
+                    return False
+            except (Unusable, OSError) as error:
+                raise RestartLimitReached(f"cannot start {self.child.name}: {error}") from error
+            else:
+                if self._stopped.is_set():
+                    self.child.signal(signal.SIGTERM)
+                return True
+
+    async def keep(self) -> None:
+        """Restart a started child whenever it dies. Return when it has ended after `stop`, or by itself with status 0
+        unless it is `lasting`.
+
+        Raise RestartLimitReached if it died too often, or ended with exit code 4 before `ready`, when no restart can
+        help. After that the other children are at work, and what it lacks (such as its port) may become available.
+        """
+        while True:
+            status = await self.child.exited()
+            if self._stopped.is_set() or (status == Exit.OK and not self._lasting):
+                return
+            if status == Exit.ENVIRONMENT and (why := said_by(self.child)):
+                if not self._ready:
+                    raise RestartLimitReached(why)
+                self._told(f"{self.child.name} cannot go on: {why}; it is started again")
+                if not await self._rested(self._deaths.longest_wait_s) or not await self.start():
+                    return
+                self.restarts += 1
+                continue
+            if not await self._may_restart(ended_by(status)) or not await self.start():
+                return
+
+    async def _may_restart(self, how: str) -> bool:
+        """Count a death and wait. Return False after a stop. Raise RestartLimitReached after too many deaths."""
+        wait_s = self._deaths.died(time.monotonic())
+        name = self.child.name
+        if wait_s is None:
+            raise RestartLimitReached(f"{name} {how}, again and again; its last lines:\n{self.child.last_words()}")
+        self.restarts += 1
+        self._told(f"{name} {how}; it is started again")
+        return await self._rested(wait_s)
+
+    async def _rested(self, wait_s: float) -> bool:
+        """Wait; return False if `stop` or `kill` was called meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._stopped.wait()
+        return not self._stopped.is_set()
+
+    def ready(self) -> None:
+        """Restart the child after exit code 4, too, from now on."""
+        self._ready = True
+
+    def stop(self) -> None:
+        """Ask it to end in order; it is not restarted."""
+        self._stopped.set()
+        self.child.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL; it is not restarted."""
+        self._stopped.set()
+        self.child.signal(signal.SIGKILL)

@@ -1,0 +1,35 @@
+"""The output of a command: standard output, or a file that appears only when it is complete."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from cli.terminal.exits import Environment, Usage
+
+
+@contextmanager
+def written_whole(path: Path | None) -> Iterator[IO[bytes]]:
+    """Yield standard output, or a file that appears under its name only after the block has succeeded.
+
+    Raise Usage if the file cannot be created, Environment if it cannot be written completely.
+    """
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    staged = path.with_name(f".{path.name}.part")
+    try:
+        try:
+            out = staged.open("wb")
+        except OSError as error:
+            raise Usage(f"cannot write {path}: {error.strerror}.") from error
+        try:
+            with out:
+                yield out
+            staged.replace(path)
+        except OSError as error:
+            raise Environment(f"cannot write all of {path} ({error}); correct that and repeat the command.") from error
+    finally:
+        staged.unlink(missing_ok=True)

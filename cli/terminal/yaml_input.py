@@ -1,0 +1,97 @@
+"""Parse YAML input (JSON is YAML). An error is one sentence with its place."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from cli.terminal.exits import Usage
+
+
+def text_of(path: Path, what: str) -> str:
+    """Return the text of a file. `what` ("spec") names its kind in messages. Raise Usage if it cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise Usage(f"{path} is not UTF-8 text (byte {error.start}); is it a {what} file?") from None
+    except OSError as error:
+        raise Usage(f"cannot read the {what} {path}: {error.strerror}.") from None
+
+
+def documents(text: str, source: str) -> list[Any]:
+    """Return every document of the text. Raise Usage with `source`, line and column if it is not YAML."""
+    try:
+        return list(yaml.load_all(text, _Loader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        raise Usage(f"{place}: this is not YAML: {problem}.") from None
+    except yaml.YAMLError as error:
+        raise Usage(f"{source}: this is not YAML: {' '.join(str(error).split())}.") from None
+
+
+def document(text: str, source: str) -> Any:
+    """Return the only document of the text, None if it is empty. Raise Usage if there are several."""
+    match documents(text, source):
+        case []:
+            return None
+        case [data]:
+            return data
+        case several:
+            raise Usage(f"{source} has {len(several)} documents; expected one.")
+
+
+MAX_EXPANDED: Final = 10_000_000
+"""Characters and values by which the aliases (`*name`) of a document may lengthen it."""
+
+
+def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return the characters and values of a node with every alias written out. Each node is visited once."""
+    known = sizes.get(id(node))
+    if known is not None:
+        if known < 0:
+            raise yaml.constructor.ConstructorError(None, None, "an alias is inside its own anchor", node.start_mark)
+        return known
+    sizes[id(node)] = -1
+    size = 2
+    match node:
+        case yaml.ScalarNode():
+            size += len(node.value)
+        case yaml.SequenceNode():
+            size += sum(_expanded(each, sizes) for each in node.value)
+        case yaml.MappingNode():
+            size += sum(_expanded(key, sizes) + _expanded(value, sizes) for key, value in node.value)
+    sizes[id(node)] = size
+    return size
+
+
+class _Loader(yaml.SafeLoader):
+    """Rejects a key that is repeated in one mapping, where YAML would silently take the last. Rejects aliases that
+    expand to too much, before anything is built of them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._length = len(text)
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        if _expanded(node, {}) > 2 * self._length + MAX_EXPANDED:
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"its aliases expand to more than {MAX_EXPANDED} characters; shorten the document",
+                node.start_mark,
+            )
+        return super().construct_document(node)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            if name is not None and name in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {name!r} is repeated in this mapping", key.start_mark
+                )
+            seen.add(name)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping

@@ -1,0 +1,19 @@
+"""Folders that only their user may read. A cluster's folder contains digests of keys, logs and crawled pages."""
+
+import shlex
+from pathlib import Path
+from typing import Final
+
+_OTHERS: Final = 0o077
+
+
+def make_private(path: Path) -> None:
+    """Create the folder and its missing parents for this user only. Existing folders are not changed."""
+    for folder in reversed((path, *path.parents)):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def closing(path: Path) -> str | None:
+    """Return the command that closes a folder to other users of the machine, None if it is closed."""
+    return f"chmod 700 {shlex.quote(str(path))}" if path.stat().st_mode & _OTHERS else None

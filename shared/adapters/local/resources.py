@@ -1,0 +1,128 @@
+"""Gauges of disks and of this process's memory, read from the operating system."""
+
+import asyncio
+import ctypes
+import gc
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from shared.domain.errors import Transient
+from shared.domain.ops.watermarks import FillLevel
+from shared.runtime.pressure_monitor import Gauge
+
+OF_A_CGROUP: Final = 0.75
+"""The share of a cgroup's limit that a process may take by default. The rest is for what the kernel also counts before
+it kills, mainly the page cache."""
+
+OF_A_MACHINE: Final = 0.25
+"""The share of a machine's memory if no cgroup limits it, since masters, workers and engines share the machine."""
+
+KEPT_BYTES: Final = 32 << 20
+"""The bytes of a disk, at most an eighth of it, that never count as free. Logs, engines and reports in hand use them.
+`orb up` ends when half of that is left."""
+
+RELIEF_S: Final = 30.0
+_V1_UNLIMITED: Final = 1 << 60
+
+
+def disk_of(path: Path) -> Gauge:
+    """Return the gauge of the disk of `path`, which need not exist yet. A part is claimed for what others write."""
+
+    def read() -> FillLevel:
+        place = path.absolute()
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        try:
+            disk = os.statvfs(place)
+        except OSError as error:
+            raise Transient(f"cannot read the free space of the disk of {path}: {error.strerror}") from error
+        used = disk.f_blocks - disk.f_bfree
+        max_bytes = (used + disk.f_bavail) * disk.f_frsize
+        return FillLevel(used * disk.f_frsize, max_bytes, claimed=min(KEPT_BYTES, max_bytes // 8))
+
+    async def gauge() -> FillLevel:
+        return await asyncio.to_thread(read)  # in a thread, since a hanging disk must not block the loop
+
+    return gauge
+
+
+def memory_of_process(ceiling: int, *, relief_s: float = RELIEF_S) -> Gauge:
+    """Return the gauge of this process's memory against `ceiling` bytes (0 means `default_ceiling`).
+
+    Near the limit, run gc and malloc_trim first, at most every `relief_s`.
+    """
+    max_bytes = ceiling or default_ceiling()
+    relieved_at = float("-inf")
+
+    async def gauge() -> FillLevel | None:
+        nonlocal relieved_at
+        used = resident()
+        if used is None:
+            return None
+        if used >= max_bytes * 0.9 and time.monotonic() - relieved_at >= relief_s:
+            relieved_at = time.monotonic()
+            _give_back()
+            used = resident() or used
+        return FillLevel(used, max_bytes)
+
+    return gauge
+
+
+def default_ceiling(root: Path = Path("/")) -> int:
+    """Return OF_A_CGROUP of the cgroup's limit, if one is below the machine's memory, else OF_A_MACHINE of that."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = cgroup_limit(root)
+    if limit is not None and limit < machine:
+        return int(limit * OF_A_CGROUP)
+    return int(machine * OF_A_MACHINE)
+
+
+def cgroup_limit(root: Path = Path("/")) -> int | None:
+    """Return the smallest memory limit of this process's cgroup and its parents, version 2 or 1, or None."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    limits = []
+    for line in lines:
+        _, controllers, inside = line.split(":", 2)
+        if controllers == "":
+            top, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        folder = top / inside.strip("/")
+        # In a container the path may be the host's and not exist here. The limit is then at the top.
+        for place in (folder, *folder.parents):
+            limits.append(_limit_in(place / name))
+            if place == top:
+                break
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def resident() -> int | None:
+    """Return the resident bytes of this process, None if the system does not report them."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _limit_in(file: Path) -> int | None:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() and int(text) < _V1_UNLIMITED else None
+
+
+def _give_back() -> None:
+    """Collect reference cycles, and return free memory to the system if the C library supports it."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,132 @@
+"""Reads whole tables as plain rows from one database and writes them to another, of any engine.
+
+Pages are read by primary key, so memory is bounded by one page. A row is a tuple of ints, texts, bytes, booleans and
+None, in the order of its columns.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, literal, select, text, tuple_
+
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.access_schema import metadata
+from shared.adapters.sql.engine.bulk import copied
+from shared.adapters.sql.engine.snapshot import DatabaseSnapshot
+from shared.adapters.sql.frontier.apply import storable
+
+Rows = Sequence[tuple[Any, ...]]
+
+TABLES: Final[Mapping[str, Table]] = {
+    str(table.name): table
+    for table in (
+        schema.cluster,  # first: its row locks the database for the process that fills it
+        *sorted(
+            (table for table in metadata.tables.values() if table not in (schema.cluster, schema.report_holds)),
+            key=lambda table: table.name,
+        ),
+    )
+}
+"""The tables of a cluster, in the order in which they are written. `report_holds` is only for a running cluster."""
+
+_PAGE: Final = 5_000
+_LARGE_ROWS: Final = {
+    "cluster": 1,
+    "crawl_revisions": 20,
+    "config_revisions": 20,
+    "dead_letters": 8,
+    "audit_log": 100,
+    "idempotency": 100,
+    "items": 100,
+}
+"""Rows per page of tables whose rows may be large."""
+
+_NUMBERED: Final = {"crawls": "crawl_id", "dead_letters": "id", "audit_log": "id"}
+"""Tables whose numbers the database generates, each only once."""
+
+
+def columns_of(table: str) -> tuple[str, ...]:
+    """Return the names of the table's columns, in order."""
+    return tuple(map(str, TABLES[table].columns.keys()))
+
+
+async def pages(snapshot: DatabaseSnapshot, table: str) -> AsyncIterator[Rows]:
+    """Yield the table's rows page by page, in the order of their keys."""
+    after: tuple[Any, ...] | None = None
+    known = TABLES[table]
+    keys = [known.columns.keys().index(column.key) for column in known.primary_key.columns]
+    max_count = _LARGE_ROWS.get(table, _PAGE)
+    while True:
+        rows = await snapshot.read(partial(_page, table=known, after=after, max_count=max_count))
+        if rows:
+            yield rows
+            after = tuple(rows[-1][key] for key in keys)
+        if len(rows) < max_count:
+            return
+
+
+def numbers(connection: Connection) -> dict[str, int]:
+    """Return the greatest number that each table has generated so far."""
+    given = {}
+    for table, column in _NUMBERED.items():
+        if connection.dialect.name == "postgresql":
+            sequence = connection.execute(text(f"SELECT pg_get_serial_sequence('{table}', '{column}')")).scalar_one()
+            last = connection.execute(text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}"))
+        else:
+            last = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = :table"), {"table": table})
+        given[table] = int(last.scalar() or 0)
+    return given
+
+
+def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
+    """Make every table generate only numbers greater than these."""
+    for table, number in given.items():
+        if not number:
+            continue
+        if connection.dialect.name == "postgresql":
+            statement = f"SELECT setval(pg_get_serial_sequence('{table}', '{_NUMBERED[table]}'), :number)"
+            connection.execute(text(statement), {"number": number})
+        else:
+            keys = {"table": table, "number": number}
+            connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :table"), keys)
+            connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:table, :number)"), keys)
+
+
+def put(connection: Connection, table: str, columns: Sequence[str], rows: Rows) -> None:
+    """Insert rows by the engine's fastest way."""
+    if connection.dialect.name == "postgresql":
+        copied(connection, table, columns, [tuple(map(storable, row)) for row in rows])
+        return
+    named = ", ".join(f'"{column}"' for column in columns)
+    places = ", ".join("?" * len(columns))
+    connection.exec_driver_sql(f"INSERT INTO {table} ({named}) VALUES ({places})", [tuple(row) for row in rows])
+
+
+def count(connection: Connection, table: str) -> int:
+    """Return the number of the table's rows."""
+    return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
+    """Return numbers of which at least one differs after every write of a master.
+
+    Each transaction of an owner moves its partition's fence (owner term and version). The writer of items counts its
+    transactions, leaders count their changes of crawls, and operators' changes are in the audit log.
+    """
+    numbers = (
+        "SELECT partition, owner_term, version FROM partitions ORDER BY partition",
+        "SELECT coalesce(sum(version), 0), coalesce(sum(active_ms), 0), count(*) FROM crawls",
+        "SELECT coalesce(sum(version), 0) FROM item_writer",
+        "SELECT coalesce(max(id), 0) FROM audit_log",
+    )
+    return tuple(tuple(map(int, row)) for query in numbers for row in connection.execute(text(query)))
+
+
+def _page(connection: Connection, table: Table, after: tuple[Any, ...] | None, max_count: int) -> list[tuple[Any, ...]]:
+    keys = list(table.primary_key.columns)
+    query = select(table).order_by(*keys).limit(max_count)
+    if after is not None:
+        values = (literal(value, key.type) for value, key in zip(after, keys, strict=True))
+        query = query.where(tuple_(*keys) > tuple_(*values))
+    return [tuple(row) for row in connection.execute(query)]

@@ -1,0 +1,43 @@
+"""The processes that use a database, as its engine shows them."""
+
+import asyncio
+
+from sqlalchemy import Connection, text
+
+from shared.adapters.sql.engine.blockers import OWNERS
+from shared.adapters.sql.engine.lock_holder import opener
+from shared.adapters.sql.engine.snapshot import is_postgresql, snapshot, sqlite_file
+
+_SESSIONS = text(
+    "SELECT pid, host(client_addr) AS address FROM pg_stat_activity"
+    " WHERE datname = current_database() AND application_name = :owners AND pid <> pg_backend_pid()"
+    " ORDER BY backend_start LIMIT 1"
+)
+
+
+async def user_of(database: str) -> str | None:
+    """Describe a process that has the database open like a master, or return None if there is none.
+
+    On SQLite any process that has the file open counts, even one that only reads. This process must not have it open.
+    """
+    if is_postgresql(database):
+        async with snapshot(database) as taken:
+            return await taken.read(_session)
+    return await asyncio.get_running_loop().run_in_executor(None, _process, database)
+
+
+def _session(connection: Connection) -> str | None:
+    row = connection.execute(_SESSIONS, {"owners": OWNERS}).first()
+    if row is None:
+        return None
+    place = "" if row.address is None else f" from {row.address}"
+    return f"a master is connected to it{place} (session {row.pid} in pg_stat_activity)"
+
+
+def _process(database: str) -> str | None:
+    holder = opener(sqlite_file(database))
+    if holder is None:
+        return None
+    if holder.note is not None:
+        return f"master {holder.note.member} (process {holder.pid}) has it open"
+    return f"process {holder.pid} has it open" if holder.pid else "a process of another container has it open"

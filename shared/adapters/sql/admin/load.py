@@ -1,0 +1,170 @@
+"""Fills a new database with a whole cluster's tables. It becomes visible complete at the end, or not at all."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine, inspect, select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.migrate import HEAD, current_schema, upgrade
+from shared.adapters.sql.engine.snapshot import is_postgresql, sqlite_file
+from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
+from shared.domain.errors import Unusable
+
+T = TypeVar("T")
+
+SKIPPED: Final = 1 << 32
+"""Numbers of hosts and leases that every partition skips after a restore (they have 51 bits)."""
+
+SKIPPED_CRAWLS: Final = 1_000
+
+
+class DatabaseLoad(Protocol):
+    """A database that no other process uses yet."""
+
+    async def write(self, statements: Callable[[Connection], T]) -> T:
+        """Run statements that write. Callers run one at a time."""
+        ...
+
+    async def settle(self) -> None:
+        """Complete the database; only the end of the block makes it visible. Nothing may be written afterwards."""
+        ...
+
+
+@asynccontextmanager
+async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[DatabaseLoad]:
+    """Make a database with the tables of the migration `schema_of`, and migrate it to the newest at the end.
+
+    The database is invisible until the block succeeds, and a block that fails leaves nothing behind. SQLite is written
+    to a file beside its path, PostgreSQL in one transaction that includes the tables. Raise Unusable if a database
+    exists already.
+    """
+    opened = _on_postgresql(database, schema_of) if is_postgresql(database) else _on_sqlite(database, schema_of)
+    async with opened as fresh:
+        yield fresh
+
+
+def begin_anew(connection: Connection) -> None:
+    """Separate a cluster restored from a backup from its earlier history.
+
+    This raises the epoch, so that every earlier term is older. It resets the positions, because the reports and items
+    after the snapshot are in new streams. It skips the numbers of leases, hosts and crawls that the cluster may have
+    used after the snapshot: late reports that name one must find nothing under it.
+    """
+    connection.execute(update(schema.cluster).values(epoch=schema.cluster.c.epoch + 1))
+    connection.execute(
+        update(schema.partitions).values(
+            stream_created_ns=0,
+            outcome_seq=0,
+            outcome_ns=0,
+            discovery_seq=0,
+            discovery_ns=0,
+            next_host=schema.partitions.c.next_host + SKIPPED,
+            next_lease=schema.partitions.c.next_lease + SKIPPED,
+        )
+    )
+    if inspect(connection).has_table(schema.item_writer.name):  # a backup may be older than the table
+        connection.execute(update(schema.item_writer).values(stream_created_ns=0, sequence=0))
+
+
+# --- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+class _SqliteFilling:
+    def __init__(self, engine: Engine, thread: ThreadPoolExecutor) -> None:
+        self._engine = engine
+        self._thread = thread
+        self._settled = False
+
+    async def write(self, statements: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, statements)
+
+    async def settle(self) -> None:
+        if self._settled:
+            return
+        self._settled = True
+        await self.write(upgrade)
+        await asyncio.get_running_loop().run_in_executor(self._thread, _settle, self._engine)
+
+    def _transact(self, statements: Callable[[Connection], T]) -> T:
+        try:
+            with self._engine.begin() as connection:
+                return statements(connection)
+        except SQLAlchemyError as error:
+            raise mapped(error) from error
+
+
+@asynccontextmanager
+async def _on_sqlite(database: str, schema_of: str) -> AsyncIterator[DatabaseLoad]:
+    path = sqlite_file(database)
+    if path.exists():
+        raise Unusable(f"{path} exists already: name a file that does not exist")
+    part = path.with_name(f"{path.name}.part")
+    _remove(part)
+    engine = sqlite_engine(part)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="sql-fill")
+    fresh = _SqliteFilling(engine, thread)
+    try:
+        await fresh.write(lambda connection: upgrade(connection, schema_of))
+        yield fresh
+        await fresh.settle()
+        os.link(part, path)  # unlike a rename, this never replaces another file
+    except FileExistsError:
+        raise Unusable(f"{path} was made meanwhile, so it was not replaced") from None
+    finally:
+        await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+        engine.dispose()
+        _remove(part)
+
+
+def _settle(engine: Engine) -> None:
+    """Move everything from the log into the one file and sync it to disk."""
+    try:
+        with engine.connect() as connection:
+            connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.connection.cursor().execute("PRAGMA journal_mode = DELETE")
+    except SQLAlchemyError as error:
+        raise mapped(error) from error
+    engine.dispose()
+    with Path(str(engine.url.database)).open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _remove(part: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        part.with_name(part.name + suffix).unlink(missing_ok=True)
+
+
+# --- PostgreSQL -------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _on_postgresql(database: str, schema_of: str) -> AsyncIterator[DatabaseLoad]:
+    from shared.adapters.sql.engine.postgres import patient_engine, patiently  # loads its libraries only if needed
+
+    engine = patient_engine(database)
+    try:
+        async with patiently(engine) as fresh:
+            await fresh.write(partial(_made_empty, schema_of=schema_of))
+            yield fresh
+        async with patiently(engine) as migrating:
+            await migrating.write(upgrade)
+    finally:
+        await engine.dispose()
+
+
+def _made_empty(connection: Connection, schema_of: str) -> None:
+    """Make the empty tables of the migration `schema_of`. Raise Unusable if a cluster or another schema exists."""
+    current = current_schema(connection)
+    if current is not None and connection.execute(select(schema.cluster.c.id)).first() is not None:
+        raise Unusable("the database holds a cluster already: name an empty one")
+    if current not in (None, schema_of):
+        raise Unusable(f"the database is empty, and its schema {current} is not {schema_of}: name one without tables")
+    upgrade(connection, schema_of)

@@ -1,0 +1,218 @@
+"""Deletes rows after their retention time, in bounded transactions.
+
+Each pass reads a bounded number of rows in the order of a key. If the key grows with time, these are the oldest rows,
+else the next rows of a sweep over the table. So these tables need no index by age, which would slow every insert. The
+leader also deletes owners' rows here, but only rows that no owner uses any more.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, TextClause, bindparam, text
+
+from shared.adapters.sql.catalog.catalog import Transactions
+from shared.adapters.sql.frontier.old_hosts import forget_hosts, old_hosts
+from shared.domain.frontier.commands import collection_of
+from shared.domain.ids import CrawlId
+from shared.domain.ops.retention import RetainedKind, Retention, is_upload, used_until_ms
+from shared.ports.retained import SweepResult
+
+ROWS: Final = 500
+"""The most rows that one pass reads."""
+
+_ON: Final = "more"
+_OLDEST_LINES = text("SELECT id, at_ms FROM audit_log ORDER BY id LIMIT :max_count")
+_FORGET_LINES = text("DELETE FROM audit_log WHERE id <= :last AND at_ms < :before")
+_STRAY_LETTERS = text("SELECT id, at_ms FROM dead_letters WHERE crawl_id IS NULL ORDER BY id LIMIT :max_count")
+_FORGET_LETTERS = text("DELETE FROM dead_letters WHERE crawl_id IS NULL AND id <= :last AND at_ms < :before")
+_REQUESTS = text(
+    "SELECT r.id, r.at_ms, r.partitions, r.kind, r.crawl_id,"
+    " (SELECT count(*) FROM commands c WHERE c.id = r.id) AS applied,"
+    " (SELECT count(*) FROM crawls k WHERE k.crawl_id = r.crawl_id AND k.collected_at_ms IS NULL) AS uncollected"
+    " FROM command_requests r WHERE r.id > :place ORDER BY r.id LIMIT :max_count"
+)
+_FORGET_COMMANDS = tuple(
+    text(f"DELETE FROM {table} WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
+    for table in ("commands", "command_requests")
+)
+_OLD_REVISIONS = text(
+    "SELECT r.crawl_id, r.revision FROM crawls c JOIN crawl_revisions r ON r.crawl_id = c.crawl_id"
+    " AND r.revision <= c.revision - :kept ORDER BY r.crawl_id, r.revision LIMIT :max_count"
+)
+_FORGET_REVISION = text("DELETE FROM crawl_revisions WHERE crawl_id = :crawl_id AND revision = :revision")
+_FORGET_CONFIG = text(
+    "DELETE FROM config_revisions WHERE revision IN (SELECT revision FROM config_revisions WHERE revision <="
+    " (SELECT max(revision) FROM config_revisions) - :kept ORDER BY revision LIMIT :max_count)"
+)
+_DELETED_CRAWLS = text(
+    "SELECT crawl_id, state, collected_at_ms FROM crawls WHERE crawl_id > :place ORDER BY crawl_id LIMIT :max_count"
+)
+_REVISIONS_OF = text("SELECT crawl_id, revision FROM crawl_revisions WHERE crawl_id = :crawl_id LIMIT :max_count")
+_FORGET_CRAWL = tuple(text(f"DELETE FROM {table} WHERE crawl_id = :crawl_id") for table in ("crawl_labels", "crawls"))
+_PRODUCERS = text(
+    "SELECT partition, crawl_id, producer, seen_at_ms FROM producers"
+    " WHERE (partition, crawl_id, producer) > (:p, :crawl_id, :name)"
+    " ORDER BY partition, crawl_id, producer LIMIT :max_count"
+)
+_FORGET_PRODUCER = text(
+    "DELETE FROM producers WHERE partition = :partition AND crawl_id = :crawl_id AND producer = :producer"
+)
+_SEEN = text(
+    "UPDATE producers SET seen_at_ms = :now_ms"
+    " WHERE partition = :partition AND crawl_id = :crawl_id AND producer = :producer"
+)
+_KEYS = text("SELECT key_id, revoked_at_ms FROM api_keys WHERE key_id > :place ORDER BY key_id LIMIT :max_count")
+_ANY_KEY = text("SELECT key_id FROM api_keys WHERE revoked_at_ms IS NULL LIMIT 1")
+_FORGET_KEY = text("DELETE FROM api_keys WHERE key_id = :key_id AND revoked_at_ms IS NOT NULL")
+_FEW: Final = 20
+"""Deleted crawls per pass: each may have as many revisions as retention allows."""
+
+
+class SqlRetained:
+    """`shared.ports.retained.Retained`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._run = transactions
+
+    def __repr__(self) -> str:
+        return f"<SqlRetained {self._run!r}>"
+
+    async def forget(self, what: RetainedKind, rules: Retention, now_ms: int, place: str) -> SweepResult:
+        if what is RetainedKind.HOSTS:
+            before = rules.before_ms(what, now_ms)
+            old = await self._run.read(lambda c: old_hosts(c, before, now_ms, place, ROWS))
+            return await self._run.write(lambda c: forget_hosts(c, old, before, now_ms))
+        return await self._run.write(lambda c: _FORGET[what](c, rules, now_ms, place))
+
+
+def _lines(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    """Delete the lines that are too old among the lowest numbers. Numbers grow with time, apart from short races."""
+    before = rules.before_ms(RetainedKind.AUDIT, now_ms)
+    rows = connection.execute(_OLDEST_LINES, {"max_count": ROWS}).all()
+    return _up_to([row.id for row in rows if row.at_ms < before], connection, _FORGET_LINES, before)
+
+
+def _letters(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    before = rules.before_ms(RetainedKind.LETTERS, now_ms)
+    rows = connection.execute(_STRAY_LETTERS, {"max_count": ROWS}).all()
+    return _up_to([row.id for row in rows if row.at_ms < before], connection, _FORGET_LETTERS, before)
+
+
+def _up_to(old: list[int], connection: Connection, statement: TextClause, before: int) -> SweepResult:
+    if not old:
+        return SweepResult(0, "")
+    rows = connection.execute(statement, {"last": old[-1], "before": before}).rowcount
+    return SweepResult(rows, _ON if len(old) == ROWS else "")
+
+
+def _commands(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    """Delete old commands that all their partitions have applied.
+
+    The command that removes a deleted crawl's rows stays until `collected_at_ms` is set.
+    """
+    before = rules.before_ms(RetainedKind.COMMANDS, now_ms)
+    rows = connection.execute(_REQUESTS, {"place": place, "max_count": ROWS}).all()
+    done = [
+        row.id
+        for row in rows
+        if row.at_ms < before
+        and row.applied >= row.partitions
+        and not (row.uncollected and row.id == collection_of(CrawlId(row.crawl_id)))
+    ]
+    if done:
+        for statement in _FORGET_COMMANDS:
+            connection.execute(statement, {"ids": done})
+    return SweepResult(len(done), rows[-1].id if len(rows) == ROWS else "")
+
+
+def _revisions(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    rows = connection.execute(_OLD_REVISIONS, {"kept": rules.revisions, "max_count": ROWS}).all()
+    if rows:
+        connection.execute(_FORGET_REVISION, [row._asdict() for row in rows])
+    return SweepResult(len(rows), _ON if len(rows) == ROWS else "")
+
+
+def _config(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    rows = connection.execute(_FORGET_CONFIG, {"kept": rules.revisions, "max_count": ROWS}).rowcount
+    return SweepResult(rows, _ON if rows == ROWS else "")
+
+
+def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    """Delete crawls that were deleted and collected long enough ago. Their numbers are never reused."""
+    before = rules.before_ms(RetainedKind.CRAWLS, now_ms)
+    rows = connection.execute(_DELETED_CRAWLS, {"place": int(place or 0), "max_count": ROWS}).all()
+    old = [row.crawl_id for row in rows if row.state == "deleted" and (row.collected_at_ms or before) < before]
+    left = ROWS
+    for crawl_id in old[:_FEW]:
+        revisions = connection.execute(_REVISIONS_OF, {"crawl_id": crawl_id, "max_count": left}).all()
+        if revisions:
+            connection.execute(_FORGET_REVISION, [row._asdict() for row in revisions])
+        left -= len(revisions)
+        if left <= 0:
+            return SweepResult(ROWS - left, place or "0")
+        for statement in _FORGET_CRAWL:
+            connection.execute(statement, {"crawl_id": crawl_id})
+        left -= 1
+    if len(old) > _FEW:
+        return SweepResult(ROWS - left, str(old[_FEW - 1]))
+    return SweepResult(ROWS - left, str(rows[-1].crawl_id) if len(rows) == ROWS else "")
+
+
+def _producers(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    """Delete the producers whose name shows that they have not been used for long enough."""
+    before = rules.before_ms(RetainedKind.PRODUCERS, now_ms)
+    rows, further = _next_producers(connection, place)
+    old = [row for row in rows if (ended := used_until_ms(row.producer)) is not None and ended < before]
+    _run(connection, _FORGET_PRODUCER, old)
+    return SweepResult(len(old), further)
+
+
+def _uploads(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    """Delete the uploads that were first seen long enough ago. Set the time of those without one to now."""
+    before = rules.before_ms(RetainedKind.UPLOADS, now_ms)
+    rows, further = _next_producers(connection, place)
+    uploads = [row for row in rows if is_upload(row.producer)]
+    old = [row for row in uploads if row.seen_at_ms is not None and row.seen_at_ms < before]
+    _run(connection, _FORGET_PRODUCER, old)
+    _run(connection, _SEEN, [row for row in uploads if row.seen_at_ms is None], now_ms=now_ms)
+    return SweepResult(len(old), further)
+
+
+def _next_producers(connection: Connection, place: str) -> tuple[Sequence[Row[Any]], str]:
+    p, crawl_id, name = place.split(" ", 2) if place else ("-1", "0", "")
+    where = {"p": int(p), "crawl_id": int(crawl_id), "name": name, "max_count": ROWS}
+    rows = connection.execute(_PRODUCERS, where).all()
+    last = rows[-1] if len(rows) == ROWS else None
+    return rows, "" if last is None else f"{last.partition} {last.crawl_id} {last.producer}"
+
+
+def _run(connection: Connection, statement: TextClause, rows: Sequence[Row[Any]], **more: Any) -> None:
+    if rows:
+        connection.execute(statement, [row._asdict() | more for row in rows])
+
+
+def _keys(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    """Delete the keys that were revoked long enough ago, if at least one key is not revoked.
+
+    An empty table means a new cluster, for which a master makes a first key.
+    """
+    before = rules.before_ms(RetainedKind.KEYS, now_ms)
+    rows = connection.execute(_KEYS, {"place": place, "max_count": ROWS}).all()
+    old = [row for row in rows if row.revoked_at_ms is not None and row.revoked_at_ms < before]
+    if connection.execute(_ANY_KEY).first() is None:
+        return SweepResult(0, "")
+    _run(connection, _FORGET_KEY, old)
+    return SweepResult(len(old), rows[-1].key_id if len(rows) == ROWS else "")
+
+
+_FORGET: Final = {
+    RetainedKind.AUDIT: _lines,
+    RetainedKind.COMMANDS: _commands,
+    RetainedKind.REVISIONS: _revisions,
+    RetainedKind.CONFIG: _config,
+    RetainedKind.CRAWLS: _crawls,
+    RetainedKind.LETTERS: _letters,
+    RetainedKind.PRODUCERS: _producers,
+    RetainedKind.UPLOADS: _uploads,
+    RetainedKind.KEYS: _keys,
+}

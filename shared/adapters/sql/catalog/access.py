@@ -1,0 +1,185 @@
+"""Transactions on keys, the audit log, answers to repeated requests, and requested commands."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
+
+from shared.adapters.sql.engine.access_schema import api_keys, audit_log, command_requests, idempotency
+from shared.adapters.sql.engine.schema import commands
+from shared.domain.ids import CrawlId
+from shared.domain.ops.access import ApiKey, Role
+from shared.domain.reads.declared import Actor, CommandProgress, Repeatable
+from shared.ports.catalog import Exists, LastAdmin, Missing, ReusedKey, Stale
+
+REMEMBERED_MS: Final = 24 * 3600 * 1000
+"""How long an answer is stored for repeats of its request."""
+
+
+def answered(connection: Connection, actor: Actor, request: Repeatable) -> str | None:
+    """Return the earlier answer to this request, or None. Raise ReusedKey if its key was used for another request."""
+    table = idempotency
+    row = connection.execute(select(table).where(table.c.actor == actor.key_id, table.c.key == request.key)).first()
+    if row is None:
+        return None
+    if bytes(row.digest) != request.digest:
+        raise ReusedKey("this idempotency key was used for another request")
+    return str(row.answer)
+
+
+def answer(connection: Connection, actor: Actor, request: Repeatable, reply: str, now_ms: int) -> None:
+    """Store the answer of a request, in the transaction that applies the request. Delete answers that are too old."""
+    connection.execute(delete(idempotency).where(idempotency.c.at_ms < now_ms - REMEMBERED_MS))
+    connection.execute(
+        insert(idempotency).values(
+            actor=actor.key_id, key=request.key, digest=request.digest, answer=reply, at_ms=now_ms
+        )
+    )
+
+
+def record(
+    connection: Connection, actor: Actor, action: str, target: str, before: str | None, after: str | None, now_ms: int
+) -> None:
+    """Write a line of the audit log."""
+    connection.execute(
+        insert(audit_log).values(
+            at_ms=now_ms,
+            actor=str(actor),
+            request=actor.request_id,
+            action=action,
+            target=target,
+            before=before,
+            after=after,
+        )
+    )
+
+
+def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None) -> None:
+    """See Catalog.add_key."""
+    if repeatable is not None:
+        if (before := answered(connection, actor, repeatable)) is not None:
+            raise Exists(f"this request made key {before} before")
+        answer(connection, actor, repeatable, key.key_id, key.created_at_ms)
+    _insert(connection, key)
+    record(connection, actor, "key.create", key.key_id, None, f"{key.role} {key.name}", key.created_at_ms)
+
+
+def add_first_key(connection: Connection, key: ApiKey) -> bool:
+    """See Catalog.add_first_key."""
+    if connection.dialect.name == "postgresql":  # masters may start together; SQLite has one writer
+        connection.execute(text("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE"))
+    if connection.execute(select(api_keys.c.key_id).limit(1)).first() is not None:
+        kept = select(api_keys.c.key_id).where(api_keys.c.key_id == key.key_id)
+        return connection.execute(kept).first() is not None
+    _insert(connection, key)
+    record(connection, Actor("", "first start", ""), "key.create", key.key_id, None, str(key.role), key.created_at_ms)
+    return True
+
+
+def key(connection: Connection, key_id: str) -> ApiKey | None:
+    """See Catalog.key."""
+    row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id)).first()
+    return None if row is None else _key(row)
+
+
+def keys(connection: Connection, after: str, max_count: int, *, revoked: bool) -> Sequence[ApiKey]:
+    """See Catalog.keys."""
+    query = select(api_keys).where(api_keys.c.key_id > after).order_by(api_keys.c.key_id).limit(max_count)
+    if not revoked:
+        query = query.where(api_keys.c.revoked_at_ms.is_(None))
+    return [_key(row) for row in connection.execute(query)]
+
+
+def revoke_key(
+    connection: Connection, key_id: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
+) -> ApiKey:
+    """See Catalog.revoke_key."""
+    # SQLite has one writer. On PostgreSQL two admins that revoke each other's keys take turns on the table. With locks
+    # on their rows alone, both would succeed.
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE"))
+    row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id)).first()
+    if row is None:
+        raise Missing(f"there is no key {key_id!r}")
+    stored = _key(row)
+    if expected is not None and stored.tag not in expected:
+        raise Stale(stored.tag)
+    if stored.revoked_at_ms is not None:
+        return stored
+    if stored.role is Role.ADMIN and not _other_admin(connection, key_id):
+        raise LastAdmin(f"{stored.name!r} is the last key with the role admin")
+    connection.execute(update(api_keys).where(api_keys.c.key_id == key_id).values(revoked_at_ms=now_ms))
+    record(connection, actor, "key.revoke", key_id, None, None, now_ms)
+    return replace(stored, revoked_at_ms=now_ms)
+
+
+def _other_admin(connection: Connection, key_id: str) -> bool:
+    """Return True if another key has the role admin and is not revoked."""
+    valid = (api_keys.c.role == Role.ADMIN) & api_keys.c.revoked_at_ms.is_(None) & (api_keys.c.key_id != key_id)
+    return connection.execute(select(api_keys.c.key_id).where(valid).limit(1)).first() is not None
+
+
+def ask(
+    connection: Connection,
+    command_id: str,
+    crawl_id: CrawlId,
+    kind: str,
+    args: str,
+    partitions: int,
+    *,
+    actor: Actor,
+    now_ms: int,
+) -> None:
+    """See Catalog.ask. A repeat changes nothing."""
+    table = command_requests
+    if connection.execute(select(table.c.id).where(table.c.id == command_id)).first() is not None:
+        return
+    connection.execute(
+        insert(table).values(
+            id=command_id,
+            crawl_id=crawl_id,
+            kind=kind,
+            args=args,
+            partitions=partitions,
+            at_ms=now_ms,
+            actor=str(actor),
+        )
+    )
+    record(connection, actor, f"command.{kind}", str(crawl_id), None, args, now_ms)
+
+
+def command(connection: Connection, command_id: str) -> CommandProgress | None:
+    """See Catalog.command."""
+    row = connection.execute(select(command_requests).where(command_requests.c.id == command_id)).first()
+    if row is None:
+        return None
+    applied = connection.execute(
+        select(func.count()).select_from(commands).where(commands.c.id == command_id)
+    ).scalar_one()
+    return CommandProgress(row.id, row.kind, CrawlId(row.crawl_id), applied, row.partitions, row.at_ms)
+
+
+def _insert(connection: Connection, kept: ApiKey) -> None:
+    connection.execute(
+        insert(api_keys).values(
+            key_id=kept.key_id,
+            name=kept.name,
+            role=kept.role,
+            digest=kept.digest,
+            created_at_ms=kept.created_at_ms,
+            created_by=kept.created_by,
+        )
+    )
+
+
+def _key(row: Row[Any]) -> ApiKey:
+    return ApiKey(
+        key_id=row.key_id,
+        name=row.name,
+        role=Role(row.role),
+        digest=bytes(row.digest),
+        created_at_ms=row.created_at_ms,
+        created_by=row.created_by,
+        revoked_at_ms=row.revoked_at_ms,
+    )

@@ -1,0 +1,353 @@
+"""The reads of one crawl's database, for people and tools, while the crawl runs or after it.
+
+Long results are read in pieces of bounded size, each in its own short transaction (keyset paging). So no reader keeps a
+running crawl from checkpointing its write-ahead log. A listing is therefore no snapshot: a row that changes meanwhile
+appears in its old or its new form.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, Row, TextClause, inspect, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from shared.adapters.sql.catalog import host_waits as waiting
+from shared.adapters.sql.catalog import items as item_table
+from shared.adapters.sql.engine.read_only import ReadFile
+from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
+from shared.adapters.sql.frontier import crawl_rows as crawls
+from shared.adapters.sql.frontier import excluded_links as links_left_out
+from shared.adapters.sql.frontier.url_compression import whole
+from shared.domain.archive.cdxj import IndexRow
+from shared.domain.archive.model import RecordLocation
+from shared.domain.archive.surt import surt
+from shared.domain.errors import Unusable
+from shared.domain.explain import excluded_links as left_out
+from shared.domain.explain.excluded_links import ExcludedLinkExample
+from shared.domain.explain.waits import HostState
+from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.store_model import Counters, CrawlRow
+from shared.domain.ids import CrawlId, Fingerprint, HostId
+from shared.domain.reads.items import ItemFilter, StoredItem
+from shared.domain.reads.views import FetchView, HostView, KnownUrl, Page, UrlView
+from shared.domain.web.url import Location
+
+T = TypeVar("T")
+
+PIECE: Final = 2_000
+_CHAIN: Final = 50
+_START: Final = {"after_host": -1, "after": b""}
+_AFTER: Final = "f.crawl_id = :crawl_id AND (f.host_id, f.fingerprint) > (:after_host, :after)"
+
+_CAPTURES = (
+    "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
+    ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found'
+    " FROM fetches f JOIN urls u"
+    " ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id AND u.fingerprint = f.fingerprint"
+    " JOIN hosts h ON h.host_id = f.host_id"
+    f" WHERE {_AFTER} AND f.segment IS NOT NULL {{}}"
+    " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :max_count"
+)
+_PAGES = text(_CAPTURES.format("AND f.page"))
+_ANSWERS = text(_CAPTURES.format(""))
+_URLS = text(
+    "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts, v.url AS via_url,"
+    " w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location, r.truncated"
+    " FROM urls f JOIN hosts h ON h.host_id = f.host_id"
+    " LEFT JOIN urls v ON v.crawl_id = f.crawl_id AND v.host_id = f.via_host AND v.fingerprint = f.via"
+    " LEFT JOIN hosts w ON w.host_id = f.via_host"
+    " LEFT JOIN fetches r ON r.crawl_id = f.crawl_id AND r.host_id = f.host_id AND r.fingerprint = f.fingerprint"
+    f" WHERE {_AFTER}"
+    " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :max_count"
+)
+HOST_COLUMNS = (
+    "SELECT h.host_id, h.host, coalesce(q.queued, 0) AS queued, coalesce(q.waiting, 0) AS waiting,"
+    " coalesce(q.leased, 0) AS leased, coalesce(q.pages, 0) AS pages, h.crawl_delay_ms, h.operator_delay_ms,"
+    " h.latency_ms, h.failures, h.last_failure, h.last_failure_ms, h.blocked_until_ms, h.slowed_ms, h.visited_at_ms,"
+    " h.ip"
+    " FROM hosts h"
+)
+HOST = text(
+    f"{HOST_COLUMNS} LEFT JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id WHERE h.host = :host"
+)
+TOP_HOSTS = text(
+    f"{HOST_COLUMNS} JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id"
+    " ORDER BY q.pages DESC, q.host_id DESC LIMIT :max_count"
+)
+"""It uses the index queues_pages, so the cost does not depend on the number of hosts."""
+
+_LAST_FAILURES = text(
+    "SELECT h.last_failure, count(*) AS n FROM hosts h JOIN queues q ON q.host_id = h.host_id"
+    " WHERE q.crawl_id = :crawl_id AND h.last_failure IS NOT NULL GROUP BY h.last_failure"
+)
+_HOST_COUNT = text("SELECT count(*) FROM queues WHERE crawl_id = :crawl_id")
+_URL = text(
+    "SELECT u.*, h.host, l.issued_at_ms FROM urls u JOIN hosts h ON h.host_id = u.host_id"
+    " LEFT JOIN leases l ON l.lease_id = u.lease_id"
+    " WHERE u.crawl_id = :crawl_id AND u.host_id = :host_id AND u.fingerprint = :fingerprint"
+)
+_FETCH = text("SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint")
+_DEAD = text("SELECT evidence FROM dead_letters WHERE crawl_id = :crawl_id AND url = :url ORDER BY id DESC LIMIT 5")
+_DEAD_COUNT = text("SELECT count(*) FROM dead_letters WHERE crawl_id = :crawl_id")
+
+
+class CrawlReader:
+    """Reads one crawl's database file, which must exist. Raises the errors that engine.sqlite.mapped makes.
+
+    All methods block, so they are for commands and threads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = ReadFile(path)
+        self._engine = sqlite_engine(path, read_only=True, connect=self._file.connect)
+
+    def __repr__(self) -> str:
+        return f"<CrawlReader {self._path}>"
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def crawl(self) -> CrawlRow | None:
+        """Return the newest crawl that is not deleted, or None if there are no crawls or no tables yet."""
+        crawls = self._read(_crawls)
+        return crawls[-1] if crawls else None
+
+    def counters(self, crawl_id: CrawlId) -> Counters:
+        """Return the crawl's counters, summed over partitions."""
+        return self._read(lambda c: crawls.counters(c, crawl_id))
+
+    def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
+        """Return the crawl's counts by kind and key, summed over partitions."""
+        return self._read(lambda c: crawls.tallies(c, crawl_id))
+
+    def left_out(self, crawl_id: CrawlId) -> dict[str, list[ExcludedLinkExample]]:
+        """Return examples of excluded links, by reason."""
+        return self._read(lambda c: links_left_out.examples(c, crawl_id))
+
+    def dead_letters(self, crawl_id: CrawlId) -> int:
+        """Return the number of the crawl's dead letters."""
+        return int(self._read(lambda c: c.execute(_DEAD_COUNT, {"crawl_id": crawl_id}).scalar_one()))
+
+    def hosts(self, crawl_id: CrawlId) -> int:
+        """Return the number of hosts that the crawl has found."""
+        return int(self._read(lambda c: c.execute(_HOST_COUNT, {"crawl_id": crawl_id}).scalar_one()))
+
+    def top_hosts(self, crawl_id: CrawlId, max_count: int) -> list[HostView]:
+        """Return the hosts with the most pages."""
+        rows = self._read(lambda c: c.execute(TOP_HOSTS, {"crawl_id": crawl_id, "max_count": max_count}).all())
+        return [host_view(row) for row in rows]
+
+    def last_failures(self, crawl_id: CrawlId) -> dict[str, int]:
+        """Return the number of hosts by the first word of their last failure."""
+        counts: dict[str, int] = {}
+        for row in self._read(lambda c: c.execute(_LAST_FAILURES, {"crawl_id": crawl_id}).all()):
+            kind = row.last_failure.split(" ", 1)[0]
+            counts[kind] = counts.get(kind, 0) + row.n
+        return counts
+
+    def host_states(self, crawl_id: CrawlId, now_ms: int) -> list[HostState]:
+        """See `host_waits.host_states`."""
+        return self._read(lambda c: waiting.host_states(c, crawl_id, now_ms))
+
+    def hosts_given_up(self, crawl_id: CrawlId) -> dict[str, str]:
+        """See `host_waits.hosts_given_up`."""
+        return self._read(lambda c: waiting.hosts_given_up(c, crawl_id))
+
+    def pages(self, crawl_id: CrawlId) -> Iterator[Page]:
+        """Return every stored page, clustered by host."""
+        return map(stored_page, self._pieces(_PAGES, crawl_id))
+
+    def urls(self, crawl_id: CrawlId) -> Iterator[KnownUrl]:
+        """Return every URL that the crawl has found, clustered by host."""
+        return map(known_url, self._pieces(_URLS, crawl_id))
+
+    def items(self, crawl_id: CrawlId) -> Iterator[StoredItem]:
+        """Yield every item, in the order of their ids."""
+        after: bytes | None = b""
+        while after is not None:
+            items, after = self._read(partial(_items, crawl_id, after))
+            yield from items
+
+    def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
+        """Yield every accepted response as a line of the index: pages, redirects and errors."""
+        for page in map(stored_page, self._pieces(_ANSWERS, crawl_id)):
+            yield IndexRow(
+                surt=surt(page.url),
+                fetched_at_ms=page.fetched_at_ms,
+                url=page.url,
+                mime=page.mime or "",
+                status=page.status,
+                digest=page.digest,
+                location=page.location,
+            )
+
+    def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
+        """Return a host, or None if the crawl has not found it."""
+        row = self._read(lambda c: c.execute(HOST, {"crawl_id": crawl_id, "host": name}).first())
+        return None if row is None else host_view(row)
+
+    def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None:
+        """Return a URL with its host, fetch and evidence, or None if the crawl has not found it."""
+        return self._read(lambda c: url_view(c, crawl_id, location))
+
+    def _pieces(self, query: TextClause, crawl_id: CrawlId) -> Iterator[Row[Any]]:
+        place: dict[str, Any] = {"crawl_id": crawl_id, "max_count": PIECE, **_START}
+        while True:
+            rows = self._read(partial(_all, query, place))
+            yield from rows
+            if len(rows) < PIECE:
+                return
+            place = place | {"after_host": rows[-1].host_id, "after": rows[-1].fingerprint}
+
+    def _read(self, query: Callable[[Connection], T]) -> T:
+        try:
+            with self._engine.begin() as connection:
+                result = query(connection)
+            self._file.check()
+            return result
+        except SQLAlchemyError as error:
+            message = str(getattr(error, "orig", error))
+            if "no such table" in message or "no such column" in message:
+                raise Unusable(f"{self._path} was written by another version of Orbweaver ({message})") from error
+            raise mapped(error) from error
+
+
+def _crawls(connection: Connection) -> Sequence[CrawlRow]:
+    # A master makes the file first, and later all tables in one transaction.
+    return crawls.crawls(connection) if inspect(connection).get_table_names() else []
+
+
+def _items(crawl_id: CrawlId, after: bytes, connection: Connection) -> tuple[list[StoredItem], bytes | None]:
+    return item_table.listing(connection, crawl_id, after, ItemFilter(), PIECE)
+
+
+def _all(query: TextClause, place: dict[str, Any], connection: Connection) -> Sequence[Row[Any]]:
+    return connection.execute(query, place).all()
+
+
+def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlView | None:
+    host = connection.execute(HOST, {"crawl_id": crawl_id, "host": location.host}).first()
+    if host is None:
+        return None
+    keys = {"crawl_id": crawl_id, "host_id": host.host_id, "fingerprint": location.fingerprint}
+    row = connection.execute(_URL, keys).first()
+    if row is None:
+        return None
+    fetch = connection.execute(_FETCH, keys).first()
+    state, url = UrlState(row.state), whole(row.url, row.host)
+    return UrlView(
+        url=url,
+        fingerprint=location.fingerprint,
+        state=state,
+        reason=row.reason,
+        depth=row.depth,
+        hops=row.hops,
+        priority=row.priority,
+        attempts=row.attempts,
+        due_ms=row.rank if state is UrlState.WAITING else 0,
+        leased_at_ms=row.issued_at_ms,
+        host=host_view(host),
+        fetch=None if fetch is None else fetch_view(fetch),
+        chain=_chain(connection, crawl_id, row),
+        evidence=tuple(letter.evidence for letter in connection.execute(_DEAD, {"crawl_id": crawl_id, "url": url})),
+    )
+
+
+def _chain(connection: Connection, crawl_id: CrawlId, row: Row[Any]) -> tuple[str, ...]:
+    """Return the pages that led to this URL, nearest first. A cycle (a page was found again nearer) ends the chain."""
+    chain: list[str] = []
+    seen = {(row.host_id, bytes(row.fingerprint))}
+    while row.via_host and len(chain) < _CHAIN:
+        key = (row.via_host, bytes(row.via))
+        if key in seen:
+            break
+        seen.add(key)
+        parent = connection.execute(_URL, {"crawl_id": crawl_id, "host_id": key[0], "fingerprint": key[1]}).first()
+        if parent is None:
+            break
+        row = parent
+        chain.append(whole(row.url, row.host))
+    return tuple(chain)
+
+
+def host_view(row: Row[Any]) -> HostView:
+    return HostView(**{**row._mapping, "host_id": HostId(row.host_id)})
+
+
+def _location(row: Row[Any]) -> RecordLocation:
+    return RecordLocation(row.segment, row.offset, row.length)
+
+
+def stored_page(row: Row[Any]) -> Page:
+    return Page(
+        host_id=HostId(row.host_id),
+        fingerprint=Fingerprint(bytes(row.fingerprint)),
+        url=whole(row.url, row.host),
+        host=row.host,
+        depth=row.depth,
+        status=row.status,
+        mime=row.mime,
+        digest=bytes(row.digest or b""),
+        size=row.size,
+        location=_location(row),
+        fetched_at_ms=row.at_ms,
+        title=row.title,
+        truncated=row.truncated,
+        links=row.links,
+        links_found=row.links_found,
+    )
+
+
+def known_url(row: Row[Any]) -> KnownUrl:
+    return KnownUrl(
+        url=whole(row.url, row.host),
+        host=row.host,
+        state=UrlState(row.state),
+        reason=row.reason,
+        depth=row.depth,
+        attempts=row.attempts,
+        discovered_from=None if row.via_url is None else whole(row.via_url, row.via_name),
+        status=row.status,
+        mime=row.mime,
+        size=row.size,
+        fetched_at_ms=row.at_ms,
+        redirect=row.location,
+        truncated=row.truncated,
+    )
+
+
+def fetch_view(row: Row[Any]) -> FetchView:
+    return FetchView(
+        at_ms=row.at_ms,
+        status=row.status,
+        page=bool(row.page),
+        reason=row.reason,
+        detail=row.detail,
+        latency_ms=row.latency_ms,
+        size=row.size,
+        mime=row.mime,
+        digest=bytes(row.digest or b""),
+        location=None if row.segment is None else _location(row),
+        etag=row.etag,
+        last_modified=row.last_modified,
+        redirect=row.location,
+        title=row.title,
+        links=row.links,
+        history=_history(row.history),
+        truncated=row.truncated,
+        links_found=row.links_found,
+        left_out=left_out.decoded(row.left_out),
+    )
+
+
+def _history(stored: str | None) -> tuple[tuple[int, int, str], ...]:
+    """Return other outcomes of the URL. The stored text has a fixed maximum, so a truncated last entry is omitted."""
+    entries = []
+    for part in (stored or "").split(";"):
+        words = part.split(" ", 2)
+        if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
+            entries.append((int(words[0]), int(words[1]), words[2]))
+    return tuple(entries)

@@ -1,0 +1,326 @@
+"""Transactions on crawls that operators declare."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import (
+    Connection,
+    Text,
+    bindparam,
+    delete,
+    exists,
+    insert,
+    literal_column,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from shared.adapters.sql.catalog import access
+from shared.adapters.sql.catalog.list_bytes import ByteLength, bounded, first_page
+from shared.adapters.sql.engine.point_query import PointQuery
+from shared.adapters.sql.engine.schema import cluster, crawl_labels, crawl_revisions, crawls
+from shared.domain.crawl.state import CrawlStatus, Verb, status_after, status_after_new_spec
+from shared.domain.frontier.commands import CommandKind, collection_of
+from shared.domain.frontier.states import CrawlState
+from shared.domain.ids import CrawlId, Revision
+from shared.domain.reads.declared import (
+    Actor,
+    CrawlFilter,
+    Declaration,
+    DeclaredCrawl,
+    Repeatable,
+    Stamp,
+    StoredRevision,
+    counted,
+    summarized,
+    summary_of,
+)
+from shared.ports.catalog import Exists, Full, Missing, Stale
+
+_ACTIVE: Final = (crawl_revisions.c.crawl_id == crawls.c.crawl_id) & (crawl_revisions.c.revision == crawls.c.revision)
+
+
+def create(
+    connection: Connection,
+    wanted: Declaration,
+    *,
+    start: bool,
+    actor: Actor,
+    now_ms: int,
+    repeatable: Repeatable | None = None,
+    max_count: int | None = None,
+) -> DeclaredCrawl:
+    """See Catalog.create."""
+    # Repeats of a request may be concurrent. The name is read before the answer, so a transaction that sees the crawl
+    # also sees the answer. One that sees neither conflicts at the insert and runs again (PostgresPool.write).
+    taken = _find(connection, wanted.name) is not None
+    if repeatable is not None:
+        answer = access.answered(connection, actor, repeatable)
+        if answer is not None:
+            return msgspec.json.decode(answer, type=DeclaredCrawl)
+    if taken:
+        raise Exists(f"there is a crawl {wanted.name!r} already")
+    if max_count is not None and connection.execute(_COUNT).scalar_one() >= max_count:
+        raise Full(f"there are {max_count} crawls already, as many as there may be")
+    made = _insert(connection, wanted, CrawlState.SEEDING if start else CrawlState.CREATED, now_ms)
+    access.record(connection, actor, "crawl.create", wanted.name, None, _shown(made), now_ms)
+    if repeatable is not None:
+        access.answer(connection, actor, repeatable, msgspec.json.encode(made).decode(), now_ms)
+    return made
+
+
+def put(
+    connection: Connection,
+    wanted: Declaration,
+    *,
+    expected: frozenset[str] | None,
+    start: bool,
+    actor: Actor,
+    now_ms: int,
+    max_count: int | None = None,
+) -> tuple[DeclaredCrawl, bool]:
+    """See Catalog.put. An unchanged declaration makes no version, no revision and no line in the audit log."""
+    stored = _find(connection, wanted.name, lock=True)
+    if stored is None:
+        if expected is not None:
+            raise Missing(f"there is no crawl {wanted.name!r}")
+        return create(connection, wanted, start=start, actor=actor, now_ms=now_ms, max_count=max_count), True
+    _check(stored, expected)
+    if stored.spec == wanted.spec and dict(stored.labels) == dict(wanted.labels):
+        return stored, False
+    values: dict[str, Any] = {"version": stored.version + 1}
+    if stored.spec != wanted.spec:
+        status = status_after_new_spec(CrawlStatus(stored.state, stored.resumes_as, stored.finished_reason))
+        values |= _status_columns(status, now_ms, stored) | {"revision": stored.revision + 1}
+        connection.execute(
+            insert(crawl_revisions).values(
+                crawl_id=stored.crawl_id, revision=stored.revision + 1, spec=wanted.spec, created_at_ms=now_ms
+            )
+        )
+    connection.execute(update(crawls).where(crawls.c.crawl_id == stored.crawl_id).values(**values))
+    _label(connection, stored.crawl_id, wanted.labels)
+    made = get(connection, wanted.name)
+    access.record(connection, actor, "crawl.replace", wanted.name, _shown(stored), _shown(made), now_ms)
+    return made, False
+
+
+def turn(
+    connection: Connection, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+) -> tuple[DeclaredCrawl, DeclaredCrawl]:
+    """See Catalog.turn."""
+    stored = _find(connection, name, lock=True)
+    if stored is None:
+        raise Missing(f"there is no crawl {name!r}")
+    _check(stored, expected)
+    status = status_after(verb, CrawlStatus(stored.state, stored.resumes_as, stored.finished_reason))
+    values = _status_columns(status, now_ms, stored) | {"version": stored.version + 1}
+    connection.execute(update(crawls).where(crawls.c.crawl_id == stored.crawl_id).values(**values))
+    if status.state is CrawlState.DELETED:
+        _to_be_collected(connection, stored.crawl_id, actor, now_ms)
+    if verb is Verb.RESET:
+        made = _insert(connection, Declaration(name, stored.spec, stored.labels), CrawlState.SEEDING, now_ms)
+    else:
+        made = _only(connection, crawls.c.crawl_id == stored.crawl_id)
+    access.record(connection, actor, f"crawl.{verb}", name, _shown(stored), _shown(made), now_ms)
+    return stored, made
+
+
+def get(connection: Connection, name: str) -> DeclaredCrawl:
+    """See Catalog.crawl."""
+    return named(connection.execute(BY_NAME.statement, {"wanted_name": name}).all(), name)
+
+
+def named(rows: Sequence[Any], name: str) -> DeclaredCrawl:
+    """Return the crawl from the rows of BY_NAME. Raise Missing if there is none."""
+    if not rows:
+        raise Missing(f"there is no crawl {name!r}")
+    return _crawl(rows[0])
+
+
+def stamped(rows: Sequence[Any], name: str) -> Stamp:
+    """Return the stamp from the rows of STAMP. Raise Missing if there is none."""
+    if not rows:
+        raise Missing(f"there is no crawl {name!r}")
+    return Stamp._make(rows[0])
+
+
+def listing(
+    connection: Connection, which: CrawlFilter, after_name: str, max_count: int, *, specs: bool
+) -> tuple[Sequence[DeclaredCrawl], bool]:
+    """See Catalog.crawls."""
+    size = ByteLength(crawl_revisions.c.spec).label("size")
+    query = select(crawls.c.crawl_id, size).join(crawl_revisions, _ACTIVE)
+    query = query.where(crawls.c.state != CrawlState.DELETED, crawls.c.name > after_name)
+    if which.state is not None:
+        query = query.where(crawls.c.state == which.state)
+    if which.name_prefix:
+        query = query.where(crawls.c.name.startswith(which.name_prefix, autoescape=True))
+    for label, value in which.labels.items():
+        here = (crawl_labels.c.crawl_id == crawls.c.crawl_id) & (crawl_labels.c.label == label)
+        query = query.where(exists().where(here & (crawl_labels.c.value == value)))
+    rows = connection.execute(query.order_by(crawls.c.name).limit(max_count + 1)).all()
+    shown = [(row.crawl_id, row.size) for row in rows[:max_count]]
+    listed: list[DeclaredCrawl] = []
+    for group in bounded(shown):
+        read = connection.execute(_query().where(crawls.c.crawl_id.in_(group)).order_by(crawls.c.name))
+        listed += [counted(_crawl(row)) if specs else summarized(_crawl(row)) for row in read]
+        if specs:  # the page ends with the first group
+            break
+    return listed, len(listed) < len(rows)
+
+
+def revisions(
+    connection: Connection, crawl_id: CrawlId, before: int, max_count: int, *, specs: bool
+) -> Sequence[StoredRevision]:
+    """See Catalog.revisions."""
+    table = crawl_revisions
+    here = (table.c.crawl_id == crawl_id) & (table.c.revision < before)
+    size = ByteLength(table.c.spec).label("size")
+    plain = select(table.c.revision, table.c.created_at_ms, size).where(here).order_by(table.c.revision.desc())
+    rows = connection.execute(plain.limit(max_count)).all()
+    if not specs:
+        return [StoredRevision(Revision(row.revision), "{}", row.created_at_ms) for row in rows]
+    first = first_page([(row.revision, row.size) for row in rows])
+    query = select(table).where(table.c.crawl_id == crawl_id, table.c.revision.in_(first))
+    read = connection.execute(query.order_by(table.c.revision.desc()))
+    return [StoredRevision(Revision(row.revision), row.spec, row.created_at_ms) for row in read]
+
+
+def revision(connection: Connection, crawl_id: CrawlId, number: Revision) -> StoredRevision:
+    """See Catalog.revision."""
+    table = crawl_revisions
+    row = connection.execute(select(table).where(table.c.crawl_id == crawl_id, table.c.revision == number)).first()
+    if row is None:
+        raise Missing(f"there is no revision {number}")
+    return StoredRevision(Revision(row.revision), row.spec, row.created_at_ms)
+
+
+def _status_columns(status: CrawlStatus, now_ms: int, stored: DeclaredCrawl) -> dict[str, Any]:
+    """Return the columns of a new status. A crawl that stays finished keeps its time and reason."""
+    stays = status.state is CrawlState.FINISHED and stored.state is CrawlState.FINISHED
+    finished = status.state is CrawlState.FINISHED
+    return {
+        "state": status.state,
+        "resumes_as": status.resumes_as,
+        "finished_reason": stored.finished_reason if stays else status.reason,
+        "finished_at_ms": stored.finished_at_ms if stays else (now_ms if finished else None),
+    }
+
+
+def _to_be_collected(connection: Connection, crawl_id: CrawlId, actor: Actor, now_ms: int) -> None:
+    """Request the removal of the crawl's rows, in the transaction that deletes it. The leader carries it out."""
+    partitions = connection.execute(select(cluster.c.partitions)).scalar()
+    if partitions is not None:
+        command_id = collection_of(crawl_id)
+        access.ask(connection, command_id, crawl_id, CommandKind.DELETE, "{}", partitions, actor=actor, now_ms=now_ms)
+
+
+def _insert(connection: Connection, wanted: Declaration, state: CrawlState, now_ms: int) -> DeclaredCrawl:
+    crawl_id = CrawlId(
+        connection.execute(
+            insert(crawls)
+            .values(name=wanted.name, revision=1, state=state, created_at_ms=now_ms)
+            .returning(crawls.c.crawl_id)
+        ).scalar_one()
+    )
+    connection.execute(
+        insert(crawl_revisions).values(crawl_id=crawl_id, revision=1, spec=wanted.spec, created_at_ms=now_ms)
+    )
+    _label(connection, crawl_id, wanted.labels)
+    return _only(connection, crawls.c.crawl_id == crawl_id)
+
+
+def _label(connection: Connection, crawl_id: CrawlId, labels: Mapping[str, str]) -> None:
+    connection.execute(delete(crawl_labels).where(crawl_labels.c.crawl_id == crawl_id))
+    if labels:
+        rows = [{"crawl_id": crawl_id, "label": label, "value": value} for label, value in sorted(labels.items())]
+        connection.execute(insert(crawl_labels), rows)
+
+
+def _check(stored: DeclaredCrawl, expected: frozenset[str] | None) -> None:
+    if expected is not None and stored.tag not in expected:
+        raise Stale(stored.tag)
+
+
+class _Labels(FunctionElement[str]):
+    """The labels of a row of `crawls` as a JSON object; NULL or `{}` without any."""
+
+    inherit_cache = True
+    type = Text()
+
+
+@compiles(_Labels, "sqlite")
+def _labels_of_sqlite(_element: _Labels, _compiler: Any, **_options: Any) -> str:
+    return _LABELS_OF.format("json_group_object(label, value)")
+
+
+@compiles(_Labels, "postgresql")
+def _labels_of_postgres(_element: _Labels, _compiler: Any, **_options: Any) -> str:
+    return _LABELS_OF.format("CAST(json_object_agg(label, value) AS TEXT)")
+
+
+_LABELS_OF: Final = "(SELECT {} FROM crawl_labels WHERE crawl_labels.crawl_id = crawls.crawl_id)"
+
+
+def _query() -> Any:
+    return select(crawls, crawl_revisions.c.spec, _Labels().label("labels")).join(crawl_revisions, _ACTIVE)
+
+
+# Made once: building and looking up a statement takes three times as long as running it. The state is no parameter,
+# because a partial index depends on it: SQLite would plan the statement again at each binding, for twice its run time.
+_NAMED: Final = (crawls.c.name == bindparam("wanted_name")) & (crawls.c.state != literal_column("'deleted'"))
+_COUNT: Final = text("SELECT count(*) FROM crawls WHERE state <> 'deleted'")
+BY_NAME: Final = PointQuery(_query().where(_NAMED))
+STAMP: Final = PointQuery(select(*(crawls.c[column] for column in Stamp._fields)).where(_NAMED))
+
+
+def _find(connection: Connection, name: str, *, lock: bool = False) -> DeclaredCrawl | None:
+    if lock:
+        # SQLite has one writer and no row locks. On PostgreSQL two operators of one crawl take turns on its row. A
+        # separate statement locks it, since a statement that waited would join the new row with the old revisions and
+        # return no row.
+        connection.execute(select(crawls.c.crawl_id).where(_NAMED).with_for_update(), {"wanted_name": name})
+    row = connection.execute(BY_NAME.statement, {"wanted_name": name}).first()
+    return None if row is None else _crawl(row)
+
+
+def _only(connection: Connection, condition: Any) -> DeclaredCrawl:
+    return _crawl(connection.execute(_query().where(condition)).one())
+
+
+def _crawl(row: Any) -> DeclaredCrawl:
+    return DeclaredCrawl(
+        crawl_id=CrawlId(row.crawl_id),
+        name=row.name,
+        revision=Revision(row.revision),
+        version=row.version,
+        state=CrawlState(row.state),
+        spec=row.spec,
+        labels=dict(sorted(msgspec.json.decode(row.labels or "{}").items())),
+        resumes_as=None if row.resumes_as is None else CrawlState(row.resumes_as),
+        finished_reason=row.finished_reason,
+        created_at_ms=row.created_at_ms,
+        started_at_ms=row.started_at_ms,
+        finished_at_ms=row.finished_at_ms,
+        active_ms=row.active_ms,
+    )
+
+
+def _shown(crawl: DeclaredCrawl) -> str:
+    """Return a crawl in the form of the audit log, without its spec, which is stored by revision.
+
+    It repeats the networks that a spec opens, so that the log itself shows which key opened them.
+    """
+    kept: dict[str, Any] = {
+        "crawl": crawl.crawl_id,
+        "revision": crawl.revision,
+        "state": crawl.state,
+        "labels": dict(crawl.labels),
+    }
+    if allow := summary_of(crawl.spec).egress.allow:
+        kept["egress_allow"] = allow
+    return msgspec.json.encode(kept).decode()

@@ -1,0 +1,150 @@
+"""The desired state of the members, on SQL: revisions of the hot configuration, and drains."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, text
+
+from shared.adapters.sql.catalog import access
+from shared.adapters.sql.catalog.catalog import Transactions
+from shared.adapters.sql.engine.access_schema import config_revisions, drains
+from shared.domain.errors import Refused
+from shared.domain.ops.config import (
+    AS_STARTED,
+    MAX_DRAINS,
+    Drains,
+    HotConfig,
+    MemberRole,
+    StoredConfig,
+    decode_config,
+    encode_config,
+)
+from shared.domain.reads.declared import Actor
+from shared.ports.catalog import Missing, Stale
+
+_LEADER: Final = Actor("", "leader", "")
+_FULL_S: Final = 60.0
+
+
+class SqlDesired:
+    """`shared.ports.desired.Desired`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._run = transactions
+
+    def __repr__(self) -> str:
+        return f"<SqlDesired {self._run!r}>"
+
+    async def config(self) -> StoredConfig:
+        return await self._run.read(_newest)
+
+    async def config_revision(self, revision: int) -> StoredConfig:
+        return await self._run.read(lambda c: _revision(c, revision))
+
+    async def config_revisions(self, *, before: int, max_count: int) -> Sequence[StoredConfig]:
+        table = config_revisions
+        query = select(table).where(table.c.revision < before).order_by(table.c.revision.desc()).limit(max_count)
+        return await self._run.read(lambda c: [_stored(row) for row in c.execute(query)])
+
+    async def put_config(
+        self, wanted: HotConfig, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+    ) -> tuple[StoredConfig, bool]:
+        return await self._run.write(lambda c: _put(c, wanted, expected, actor, now_ms))
+
+    async def drains(self) -> Drains:
+        return await self._run.read(_drains)
+
+    async def drain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
+        return await self._run.write(lambda c: _drain(c, role, member, actor, now_ms))
+
+    async def undrain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
+        return await self._run.write(lambda c: _undrain(c, role, member, actor, now_ms))
+
+    async def forget_drains(self, living: Drains, *, before_ms: int, now_ms: int) -> Drains:
+        return await self._run.write(lambda c: _forget(c, living, before_ms, now_ms))
+
+
+# --- the hot configuration --------------------------------------------------------------------------------------------
+
+
+def _newest(connection: Connection) -> StoredConfig:
+    query = select(config_revisions).order_by(config_revisions.c.revision.desc()).limit(1)
+    row = connection.execute(query).first()
+    return StoredConfig(0, AS_STARTED) if row is None else _stored(row)
+
+
+def _revision(connection: Connection, revision: int) -> StoredConfig:
+    row = connection.execute(select(config_revisions).where(config_revisions.c.revision == revision)).first()
+    if row is None:
+        raise Missing(f"there is no revision {revision} of the configuration")
+    return _stored(row)
+
+
+def _put(
+    connection: Connection, wanted: HotConfig, expected: frozenset[str] | None, actor: Actor, now_ms: int
+) -> tuple[StoredConfig, bool]:
+    """Store a new revision. Writers take turns, so that it follows the newest one. See Desired.put_config."""
+    if connection.dialect.name == "postgresql":  # SQLite has one writer
+        connection.execute(text("LOCK TABLE config_revisions IN SHARE ROW EXCLUSIVE MODE"))
+    stored = _newest(connection)
+    if expected is not None and stored.tag not in expected:
+        raise Stale(stored.tag)
+    if stored.config == wanted:
+        return stored, False
+    made = StoredConfig(stored.revision + 1, wanted, now_ms, str(actor))
+    document = encode_config(wanted).decode()
+    connection.execute(
+        insert(config_revisions).values(
+            revision=made.revision, document=document, changed_at_ms=now_ms, changed_by=made.changed_by
+        )
+    )
+    access.record(connection, actor, "config.replace", f"revision {made.revision}", stored.text, document, now_ms)
+    return made, True
+
+
+def _stored(row: Row[Any]) -> StoredConfig:
+    document = str(row.document)
+    return StoredConfig(
+        int(row.revision), decode_config(document), int(row.changed_at_ms), str(row.changed_by), document
+    )
+
+
+# --- drains -----------------------------------------------------------------------------------------------------------
+
+
+def _drains(connection: Connection) -> Drains:
+    members: dict[str, list[str]] = {role: [] for role in MemberRole}
+    for role, member in connection.execute(select(drains.c.role, drains.c.member).order_by(drains.c.member)):
+        members.setdefault(role, []).append(member)
+    return Drains(masters=tuple(members[MemberRole.MASTER]), workers=tuple(members[MemberRole.WORKER]))
+
+
+def _drain(connection: Connection, role: MemberRole, member: str, actor: Actor, now_ms: int) -> bool:
+    here = (drains.c.role == role) & (drains.c.member == member)
+    if connection.execute(select(drains.c.member).where(here)).first() is not None:
+        return False
+    if connection.execute(select(func.count()).select_from(drains)).scalar_one() >= MAX_DRAINS:
+        raise Refused(
+            f"{MAX_DRAINS} members are drained already: undrain members that no longer exist", retry_in=_FULL_S
+        )
+    connection.execute(insert(drains).values(role=role, member=member, since_ms=now_ms, asked_by=str(actor)))
+    access.record(connection, actor, f"{role}.drain", member, None, None, now_ms)
+    return True
+
+
+def _undrain(connection: Connection, role: MemberRole, member: str, actor: Actor, now_ms: int) -> bool:
+    here = (drains.c.role == role) & (drains.c.member == member)
+    if not connection.execute(delete(drains).where(here)).rowcount:
+        return False
+    access.record(connection, actor, f"{role}.undrain", member, None, None, now_ms)
+    return True
+
+
+def _forget(connection: Connection, living: Drains, before_ms: int, now_ms: int) -> Drains:
+    forgotten: dict[MemberRole, list[str]] = {role: [] for role in MemberRole}
+    old = select(drains.c.role, drains.c.member).where(drains.c.since_ms < before_ms).order_by(drains.c.member)
+    for role, member in connection.execute(old).all():
+        if member not in living.of(MemberRole(role)):
+            _undrain(connection, MemberRole(role), member, _LEADER, now_ms)
+            forgotten[MemberRole(role)].append(member)
+    return Drains(masters=tuple(forgotten[MemberRole.MASTER]), workers=tuple(forgotten[MemberRole.WORKER]))

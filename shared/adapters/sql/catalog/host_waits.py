@@ -1,0 +1,88 @@
+"""The hosts of a crawl with URLs left, for a display. Hosts that may be visited first come first."""
+
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, text
+
+from shared.domain.explain.waits import HostState
+from shared.domain.frontier.failure import HOST_UNREACHABLE
+from shared.domain.frontier.politeness import HostHealth
+from shared.domain.ids import CrawlId
+
+HOSTS: Final = 1_000
+"""The most hosts that are read. If all of them wait, the others wait, too, since they may be visited only later."""
+
+_COLUMNS = (
+    "SELECT h.host, q.queued, q.waiting, q.leased, q.pages, q.next_due_ms, h.crawl_delay_ms, h.operator_delay_ms,"
+    " h.latency_ms, h.failures, h.unreachable, h.last_failure_ms, h.last_failure, h.blocked_until_ms, h.recent,"
+    " h.slowed_ms, h.asked_ms, h.silent_since_ms, h.visited_at_ms"
+)
+_LEFT = text(
+    f"{_COLUMNS} FROM queues q JOIN hosts h ON h.host_id = q.host_id"
+    " WHERE q.crawl_id = :crawl_id AND q.queued + q.waiting + q.leased > 0"
+    " ORDER BY CASE WHEN q.queued > 0 OR q.next_due_ms < h.blocked_until_ms THEN h.blocked_until_ms"
+    " ELSE q.next_due_ms END, h.host LIMIT :max_count"
+)
+_SOME = (
+    f"{_COLUMNS} FROM (SELECT * FROM queues q WHERE q.crawl_id = :crawl_id AND q.queued + q.waiting > 0"
+    " ORDER BY q.crawl_id, q.partition, q.active_at_ms LIMIT :max_count) q JOIN hosts h ON h.host_id = q.host_id"
+)
+# SQLite has no statistics here and would sort the queues of the whole crawl.
+_SOME_OF = {
+    "sqlite": text(_SOME.replace("FROM queues q", "FROM queues q INDEXED BY queues_ready")),
+    "postgresql": text(_SOME),
+}
+_GIVEN_UP = text(
+    "SELECT h.host, h.last_failure FROM queues q JOIN hosts h ON h.host_id = q.host_id"
+    " WHERE q.crawl_id = :crawl_id AND h.last_failure IS NOT NULL AND EXISTS"
+    " (SELECT 1 FROM urls u WHERE u.crawl_id = q.crawl_id AND u.host_id = q.host_id AND u.state = 4"
+    " AND u.reason = :reason) ORDER BY h.host LIMIT :max_count"
+)
+
+
+def host_states(connection: Connection, crawl_id: CrawlId, now_ms: int) -> list[HostState]:
+    """Return the hosts with URLs left.
+
+    Their `rest_s` is the time since the last visit, as a negative number. The caller must add the delay
+    (shared.domain.explain.waits.rested).
+    """
+    rows = connection.execute(_LEFT, {"crawl_id": crawl_id, "max_count": HOSTS})
+    return [_state(row, now_ms) for row in rows]
+
+
+def some_host_states(connection: Connection, crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
+    """Return at most `max_count` hosts with URLs to dispatch, as `host_states` does. That number bounds the cost."""
+    rows = connection.execute(_SOME_OF[connection.dialect.name], {"crawl_id": crawl_id, "max_count": max_count})
+    return [_state(row, now_ms) for row in rows]
+
+
+def _state(row: Row[Any], now_ms: int) -> HostState:
+    return HostState(
+        host=row.host,
+        health=HostHealth(
+            row.failures,
+            row.unreachable,
+            row.last_failure_ms,
+            row.blocked_until_ms,
+            row.recent,
+            row.slowed_ms,
+            row.asked_ms,
+            row.silent_since_ms,
+        ),
+        urls=row.queued + row.waiting + row.leased,
+        due_s=0.0 if row.queued or row.leased else (row.next_due_ms - now_ms) / 1000,
+        rest_s=min(0.0, (row.visited_at_ms - now_ms) / 1000),
+        last_failure=row.last_failure or "",
+        crawl_delay_s=row.crawl_delay_ms / 1000,
+        operator_delay_s=row.operator_delay_ms / 1000,
+        latency_s=row.latency_ms / 1000,
+        retry_s=max(0.0, (row.next_due_ms - now_ms) / 1000) if row.waiting else 0.0,
+        gave_pages=row.pages > 0,
+        busy=row.leased > 0,
+    )
+
+
+def hosts_given_up(connection: Connection, crawl_id: CrawlId) -> dict[str, str]:
+    """Return the hosts whose URLs failed because the host was given up, with the last failure of each."""
+    keys = {"crawl_id": crawl_id, "reason": HOST_UNREACHABLE, "max_count": HOSTS}
+    return {row.host: row.last_failure for row in connection.execute(_GIVEN_UP, keys)}

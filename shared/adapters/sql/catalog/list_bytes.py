@@ -1,0 +1,50 @@
+"""The bound in bytes of one page of a list. Sizes are read first, then only the rows that fit."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Integer
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+T = TypeVar("T")
+
+LIST_BYTES: Final = 8 << 20
+"""The most bytes of stored texts in one page of a list, and of specs in memory while a list of crawls is read."""
+
+
+class ByteLength(FunctionElement[int]):
+    """The number of bytes of a text column; 0 for NULL."""
+
+    type = Integer()
+    inherit_cache = True
+
+
+@compiles(ByteLength)
+def _compiled(element: ByteLength, compiler: Any, **options: Any) -> str:
+    return byte_length(compiler.dialect.name, compiler.process(element.clauses, **options))
+
+
+def byte_length(dialect: str, column: str) -> str:
+    """Return the SQL for the number of bytes of a text column; 0 for NULL."""
+    size = f"octet_length({column})" if dialect == "postgresql" else f"length(CAST({column} AS BLOB))"
+    return f"coalesce({size}, 0)"
+
+
+def bounded(sized: Sequence[tuple[T, int]]) -> Iterator[list[T]]:
+    """Yield the entries in groups of at most LIST_BYTES each. A larger entry is a group of its own."""
+    group: list[T] = []
+    total = 0
+    for entry, size in sized:
+        if group and total + size > LIST_BYTES:
+            yield group
+            group, total = [], 0
+        group.append(entry)
+        total += size
+    if group:
+        yield group
+
+
+def first_page(sized: Sequence[tuple[T, int]]) -> list[T]:
+    """Return the entries of one page of a list: the first group of `bounded`, which has at least one entry if any."""
+    return next(bounded(sized), [])

@@ -1,0 +1,222 @@
+"""Reads that cover the whole cluster: states of crawls, counters, lag, new dead letters, the audit log."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, text
+
+from shared.adapters.sql.catalog.catalog import Transactions
+from shared.adapters.sql.catalog.host_waits import some_host_states
+from shared.adapters.sql.catalog.list_bytes import ByteLength, first_page
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.access_schema import audit_log
+from shared.adapters.sql.frontier import leader_state as control
+from shared.domain.explain.waits import HostState
+from shared.domain.frontier.lag import FrontierLag, Waiting
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import Counters
+from shared.domain.ids import CrawlId, Revision
+from shared.domain.ops.audit import AuditFilter, AuditLine
+from shared.domain.reads.declared import DeadLetterView
+from shared.ports.overview import CrawlOverview
+
+SCANNED: Final = 5_000
+"""The most lines of the audit log that one page reads."""
+
+QUEUES: Final = 10_000
+"""The most queues that one query of the lag reads."""
+
+_BUSY_PARTS = text(
+    "SELECT crawl_id, partition FROM crawl_counters WHERE crawl_id IN :crawls AND queued > 0"
+    " ORDER BY crawl_id, partition"
+).bindparams(bindparam("crawls", expanding=True))
+OLDEST_QUEUES = text(
+    "SELECT queued, active_at_ms FROM queues"
+    " WHERE crawl_id = :crawl_id AND partition = :partition AND queued + waiting > 0"
+    " ORDER BY active_at_ms LIMIT :max_count"
+)
+"""The least recently served queues first, by the index queues_ready."""
+
+_PARTS_AT_ONCE: Final = 200
+"""Parts of crawls that one statement reads. SQLite joins at most 500 selections."""
+
+_VALUE: Final = re.compile(r":(\w+)")
+
+LEASES = text(
+    "SELECT CASE WHEN grants = 0 THEN 0 ELSE 1 END AS begun, count(*) AS n, min(issued_at_ms) AS oldest_ms"
+    " FROM leases WHERE crawl_id IN :crawls GROUP BY 1"
+).bindparams(bindparam("crawls", expanding=True))
+"""It reads only the index leases_crawl."""
+
+_LETTERS = text(
+    "SELECT id, partition, crawl_id, kind, at_ms, url, evidence FROM dead_letters WHERE id > :after ORDER BY id"
+    " LIMIT :max_count"
+)
+
+
+class SqlOverview:
+    """`shared.ports.overview.Overview`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._run = transactions
+
+    def __repr__(self) -> str:
+        return f"<SqlOverview {self._run!r}>"
+
+    async def crawl_overviews(self, *, worked_on: bool = False) -> Sequence[CrawlOverview]:
+        return await self._run.read(lambda c: _crawl_overviews(c, worked_on))
+
+    async def newest_line(self) -> int:
+        newest = select(func.max(audit_log.c.id))
+        return await self._run.read(lambda c: int(c.execute(newest).scalar() or 0))
+
+    async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
+        return await self._run.read(lambda c: _counters(c, crawls)) if crawls else {}
+
+    async def host_states(self, crawl_id: CrawlId, now_ms: int, max_count: int) -> Sequence[HostState]:
+        return await self._run.read(lambda c: some_host_states(c, crawl_id, now_ms, max_count))
+
+    async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
+        return await self._run.read(lambda c: _lag(c, crawl_id, now_ms))
+
+    async def letters(self, after: int, max_count: int) -> Sequence[DeadLetterView]:
+        return await self._run.read(lambda c: _letters(c, after, max_count))
+
+    async def newest_letter(self) -> int:
+        newest = select(func.max(schema.dead_letters.c.id))
+        return await self._run.read(lambda c: int(c.execute(newest).scalar() or 0))
+
+    async def audit(self, which: AuditFilter, *, before: int, max_count: int) -> tuple[Sequence[AuditLine], int | None]:
+        return await self._run.read(lambda c: _audit(c, which, before, max_count))
+
+
+def _crawl_overviews(connection: Connection, worked_on: bool) -> Sequence[CrawlOverview]:
+    crawls = schema.crawls.c
+    condition = text(schema.WORKED_ON) if worked_on else crawls.state != CrawlState.DELETED
+    query = select(
+        crawls.crawl_id,
+        crawls.name,
+        crawls.revision,
+        crawls.version,
+        crawls.state,
+        crawls.finished_reason,
+        crawls.created_at_ms,
+    ).where(condition)
+    return [
+        CrawlOverview(
+            CrawlId(row.crawl_id),
+            row.name,
+            Revision(row.revision),
+            row.version,
+            CrawlState(row.state),
+            row.finished_reason,
+            row.created_at_ms,
+        )
+        for row in connection.execute(query.order_by(crawls.crawl_id))
+    ]
+
+
+def _counters(connection: Connection, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
+    table, names = schema.crawl_counters.c, (*schema.COUNTERS, "version")
+    sums = (func.sum(table[name]).label(name) for name in names)
+    rows = connection.execute(select(table.crawl_id, *sums).where(table.crawl_id.in_(crawls)).group_by(table.crawl_id))
+    return {CrawlId(row.crawl_id): Counters(**{name: int(row._mapping[name]) for name in names}) for row in rows}
+
+
+def _lag(connection: Connection, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
+    crawls = [crawl_id] if crawl_id is not None else _worked_on(connection)
+    shards = {row.begun: row for row in connection.execute(LEASES, {"crawls": crawls})}
+    return FrontierLag(
+        due=_due(connection, crawls, now_ms),
+        pending=_shards(shards.get(0), now_ms),
+        in_flight=_shards(shards.get(1), now_ms),
+        positions=control.positions(connection),
+    )
+
+
+def _worked_on(connection: Connection) -> list[CrawlId]:
+    return [CrawlId(i) for (i,) in connection.execute(text(f"SELECT crawl_id FROM crawls WHERE {schema.WORKED_ON}"))]
+
+
+def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
+    """Return the due URLs of the crawls. Reads at most QUEUES queues, the oldest of each part.
+
+    One statement reads many parts, because the round trips take the time.
+    """
+    parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
+    max_queues = max(1, QUEUES // max(1, len(parts)))
+    count, oldest_ms, more = 0, None, len(parts) > QUEUES
+    for at in range(0, min(len(parts), QUEUES), _PARTS_AT_ONCE):
+        seen: Counter[int] = Counter()
+        for part, queued, active_at_ms in connection.execute(_queues_of(parts[at : at + _PARTS_AT_ONCE], max_queues)):
+            seen[part] += 1
+            if seen[part] > max_queues:
+                more = True
+            elif queued:
+                count += queued
+                oldest_ms = active_at_ms if oldest_ms is None else min(oldest_ms, active_at_ms)
+    return Waiting(count, None if oldest_ms is None else _age_s(oldest_ms, now_ms), more)
+
+
+def _queues_of(parts: Sequence[Row[Any]], max_queues: int) -> TextClause:
+    """Return the query for (index of the part, queued, active_at_ms) of each part's `max_queues` + 1 oldest queues."""
+    selections = []
+    for place, part in enumerate(parts):
+        values = {"crawl_id": part.crawl_id, "partition": part.partition, "max_count": max_queues + 1}
+        one = _VALUE.sub(lambda name, values=values: str(int(values[name[1]])), OLDEST_QUEUES.text)  # type: ignore[misc]  # bound now
+        selections.append(f"SELECT {place} AS part, queued, active_at_ms FROM ({one}) AS part_{place}")
+    return text(" UNION ALL ".join(selections) + " ORDER BY part, active_at_ms")
+
+
+def _shards(row: Row[Any] | None, now_ms: int) -> Waiting:
+    return Waiting(0, None) if row is None else Waiting(row.n, _age_s(row.oldest_ms, now_ms))
+
+
+def _age_s(since_ms: int, now_ms: int) -> float:
+    return max(0, now_ms - since_ms) / 1000
+
+
+def _letters(connection: Connection, after: int, max_count: int) -> Sequence[DeadLetterView]:
+    return [
+        DeadLetterView(**row._mapping) for row in connection.execute(_LETTERS, {"after": after, "max_count": max_count})
+    ]
+
+
+def _audit(
+    connection: Connection, which: AuditFilter, before: int, max_count: int
+) -> tuple[Sequence[AuditLine], int | None]:
+    scanned = select(audit_log).where(audit_log.c.id < before).order_by(audit_log.c.id.desc()).limit(SCANNED).subquery()
+    size = (ByteLength(scanned.c.before) + ByteLength(scanned.c.after)).label("size")
+    query = select(scanned.c.id, size).order_by(scanned.c.id.desc()).limit(max_count)
+    for condition in _conditions(scanned.c, which):
+        query = query.where(condition)
+    listed = [(int(row.id), int(row.size)) for row in connection.execute(query)]
+    shown = first_page(listed)
+    these = select(audit_log).where(audit_log.c.id.in_(shown)).order_by(audit_log.c.id.desc())
+    lines = [AuditLine(**row._mapping) for row in connection.execute(these)]
+    if len(shown) < len(listed) or len(listed) == max_count:
+        return lines, shown[-1]
+    last = select(audit_log.c.id).where(audit_log.c.id < before).order_by(audit_log.c.id.desc()).offset(SCANNED - 1)
+    return lines, connection.execute(last.limit(1)).scalar()
+
+
+def _conditions(columns: Any, which: AuditFilter) -> list[Any]:
+    conditions = []
+    if which.actor is not None:
+        # Actor writes the name, then the id in brackets: 16 characters or none.
+        named = columns.actor.startswith(f"{which.actor} (", autoescape=True)
+        named &= func.length(columns.actor).in_([len(which.actor) + 3, len(which.actor) + 19])
+        conditions.append(named | columns.actor.endswith(f" ({which.actor})", autoescape=True))
+    if which.action is not None:
+        prefix = which.action.endswith(".")
+        same = columns.action == which.action
+        conditions.append(columns.action.startswith(which.action, autoescape=True) if prefix else same)
+    if which.target is not None:
+        conditions.append(columns.target == which.target)
+    if which.since_ms is not None:
+        conditions.append(columns.at_ms >= which.since_ms)
+    if which.until_ms is not None:
+        conditions.append(columns.at_ms < which.until_ms)
+    return conditions

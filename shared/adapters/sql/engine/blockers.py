@@ -1,0 +1,94 @@
+"""Ends PostgreSQL sessions whose client has stopped inside a statement and that block other transactions.
+
+A statement goes to the server in several messages. If a client stops between two of them, or before it has read the
+result, its session stays `active` and waits for the client. No time limit of all supported servers covers this case.
+`idle_in_transaction_session_timeout` needs an idle session. `statement_timeout` is suspended while the server waits for
+a message. Only PostgreSQL 17 has `transaction_timeout`. So the waiting transactions end such sessions themselves, after
+the time that a session may be idle in a transaction.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from sqlalchemy import Connection, text
+
+from shared.domain.errors import Permanent, Transient, Unusable
+
+log = structlog.get_logger(__name__)
+
+OWNERS: Final = "orbweaver"
+"""The application name of the sessions of masters."""
+
+PATIENT: Final = "orbweaver-long"
+"""The application name of sessions for work of any length. This module ends none of them."""
+
+_LOOK_EVERY_S: Final = 0.5
+
+_END_BLOCKERS: Final = text(
+    "SELECT b.pid, b.wait_event, extract(epoch FROM clock_timestamp() - b.state_change) AS still_s,"
+    " pg_terminate_backend(b.pid) AS ended FROM pg_stat_activity b"
+    " WHERE b.datname = current_database() AND b.usename = current_user AND b.application_name = :owners"
+    " AND b.state = 'active' AND b.wait_event IN ('ClientRead', 'ClientWrite')"
+    " AND b.state_change < clock_timestamp() - make_interval(secs => :limit_s)"
+    " AND b.pid IN (SELECT unnest(pg_blocking_pids(w.pid)) FROM pg_stat_activity w"
+    " WHERE w.datname = current_database() AND w.application_name = :owners AND w.wait_event_type = 'Lock')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSession:
+    """A session that was ended, and the seconds since its client's last message."""
+
+    pid: int
+    still_s: float
+
+
+def end_blockers(connection: Connection, limit_s: float) -> list[EndedSession]:
+    """End each session that blocks a master and whose client has been silent for `limit_s` inside a statement."""
+    rows = connection.execute(_END_BLOCKERS, {"owners": OWNERS, "limit_s": limit_s}).all()
+    return [EndedSession(row.pid, float(row.still_s)) for row in rows if row.ended]
+
+
+class Blockers:
+    """Ends blocking sessions periodically while a transaction takes longer than `limit_s`."""
+
+    def __init__(self, end: Callable[[], Awaitable[list[EndedSession]]], limit_s: float) -> None:
+        self._end = end
+        self._limit_s = limit_s
+        self._overdue: set[object] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look for blockers if the block takes longer than the limit."""
+        mark = object()
+        timer = asyncio.get_running_loop().call_later(self._limit_s, self._begin, mark)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._overdue.discard(mark)
+
+    async def close(self) -> None:
+        """Stop looking."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    def _begin(self, mark: object) -> None:
+        self._overdue.add(mark)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while self._overdue:
+            try:
+                for ended in await self._end():
+                    log.warning("postgres_session.ended", pid=ended.pid, idle_s=round(ended.still_s, 1))
+            except (Transient, Permanent, Unusable) as error:
+                log.warning("postgres_check.delayed", error=str(error))
+            await asyncio.sleep(_LOOK_EVERY_S)

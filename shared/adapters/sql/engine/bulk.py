@@ -1,0 +1,170 @@
+"""Statements that run for many rows, given as tuples.
+
+SQLAlchemy makes a dictionary of parameters per row, which costs more than the driver's own work
+(tests/benchmarks/frontier_rows.py). Here a statement is compiled once per dialect, and rows go to the driver in its own
+style. Column types convert no values, so callers pass what the driver takes.
+
+PostgreSQL takes many rows in one statement, as one array per column. That costs less than a statement per row. COPY of
+the new rows of a large batch costs less still.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from sqlalchemy import Connection, CursorResult, Table, text
+from sqlalchemy.dialects import postgresql
+
+from shared.domain.errors import Permanent
+
+Row = tuple[Any, ...]
+
+AMONG: Final = {"sqlite": "fingerprint IN ({})", "postgresql": "fingerprint = ANY(ARRAY({}))"}
+"""The condition for rows whose fingerprint a subquery finds, by dialect. PostgreSQL takes an array: with it only the
+primary key can find the rows, whatever the statistics of a host's size are."""
+
+COPIED_FROM: Final = 256
+"""From this many new rows on, COPY costs PostgreSQL less than arrays (docs/benchmarks.md)."""
+
+_Shape = Callable[[Sequence[Row]], Sequence[Any]]
+
+
+class Bulk:
+    """`statement` with named parameters, run for rows whose values are in the order of `names`."""
+
+    def __init__(self, statement: str, names: Sequence[str]) -> None:
+        self._statement = text(statement)
+        self._names = tuple(names)
+        self._compiled: dict[str, tuple[str, _Shape]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Bulk {self._statement.text[:40]!r}>"
+
+    def run(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Run the statement for each row. Sends nothing if there is no row."""
+        if not rows:
+            return
+        dialect = f"{connection.dialect.name}+{connection.dialect.driver}"
+        if dialect not in self._compiled:
+            self._compiled[dialect] = self._compile(connection)
+        statement, shaped = self._compiled[dialect]
+        connection.exec_driver_sql(statement, shaped(rows))
+
+    def _compile(self, connection: Connection) -> tuple[str, _Shape]:
+        compiled = self._statement.compile(dialect=connection.dialect)
+        order = compiled.positiontup
+        if order is None:
+            names = self._names
+            return compiled.string, lambda rows: [dict(zip(names, row, strict=True)) for row in rows]
+        if tuple(order) == self._names:
+            return compiled.string, list
+        places = itemgetter(*(self._names.index(name) for name in order))
+        return compiled.string, lambda rows: [places(row) for row in rows]
+
+
+class Arrays:
+    """`statement` on PostgreSQL, where `{rows}` is a relation of all rows: `columns` of `table`, and `i` from 1.
+
+    All rows are written at once, so no two of them may change the same row.
+    """
+
+    def __init__(self, statement: str, table: Table, columns: Sequence[str]) -> None:
+        dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # the library declares no types
+        arrays = ", ".join(f"CAST(:{name} AS {table.c[name].type.compile(dialect)}[])" for name in columns)
+        names = ", ".join(f'"{name}"' for name in columns)
+        self._statement = text(statement.format(rows=f"unnest({arrays}) WITH ORDINALITY AS v ({names}, i)"))
+        self._columns = tuple(columns)
+
+    def __repr__(self) -> str:
+        return f"<Arrays {self._statement.text[:40]!r}>"
+
+    def run(self, connection: Connection, rows: Sequence[Row]) -> CursorResult[Any]:
+        """Run the statement once for all rows. There must be at least one."""
+        columns = map(list, zip(*rows, strict=True))
+        return connection.execute(self._statement, dict(zip(self._columns, columns, strict=True)))
+
+
+def copied(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """Insert rows on PostgreSQL by COPY, in a transaction in which a statement has already run.
+
+    An existing row is the server's error 23505, as with any INSERT. Raise Permanent if a value does not fit its column.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    try:
+        driver.run_async(lambda raw: raw.copy_records_to_table(table, records=rows, columns=list(columns)))
+    except (OverflowError, ValueError) as error:
+        raise Permanent(f"a value does not fit its column: {error}") from error
+
+
+class Each:
+    """A statement for many rows. It finds or makes each by its key; no two rows have the same key.
+
+    SQLite runs `sqlite` once per row. PostgreSQL runs `postgresql`, a statement for `Arrays`, once for all rows.
+    """
+
+    def __init__(self, table: Table, names: Sequence[str], *, sqlite: str, postgresql: str) -> None:
+        self._one = Bulk(sqlite, names)
+        self.all = Arrays(postgresql, table, names)
+
+    def __repr__(self) -> str:
+        return f"<Each {self._one!r}>"
+
+    def run(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Run the statement for all rows. Sends nothing if there is no row."""
+        if not rows:
+            return
+        if connection.dialect.name == "postgresql":
+            self.all.run(connection, rows).close()
+        else:
+            self._one.run(connection, rows)
+
+
+class New(Each):
+    """An insert of missing rows: the caller has checked that they are missing, and no other process inserts them."""
+
+    def __init__(self, table: Table, columns: Sequence[str]) -> None:
+        each = inserting(table, columns)
+        self._one, self.all = each._one, each.all
+        self._table, self.columns = str(table.name), tuple(columns)
+
+    def run(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Insert all rows. Sends nothing if there is no row."""
+        if connection.dialect.name == "postgresql" and len(rows) >= COPIED_FROM:
+            copied(connection, self._table, self.columns, rows)
+        else:
+            super().run(connection, rows)
+
+
+def inserting(table: Table, names: Sequence[str], conflict: str = "") -> Each:
+    """Return an insert of these columns. `conflict` is its ON CONFLICT clause."""
+    columns = ", ".join(f'"{name}"' for name in names)
+    into = f"INSERT INTO {table.name} ({columns})"
+    values, selected = ", ".join(f":{name}" for name in names), ", ".join(f'v."{name}"' for name in names)
+    return Each(
+        table,
+        names,
+        sqlite=f"{into} VALUES ({values}) {conflict}",
+        postgresql=f"{into} SELECT {selected} FROM {{rows}} ORDER BY v.i {conflict}",
+    )
+
+
+def updating(table: Table, keys: Sequence[str], names: Sequence[str], sets: str) -> Each:
+    """Return an update of the rows with these keys.
+
+    In `sets`, `{t}.` is the prefix of a stored column and `{v}` the prefix of a new value. An input row has the values
+    of `names`, then the keys.
+    """
+    name = table.name
+
+    def assignments(value: str) -> str:
+        return f"SET {sets.format(t=name, v=value)}"
+
+    def where(value: str) -> str:
+        return "WHERE " + " AND ".join(f"{name}.{key} = {value}{key}" for key in keys)
+
+    return Each(
+        table,
+        (*names, *keys),
+        sqlite=f"UPDATE {name} {assignments(':')} {where(':')}",
+        postgresql=f"UPDATE {name} {assignments('v.')} FROM {{rows}} {where('v.')}",
+    )

@@ -1,0 +1,64 @@
+"""The limits of one chunk of a command, and the conditions by which the next chunk continues."""
+
+import time
+from typing import Final
+
+from sqlalchemy import TextClause, text
+
+BEHIND: Final = "fingerprint > :after"
+UNMARKED: Final = "coalesce(after_command, 0) < :number"
+"""A command changes no row that was written after the command was accepted (`urls.after_command`)."""
+
+ROWS_A_CHUNK = 5_000
+STEP = 500
+"""Rows that one statement reads, even if it changes few of them."""
+
+CHUNK_S = 0.05
+
+
+class Chunk:
+    """The rows and time that one transaction of a command has left.
+
+    They are bounded so that no transaction holds SQLite's one writer, or PostgreSQL's locks, for long.
+    """
+
+    def __init__(self) -> None:
+        self._rows = ROWS_A_CHUNK
+        self._until = time.monotonic() + CHUNK_S
+
+    @property
+    def step(self) -> int:
+        """Rows that the next statement may read, at least one."""
+        return max(1, min(STEP, self._rows))
+
+    def take(self, rows: int) -> None:
+        """Count rows that a statement has read."""
+        self._rows -= rows
+
+    @property
+    def full(self) -> bool:
+        """True if the next transaction must do the rest."""
+        return self._rows <= 0 or time.monotonic() >= self._until
+
+
+def last_of(which: str, table: str = "urls") -> TextClause:
+    """Return a query of the last of the next `:others` + 1 URLs behind `:after` that match `which`.
+
+    It finds no row if there are fewer.
+    """
+    return text(
+        f"SELECT fingerprint FROM {table} WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT 1 OFFSET :others"
+    )
+
+
+HOSTS: Final = {
+    dialect: text(
+        "SELECT q.host_id, (SELECT h.host FROM hosts h WHERE h.host_id = q.host_id) AS host,"
+        f" q.queued + q.waiting AS open FROM queues q{index} WHERE q.crawl_id = :crawl_id"
+        " AND q.partition = :partition AND q.host_id >= :first"
+        " ORDER BY q.host_id LIMIT :max_count"
+    )
+    # SQLite has no statistics here and prefers the primary key, which would read the queues of all partitions.
+    for dialect, index in {"sqlite": " INDEXED BY queues_partition", "postgresql": ""}.items()
+}
+"""The hosts of a crawl in a partition, in the order of their numbers."""

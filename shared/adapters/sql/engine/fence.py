@@ -1,0 +1,64 @@
+"""The fence, which is the first statement of every owner's transaction, and the claim of a partition."""
+
+from sqlalchemy import Connection, text
+
+from shared.domain.errors import OwnershipLost
+from shared.domain.frontier.states import Fence, Position
+from shared.domain.ids import Partition, Term
+
+_ADVANCE = text(
+    "UPDATE partitions SET version = version + 1"
+    " WHERE partition = :partition AND owner_term = :term AND version = :version"
+)
+_MOVE = text(
+    "UPDATE partitions SET stream_created_ns = :stream_created_ns, outcome_seq = :outcome_seq,"
+    " outcome_ns = :outcome_ns, discovery_seq = :discovery_seq, discovery_ns = :discovery_ns"
+    " WHERE partition = :partition"
+)
+_CLAIM = text(
+    "UPDATE partitions SET owner_term = :term, version = version + 1"
+    " WHERE partition = :partition AND owner_term < :term"
+)
+_RESUME = text("UPDATE partitions SET version = version + 1 WHERE partition = :partition AND owner_term = :term")
+
+
+def pass_fence(connection: Connection, fence: Fence, position: Position | None = None) -> None:
+    """Take the partition's row lock and move its version (and position).
+
+    Raise OwnershipLost unless exactly one row matches.
+    """
+    keys = {"partition": fence.partition, "term": fence.term, "version": fence.version}
+    if connection.execute(_ADVANCE, keys).rowcount != 1:
+        raise OwnershipLost(f"partition {fence.partition} is no longer owned under term {fence.term}")
+    if position is not None:
+        move_position(connection, fence.partition, position)
+
+
+def move_position(connection: Connection, partition: Partition, position: Position) -> None:
+    """Store up to where the partition's subjects are applied, in a transaction that has passed the fence."""
+    connection.execute(
+        _MOVE,
+        {
+            "partition": partition,
+            "stream_created_ns": position.stream_created_ns,
+            "outcome_seq": position.outcome_seq,
+            "outcome_ns": position.outcome_ns,
+            "discovery_seq": position.discovery_seq,
+            "discovery_ns": position.discovery_ns,
+        },
+    )
+
+
+def take_over(connection: Connection, partition: Partition, term: Term) -> None:
+    """Make `term` the partition's owner. Raise OwnershipLost if an equal or later term owns it."""
+    if connection.execute(_CLAIM, {"partition": partition, "term": term}).rowcount != 1:
+        raise OwnershipLost(f"partition {partition} is owned under a term not older than {term}")
+
+
+def resume(connection: Connection, partition: Partition, term: Term) -> None:
+    """Start again under the same term. Raise OwnershipLost if another term owns the partition.
+
+    This moves the version, so that an earlier transaction with an unknown result can no longer commit.
+    """
+    if connection.execute(_RESUME, {"partition": partition, "term": term}).rowcount != 1:
+        raise OwnershipLost(f"partition {partition} is no longer owned under term {term}")

@@ -1,0 +1,65 @@
+"""Tracks and logs the writes that a database refused because its disk is full."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+FULL_S: Final = 5.0
+"""Seconds after the last refusal in which no new work is written."""
+_LOG_EVERY_S: Final = 60.0
+
+
+class FullDiskRefusals:
+    """The refusals that one process gets from one database. `now`: monotonic seconds.
+
+    A full disk still accepts writes that fit into existing pages, so one success does not prove free space. The
+    episode ends when every refused kind has succeeded since and nothing was refused for `FULL_S`. It also ends after a
+    minute without a refusal, since some kinds may never be tried again. It is logged at its begin, then at most once a
+    minute, and at its end.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: set[object] = set()
+        self._began: float | None = None
+        self._last = self._logged_at = float("-inf")
+        self._times = 0
+
+    def __repr__(self) -> str:
+        return f"<FullDiskRefusals {self._times} of {len(self._kinds)} kinds>"
+
+    def lately(self, now: float) -> bool:
+        """Return True if a write was refused within the last `FULL_S` seconds."""
+        return now - self._last < FULL_S
+
+    def refused(self, transaction: Callable[..., object], now: float, error: Exception) -> None:
+        """Record that the database refused the transaction."""
+        if self._began is None:
+            self._began = now
+        self._kinds.add(_kind(transaction))
+        self._last = now
+        self._times += 1
+        if now - self._logged_at >= _LOG_EVERY_S:
+            self._logged_at = now
+            log.warning(
+                "database_writes.refused", duration_s=round(now - self._began, 1), refused=self._times, error=str(error)
+            )
+
+    def taken(self, transaction: Callable[..., object], now: float) -> None:
+        """Record that the transaction was committed."""
+        if self._began is None:
+            return
+        self._kinds.discard(_kind(transaction))
+        quiet_s = now - self._last
+        if quiet_s < FULL_S or (self._kinds and quiet_s < _LOG_EVERY_S):
+            return
+        self._kinds.clear()
+        log.info("database_writes.resumed", duration_s=round(self._last - self._began, 1), refused=self._times)
+        self._began, self._logged_at, self._times = None, float("-inf"), 0
+
+
+def _kind(transaction: Callable[..., Any]) -> object:
+    """Return the kind of a transaction: its code, so closures of one function are of one kind."""
+    return getattr(transaction, "__code__", transaction)

@@ -1,0 +1,142 @@
+"""The process that holds a SQLite file's write lock, and whether it is a stopped master of this cluster.
+
+A master writes a note beside the file (`<file>-master-<pid>`): its id, its start, and the kernel's start time of the
+process, since process ids are reused. A master may end another process only if that process has a note and is stopped.
+
+A child process queries the lock's holder, because a process that closes any descriptor of the file drops all of its own
+locks.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+_ASK_S: Final = 5.0
+_STOPPED: Final = frozenset("Tt")
+_ASK: Final = """
+import fcntl, struct, sys
+start, length = map(int, sys.argv[2:])
+with open(sys.argv[1], "rb") as file:
+    lock = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, start, length, 0))
+kind, _, _, _, pid = struct.unpack("hhqqi4x", lock)
+print(-1 if kind == fcntl.F_UNLCK else max(0, pid))
+"""
+_WRITING: Final = ("120", "1")
+"""Byte 120 of the write-ahead log's index is SQLite's write lock (sqlite.org/walformat.html)."""
+
+_OPEN: Final = (str(0x40000002), "510")
+"""A connection to a file with a write-ahead log holds one of these bytes from its first statement until it is closed
+(sqlite.org/lockingv3.html, SHARED_FIRST and SHARED_SIZE)."""
+
+
+class MasterNote(msgspec.Struct, frozen=True):
+    """A master that has the file open. `ticks` and `boot` are the kernel's start time of the process and boot id."""
+
+    member: str
+    started_at_ms: int
+    pid: int
+    ticks: str
+    boot: str
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """The process that holds a lock. `pid` is 0 for a process of another namespace, which the kernel does not name.
+
+    `note`: the note of a master on this machine, else None. `stopped`: the process is stopped by a signal.
+    """
+
+    pid: int
+    note: MasterNote | None
+    stopped: bool
+
+
+def write_note(path: Path, member: str, started_at_ms: int) -> Path:
+    """Note this process beside the database; delete the notes of processes that have ended."""
+    for other in path.parent.glob(f"{path.name}-master-*"):
+        note = _read(other)
+        if note is None or not _is(note):
+            other.unlink(missing_ok=True)
+    pid = os.getpid()
+    note = MasterNote(member, started_at_ms, pid, _stat(pid)[1], _boot())
+    at = path.with_name(f"{path.name}-master-{pid}")
+    at.write_bytes(msgspec.json.encode(note))
+    return at
+
+
+def lock_holder(path: Path) -> LockHolder | None:
+    """Return the holder of the write lock, None if it is free or unknown. Blocks for the child process."""
+    return _asked(path, path.with_name(f"{path.name}-shm"), _WRITING)
+
+
+def opener(path: Path) -> LockHolder | None:
+    """Return a process that has the database open, None if there is none or it is unknown.
+
+    The caller's own connections count, too. Blocks for the child process.
+    """
+    return _asked(path, path, _OPEN)
+
+
+def _asked(path: Path, locked: Path, stretch: tuple[str, str]) -> LockHolder | None:
+    """Return the holder of a lock on these bytes (start, length) of `locked`, a file of the database `path`."""
+    if not sys.platform.startswith("linux"):
+        return None
+    command = [sys.executable, "-I", "-S", "-c", _ASK, str(locked), *stretch]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_ASK_S, check=True, stdin=subprocess.DEVNULL)
+        pid = int(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    if pid < 0:
+        return None
+    note = _read(path.with_name(f"{path.name}-master-{pid}"))
+    known = note if note is not None and note.pid == pid and _is(note) else None
+    return LockHolder(pid, known, _stat(pid)[0] in _STOPPED)
+
+
+def end(note: MasterNote) -> bool:
+    """Send SIGKILL to the process of the note. Return False if it has ended, even if its pid is in use again."""
+    try:
+        process = os.pidfd_open(note.pid)
+    except OSError:
+        return False
+    try:
+        if not _is(note):
+            return False
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(process)
+    return True
+
+
+def _is(note: MasterNote) -> bool:
+    """Return True if the process of the note is alive and its pid was not reused."""
+    return note.boot == _boot() and note.ticks != "" and note.ticks == _stat(note.pid)[1]
+
+
+def _read(at: Path) -> MasterNote | None:
+    try:
+        return msgspec.json.decode(at.read_bytes(), type=MasterNote)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """Return a process's state and start time (proc(5), fields 3 and 22); empty if there is no such process."""
+    with suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], fields[19]
+    return "", ""
+
+
+def _boot() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""

@@ -1,0 +1,113 @@
+"""Migrates a database to the newest schema with Alembic. A wheel has the migrations in shared/_migrations."""
+
+import logging
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from shared.adapters.sql.engine.sqlite import mapped
+from shared.domain.errors import Unusable
+
+HEAD = "0015"
+"""The newest migration; a test compares it with the scripts."""
+
+_ROOT = Path(__file__).parents[4]
+_LOCK = int.from_bytes(b"orbweave")  # the advisory lock that a migration takes on PostgreSQL
+
+
+_VERSION = """
+CREATE TABLE alembic_version (
+    version_num VARCHAR(32) NOT NULL,
+    CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+)
+"""
+"""Alembic's own table, as Alembic makes it."""
+
+
+def migrations_folder() -> Path:
+    """Return the folder of the migrations: beside the packages in a clone, inside `shared` in a wheel."""
+    for folder in (_ROOT / "shared" / "_migrations", _ROOT / "alembic"):
+        if (folder / "env.py").is_file():
+            return folder
+    raise Unusable(f"the database migrations are missing below {_ROOT}: install Orbweaver again")
+
+
+def upgrade_sqlite(engine: Engine) -> None:
+    """Apply the missing migrations in one transaction. Raise Unusable if the schema is newer than this program."""
+    try:
+        with engine.begin() as connection:
+            upgrade(connection)
+    except SQLAlchemyError as error:
+        raise mapped(error) from error
+
+
+def upgrade(connection: Connection, to: str = HEAD) -> None:
+    """Apply the missing migrations on this connection, in its transaction. Of concurrent callers, one applies them.
+
+    `to`: an earlier migration, for a database that will be loaded from a dump of that schema.
+    """
+    current = current_schema(connection)
+    if current == to:
+        return
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        current = current_schema(connection)
+    elif current is None and to == HEAD and not inspect(connection).get_table_names():
+        return _make(connection)
+    if current != to:
+        _migrate(connection, current, to)
+
+
+def _make(connection: Connection) -> None:
+    """Make the tables of an empty SQLite file exactly as the migrations do. A test compares both.
+
+    This loads neither Alembic nor its scripts, so a new crawl starts a third of a second sooner.
+    """
+    from shared.adapters.sql.engine.access_schema import metadata
+
+    metadata.create_all(connection)
+    connection.execute(text(_VERSION))
+    connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
+
+
+def current_schema(connection: Connection) -> str | None:
+    """Return the newest applied migration, or None if the database has no tables of Orbweaver."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def missing_migrations(current: str | None) -> list[str]:
+    """Return the migrations that `upgrade` would apply, in order, each with its title.
+
+    Raise Unusable if `current` is unknown to this program.
+    """
+    from alembic.script import ScriptDirectory
+    from alembic.util.exc import CommandError
+
+    try:
+        scripts = list(ScriptDirectory(str(migrations_folder())).iterate_revisions("head", current or "base"))
+    except CommandError as error:
+        raise _unknown(current, error) from error
+    return [f"{script.revision} {(script.doc or '').splitlines()[0]}" for script in reversed(scripts)]
+
+
+def _migrate(connection: Connection, current: str | None, to: str) -> None:
+    # Alembic is imported only here: a process whose schema is up to date starts a quarter second sooner.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util.exc import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        command.upgrade(config, to)
+    except CommandError as error:
+        raise _unknown(current, error) from error
+
+
+def _unknown(current: str | None, error: Exception) -> Unusable:
+    return Unusable(f"the database's schema is {current}, unknown here ({error}): use a newer Orbweaver")

@@ -1,0 +1,390 @@
+"""PostgreSQL: transactions on pooled asyncpg connections, with time limits in the server and in the client.
+
+The transactions are the same plain functions of a Connection that SQLite runs on its thread. `run_sync` runs them over
+the asynchronous driver. Owners of different partitions write concurrently, each behind its own fence's row lock.
+
+A stopped owner inside a transaction holds that lock for at most `idle_in_transaction_s`. Between two statements the
+server ends its session. Inside a statement the waiting transaction ends it (blockers.py). The waiting transaction then
+gets the lock, because `lock_s` is longer than `idle_in_transaction_s`.
+"""
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+import asyncpg
+import structlog
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from shared.adapters.sql.engine.blockers import OWNERS, PATIENT, Blockers, end_blockers
+from shared.adapters.sql.engine.full_disk import FullDiskRefusals
+from shared.adapters.sql.engine.migrate import upgrade
+from shared.adapters.sql.engine.point_query import PointQuery
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.errors import DiskFull, Permanent, ResourceFull, Transient, Unusable
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_BACK_OFF_S: Final = 0.02
+_FAREWELL_S: Final = 2.0
+
+_PLANNING: Final = {"random_page_cost": "1.1", "jit": "off"}
+_BY_INDEX: Final = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+"""Masters run short queries that an index serves, so the planner must always use one. With statistics from when a
+table was small it would scan the grown table (tests/contract/test_plans.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSettings:
+    """Pool sizes, time limits of a session in seconds, and tries of a transaction that conflicts with another.
+
+    `answer_s`: seconds that a reply may take beyond the server's own limit before the connection counts as lost.
+    """
+
+    writers: int = 8
+    readers: int = 4
+    connect_s: float = 5.0
+    idle_in_transaction_s: float = 4.0
+    lock_s: float = 6.0
+    statement_s: float = 10.0
+    answer_s: float = 5.0
+    tries: int = 5
+
+    def __post_init__(self) -> None:
+        if not self.idle_in_transaction_s < self.lock_s <= self.statement_s:
+            raise ValueError("a takeover needs idle_in_transaction_s < lock_s <= statement_s")
+
+
+class _Session(asyncpg.Connection):  # type: ignore[misc]  # the library declares no types
+    """A connection that waits at most two seconds for its close, and then aborts.
+
+    asyncpg's default bound is the statement timeout. With a hung server, each session would wait that long in turn.
+    """
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  the library calls it so
+        """Close the session. Does not raise if the server does not reply."""
+        try:
+            await super().close(timeout=_FAREWELL_S)
+        except (TimeoutError, OSError) as error:
+            log.debug("postgres_session.aborted", error=repr(error))
+
+
+class PostgresPool:
+    """Runs transactions: writes at READ COMMITTED behind their fences, each read on its own snapshot."""
+
+    def __init__(self, url: str, settings: PostgresSettings | None = None) -> None:
+        """Make the pools without connecting. `url`: postgresql://..., with libpq's host, TLS and password options."""
+        self._url = url
+        self._settings = settings or PostgresSettings()
+        self._sessions: WeakSet[_Session] = WeakSet()
+        self._taken: list[tuple[str, float]] = []
+        self._refusals = FullDiskRefusals()
+        self._answered_at = time.monotonic()
+        self._writer = _engine(
+            url, self._settings, self._settings.writers, planning=_BY_INDEX, opened=self._sessions.add
+        )
+        self._reader = _engine(
+            url,
+            self._settings,
+            self._settings.readers,
+            planning=_BY_INDEX,
+            opened=self._sessions.add,
+            isolation_level="REPEATABLE READ",
+            execution_options={"postgresql_readonly": True},
+        )
+        limit_s = self._settings.idle_in_transaction_s
+        self._blockers = Blockers(lambda: self.read(lambda c: end_blockers(c, limit_s)), limit_s)
+
+    def __repr__(self) -> str:
+        return f"<PostgresPool of {self._settings.writers} writers and {self._settings.readers} readers>"
+
+    def out_of_room(self) -> bool:
+        """Return True if the server refused a transaction within the last five seconds because its disk is full.
+
+        Only an attempt to write shows whether the disk is still full. Required writes keep trying; new work waits.
+        """
+        return self._refusals.lately(asyncio.get_running_loop().time())
+
+    def silent_s(self) -> float:
+        """Return the seconds since the server last answered a transaction or query, or refused one."""
+        return time.monotonic() - self._answered_at
+
+    async def write(self, transaction: Callable[[Connection], T]) -> T:
+        """Run and commit a transaction. If it raises anything but Transient, nothing was written.
+
+        Raise Transient also if the reply to the commit was lost: it may have been applied. Raise ResourceFull if the
+        disk is full. After a conflict (deadlock, serialisation failure, the same row inserted twice) the whole
+        transaction runs again, at most `tries` times.
+        """
+        with self._blockers.watched():
+            return await self._transact(self._writer, transaction)
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query on a snapshot taken after this call."""
+        return await self._transact(self._reader, query)
+
+    async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
+        """Find rows by their keys."""
+        return await self.read(lambda c: c.execute(query.statement, keys).all())
+
+    async def migrate(self, upgrade: Callable[[Connection], None]) -> None:
+        """Bring the schema up to date, on a connection with long time limits."""
+        engine = _engine(self._url, _patient(self._settings), 1, name=PATIENT)
+        try:
+            await self._transact(engine, upgrade)
+        finally:
+            await engine.dispose()
+
+    async def close(self) -> None:
+        """Close the connections within two seconds. The caller makes sure that no transaction is running."""
+        await self._blockers.close()
+        await asyncio.gather(*(session.close() for session in self._sessions))
+        await self._writer.dispose()
+        await self._reader.dispose()
+
+    async def _transact(self, engine: AsyncEngine, transaction: Callable[[Connection], T]) -> T:
+        now = asyncio.get_running_loop().time
+        for left in reversed(range(self._settings.tries)):
+            try:
+                async with engine.begin() as connection, self._taking(transaction):
+                    result = await connection.run_sync(transaction)
+            except PoolTimeout as error:
+                raise Transient(self._exhausted()) from error
+            except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                if sqlstate(error) is not None:
+                    self._answered_at = time.monotonic()
+                if sqlstate(error) == _DISK_FULL:
+                    full = mapped(error)
+                    self._refusals.refused(transaction, now(), full)
+                    raise (full if engine is self._reader else ResourceFull(str(full))) from error
+                if not left or sqlstate(error) not in _AGAIN:
+                    raise mapped(error) from error
+            else:
+                self._answered_at = time.monotonic()
+                self._refusals.taken(transaction, now())
+                return result
+            await asyncio.sleep(random.uniform(0, _BACK_OFF_S * (self._settings.tries - left)))
+        raise AssertionError("the last try returned or raised")
+
+    @asynccontextmanager
+    async def _taking(self, transaction: Callable[[Connection], object]) -> AsyncIterator[None]:
+        """Record which transaction uses a connection, and since when."""
+        taken = (_location(transaction), asyncio.get_running_loop().time())
+        self._taken.append(taken)
+        try:
+            yield
+        finally:
+            self._taken.remove(taken)
+
+    def _exhausted(self) -> str:
+        """Return the message for an exhausted pool. It lists the transactions that use the connections."""
+        now = asyncio.get_running_loop().time()
+        users = ", ".join(f"{where} for {now - since:.1f} s" for where, since in sorted(self._taken, key=itemgetter(1)))
+        return (
+            f"no connection to the database became free within {self._settings.statement_s:g} s; taken by"
+            f" {users or 'no running transaction'}. See in pg_stat_activity what these wait for, allow each master more"
+            " connections (database_writers, database_readers), or run more masters so that each owns fewer partitions"
+        )
+
+
+def patient_engine(url: str, *, read_only: bool = False) -> AsyncEngine:
+    """Return an engine of one connection for work of any length, such as reading or writing a whole database."""
+    options: dict[str, Any] = {}
+    if read_only:
+        options = {"isolation_level": "REPEATABLE READ", "execution_options": {"postgresql_readonly": True}}
+    patient = PostgresSettings(idle_in_transaction_s=20_000.0, lock_s=20_001.0, statement_s=20_001.0)
+    return _engine(url, patient, 1, name=PATIENT, **options)
+
+
+class LongTransaction:
+    """One transaction that runs several functions of a Connection in turn."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query."""
+        return await self.write(query)
+
+    async def write(self, statements: Callable[[Connection], T]) -> T:
+        """Run statements that read or write."""
+        try:
+            return await self._connection.run_sync(statements)
+        except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, OverflowError) as error:
+            raise mapped(error) from error
+
+    async def settle(self) -> None:
+        """Return at once: only the commit remains."""
+
+
+@asynccontextmanager
+async def patiently(engine: AsyncEngine) -> AsyncIterator[LongTransaction]:
+    """Open a transaction that commits at the end of the block and rolls back if the block raises."""
+    try:
+        async with engine.begin() as connection:
+            # The transaction begins with the first statement. COPY goes to the driver directly, so it does not count
+            # as one: it would commit by itself.
+            await connection.execute(text("SELECT 1"))
+            yield LongTransaction(connection)
+    except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise mapped(error) from error
+
+
+def _engine(
+    url: str,
+    settings: PostgresSettings,
+    size: int,
+    *,
+    name: str = OWNERS,
+    planning: Mapping[str, str] = MappingProxyType({}),
+    opened: Callable[[_Session], None] = lambda session: None,
+    **options: Any,
+) -> AsyncEngine:
+    """Make an engine. It calls `opened` with every new session."""
+
+    async def connect() -> _Session:
+        session: _Session = await asyncpg.connect(
+            url,
+            connection_class=_Session,
+            timeout=settings.connect_s,
+            command_timeout=settings.statement_s + settings.answer_s,
+            server_settings={
+                "application_name": name,
+                "idle_in_transaction_session_timeout": _ms(settings.idle_in_transaction_s),
+                "lock_timeout": _ms(settings.lock_s),
+                "statement_timeout": _ms(settings.statement_s),
+                **_PLANNING,
+                **planning,
+            },
+        )
+        opened(session)
+        return session
+
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=connect,
+        pool_size=size,
+        max_overflow=0,
+        pool_timeout=settings.statement_s,
+        pool_pre_ping=True,
+        **options,
+    )
+
+
+def _location(transaction: Callable[[Connection], object]) -> str:
+    """Return the source location of a transaction's function."""
+    code = getattr(transaction, "__code__", None)
+    if code is None:
+        return repr(transaction)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno} ({transaction.__qualname__})"
+
+
+def _patient(settings: PostgresSettings) -> PostgresSettings:
+    """Return settings for a migration: it may rewrite a table, and masters that start meanwhile wait for it."""
+    return replace(settings, idle_in_transaction_s=60.0, lock_s=300.0, statement_s=600.0)
+
+
+def _ms(seconds: float) -> str:
+    return str(round(seconds * 1000))
+
+
+_AGAIN: Final = {
+    "40001",  # serialisation failure
+    "40P01",  # deadlock
+    "23505",  # another transaction inserted this row meanwhile; the next try finds it
+    "0A000",  # a migration changed a table under a prepared statement
+}
+
+_TRANSIENT: Final = ("08", "25006", "25P03", "25P04", "40", "53", "55", "57")
+"""Connection lost, server read-only (now a standby), session timed out, conflict, resources exhausted, locked,
+stopped."""
+
+_UNUSABLE: Final = ("0P", "28", "3D", "3F", "42501", "42P01", "42703", "58", "F0", "XX001", "XX002")
+"""Wrong role, password, database or schema; no such privilege, table or column; files broken."""
+
+_SHUT_OUT: Final = ("08", "28", "3D")
+"""No connection, user refused, no such database."""
+
+_DISK_FULL: Final = "53100"
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """Return the server's error code, or None if the error did not come from the server."""
+    origin = getattr(error, "orig", None) or error
+    code = getattr(origin, "sqlstate", None)
+    return code if isinstance(code, str) else getattr(origin.__cause__, "sqlstate", None)
+
+
+def is_shut_out(error: BaseException) -> bool:
+    """Return True if there was no connection, or the server refused the user or the database.
+
+    `error` is the original, not the `mapped` one. A wrong schema, a lock or a standby returns False.
+    """
+    code = sqlstate(error)
+    if code is not None:
+        return code.startswith(_SHUT_OUT)
+    origin = getattr(error, "orig", None) or error
+    if isinstance(origin.__cause__ or origin, asyncpg.ClientConfigurationError):
+        return False
+    return isinstance(error, (SQLAlchemyError, asyncpg.InterfaceError, OSError))
+
+
+def mapped(error: Exception) -> Exception:
+    """Convert a database error to the exception that states what the caller must do."""
+    origin = getattr(error, "orig", None) or error
+    code = sqlstate(error)
+    text = f"{origin} ({code})" if code else str(origin) or type(origin).__name__
+    if code is not None:
+        if code == _DISK_FULL:
+            return DiskFull(f"the database's disk is full: make room where PostgreSQL runs, and all goes on ({text})")
+        if code.startswith(_UNUSABLE):
+            return Unusable(f"the database cannot be used: {text}")
+        if code.startswith(_TRANSIENT):
+            return Transient(f"the database did not carry it out: {text}")
+        return Permanent(f"the database refused it: {text}")
+    cause = origin.__cause__ or origin
+    if isinstance(cause, asyncpg.ClientConfigurationError):
+        return Unusable(f"the database's address cannot be used: {cause}")
+    if isinstance(cause, ssl.SSLError):  # before ValueError: a certificate that fails verification is both
+        return Transient(f"the database could not be reached over TLS: {text}")
+    if isinstance(cause, ValueError):
+        return Permanent(f"a value does not fit its column: {text}")
+    if isinstance(error, (OSError, PoolTimeout, asyncpg.InterfaceError)):
+        return Transient(f"the database could not be reached: {text}")
+    if isinstance(error, DBAPIError) and (
+        error.connection_invalidated or isinstance(cause, (OSError, asyncpg.InterfaceError))
+    ):
+        return Transient(f"the database was lost: {text}")
+    return Permanent(f"the database refused it: {text}")
+
+
+class PostgresStore(SqlStore):
+    """The store on a PostgreSQL database."""
+
+    @classmethod
+    async def open(cls, url: str, settings: PostgresSettings | None = None) -> "PostgresStore":
+        """Open the database and migrate it to the newest schema if needed.
+
+        Raise Transient if the server cannot be reached, Unusable if it refuses us or its schema is unknown.
+        """
+        pool = PostgresPool(url, settings)
+        try:
+            await pool.migrate(upgrade)
+        except BaseException:
+            await pool.close()
+            raise
+        return cls(pool)

@@ -1,0 +1,67 @@
+"""Reads a database whose folder cannot be written: another user's, or one on a read-only mount.
+
+SQLite makes the index of a write-ahead log (`-shm`) beside the file before it reads, and fails if it cannot. A database
+that a crawl has closed has no log (`-wal`): the file alone is complete, so SQLite may open it as immutable. A database
+in use has both files, and readers share its index.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from shared.domain.errors import Transient, Unusable
+
+_UNOPENED: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
+
+
+class ReadFile:
+    """One database file, opened only for reads. `check` finds changes of a file that is open as immutable."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, ...] | None = None
+
+    def connect(self) -> sqlite3.Connection:
+        """Open the file. Raise Unusable if only a process that can write its folder can read it, or sqlite3.Error."""
+        connection = _opened(os.fspath(self._path))
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if error.sqlite_errorcode & 0xFF not in _UNOPENED or not os.access(self._path, os.R_OK):
+                raise
+            return self._immutable()
+        return connection
+
+    def check(self) -> None:
+        """Raise Transient if a crawl has begun to write to a file that is open as immutable."""
+        if self._seen is not None and (self._logged() or self._seen != self._version()):
+            raise Transient(f"a crawl has just begun to write to {self._path}: ask again")
+
+    def _immutable(self) -> sqlite3.Connection:
+        if self._logged():
+            raise Unusable(
+                f"{self._path} cannot be read where it is: its log {self._path.name}-wal holds a part of it, the log's "
+                "index is missing, and the folder cannot be written. Copy the folder to a place that can be written"
+            )
+        self._seen = self._version()
+        return _opened(f"file:{quote(os.fspath(self._path.absolute()))}?immutable=1", uri=True)
+
+    def _logged(self) -> bool:
+        """Return True if a part of the database is, or may be, in its log."""
+        try:
+            return os.stat(f"{self._path}-wal").st_size > 0
+        except FileNotFoundError:
+            return False
+
+    def _version(self) -> tuple[int, ...]:
+        status = os.stat(self._path)
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _opened(name: str, *, uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(
+        name, isolation_level=None, timeout=10.0, check_same_thread=False, cached_statements=512, uri=uri
+    )

@@ -1,0 +1,441 @@
+"""The tables of the frontier (architecture: SQL). Alembic's migrations own the schema; a test compares the two.
+
+`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.states.UrlState. URL rows cluster by (crawl,
+host), so that the links of one page touch few pages of the index. Columns that only fetched URLs need are in `fetches`.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from shared.domain.frontier import states as frontier
+
+metadata = MetaData()
+
+Id = BigInteger().with_variant(Integer, "sqlite")
+
+cluster = Table(
+    "cluster",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("partitions", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("public_suffixes", Text, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("urls_without_host", Boolean, nullable=False, server_default=text("false")),
+)
+"""`urls_without_host`: new rows of `urls` omit what their host's row has (frontier/url_compression.py)."""
+
+WORKED_ON = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(frontier.WORKED_ON)))
+"""Queries of such crawls use exactly this text, so that both engines use the partial index `crawls_worked_on`."""
+
+crawls = Table(
+    "crawls",
+    metadata,
+    Column("crawl_id", Id, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("finished_reason", Text),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("started_at_ms", BigInteger),
+    Column("finished_at_ms", BigInteger),
+    Column("active_ms", BigInteger, nullable=False, server_default="0"),
+    Column("version", Integer, nullable=False, server_default="1"),
+    Column("resumes_as", String(16)),
+    Column("collected_at_ms", BigInteger),
+    Index(
+        "crawls_name",
+        "name",
+        unique=True,
+        sqlite_where=text("state <> 'deleted'"),
+        postgresql_where=text("state <> 'deleted'"),
+    ),
+    Index(
+        "crawls_worked_on",
+        "crawl_id",
+        sqlite_where=text(WORKED_ON),
+        postgresql_where=text(WORKED_ON),
+    ),
+    Index(
+        "crawls_uncollected",
+        "crawl_id",
+        sqlite_where=text("state = 'deleted' AND collected_at_ms IS NULL"),
+        postgresql_where=text("state = 'deleted' AND collected_at_ms IS NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+"""`version` grows with every operator's change. `resumes_as` is the state to which a paused crawl returns.
+`collected_at_ms` is when every partition had removed the rows of a deleted crawl."""
+
+crawl_labels = Table(
+    "crawl_labels",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("label", String(63), primary_key=True),
+    Column("value", String(255), nullable=False),
+    Index("crawl_labels_value", "label", "value", "crawl_id"),
+)
+
+crawl_revisions = Table(
+    "crawl_revisions",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    Column("spec", Text, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+)
+
+COUNTERS = (
+    "discovered",
+    "queued",
+    "leased",
+    "done",
+    "failed",
+    "excluded",
+    "pages",
+    "bytes",
+    "fetches",
+    "accepted",
+    "new",
+    "known",
+    "refused",
+    "stale",
+)
+"""Counters per (crawl, partition). The first six form the identity of URLs, `accepted` to `refused` that of links."""
+
+crawl_counters = Table(
+    "crawl_counters",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in COUNTERS),
+    Column("version", BigInteger, nullable=False, server_default="0"),
+)
+
+crawl_tallies = Table(
+    "crawl_tallies",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("kind", String(16), primary_key=True),
+    Column("key", String(64), primary_key=True),
+    Column("n", BigInteger, nullable=False),
+)
+
+partitions = Table(
+    "partitions",
+    metadata,
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("owner_term", BigInteger, nullable=False, server_default="0"),
+    Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("stream_created_ns", BigInteger, nullable=False, server_default="0"),
+    Column("outcome_seq", BigInteger, nullable=False, server_default="0"),
+    Column("outcome_ns", BigInteger, nullable=False, server_default="0"),
+    Column("discovery_seq", BigInteger, nullable=False, server_default="0"),
+    Column("discovery_ns", BigInteger, nullable=False, server_default="0"),
+    Column("next_host", BigInteger, nullable=False, server_default="1"),
+    Column("next_lease", BigInteger, nullable=False, server_default="1"),
+)
+
+hosts = Table(
+    "hosts",
+    metadata,
+    Column("host_id", Id, primary_key=True, autoincrement=False),
+    Column("partition", Integer, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("crawl_delay_ms", Integer, nullable=False, server_default="0"),
+    Column("operator_delay_ms", Integer, nullable=False, server_default="0"),
+    Column("latency_ms", Integer, nullable=False, server_default="0"),
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("unreachable", Integer, nullable=False, server_default="0"),
+    Column("last_failure_ms", BigInteger, nullable=False, server_default="0"),
+    Column("last_failure", Text),
+    Column("blocked_until_ms", BigInteger, nullable=False, server_default="0"),
+    Column("visited_at_ms", BigInteger, nullable=False, server_default="0"),
+    Column("recent", Integer, nullable=False, server_default="1"),
+    Column("slowed_ms", Integer, nullable=False, server_default="0"),
+    Column("asked_ms", BigInteger, nullable=False, server_default="0"),
+    Column("silent_since_ms", BigInteger, nullable=False, server_default="0"),
+    Column("ip", String(64)),
+    UniqueConstraint("host", name="hosts_host"),
+)
+
+queues = Table(
+    "queues",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, nullable=False),
+    Column("queued", Integer, nullable=False, server_default="0"),
+    Column("waiting", Integer, nullable=False, server_default="0"),
+    Column("leased", Integer, nullable=False, server_default="0"),
+    Column("pages", Integer, nullable=False, server_default="0"),
+    Column("shard_cap", Integer, nullable=False, server_default="0"),
+    Column("closed", Boolean, nullable=False, server_default=text("false")),
+    Column("active_at_ms", BigInteger, nullable=False, server_default="0"),
+    Column("next_due_ms", BigInteger, nullable=False, server_default="0"),
+    Index(
+        "queues_ready",
+        "crawl_id",
+        "partition",
+        "active_at_ms",
+        sqlite_where=text("queued + waiting > 0"),
+        postgresql_where=text("queued + waiting > 0"),
+    ),
+    Index("queues_pages", "crawl_id", "pages", "host_id"),
+    Index("queues_partition", "crawl_id", "partition", "host_id"),
+    sqlite_with_rowid=False,
+)
+
+urls = Table(
+    "urls",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("state", SmallInteger, nullable=False),
+    Column("depth", SmallInteger, nullable=False),
+    Column("hops", SmallInteger, nullable=False),
+    Column("priority", SmallInteger, nullable=False),
+    Column("attempts", SmallInteger, nullable=False),
+    Column("flags", SmallInteger, nullable=False),
+    Column("rank", BigInteger, nullable=False),
+    Column("lease_id", BigInteger),
+    Column("reason", String(40)),
+    Column("via_host", BigInteger),
+    Column("via", LargeBinary(16)),
+    Column("after_command", BigInteger),
+    Index(
+        "urls_queued",
+        "crawl_id",
+        "host_id",
+        "rank",
+        sqlite_where=text("state = 0"),
+        postgresql_where=text("state = 0"),
+    ),
+    Index(
+        "urls_waiting",
+        "crawl_id",
+        "host_id",
+        "rank",
+        sqlite_where=text("state = 1"),
+        postgresql_where=text("state = 1"),
+    ),
+    Index(
+        "urls_seeds",
+        "crawl_id",
+        "host_id",
+        "fingerprint",
+        sqlite_where=text("via_host IS NULL"),
+        postgresql_where=text("via_host IS NULL"),
+    ),
+    sqlite_with_rowid=False,
+)
+"""frontier/url_compression.py defines the form of `url`. `rank` is the queue order of a QUEUED row and the due time
+(Unix ms) of a WAITING one. Seeds have no `via_host`. `after_command`: the newest command that was in progress when this
+row was written; neither it nor earlier commands change the row."""
+
+fetches = Table(
+    "fetches",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("reason", Text),
+    Column("detail", Text),
+    Column("latency_ms", Integer, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("mime", Text),
+    Column("digest", LargeBinary(20)),
+    Column("segment", Text),
+    Column("offset", BigInteger),
+    Column("length", BigInteger),
+    Column("etag", Text),
+    Column("last_modified", Text),
+    Column("location", Text),
+    Column("title", Text),
+    Column("links", Integer, nullable=False),
+    Column("page", Boolean, nullable=False),
+    Column("history", Text),
+    Column("truncated", String(16)),
+    Column("links_found", Integer),
+    Column("left_out", Text),
+    sqlite_with_rowid=False,
+)
+"""The last outcome of every URL that was tried. `page`: its record is in the index. `history`: other outcomes.
+`left_out` is encoded by shared.domain.explain.excluded_links. It and `links_found` are NULL in rows of an older
+version."""
+
+links_left_out = Table(
+    "links_left_out",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("reason", String(40), primary_key=True),
+    Column("url", Text, primary_key=True),
+    Column("host_id", BigInteger, nullable=False),
+    Column("fingerprint", LargeBinary(16), nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Examples of excluded links, at most shared.domain.explain.excluded_links.MAX_EXAMPLES per reason and partition.
+`host_id` and `fingerprint` are those of the page."""
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("lease_id", Id, primary_key=True, autoincrement=False),
+    Column("partition", Integer, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("crawl_id", BigInteger, nullable=False),
+    Column("spec", Integer, nullable=False),
+    Column("host_id", BigInteger, nullable=False),
+    Column("slot", SmallInteger, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("delay_ms", Integer, nullable=False),
+    Column("grants", Integer, nullable=False),
+    Column("expired", Integer, nullable=False),
+    Column("fingerprints", LargeBinary, nullable=False),
+    Column("issued_at_ms", BigInteger, nullable=False),
+    Index("leases_partition", "partition"),
+    Index("leases_crawl", "crawl_id", "grants", "issued_at_ms"),
+)
+
+producers = Table(
+    "producers",
+    metadata,
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("producer", Text, primary_key=True),
+    Column("n", BigInteger, nullable=False),
+    Column("total", BigInteger, nullable=False),
+    Column("gaps", BigInteger, nullable=False, server_default="0"),
+    Column("seen_at_ms", BigInteger),
+    sqlite_with_rowid=False,
+)
+"""Up to which number each producer's discoveries were applied. `seen_at_ms`: when a leader first saw a producer whose
+name does not show how long it is used."""
+
+commands = Table(
+    "commands",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("crawl_id", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("rows", BigInteger, nullable=False, server_default="0"),
+    Column("applied_at_ms", BigInteger, nullable=False),
+)
+
+commands_in_progress = Table(
+    "commands_in_progress",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+    Column("crawl_id", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("args", LargeBinary, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("through", BigInteger, nullable=False),
+    Column("after", Text, nullable=False),
+    Column("accepted_at_ms", BigInteger, nullable=False),
+    Index("commands_in_progress_partition", "partition", "number"),
+    Index("commands_in_progress_crawl", "crawl_id"),
+)
+"""Commands that an owner has accepted and not finished. shared.domain.frontier.store_model.CommandRun describes a row.
+`after` is a decimal number of more than 64 bits."""
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("partition", Integer, nullable=False),
+    Column("crawl_id", BigInteger),
+    Column("kind", String(16), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("url", Text),
+    Column("evidence", Text, nullable=False),
+    Column("payload", LargeBinary),
+    Index("dead_letters_crawl", "crawl_id", "id"),
+    sqlite_autoincrement=True,
+)
+
+report_holds = Table(
+    "report_holds",
+    metadata,
+    Column("holder", String(64), primary_key=True),
+    Column("beat", BigInteger, nullable=False),
+    Column("begun_at_ms", BigInteger, nullable=False),
+)
+"""Processes that copy the reports. Owners purge no reports while a hold beats (shared.domain.frontier.purge_holds)."""
+
+items = Table(
+    "items",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("item_id", LargeBinary(16), primary_key=True),
+    Column("rule", String(63), nullable=False),
+    Column("host_id", BigInteger, nullable=False),
+    Column("fingerprint", LargeBinary(16), nullable=False),
+    Column("data", Text, nullable=False),
+    Index("items_page", "crawl_id", "fingerprint", "host_id", "item_id"),
+    sqlite_with_rowid=False,
+)
+"""Items that rules extracted from pages. `data` is a JSON object."""
+
+item_pages = Table(
+    "item_pages",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("lease_id", BigInteger, nullable=False),
+    Column("grants", Integer, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The fetch whose items are stored for each page, even if it has no items."""
+
+item_drafts = Table(
+    "item_drafts",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("lease_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("grants", Integer, primary_key=True, autoincrement=False),
+    Column("url", Text, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("items", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Items of fetches whose outcome is not applied yet. `items` is MessagePack."""
+
+item_writer = Table(
+    "item_writer",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("term", BigInteger, nullable=False, server_default="0"),
+    Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("stream_created_ns", BigInteger, nullable=False, server_default="0"),
+    Column("sequence", BigInteger, nullable=False, server_default="0"),
+)
+"""One row: the term under which items are written, and the position in their stream."""

@@ -1,0 +1,222 @@
+"""SQLite engines: one writer thread and several readers.
+
+A transaction is a plain function of a Connection. It runs on the writer's thread from BEGIN IMMEDIATE to COMMIT, so
+nothing can await inside it. The same functions run over an asynchronous driver through `run_sync`.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from shared.adapters.sql.engine.full_disk import FullDiskRefusals
+from shared.adapters.sql.engine.point_query import PointQuery
+from shared.domain.errors import DiskFull, Permanent, ResourceFull, Transient, Unusable
+
+T = TypeVar("T")
+
+Synchronous = Literal["NORMAL", "FULL"]
+
+_CHECKPOINT_PAGES = 64_000
+# A connection's own pages; the system's cache holds the rest. A cache four times as large changed no rate at a million
+# rows (`orb bench frontier_rows --rows 1000000`). It only used more memory as the crawl grew.
+_CACHE_KIB = 16_384
+
+
+def sqlite_engine(
+    path: Path,
+    *,
+    synchronous: Synchronous = "NORMAL",
+    read_only: bool = False,
+    connect: Callable[[], sqlite3.Connection] | None = None,
+) -> Engine:
+    """Make an engine on one file. `connect` replaces the way the file is opened.
+
+    NORMAL keeps commits if processes die; FULL also keeps them if the power fails.
+    """
+    engine = create_engine(
+        f"sqlite:///{path}",
+        poolclass=QueuePool if read_only else StaticPool,
+        connect_args={"isolation_level": None, "timeout": 10.0, "check_same_thread": False, "cached_statements": 512},
+        **({} if connect is None else {"creator": connect}),
+    )
+
+    @event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:
+        if read_only:
+            _configure_reader(connection)
+            return
+        for pragma in (
+            "busy_timeout = 10000",
+            "journal_mode = WAL",
+            f"synchronous = {synchronous}",
+            f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
+            "journal_size_limit = 268435456",
+            "temp_store = MEMORY",
+            f"cache_size = -{_CACHE_KIB}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+class SqliteThreads:
+    """Runs transactions: writes in turn on one thread, reads on a few others, point queries on the loop's thread."""
+
+    def __init__(self, path: Path, *, synchronous: Synchronous = "NORMAL", readers: int = 2) -> None:
+        self._path = path
+        self._writer = sqlite_engine(path, synchronous=synchronous)
+        self._reader = sqlite_engine(path, read_only=True)
+        self._glancing: sqlite3.Connection | None = None
+        self._opening = asyncio.Lock()
+        self._refusals = FullDiskRefusals()
+        self._write_began: float | None = None
+        self._answered_at = time.monotonic()
+        self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="sql-write")
+        self._read_threads = ThreadPoolExecutor(readers, thread_name_prefix="sql-read")
+
+    def __repr__(self) -> str:
+        return f"<SqliteThreads {self._path}>"
+
+    async def write(self, transaction: Callable[[Connection], T]) -> T:
+        """Run and commit a transaction. If it raises, nothing was written. Raise ResourceFull if the disk is full.
+
+        Cancelling the caller does not stop a running transaction: its thread finishes it, and its result is lost.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            result = await loop.run_in_executor(self._write_thread, self._write, transaction)
+        except ResourceFull as error:
+            self._refusals.refused(transaction, loop.time(), error)
+            raise
+        self._answered_at = time.monotonic()
+        self._refusals.taken(transaction, loop.time())
+        return result
+
+    def _write(self, transaction: Callable[[Connection], T]) -> T:
+        self._write_began = time.monotonic()
+        try:
+            return _transact(self._writer, transaction)
+        finally:
+            self._write_began = None
+
+    def write_waits_s(self) -> float:
+        """Return the seconds that the current write has run or waited for the lock; 0 without one."""
+        began = self._write_began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def silent_s(self) -> float:
+        """Return the seconds since a transaction or query last ended without an error."""
+        return time.monotonic() - self._answered_at
+
+    def out_of_room(self) -> bool:
+        """Return True if a transaction was refused within the last five seconds because the disk is full.
+
+        Only an attempt to write shows whether the disk is still full. Required writes keep trying; new work waits.
+        """
+        return self._refusals.lately(asyncio.get_running_loop().time())
+
+    async def migrate(self, upgrade: Callable[[Engine], None]) -> None:
+        """Bring the schema up to date on the writer's thread."""
+        await asyncio.get_running_loop().run_in_executor(self._write_thread, upgrade, self._writer)
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query on a snapshot taken after this call.
+
+        Raise DiskFull, never ResourceFull, if the disk is full. ResourceFull means that nothing was written, but the
+        query may check a write that was applied just before.
+        """
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(
+                self._read_threads, _transact, self._reader, query
+            )
+        except ResourceFull as error:  # SQLite needs a temporary file to sort
+            raise DiskFull(str(error), retry_in=error.retry_in) from error
+        self._answered_at = time.monotonic()
+        return result
+
+    async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
+        """Find rows by their keys, on the caller's own thread.
+
+        Another thread takes seven times as long, because the GIL changes hands around every call of the database. This
+        never waits for a lock. A reader of a write-ahead log needs one only while another process repairs the log;
+        then the query runs as a `read`.
+        """
+        try:
+            if self._glancing is None:
+                self._glancing = await self._open_glancing()
+            return [query.row(row) for row in self._glancing.execute(*query.sqlite(keys))]
+        except sqlite3.Error:  # an error other than a lock occurs in `read`, too, which maps it
+            return await self.read(lambda c: c.execute(query.statement, keys).all())
+
+    async def _open_glancing(self) -> sqlite3.Connection:
+        async with self._opening:
+            if self._glancing is not None:
+                return self._glancing
+            return await asyncio.get_running_loop().run_in_executor(self._read_threads, _glancing, self._path)
+
+    async def close(self) -> None:
+        """Wait for the running transactions, then close the file."""
+        loop = asyncio.get_running_loop()
+        if self._glancing is not None:
+            self._glancing.close()
+        await loop.run_in_executor(None, self._write_thread.shutdown)
+        await loop.run_in_executor(None, self._read_threads.shutdown)
+        self._writer.dispose()
+        self._reader.dispose()
+
+
+def _configure_reader(connection: Any) -> None:
+    for pragma in ("busy_timeout = 10000", "query_only = ON", f"cache_size = -{_CACHE_KIB}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _glancing(path: Path) -> sqlite3.Connection:
+    """Open a connection that reads each statement on its own snapshot and never waits for a lock after this call."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    _configure_reader(connection)
+    connection.execute("PRAGMA busy_timeout = 0")
+    return connection
+
+
+def _transact(engine: Engine, transaction: Callable[[Connection], T]) -> T:
+    try:
+        with engine.begin() as connection:
+            return transaction(connection)
+    except SQLAlchemyError as error:
+        raise mapped(error) from error
+    except OverflowError as error:
+        raise Permanent(f"a number does not fit its column: {error}") from error
+
+
+def mapped(error: SQLAlchemyError) -> Exception:
+    """Convert a database error to the exception that states what the caller must do."""
+    text = str(getattr(error, "orig", error))
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    primary = code & 0xFF if code is not None else None
+    if primary == sqlite3.SQLITE_FULL:
+        return ResourceFull(f"the disk that holds the database is full: make room there, and all goes on ({text})")
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # no space for the log's index; a write may have been applied
+        return DiskFull(f"the disk that holds the database is full: make room there, and all goes on ({text})")
+    if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        return Unusable(f"the crawl's database cannot be opened ({text}): check the rights on it and on its folder")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return Unusable(f"the crawl's database cannot be used ({text}): restore it from a copy or start over")
+    if isinstance(error, IntegrityError):
+        return Permanent(f"the database refused the rows: {text}")
+    if isinstance(error, OperationalError):
+        return Transient(f"the database did not carry it out: {text}")
+    if isinstance(error, DBAPIError):
+        return Permanent(f"the database refused the statement: {text}")
+    return Permanent(str(error))

@@ -1,0 +1,241 @@
+"""The transaction that writes an owner's decisions (shared.domain.frontier.store_model.Changes)."""
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+
+from sqlalchemy import Connection, text
+
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.bulk import AMONG, Each, inserting, updating
+from shared.adapters.sql.engine.fence import pass_fence
+from shared.adapters.sql.frontier.excluded_links import keep, recounted
+from shared.domain.frontier.states import Fence, Position
+from shared.domain.frontier.store_model import Changes, DeadLetterRow, QueueEnd
+from shared.domain.ids import CrawlId, Partition
+
+URL: Final = updating(
+    schema.urls,
+    ("crawl_id", "host_id", "fingerprint"),
+    ("state", "rank", "attempts", "flags", "reason"),
+    "state = {v}state, rank = {v}rank, attempts = {v}attempts, flags = {v}flags, reason = {v}reason, lease_id = NULL",
+)
+_FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
+_FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
+_BRINGS_PAGE = "excluded.page OR NOT fetches.page"
+_SUMMARY = "{0}.at_ms || ' ' || {0}.status || ' ' || coalesce({0}.reason, '-')"
+_HISTORY = (
+    f"substr(CASE WHEN {_BRINGS_PAGE} THEN {_SUMMARY.format('fetches')} ELSE {_SUMMARY.format('excluded')} END"
+    " || coalesce(';' || fetches.history, ''), 1, 512)"
+)
+# A stored page keeps its whole row if a later fetch has no page, so that the index never loses a record. The history
+# then records the later fetch. If the row is replaced, the history records the earlier one.
+FETCH: Final = inserting(
+    schema.fetches,
+    _FETCH_COLUMNS,
+    f"ON CONFLICT ({', '.join(_FETCH_KEYS)}) DO UPDATE SET history = {_HISTORY}, "
+    + ", ".join(
+        f'"{name}" = CASE WHEN {_BRINGS_PAGE} THEN excluded."{name}" ELSE fetches."{name}" END'
+        for name in _FETCH_COLUMNS
+        if name not in _FETCH_KEYS
+    ),
+)
+_fetch_values = attrgetter(*_FETCH_COLUMNS)
+_QUEUE_DELTA = ("queued", "waiting", "leased", "pages", "shard_cap", "active_at_ms", "next_due_ms")
+QUEUE: Final = updating(
+    schema.queues,
+    ("crawl_id", "host_id"),
+    _QUEUE_DELTA,
+    "queued = {t}.queued + {v}queued, waiting = {t}.waiting + {v}waiting, leased = {t}.leased + {v}leased,"
+    " pages = {t}.pages + {v}pages, shard_cap = coalesce({v}shard_cap, {t}.shard_cap),"
+    " active_at_ms = coalesce({v}active_at_ms, {t}.active_at_ms),"
+    " next_due_ms = CASE WHEN {v}next_due_ms IS NULL THEN {t}.next_due_ms"
+    " WHEN {t}.next_due_ms = 0 OR {t}.next_due_ms > {v}next_due_ms THEN {v}next_due_ms ELSE {t}.next_due_ms END",
+)
+_HOST_FACTS = (
+    "crawl_delay_ms", "latency_ms", "failures", "unreachable", "last_failure_ms", "last_failure", "blocked_until_ms",
+    "recent", "slowed_ms", "asked_ms", "silent_since_ms", "visited_at_ms",
+)  # fmt: skip
+HOST: Final = updating(
+    schema.hosts,
+    ("host_id",),
+    (*_HOST_FACTS, "ip"),
+    ", ".join(f"{name} = {{v}}{name}" for name in _HOST_FACTS) + ", ip = coalesce({v}ip, {t}.ip)",
+)
+FREE: Final = Each(
+    schema.leases,
+    ("lease_id",),
+    sqlite="DELETE FROM leases WHERE lease_id = :lease_id",
+    postgresql="DELETE FROM leases WHERE lease_id = ANY(ARRAY(SELECT v.lease_id FROM {rows}))",
+)
+_EXPIRED = text("UPDATE leases SET expired = :expired WHERE lease_id = :lease_id")
+_TALLY = text(
+    "INSERT INTO crawl_tallies (crawl_id, partition, kind, key, n) VALUES (:crawl_id, :partition, :kind, :key, :n)"
+    " ON CONFLICT (crawl_id, partition, kind, key) DO UPDATE SET n = crawl_tallies.n + excluded.n"
+)
+_DEAD_LETTER = text(
+    "INSERT INTO dead_letters (partition, crawl_id, kind, at_ms, url, evidence, payload)"
+    " VALUES (:partition, :crawl_id, :kind, :at_ms, :url, :evidence, :payload)"
+)
+MARK: Final = updating(
+    schema.urls,
+    ("crawl_id", "host_id", "fingerprint"),
+    ("after_command",),
+    "after_command = {v}after_command",
+)
+"""Marks rows so that the commands in progress skip them. It runs only if a crawl has such commands."""
+
+_COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
+_LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
+_GIVEN_UP_AT_ONCE = 5_000
+"""A bound, so that no host blocks SQLite's one writer, or a row lock, for long."""
+
+_OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
+# These use the indexes of queued and of waiting URLs.
+_BEST = (
+    f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 0 ORDER BY rank LIMIT :max_count",
+    f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 1 ORDER BY rank LIMIT :max_count",
+)
+_GIVE_UP = {
+    dialect: [
+        text(
+            "UPDATE urls SET state = :state, reason = :reason, after_command = CAST(:mark AS BIGINT)"
+            f" WHERE {_OF_HOST} AND {among.format(best)}"
+        )
+        for best in _BEST
+    ]
+    for dialect, among in AMONG.items()
+}
+_GIVE_UP_QUEUE = text(
+    "UPDATE queues SET queued = queued - :queued, waiting = waiting - :waiting,"
+    f" next_due_ms = CASE WHEN waiting <= :waiting THEN 0 ELSE next_due_ms END WHERE {_OF_HOST}"
+)
+
+_place = attrgetter("crawl_id", "host_id", "fingerprint")
+_key = itemgetter(0)
+_queue_values = attrgetter(*_QUEUE_DELTA)
+_host_id = attrgetter("host_id")
+_host_values = attrgetter(*_HOST_FACTS, "ip", "host_id")
+
+
+def storable(value: Any) -> Any:
+    """Return a text with NUL replaced by U+FFFD, and any other value unchanged.
+
+    PostgreSQL cannot store NUL, and pages, headers and evidence may have it.
+    """
+    return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
+
+
+def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
+    """Write all changes in clustering order. Return the queues that may have more URLs to give up."""
+    pass_fence(connection, fence, position)
+    return write(connection, fence.partition, changes)
+
+
+def write(connection: Connection, partition: Partition, changes: Changes) -> Sequence[QueueEnd]:
+    """Write the changes inside a transaction that has passed the fence; see `apply`."""
+    URL.run(
+        connection,
+        [
+            (c.state.value, c.rank, c.attempts, c.flags, c.reason, c.crawl_id, c.host_id, c.fingerprint)
+            for c in sorted(changes.urls, key=_place)
+        ],
+    )
+    if changes.marks:
+        marked = [(changes.marks[c.crawl_id], *_place(c)) for c in changes.urls if c.crawl_id in changes.marks]
+        MARK.run(connection, marked)
+    again = recounted(connection, changes.losses_again)
+    FETCH.run(connection, [tuple(map(storable, _fetch_values(row))) for row in sorted(changes.fetches, key=_place)])
+    QUEUE.run(connection, [(*_queue_values(delta), *key) for key, delta in sorted(changes.queues.items(), key=_key)])
+    counters = {crawl_id: dict(deltas) for crawl_id, deltas in changes.counters.items()}
+    tallies = dict(changes.tallies)
+    for place, delta in again.items():
+        tallies[place] = tallies.get(place, 0) + delta
+    if changes.left_out:
+        keep(connection, partition, changes.left_out)
+    max_count, unfinished = _GIVEN_UP_AT_ONCE, []
+    for end in changes.give_up:
+        n = _give_up(connection, end, max_count, changes.marks.get(end[0]))
+        max_count -= n
+        if max_count == 0:
+            unfinished.append(end)
+        crawl_id, _, state, reason = end
+        column = state.name.lower()
+        deltas = counters.setdefault(crawl_id, {})
+        deltas["queued"] = deltas.get("queued", 0) - n
+        deltas[column] = deltas.get(column, 0) + n
+        tallies[crawl_id, column, reason] = tallies.get((crawl_id, column, reason), 0) + n
+    hosts = sorted(changes.hosts.values(), key=_host_id)
+    HOST.run(connection, [tuple(map(storable, _host_values(host))) for host in hosts])
+    FREE.run(connection, [(lease_id,) for lease_id in sorted(changes.freed)])
+    if changes.expired:
+        connection.execute(_EXPIRED, [{"lease_id": k, "expired": n} for k, n in changes.expired.items()])
+    for crawl_id, deltas in counters.items():
+        add_counters(connection, crawl_id, partition, deltas)
+    add_tallies(connection, partition, tallies)
+    for letter in changes.dead_letters:
+        bury(connection, partition, letter)
+    if changes.letters_sent:
+        connection.execute(_LETTERS_SENT, [{"id": letter} for letter in changes.letters_sent])
+    if changes.commands_given_up:
+        connection.execute(_COMMAND_GIVEN_UP, [{"id": i, "partition": partition} for i in changes.commands_given_up])
+    return unfinished
+
+
+def add_tallies(connection: Connection, partition: Partition, tallies: Mapping[tuple[CrawlId, str, str], int]) -> None:
+    """Add to the tallies (crawl, kind, key) of this partition."""
+    if tallies:
+        connection.execute(
+            _TALLY,
+            [
+                {"crawl_id": crawl_id, "partition": partition, "kind": kind, "key": storable(key)[:64], "n": n}
+                for (crawl_id, kind, key), n in tallies.items()
+            ],
+        )
+
+
+def add_counters(connection: Connection, crawl_id: CrawlId, partition: Partition, deltas: dict[str, int]) -> None:
+    """Add to a crawl's counters in this partition, making the row on first use."""
+    names = [name for name in schema.COUNTERS if deltas.get(name)]
+    values: dict[str, Any] = {name: deltas[name] for name in names}
+    columns = "".join(f", {name}" for name in names)
+    places = "".join(f", :{name}" for name in names)
+    sums = "".join(f", {name} = crawl_counters.{name} + excluded.{name}" for name in names)
+    connection.execute(
+        text(
+            f"INSERT INTO crawl_counters (crawl_id, partition, version{columns})"
+            f" VALUES (:crawl_id, :partition, 1{places})"
+            f" ON CONFLICT (crawl_id, partition) DO UPDATE SET version = crawl_counters.version + 1{sums}"
+        ),
+        values | {"crawl_id": crawl_id, "partition": partition},
+    )
+
+
+def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) -> None:
+    """Keep a dead letter."""
+    connection.execute(
+        _DEAD_LETTER,
+        {
+            "partition": partition,
+            "crawl_id": letter.crawl_id,
+            "kind": letter.kind,
+            "at_ms": letter.at_ms,
+            "url": storable(letter.url),
+            "evidence": storable(letter.evidence),
+            "payload": letter.payload,
+        },
+    )
+
+
+def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> int:
+    """Give up at most `max_count` URLs of a queue. Return how many."""
+    crawl_id, host_id, state, reason = end
+    keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}
+    ended: list[int] = []
+    for statement in _GIVE_UP[connection.dialect.name]:
+        some = keys | {"reason": reason, "state": int(state), "max_count": max_count - sum(ended), "mark": mark}
+        ended.append(connection.execute(statement, some).rowcount)
+    queued, waiting = ended
+    if queued or waiting:
+        connection.execute(_GIVE_UP_QUEUE, keys | {"queued": queued, "waiting": waiting})
+    return queued + waiting

@@ -1,0 +1,302 @@
+"""The transactions that accept an operator's command and apply one bounded chunk of it.
+
+An accepted command is a row of `commands_in_progress` until its last chunk, which records it in `commands`. A chunk
+takes a bounded number of rows, hosts and seconds. It moves the row's `after` in its own transaction, so a crash repeats
+no chunk. No statement reads more than `chunks.STEP` rows of a host. Commands on one host are small, so the transaction
+that accepts them applies them.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, Final, assert_never
+
+import msgspec
+from sqlalchemy import Connection, TextClause, bindparam, text
+
+from shared.adapters.sql.engine.bulk import AMONG
+from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
+from shared.adapters.sql.engine.fence import pass_fence
+from shared.adapters.sql.frontier import dead_letters as letters
+from shared.adapters.sql.frontier.apply import add_counters, add_tallies
+from shared.adapters.sql.frontier.crawl_rows import chunked
+from shared.adapters.sql.frontier.seed_deletion import delete_seeds
+from shared.domain.frontier import command_progress
+from shared.domain.frontier.command_progress import behind, behind_host, place_of
+from shared.domain.frontier.commands import GREATEST, CommandKind, check_command
+from shared.domain.frontier.states import LEVEL_MS, Fence, Position
+from shared.domain.frontier.store_model import CommandRun
+from shared.domain.ids import CrawlId, Partition
+
+_ID = "id = :id AND partition = :partition"
+_KNOWN = text(f"SELECT 1 FROM commands WHERE {_ID} UNION ALL SELECT 1 FROM commands_in_progress WHERE {_ID}")
+_RECORD = text(
+    "INSERT INTO commands (id, partition, crawl_id, kind, applied_at_ms)"
+    " VALUES (:id, :partition, :crawl_id, :kind, :now_ms) ON CONFLICT (id, partition) DO NOTHING"
+)
+_BEGIN = text(
+    "INSERT INTO commands_in_progress"
+    " (id, partition, number, crawl_id, kind, args, sequence, through, after, accepted_at_ms)"
+    " VALUES (:id, :partition, :number, :crawl_id, :kind, :args, :sequence, :through, '0', :now_ms)"
+)
+_GO_ON = text(f"UPDATE commands_in_progress SET after = :after WHERE {_ID}")
+_END = text(f"DELETE FROM commands_in_progress WHERE {_ID}")
+_OF_CRAWL = "crawl_id = :crawl_id AND partition = :partition"
+_OTHERS = text(f"SELECT id, kind FROM commands_in_progress WHERE {_OF_CRAWL}")
+_IN_PROGRESS = text(
+    "SELECT id, crawl_id, kind, args, number, sequence, through, after FROM commands_in_progress"
+    " WHERE partition = :partition ORDER BY number"
+)
+_CRAWLS_WITH: Final = text(
+    "SELECT DISTINCT crawl_id FROM commands_in_progress WHERE crawl_id IN :crawl_ids"
+).bindparams(bindparam("crawl_ids", expanding=True))
+
+_OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
+_FAILED = f"state = 4 AND {UNMARKED}"
+_UNANSWERED = f"{_FAILED} AND coalesce(reason, '') NOT LIKE 'http!_%' ESCAPE '!'"
+_RETRIED = {CommandKind.RETRY_FAILED: _FAILED, CommandKind.RETRY_UNANSWERED: _UNANSWERED}
+_SOME = f"SELECT fingerprint FROM {{}} WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
+
+
+def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]:
+    """Return two statements on the next URLs of a host. The first counts them by the reason of their failure (None: not
+    in `which`). The second queues those in `which`."""
+    return text(
+        f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n FROM (SELECT state, reason,"
+        f" after_command FROM urls WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step) w GROUP BY 1"
+    ), text(
+        "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
+        f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS}"
+        f" WHERE {_OF_HOST} AND {which} AND {AMONG[dialect].format(_SOME.format('urls'))}"
+    )
+
+
+_RETRY = {(kind, dialect): _retry_statements(which, dialect) for kind, which in _RETRIED.items() for dialect in AMONG}
+_LAST = last_of(_OF_HOST)
+_RETRY_QUEUE = text("UPDATE queues SET queued = queued + :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
+# A dead host gets fresh attempts. Its block stays, because the host or an operator requested it.
+_FRESH_HOST = text(
+    "UPDATE hosts SET failures = 0, unreachable = 0, silent_since_ms = 0 WHERE host_id IN :ids"
+).bindparams(bindparam("ids", expanding=True))
+_DELETE_URLS = {
+    dialect: text(f"DELETE FROM urls WHERE {_OF_HOST} AND {among.format(_SOME.format('urls'))} RETURNING fingerprint")
+    for dialect, among in AMONG.items()
+}
+_DELETE_FETCHES = text(f"DELETE FROM fetches WHERE {_OF_HOST} AND {BEHIND} AND fingerprint <= :upto")
+_DELETE_QUEUE = text(f"DELETE FROM queues WHERE {_OF_HOST}")
+# A lease that was granted stays until its grant has expired: a new owner must see that its host is being visited.
+_SOME_OF_REST = (
+    ("dead_letters", "id", f"{_OF_CRAWL} ORDER BY id"),
+    ("producers", "producer", f"{_OF_CRAWL} ORDER BY producer"),
+    ("leases", "lease_id", f"{_OF_CRAWL} AND grants = 0"),
+)
+# As for `AMONG`: with an array only the primary key can find the rows on PostgreSQL.
+_DELETE_SOME_REST = {
+    dialect: tuple(
+        text(
+            f"DELETE FROM {table} WHERE {_OF_CRAWL} AND {key} {begin}"
+            f"SELECT {key} FROM {table} WHERE {which} LIMIT :step{end}"
+        )
+        for table, key, which in _SOME_OF_REST
+    )
+    for dialect, begin, end in (("sqlite", "IN (", ")"), ("postgresql", "= ANY(ARRAY(", "))"))
+}
+# These have one row, one per reason of an outcome, and a bounded number per reason of excluded links.
+_REST = ("crawl_counters", "crawl_tallies", "links_left_out")
+_DELETE_REST = tuple(text(f"DELETE FROM {table} WHERE {_OF_CRAWL}") for table in _REST)
+_BLOCK = text("UPDATE hosts SET blocked_until_ms = :until_ms WHERE host = :host AND partition = :partition")
+_DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host AND partition = :partition")
+
+
+def accept(
+    connection: Connection, fence: Fence, position: Position, command: CommandRun, now_ms: int
+) -> CommandRun | None:
+    """See Store.accept_command."""
+    kind = check_command(command.kind, command.args)
+    pass_fence(connection, fence, position)
+    keys: dict[str, Any] = {"id": command.id, "partition": fence.partition, "crawl_id": command.crawl_id}
+    if connection.execute(_KNOWN, keys).first() is not None:
+        return None
+    record = keys | {"kind": command.kind, "now_ms": now_ms}
+    others = connection.execute(_OTHERS, keys).all()
+    match kind:
+        case CommandKind.BLOCK_HOST:
+            connection.execute(_BLOCK, keys | _only(command, "host", "until_ms"))
+            connection.execute(_RECORD, record)
+            return None
+        case CommandKind.HOST_DELAY:
+            connection.execute(_DELAY, keys | _only(command, "host", "delay_ms"))
+            connection.execute(_RECORD, record)
+            return None
+        case CommandKind.DELETE:
+            for other in others:
+                connection.execute(_END, keys | {"id": other.id})
+                connection.execute(_RECORD, record | {"id": other.id, "kind": other.kind})
+        case _ if any(other.kind == CommandKind.DELETE for other in others):
+            connection.execute(_RECORD, record)
+            return None
+    # Each transaction has its own version of the fence, greater than all earlier ones.
+    through = letters.newest_letter(connection) if kind in (CommandKind.REPLAY, CommandKind.DISCARD) else 0
+    run = replace(command, number=fence.version, through=through, after=0)
+    args = msgspec.msgpack.encode(command.args)
+    numbers = {"number": run.number, "sequence": run.sequence, "through": through, "args": args}
+    connection.execute(_BEGIN, record | numbers)
+    return run
+
+
+def in_progress(connection: Connection, partition: Partition) -> tuple[CommandRun, ...]:
+    """Return a partition's commands in progress, in the order of their acceptance."""
+    rows = connection.execute(_IN_PROGRESS, {"partition": partition})
+    return tuple(
+        CommandRun(
+            row.id,
+            CrawlId(row.crawl_id),
+            row.kind,
+            msgspec.msgpack.decode(bytes(row.args)),
+            partition,
+            row.number,
+            row.sequence,
+            row.through,
+            int(row.after),
+        )
+        for row in rows
+    )
+
+
+def crawls_with_commands(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+    """See Store.crawls_with_commands."""
+    return {
+        CrawlId(n)
+        for some in chunked(crawl_ids)
+        for n in connection.execute(_CRAWLS_WITH, {"crawl_ids": some}).scalars()
+    }
+
+
+def run_chunk(
+    connection: Connection, fence: Fence, command: CommandRun, now_ms: int, sent: Sequence[int], upto: int | None
+) -> int | None:
+    """See Store.run_command."""
+    kind = check_command(command.kind, command.args)
+    pass_fence(connection, fence)
+    match kind:
+        case CommandKind.RETRY_FAILED | CommandKind.RETRY_UNANSWERED:
+            rest = _retry(connection, kind, command, now_ms)
+        case CommandKind.DELETE:
+            rest = _delete(connection, command)
+        case CommandKind.DELETE_SEEDS | CommandKind.DELETE_SEEDS_BETWEEN:
+            rest = delete_seeds(connection, command)
+        case CommandKind.REPLAY:
+            rest = letters.replay(connection, command, sent, command.through if upto is None else upto, now_ms)
+        case CommandKind.DISCARD:
+            rest = letters.discard(connection, command)
+        case CommandKind.BLOCK_HOST | CommandKind.HOST_DELAY:
+            raise ValueError(f"command {kind} is applied when it is accepted")
+        case _:
+            assert_never(kind)
+    keys: dict[str, Any] = {"id": command.id, "partition": fence.partition}
+    if rest is not None:
+        connection.execute(_GO_ON, keys | {"after": str(rest)})
+        return rest
+    connection.execute(_END, keys)
+    connection.execute(_RECORD, keys | {"crawl_id": command.crawl_id, "kind": command.kind, "now_ms": now_ms})
+    return None
+
+
+def _only(command: CommandRun, *names: str) -> dict[str, object]:
+    """Return the arguments of these names, without others that a message may have."""
+    return {name: command.args[name] for name in names}
+
+
+def _hosts(connection: Connection, command: CommandRun, first: int) -> Sequence[int]:
+    keys = {
+        "crawl_id": command.crawl_id,
+        "partition": command.partition,
+        "first": first,
+        "max_count": command_progress.HOSTS_A_CHUNK,
+    }
+    return [row.host_id for row in connection.execute(HOSTS[connection.dialect.name], keys)]
+
+
+def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_ms: int) -> int | None:
+    """Queue one chunk of failed URLs, host by host. Return where the next chunk begins, or None at the end."""
+    count, queue = _RETRY[kind, connection.dialect.name]
+    first, mark = place_of(command.after)
+    hosts = _hosts(connection, command, first)
+    rest = behind_host(hosts[-1]) if len(hosts) == command_progress.HOSTS_A_CHUNK else None
+    chunk = Chunk()
+    retried: set[int] = set()
+    reasons: dict[str, int] = defaultdict(int)
+    # Each iteration is one step of a host. The next host begins at its first URL.
+    places = [(host_id, mark if host_id == first else b"") for host_id in reversed(hosts)]
+    while places:
+        host_id, after = places.pop()
+        step = chunk.step
+        keys: dict[str, Any] = {"crawl_id": command.crawl_id, "host_id": host_id, "after": after, "step": step}
+        keys |= {"number": command.number, "now_ms": now_ms, "others": step - 1}
+        counts = {row.reason: row.n for row in connection.execute(count, keys)}
+        read = sum(counts.values())
+        chunk.take(read)
+        n = read - counts.pop(None, 0)
+        last = connection.execute(_LAST, keys).scalar() if read == step else None
+        if n:
+            connection.execute(queue, keys)
+            connection.execute(_RETRY_QUEUE, keys | {"n": n})
+            retried.add(host_id)
+            for reason, failed in counts.items():
+                reasons[reason] += failed
+        if last is not None:
+            places.append((host_id, bytes(last)))
+        if places and chunk.full:
+            rest = behind(*places[-1])
+            break
+    if retried:
+        total = sum(reasons.values())
+        connection.execute(_FRESH_HOST, {"ids": sorted(retried)})
+        add_tallies(
+            connection, command.partition, {(command.crawl_id, "failed", reason): -n for reason, n in reasons.items()}
+        )
+        add_counters(connection, command.crawl_id, command.partition, {"queued": total, "failed": -total})
+    return rest
+
+
+def _delete(connection: Connection, command: CommandRun) -> int | None:
+    """Delete one chunk of the crawl's rows, each host's queue last. Return where the next chunk begins, or None."""
+    first, mark = place_of(command.after)
+    hosts = _hosts(connection, command, first)
+    chunk = Chunk()
+    places = [(host_id, mark if host_id == first else b"") for host_id in reversed(hosts)]
+    while places:
+        host_id, after = places.pop()
+        step = chunk.step
+        keys: dict[str, Any] = {"crawl_id": command.crawl_id, "host_id": host_id, "after": after, "step": step}
+        gone = connection.execute(_DELETE_URLS[connection.dialect.name], keys).scalars().all()
+        whole = len(gone) < step
+        upto = GREATEST if whole else max(map(bytes, gone))
+        chunk.take(len(gone) + connection.execute(_DELETE_FETCHES, keys | {"upto": upto}).rowcount)
+        if whole:
+            connection.execute(_DELETE_QUEUE, keys)
+        else:
+            places.append((host_id, upto))
+        if chunk.full:
+            return behind(*places[-1]) if places else behind_host(host_id)
+    if len(hosts) == command_progress.HOSTS_A_CHUNK:
+        return behind_host(hosts[-1])
+    rest = behind_host(hosts[-1]) if hosts else command.after
+    return None if _delete_rest(connection, command, chunk) else rest
+
+
+def _delete_rest(connection: Connection, command: CommandRun, chunk: Chunk) -> bool:
+    """Delete the crawl's other rows, as many as the chunk may take. Return True if none is left."""
+    keys = {"crawl_id": command.crawl_id, "partition": command.partition}
+    for statement in _DELETE_SOME_REST[connection.dialect.name]:
+        while True:
+            if chunk.full:
+                return False
+            step = chunk.step
+            n = connection.execute(statement, keys | {"step": step}).rowcount
+            chunk.take(n)
+            if n < step:
+                break
+    for statement in _DELETE_REST:
+        connection.execute(statement, keys)
+    return True

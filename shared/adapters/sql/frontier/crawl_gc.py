@@ -1,0 +1,68 @@
+"""Transactions of the leader on ended crawls: deleted ones whose rows must be removed, finished ones with new work."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, select, text, update
+
+from shared.adapters.sql.engine import schema
+from shared.domain.crawl.state import COMPLETE
+from shared.domain.frontier.commands import collection_of
+from shared.domain.frontier.states import CrawlState
+from shared.domain.ids import CrawlId, Partition
+
+_AT_ONCE: Final = 100
+LOOKED_AT: Final = 500
+"""Crawls with queued URLs that one pass checks. Most of them run, or ended because of a budget."""
+
+_QUEUED: Final = "FROM queues q WHERE q.queued + q.waiting > 0 AND q.crawl_id >"
+WITH_QUEUES: Final = text(
+    f"WITH RECURSIVE ready(crawl_id, n) AS (SELECT min(q.crawl_id), 1 {_QUEUED} :after"
+    f" UNION ALL SELECT (SELECT min(q.crawl_id) {_QUEUED} ready.crawl_id), n + 1 FROM ready"
+    " WHERE ready.crawl_id IS NOT NULL AND n < :max_count) SELECT crawl_id FROM ready WHERE crawl_id IS NOT NULL"
+)
+"""It uses the index queues_ready to step from crawl to crawl, so it skips crawls with nothing queued."""
+
+_AGAIN: Final = (
+    f"state = '{CrawlState.FINISHED}' AND finished_reason = '{COMPLETE}' AND EXISTS"
+    " (SELECT 1 FROM crawl_counters k WHERE k.crawl_id = crawls.crawl_id AND k.queued > 0) AND crawl_id IN :found"
+)
+_ANY_AGAIN: Final = text(f"SELECT crawl_id FROM crawls WHERE {_AGAIN}").bindparams(bindparam("found", expanding=True))
+_REOPEN: Final = text(
+    f"UPDATE crawls SET state = '{CrawlState.RUNNING}', finished_reason = NULL, finished_at_ms = NULL"
+    f" WHERE {_AGAIN} RETURNING crawl_id"
+).bindparams(bindparam("found", expanding=True))
+
+
+def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]:
+    """See Store.uncollected."""
+    crawls, commands = schema.crawls.c, schema.commands.c
+    every = connection.execute(select(schema.cluster.c.partitions)).scalar_one()
+    left = (crawls.state == CrawlState.DELETED) & crawls.collected_at_ms.is_(None)
+    query = select(crawls.crawl_id).where(left).order_by(crawls.crawl_id).limit(_AT_ONCE)
+    missing: dict[CrawlId, Sequence[Partition]] = {}
+    for crawl_id in map(CrawlId, connection.execute(query).scalars()):
+        done = set(
+            connection.execute(select(commands.partition).where(commands.id == collection_of(crawl_id))).scalars()
+        )
+        missing[crawl_id] = [Partition(p) for p in range(every) if p not in done]
+    return missing
+
+
+def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> None:
+    """See Store.collected."""
+    connection.execute(update(schema.crawls).where(schema.crawls.c.crawl_id == crawl_id).values(collected_at_ms=now_ms))
+
+
+def to_reopen(connection: Connection, after: CrawlId) -> tuple[Sequence[CrawlId], CrawlId | None]:
+    """Return the crawls that `reopen` would change, and where the next pass continues (None at the end)."""
+    queued = connection.execute(WITH_QUEUES, {"after": after, "max_count": LOOKED_AT}).scalars().all()
+    if not queued:
+        return [], None
+    again = connection.execute(_ANY_AGAIN, {"found": queued}).scalars()
+    return [CrawlId(crawl_id) for crawl_id in again], CrawlId(queued[-1]) if len(queued) == LOOKED_AT else None
+
+
+def reopen(connection: Connection, candidates: Sequence[CrawlId]) -> Sequence[CrawlId]:
+    """See Store.reopen. Reopen only the candidates that still have new work."""
+    return [CrawlId(row.crawl_id) for row in connection.execute(_REOPEN, {"found": candidates})]

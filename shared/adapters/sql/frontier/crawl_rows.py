@@ -1,0 +1,249 @@
+"""Transactions on the cluster and its crawls."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, func, insert, select, text, update
+
+from shared.adapters.sql.engine import schema
+from shared.domain.errors import Unusable
+from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import Counters, CrawlRow
+from shared.domain.ids import CrawlId, Partition, Revision, Term
+
+CRAWLS_A_QUERY: Final = 1_000
+"""Crawls that one statement names, far below each engine's limit of parameters."""
+
+
+def open_cluster(connection: Connection, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
+    """Return the cluster's number of partitions and public suffix list.
+
+    The first call fixes both, because the partition of a host depends on them.
+    """
+    row = connection.execute(select(schema.cluster.c.partitions, schema.cluster.c.public_suffixes)).first()
+    if row is not None:
+        return int(row[0]), str(row[1])
+    connection.execute(
+        insert(schema.cluster).values(
+            id=1,
+            partitions=partitions,
+            epoch=1,
+            public_suffixes=public_suffixes,
+            created_at_ms=now_ms,
+            urls_without_host=True,
+        )
+    )
+    connection.execute(insert(schema.partitions), [{"partition": p} for p in range(partitions)])
+    return partitions, public_suffixes
+
+
+def public_suffixes(connection: Connection) -> str:
+    """Return the cluster's public suffix list. Raise Unusable before the cluster was opened."""
+    suffixes = connection.execute(select(schema.cluster.c.public_suffixes)).scalar()
+    if suffixes is None:
+        raise Unusable("the database holds no cluster yet")
+    return str(suffixes)
+
+
+def newest_term(connection: Connection) -> Term:
+    """Return the greatest term of any claim, 0 without one."""
+    return Term(int(connection.execute(select(func.max(schema.partitions.c.owner_term))).scalar() or 0))
+
+
+def put_crawl(connection: Connection, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
+    """Make `spec` the active revision of the named crawl. Return the crawl, and True if this changed it."""
+    table = schema.crawls
+    stored = _crawl_where(connection, (table.c.name == name) & (table.c.state != CrawlState.DELETED))
+    if stored is None:
+        crawl_id = connection.execute(
+            insert(table)
+            .values(name=name, revision=1, state=CrawlState.SEEDING, created_at_ms=now_ms)
+            .returning(table.c.crawl_id)
+        ).scalar_one()
+        revision = 1
+    elif stored.spec == spec:
+        return stored, False
+    else:
+        crawl_id, revision = stored.crawl_id, stored.revision + 1
+        connection.execute(
+            update(table)
+            .where(table.c.crawl_id == crawl_id)
+            .values(revision=revision, state=CrawlState.SEEDING, finished_reason=None, finished_at_ms=None)
+        )
+    connection.execute(
+        insert(schema.crawl_revisions).values(crawl_id=crawl_id, revision=revision, spec=spec, created_at_ms=now_ms)
+    )
+    stored = crawl(connection, CrawlId(crawl_id))
+    if stored is None:
+        raise Unusable(f"crawl {crawl_id} vanished in the transaction that wrote it: the database is damaged")
+    return stored, True
+
+
+def crawl(connection: Connection, crawl_id: CrawlId) -> CrawlRow | None:
+    """Return the crawl, deleted or not; None if there is none."""
+    return _crawl_where(connection, schema.crawls.c.crawl_id == crawl_id)
+
+
+def crawls(connection: Connection) -> Sequence[CrawlRow]:
+    """Return all crawls that are not deleted, oldest first. For a crawl folder, which has one."""
+    query = _crawl_query().where(schema.crawls.c.state != CrawlState.DELETED).order_by(schema.crawls.c.crawl_id)
+    return [_crawl_row(row) for row in connection.execute(query)]
+
+
+def worked_on(connection: Connection) -> Sequence[CrawlRow]:
+    """See Store.worked_on."""
+    return [_crawl_row(row) for row in connection.execute(_WORKED_ON)]
+
+
+def rows_of(connection: Connection, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
+    """See Store.crawl_rows."""
+    table = schema.crawls.c
+    query = _crawl_query().where(table.crawl_id.in_(crawl_ids), table.state != CrawlState.DELETED)
+    return [_crawl_row(row) for row in connection.execute(query)]
+
+
+def living(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+    """See Store.living."""
+    table = schema.crawls.c
+    query = select(table.crawl_id).where(table.state != CrawlState.DELETED)
+    return {
+        CrawlId(crawl_id)
+        for some in chunked(crawl_ids)
+        for crawl_id in connection.execute(query.where(table.crawl_id.in_(some))).scalars()
+    }
+
+
+_OUTAGES_ANEW = text("UPDATE hosts SET silent_since_ms = 0 WHERE silent_since_ms <> 0")
+_UNBLOCK = text("UPDATE hosts SET blocked_until_ms = 0 WHERE blocked_until_ms <> 0")
+_WAITING = "crawl_id = :crawl_id AND waiting > 0"
+_DUE_NOW = (
+    text(
+        "UPDATE urls SET rank = :now_ms WHERE crawl_id = :crawl_id AND state = 1 AND rank > :now_ms"
+        f" AND host_id IN (SELECT host_id FROM queues WHERE {_WAITING})"
+    ),
+    text(f"UPDATE queues SET next_due_ms = :now_ms WHERE {_WAITING} AND next_due_ms > :now_ms"),
+)
+
+
+def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
+    """See Store.begin_run."""
+    connection.execute(_OUTAGES_ANEW)
+    if unblock:
+        connection.execute(_UNBLOCK)
+        for statement in _DUE_NOW:
+            connection.execute(statement, {"crawl_id": crawl_id, "now_ms": now_ms})
+
+
+def set_state(connection: Connection, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
+    """Set a crawl's state. Record the time of the first RUNNING and of each FINISHED."""
+    table = schema.crawls
+    values: dict[str, Any] = {"state": state, "finished_reason": reason}
+    if state is CrawlState.RUNNING:
+        values["started_at_ms"] = func.coalesce(table.c.started_at_ms, now_ms)
+    values["finished_at_ms"] = now_ms if state is CrawlState.FINISHED else None
+    connection.execute(update(table).where(table.c.crawl_id == crawl_id).values(**values))
+
+
+def add_active_time(connection: Connection, crawl_id: CrawlId, ms: int) -> None:
+    """Add to the crawl's active time."""
+    table = schema.crawls
+    connection.execute(update(table).where(table.c.crawl_id == crawl_id).values(active_ms=table.c.active_ms + ms))
+
+
+def add_active_time_to_all(connection: Connection, ms: int, held: Collection[CrawlId]) -> None:
+    """See Store.add_active_time_to_all."""
+    table = schema.crawls
+    query = update(table).where(text(f"crawls.{schema.WORKED_ON}"), table.c.state != CrawlState.PAUSED)
+    if held:
+        query = query.where(table.c.crawl_id.not_in(held))
+    connection.execute(query.values(active_ms=table.c.active_ms + ms))
+
+
+def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
+    """Return the crawl's counters, summed over partitions; all zero for an unknown crawl."""
+    names = (*schema.COUNTERS, "version")
+    sums = ", ".join(f"coalesce(sum({name}), 0)" for name in names)
+    row = connection.execute(
+        text(f"SELECT {sums} FROM crawl_counters WHERE crawl_id = :crawl_id"), {"crawl_id": crawl_id}
+    ).one()
+    return Counters(**{name: int(value) for name, value in zip(names, row, strict=True)})
+
+
+def counters_by_partition(
+    connection: Connection, crawl_ids: Collection[CrawlId]
+) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
+    """See Store.counters_by_partition."""
+    table = schema.crawl_counters
+    result: dict[CrawlId, dict[Partition, Counters]] = {crawl_id: {} for crawl_id in crawl_ids}
+    for some in chunked(crawl_ids):
+        for row in connection.execute(select(table).where(table.c.crawl_id.in_(some))):
+            part = Counters(**{name: getattr(row, name) for name in (*schema.COUNTERS, "version")})
+            result[CrawlId(row.crawl_id)][Partition(row.partition)] = part
+    return result
+
+
+def counters_in(
+    connection: Connection, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
+) -> dict[CrawlId, Counters]:
+    """See Store.counters_in."""
+    table = schema.crawl_counters
+    names = (*schema.COUNTERS, "version")
+    sums = select(table.c.crawl_id, *(func.sum(table.c[name]).label(name) for name in names))
+    query = sums.where(table.c.partition.in_(partitions)).group_by(table.c.crawl_id)
+    return {
+        CrawlId(row.crawl_id): Counters(**{name: int(getattr(row, name)) for name in names})
+        for some in chunked(crawl_ids)
+        for row in connection.execute(query.where(table.c.crawl_id.in_(some)))
+    }
+
+
+def chunked(crawl_ids: Collection[CrawlId]) -> Iterator[Sequence[CrawlId]]:
+    """Yield the crawls in groups of at most CRAWLS_A_QUERY."""
+    ordered = sorted(crawl_ids)
+    for start in range(0, len(ordered), CRAWLS_A_QUERY):
+        yield ordered[start : start + CRAWLS_A_QUERY]
+
+
+def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
+    """Return the crawl's counts by kind and key, summed over partitions."""
+    result: dict[str, dict[str, int]] = {}
+    rows = connection.execute(
+        text(
+            "SELECT kind, key, sum(n) FROM crawl_tallies WHERE crawl_id = :crawl_id"
+            " GROUP BY kind, key HAVING sum(n) <> 0 ORDER BY kind, key"
+        ),
+        {"crawl_id": crawl_id},
+    )
+    for kind, key, n in rows:
+        result.setdefault(kind, {})[key] = int(n)
+    return result
+
+
+def _crawl_query() -> Any:
+    crawls, revisions = schema.crawls, schema.crawl_revisions
+    return select(crawls, revisions.c.spec).join(
+        revisions, (revisions.c.crawl_id == crawls.c.crawl_id) & (revisions.c.revision == crawls.c.revision)
+    )
+
+
+_WORKED_ON = _crawl_query().where(text(f"crawls.{schema.WORKED_ON}")).order_by(schema.crawls.c.crawl_id)
+
+
+def _crawl_where(connection: Connection, condition: Any) -> CrawlRow | None:
+    row = connection.execute(_crawl_query().where(condition)).first()
+    return None if row is None else _crawl_row(row)
+
+
+def _crawl_row(row: Row[Any]) -> CrawlRow:
+    return CrawlRow(
+        crawl_id=CrawlId(row.crawl_id),
+        name=row.name,
+        revision=Revision(row.revision),
+        state=CrawlState(row.state),
+        spec=row.spec,
+        finished_reason=row.finished_reason,
+        created_at_ms=row.created_at_ms,
+        started_at_ms=row.started_at_ms,
+        finished_at_ms=row.finished_at_ms,
+        active_ms=row.active_ms,
+    )

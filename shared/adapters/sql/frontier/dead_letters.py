@@ -1,0 +1,119 @@
+"""Replay and discard dead letters in transactions that have passed the fence, and read them for their owner.
+
+A letter of kind `url` is a URL that was given up. Any other letter is a whole message, which its owner publishes again.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, text
+
+from shared.adapters.sql.engine.chunks import UNMARKED
+from shared.adapters.sql.frontier.apply import add_counters, add_tallies
+from shared.domain.frontier.states import LEVEL_MS
+from shared.domain.frontier.store_model import CommandRun, MessageDeadLetter
+from shared.domain.ids import CrawlId
+from shared.domain.web.url import locate
+
+_LETTERS_A_CHUNK = 500
+
+_WHICH = "partition = :partition AND id > :after AND id <= :upto"
+_ONE = f"{_WHICH} AND id = :letter"
+_ALL = f"{_WHICH} AND crawl_id = :crawl_id"
+_URL = "kind = 'url'"
+_FOUND = {
+    (one, urls): text(
+        f"SELECT id, kind, crawl_id, url FROM dead_letters WHERE {_ONE if one else _ALL}"
+        f"{f' AND {_URL}' if urls else ''} ORDER BY id LIMIT :max_count"
+    )
+    for one in (True, False)
+    for urls in (True, False)
+}
+_MESSAGES = {
+    one: text(
+        f"SELECT id, kind, payload FROM dead_letters WHERE {_ONE if one else _ALL} AND NOT {_URL}"
+        " AND payload IS NOT NULL ORDER BY id LIMIT :max_count"
+    )
+    for one in (True, False)
+}
+_NEWEST = text("SELECT coalesce(max(id), 0) FROM dead_letters")
+_FORGET = text("DELETE FROM dead_letters WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
+
+_HOST = text("SELECT host_id FROM hosts WHERE host = :host AND partition = :partition")
+_PLACE = f"crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint AND state = 4 AND {UNMARKED}"
+_FAILED = text(f"SELECT coalesce(reason, '') FROM urls WHERE {_PLACE}")
+_QUEUE_AGAIN = text(
+    "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
+    f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS} WHERE {_PLACE}"
+)
+_QUEUE = text("UPDATE queues SET queued = queued + 1 WHERE crawl_id = :crawl_id AND host_id = :host_id")
+_FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since_ms = 0 WHERE host_id = :host_id")
+
+
+def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
+    """Queue the URLs of a chunk of letters up to `upto` again, with fresh attempts. Return where the next chunk begins.
+
+    Delete these letters and those in `sent`, whose messages were published. A URL stays unchanged if it does not exist,
+    is no longer failed, or was written after the command was accepted.
+    """
+    rows = _rows(connection, command, upto, urls=True)
+    tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
+    queued: dict[CrawlId, int] = defaultdict(int)
+    for row in rows:
+        location = None if row.url is None or row.crawl_id is None else locate(row.url)
+        if location is None:
+            continue
+        crawl_id = CrawlId(row.crawl_id)
+        host_id = connection.execute(_HOST, {"host": location.host, "partition": command.partition}).scalar()
+        place = {"crawl_id": crawl_id, "host_id": host_id, "fingerprint": location.fingerprint}
+        place["number"] = command.number
+        reason = connection.execute(_FAILED, place).scalar()
+        if reason is None:
+            continue
+        connection.execute(_QUEUE_AGAIN, place | {"now_ms": now_ms})
+        connection.execute(_QUEUE, {"crawl_id": crawl_id, "host_id": host_id})
+        connection.execute(_FRESH_HOST, {"host_id": host_id})
+        tallies[crawl_id, "failed", reason] -= 1
+        queued[crawl_id] += 1
+    add_tallies(connection, command.partition, tallies)
+    for crawl_id, n in queued.items():
+        add_counters(connection, crawl_id, command.partition, {"queued": n, "failed": -n})
+    _forget(connection, [*sent, *(row.id for row in rows)])
+    last = rows[-1].id if len(rows) == _LETTERS_A_CHUNK else upto
+    return last if last < command.through else None
+
+
+def discard(connection: Connection, command: CommandRun) -> int | None:
+    """Delete a chunk of letters of any kind. Return where the next begins. Their URLs stay failed."""
+    ids = [row.id for row in _rows(connection, command, command.through, urls=False)]
+    _forget(connection, ids)
+    return ids[-1] if len(ids) == _LETTERS_A_CHUNK else None
+
+
+def newest_letter(connection: Connection) -> int:
+    """Return the greatest number of a letter of any partition, 0 without one. Later letters have greater numbers."""
+    return int(connection.execute(_NEWEST).scalar_one())
+
+
+def message_letters(connection: Connection, command: CommandRun, max_count: int) -> Sequence[MessageDeadLetter]:
+    """See Store.message_letters."""
+    which = _keys(command, command.through) | {"max_count": max_count}
+    rows = connection.execute(_MESSAGES[bool(command.args["letter"])], which)
+    return [MessageDeadLetter(row.id, row.kind, bytes(row.payload)) for row in rows]
+
+
+def _rows(connection: Connection, command: CommandRun, upto: int, *, urls: bool) -> Sequence[Row[Any]]:
+    query = _FOUND[bool(command.args["letter"]), urls]
+    return connection.execute(query, _keys(command, upto) | {"max_count": _LETTERS_A_CHUNK}).all()
+
+
+def _keys(command: CommandRun, upto: int) -> dict[str, object]:
+    keys: dict[str, object] = {"partition": command.partition, "after": command.after, "upto": upto}
+    letter = command.args["letter"]
+    return keys | ({"letter": letter} if letter else {"crawl_id": command.crawl_id})
+
+
+def _forget(connection: Connection, ids: Sequence[int]) -> None:
+    if ids:
+        connection.execute(_FORGET, {"ids": list(ids)})

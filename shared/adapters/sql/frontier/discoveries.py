@@ -1,0 +1,302 @@
+"""The transaction that applies discoveries: it inserts new URLs, merges known ones and updates the counters."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, text
+
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.bulk import Arrays, Bulk, New, Row, inserting
+from shared.adapters.sql.engine.fence import pass_fence
+from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
+from shared.adapters.sql.frontier.url_compression import shortened, without_host
+from shared.domain.frontier.commands import SEED_DELETED
+from shared.domain.frontier.states import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
+from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryResult, DiscoveryTransaction, ProducerMark
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
+
+_NAMES_A_QUERY = 500
+
+_HOSTS_SQLITE = text("SELECT host_id, host FROM hosts WHERE host IN :names").bindparams(
+    bindparam("names", expanding=True)
+)
+_HOSTS_POSTGRESQL = text("SELECT host_id, host FROM hosts WHERE host = ANY(:names)")
+INSERT_HOST: Final = inserting(schema.hosts, ("host_id", "partition", "host"))
+_NEXT_HOST = text("UPDATE partitions SET next_host = :next_host WHERE partition = :partition")
+_PRODUCER = text(
+    "SELECT n, total, gaps FROM producers"
+    " WHERE partition = :partition AND crawl_id = :crawl_id AND producer = :producer"
+)
+_MARK = text(
+    "INSERT INTO producers (partition, crawl_id, producer, n, total, gaps)"
+    " VALUES (:partition, :crawl_id, :producer, :n, :total, :gaps)"
+    " ON CONFLICT (partition, crawl_id, producer) DO UPDATE SET n = excluded.n, total = excluded.total,"
+    " gaps = excluded.gaps"
+)
+_MAKE_KEYS = text(
+    "CREATE TEMPORARY TABLE IF NOT EXISTS found_keys"
+    " (i INTEGER NOT NULL, crawl_id BIGINT NOT NULL, host_id BIGINT NOT NULL, fingerprint BLOB NOT NULL)"
+)
+_CLEAR_KEYS = text("DELETE FROM found_keys")
+_ADD_KEY = Bulk(
+    "INSERT INTO found_keys (i, crawl_id, host_id, fingerprint) VALUES (:i, :crawl_id, :host_id, :fingerprint)",
+    ("i", "crawl_id", "host_id", "fingerprint"),
+)
+KNOWN_SQLITE: Final = text(
+    "SELECT k.i, u.state, u.depth, u.lease_id, u.reason FROM found_keys k"
+    " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
+)
+KNOWN_POSTGRESQL: Final = Arrays(
+    "SELECT v.i - 1, u.state, u.depth, u.lease_id, u.reason FROM {rows}"
+    " JOIN urls u ON u.crawl_id = v.crawl_id AND u.host_id = v.host_id AND u.fingerprint = v.fingerprint",
+    schema.urls,
+    ("crawl_id", "host_id", "fingerprint"),
+)
+_URL_COLUMNS = (
+    "crawl_id", "host_id", "fingerprint", "url", "depth", "hops", "priority", "rank", "via_host", "via", "state",
+    "attempts", "flags",
+)  # fmt: skip
+INSERT_URL: Final = New(schema.urls, _URL_COLUMNS)
+_FRESH = (int(UrlState.QUEUED), 0, 0)
+_NEARER = ("depth", "hops", "via_host", "via", "crawl_id", "host_id", "fingerprint")
+_LOWER = Bulk(
+    "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via,"
+    f" flags = CASE WHEN state = 2 THEN flags | {FOUND_NEARER} ELSE flags END"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
+    _NEARER,
+)
+_AGAIN = Bulk(
+    "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via, state = 0, rank = :rank,"
+    " attempts = 0, reason = 'depth'"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
+    ("rank", *_NEARER),
+)
+_SEED_AGAIN = Bulk(
+    "UPDATE urls SET state = 0, rank = :rank, attempts = 0, reason = NULL, priority = :priority"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
+    ("rank", "priority", "crawl_id", "host_id", "fingerprint"),
+)
+QUEUE: Final = inserting(
+    schema.queues,
+    ("crawl_id", "host_id", "partition", "queued", "active_at_ms"),
+    "ON CONFLICT (crawl_id, host_id) DO UPDATE SET queued = queues.queued + excluded.queued",
+)
+_CRAWL = text("SELECT state FROM crawls WHERE crawl_id = :crawl_id")
+
+_Key = tuple[CrawlId, HostId, Fingerprint]
+
+
+def apply_found(
+    connection: Connection,
+    fence: Fence,
+    position: Position,
+    batch: DiscoveryTransaction,
+    *,
+    next_host: int,
+    max_depth: dict[CrawlId, int | None],
+    now_ms: int,
+    marks: Mapping[CrawlId, int],
+) -> DiscoveryResult:
+    """Apply a batch.
+
+    `max_depth`: each crawl's depth limit (least depth wins, see merge_link). `marks`: per crawl the newest command in
+    progress that was accepted before the batch.
+    """
+    pass_fence(connection, fence, position)
+    result = DiscoveryResult(next_host=next_host)
+    counters: dict[CrawlId, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    links = list(_unrepeated(connection, fence.partition, batch, result, counters))
+    host_ids = _host_ids(connection, fence.partition, {link.host for link in links}, result)
+
+    least: dict[_Key, DiscoveredLink] = {}
+    for link in links:
+        key = (link.crawl_id, host_ids[link.host], link.fingerprint)
+        other = least.get(key)
+        if other is None:
+            least[key] = link
+        else:
+            counters[link.crawl_id]["known"] += 1
+            if (link.depth, bool(link.via)) < (other.depth, bool(other.via)):
+                least[key] = link
+    unchanged = _merge(connection, fence.partition, least, result, counters, max_depth, now_ms)
+    if marks:
+        written = least.keys() - unchanged
+        MARK.run(connection, [(marks[key[0]], *key) for key in sorted(written) if key[0] in marks])
+
+    for crawl_id, deltas in counters.items():
+        result.new += deltas["new"]
+        result.known += deltas["known"]
+        result.refused += deltas["refused"]
+        add_counters(connection, crawl_id, fence.partition, deltas)
+    for letter in batch.dead_letters:
+        bury(connection, fence.partition, letter)
+    return result
+
+
+def _unrepeated(
+    connection: Connection,
+    partition: Partition,
+    batch: DiscoveryTransaction,
+    result: DiscoveryResult,
+    counters: dict[CrawlId, dict[str, int]],
+) -> Iterable[DiscoveredLink]:
+    """Yield the links of messages not applied before. Move their producers' marks and count refused links."""
+    marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
+    gone: dict[CrawlId, bool] = {}
+    for mark, links, refused in batch.messages:
+        if mark.crawl_id not in gone:
+            state = connection.execute(_CRAWL, {"crawl_id": mark.crawl_id}).scalar()
+            gone[mark.crawl_id] = state is None or state == "deleted"
+        if gone[mark.crawl_id]:
+            continue
+        key = (mark.crawl_id, mark.producer)
+        if key not in marks:
+            marks[key] = _producer(connection, partition, mark)
+        n, total, gaps = marks[key]
+        if mark.n <= n:
+            result.repeats += 1
+            continue
+        if mark.n != n + 1:
+            result.gaps += 1
+            gaps += 1
+        marks[key] = (mark.n, mark.total, gaps)
+        counters[mark.crawl_id]["accepted"] += mark.total - total
+        counters[mark.crawl_id]["refused"] += refused
+        yield from links
+    if marks:
+        connection.execute(
+            _MARK,
+            [
+                {
+                    "partition": partition,
+                    "crawl_id": crawl_id,
+                    "producer": producer,
+                    "n": n,
+                    "total": total,
+                    "gaps": gaps,
+                }
+                for (crawl_id, producer), (n, total, gaps) in marks.items()
+            ],
+        )
+
+
+def _producer(connection: Connection, partition: Partition, mark: ProducerMark) -> tuple[int, int, int]:
+    row = connection.execute(
+        _PRODUCER, {"partition": partition, "crawl_id": mark.crawl_id, "producer": mark.producer}
+    ).first()
+    return (0, 0, 0) if row is None else (row.n, row.total, row.gaps)
+
+
+def _host_ids(
+    connection: Connection, partition: Partition, names: set[str], result: DiscoveryResult
+) -> dict[str, HostId]:
+    """Return the numbers of the hosts. Give new hosts a number."""
+    ordered = sorted(names)
+    ids: dict[str, HostId] = {}
+    query = _HOSTS_POSTGRESQL if connection.dialect.name == "postgresql" else _HOSTS_SQLITE
+    for start in range(0, len(ordered), _NAMES_A_QUERY):
+        for row in connection.execute(query, {"names": ordered[start : start + _NAMES_A_QUERY]}):
+            ids[row.host] = HostId(row.host_id)
+    unseen = [name for name in ordered if name not in ids]
+    if unseen:
+        for name in unseen:
+            ids[name] = HostId(numbered(result.next_host, partition))
+            result.next_host += 1
+        INSERT_HOST.run(connection, [(ids[name], partition, name) for name in unseen])
+        connection.execute(_NEXT_HOST, {"next_host": result.next_host, "partition": partition})
+    result.host_names.update((host_id, name) for name, host_id in ids.items())
+    return ids
+
+
+def _merge(
+    connection: Connection,
+    partition: Partition,
+    least: dict[_Key, DiscoveredLink],
+    result: DiscoveryResult,
+    counters: dict[CrawlId, dict[str, int]],
+    max_depth: dict[CrawlId, int | None],
+    now_ms: int,
+) -> set[_Key]:
+    """Insert and merge the links. Return the URLs that get no mark, because earlier commands still apply to them.
+
+    Their link changed nothing that a command reads: a retry applies to failed URLs, a deletion of seeds to URLs that a
+    page links. A seed that is given again gets a mark.
+    """
+    keys = sorted(least)
+    unchanged: set[_Key] = set()
+    known = _known(connection, keys)
+    short = without_host(connection)
+    new: list[Row] = []
+    lower: list[Row] = []
+    again: list[Row] = []
+    seeded: list[Row] = []
+    queued: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
+    for i, key in enumerate(keys):
+        link, (crawl_id, host_id, fingerprint) = least[key], key
+        deltas = counters[crawl_id]
+        via = (link.via_host or None, link.via or None)
+        rank = rank_of(now_ms, link.depth, link.priority)
+        before = known.get(i)
+        if before is None:
+            deltas["new"] += 1
+            deltas["discovered"] += 1
+            deltas["queued"] += 1
+            queued[crawl_id, host_id] += 1
+            url = shortened(link.url, link.host) if short else link.url
+            new.append((*key, url, link.depth, link.hops, link.priority, rank, *via, *_FRESH))
+            continue
+        deltas["known"] += 1
+        state, depth, lease_id, reason = before
+        if state is UrlState.FAILED or link.via:
+            unchanged.add(key)
+        if reason == SEED_DELETED and state is UrlState.EXCLUDED and not link.via:
+            deltas["excluded"] -= 1
+            deltas["queued"] += 1
+            queued[crawl_id, host_id] += 1
+            seeded.append((rank, link.priority, *key))
+            continue
+        nearer = (link.depth, link.hops, *via, *key)
+        match merge_link(state, depth, link.depth, max_depth.get(crawl_id)):
+            case Merge.NOTHING:
+                pass
+            case Merge.LOWER_DEPTH:
+                lower.append(nearer)
+                if state is UrlState.LEASED:
+                    result.lowered.append((lease_id, fingerprint, link.depth))
+            case Merge.QUEUE_AGAIN:
+                deltas["done"] -= 1
+                deltas["queued"] += 1
+                queued[crawl_id, host_id] += 1
+                again.append((rank, *nearer))
+    INSERT_URL.run(connection, new)
+    _LOWER.run(connection, lower)
+    _AGAIN.run(connection, again)
+    _SEED_AGAIN.run(connection, seeded)
+    tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
+    for _, _, crawl_id, _, _ in seeded:
+        tallies[crawl_id, "excluded", SEED_DELETED] -= 1
+    add_tallies(connection, partition, tallies)
+    QUEUE.run(connection, [(*key, partition, n, now_ms) for key, n in sorted(queued.items())])
+    result.queues.update(queued)
+    return unchanged
+
+
+def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlState, int, LeaseId, str | None]]:
+    """Return state, depth, lease and reason of each existing URL, by its position in `keys`.
+
+    This is one ordered walk over the index for the whole batch.
+    """
+    if not keys:
+        return {}
+    rows = _known_rows(connection, keys)
+    return {i: (UrlState(state), depth, lease_id, reason) for i, state, depth, lease_id, reason in rows}
+
+
+def _known_rows(connection: Connection, keys: Sequence[_Key]) -> Iterable[Any]:
+    if connection.dialect.name == "postgresql":
+        return KNOWN_POSTGRESQL.run(connection, keys)
+    connection.execute(_MAKE_KEYS)
+    connection.execute(_CLEAR_KEYS)
+    _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
+    return connection.execute(KNOWN_SQLITE)

@@ -1,0 +1,109 @@
+"""Deletes hosts that no crawl uses any more, in bounded transactions.
+
+An owner's transaction that gives a crawl its first URL of a host finds the host by its name. The host's row may be
+deleted only if no such transaction can have read it. So this locks the partition's row first, with which each of those
+transactions begins (shared.adapters.sql.engine.fence). If an owner has the lock, its hosts wait for the next sweep.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, select, text
+
+from shared.adapters.sql.engine import schema
+from shared.domain.ids import HostId
+from shared.ports.retained import SweepResult
+
+LOOKED_UP: Final = 20_000
+"""The most queues that one check of a range of hosts reads. It also finds each crawl's first queue in the range by the
+key of queues. So its cost grows with the number of crawls, which `master.max_crawls` bounds."""
+_CRAWLS: Final = 500
+"""Crawls whose queues one statement reads."""
+
+_NEXT: Final = text(
+    "SELECT host_id, partition, CASE WHEN visited_at_ms < :before AND last_failure_ms < :before"
+    " AND blocked_until_ms < :now AND operator_delay_ms = 0 THEN 1 ELSE 0 END AS old"
+    " FROM hosts WHERE host_id > :place ORDER BY host_id LIMIT :max_count"
+)
+_MET: Final = text(
+    "SELECT c.crawl_id FROM crawls c WHERE c.collected_at_ms IS NULL AND"
+    " (SELECT min(q.host_id) FROM queues q WHERE q.crawl_id = c.crawl_id AND q.host_id >= :first) <= :last"
+)
+_THERE: Final = text(
+    "SELECT q.host_id FROM queues q WHERE q.crawl_id IN :crawls AND q.host_id >= :first AND q.host_id <= :last"
+    " LIMIT :max_count"
+).bindparams(bindparam("crawls", expanding=True))
+
+_FORGET: Final = text(
+    "DELETE FROM hosts WHERE host_id IN :hosts AND visited_at_ms < :before AND last_failure_ms < :before"
+    " AND blocked_until_ms < :now AND operator_delay_ms = 0"
+).bindparams(bindparam("hosts", expanding=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """Hosts unused for the retention time, by number, with their partitions. No crawl has a queue of them.
+
+    `place`: where the sweep continues, "" at the end.
+    """
+
+    hosts: Mapping[HostId, int]
+    place: str
+
+
+def old_hosts(connection: Connection, before_ms: int, now_ms: int, place: str, max_count: int) -> Old:
+    """Return the old hosts without a queue among the next `max_count` rows, or fewer if they have many queues."""
+    keys = {"place": int(place or 0), "before": before_ms, "now": now_ms, "max_count": max_count}
+    rows = connection.execute(_NEXT, keys).all()
+    partitions = {HostId(row.host_id): row.partition for row in rows if row.old}
+    unused, through = _unused(connection, list(partitions))
+    hosts = {host_id: partitions[host_id] for host_id in unused}
+    if partitions and through < max(partitions):
+        return Old(hosts, str(through))
+    return Old(hosts, str(rows[-1].host_id) if len(rows) == max_count else "")
+
+
+def forget_hosts(connection: Connection, old: Old, before_ms: int, now_ms: int) -> SweepResult:
+    """Delete the hosts of `old` that are still old and still have no queue."""
+    if not old.hosts:
+        return SweepResult(0, old.place)
+    free = _kept_out(connection, set(old.hosts.values()))
+    unused, _ = _unused(connection, [host_id for host_id, partition in old.hosts.items() if partition in free])
+    if not unused:
+        return SweepResult(0, old.place)
+    values = {"hosts": unused, "before": before_ms, "now": now_ms}
+    return SweepResult(connection.execute(_FORGET, values).rowcount, old.place)
+
+
+def _unused(connection: Connection, hosts: Sequence[HostId]) -> tuple[list[HostId], HostId]:
+    """Return the hosts without a queue, by number, and the last host that was checked.
+
+    A range with too many queues is shortened, if necessary to one host, for which one queue decides.
+    """
+    checked = list(hosts)
+    while checked:
+        left, read = set(checked), 0
+        crawls = connection.execute(_MET, {"first": checked[0], "last": checked[-1]}).scalars().all()
+        for at in range(0, len(crawls), _CRAWLS):
+            if not left or read >= LOOKED_UP:
+                break
+            span = {"first": min(left), "last": max(left), "max_count": LOOKED_UP - read}
+            used = connection.execute(_THERE, {"crawls": crawls[at : at + _CRAWLS], **span}).scalars().all()
+            read += len(used)
+            left.difference_update(used)
+        if not left or read < LOOKED_UP:
+            return sorted(left), checked[-1]
+        checked = sorted(left)[: len(left) // 4 or 1]
+    return [], HostId(0)
+
+
+def _kept_out(connection: Connection, partitions: Collection[int]) -> Collection[int]:
+    """Lock the rows of the partitions and return those that were free.
+
+    Their owners wait until this transaction ends and then read its result. SQLite has one writer.
+    """
+    table = schema.partitions.c.partition
+    query = select(table).where(table.in_(sorted(partitions))).order_by(table).with_for_update(skip_locked=True)
+    locked: Sequence[int] = connection.execute(query).scalars().all()
+    return set(locked)

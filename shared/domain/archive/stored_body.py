@@ -1,0 +1,154 @@
+"""Read a stored page in pieces: first its heads, then its body, in bounded memory.
+
+`parse_stored` reads the same record as a whole. This module keeps only the heads and a piece of each stage, so a body
+of any size can be passed on as it is read.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from shared.domain.archive.stored_response import (
+    DECODED_LIMIT,
+    RECORD_LIMIT,
+    NotARecord,
+    fields_of,
+    first_of,
+    status_of,
+)
+from shared.domain.web.coding import Decoding
+
+Member = Callable[[], Iterator[bytes]]
+"""Start to read one compressed record, in pieces. It may be called more than once."""
+
+_BLANK: Final = b"\r\n\r\n"
+_PIECE: Final = 256 * 1024
+_DIGITS: Final = 18
+_HEAD_BYTES: Final = 1 << 20
+"""The longest WARC or HTTP head. We write no longer ones."""
+
+
+class StoredBody:
+    """A `response` or `revisit` record. The attributes are those of StoredResponse; iterate once for the body.
+
+    The body comes without content coding, cut at the limit or where it became unreadable. If no byte of it can be
+    decoded, it comes as received. Afterwards `incomplete` is None if the body is complete, else `truncated` (cut, here
+    or when it was fetched) or `undecodable`. The iteration raises NotARecord if the record is damaged after the bytes
+    that came.
+    """
+
+    def __init__(self, member: Member, *, record_limit: int = RECORD_LIMIT, decoded_limit: int = DECODED_LIMIT) -> None:
+        """Read the heads. Raise NotARecord if they are invalid."""
+        self._member = member
+        self._record_limit = record_limit
+        self._decoded_limit = decoded_limit
+        self._record, self._left, fields, head = self._opened()
+        self.url = first_of(fields, "warc-target-uri") or ""
+        self.date = first_of(fields, "warc-date") or ""
+        self.status = status_of(head)
+        self.headers = fields_of(head)
+        refers_to = first_of(fields, "warc-refers-to-target-uri")
+        self.refers_to = None if refers_to is None else (refers_to, first_of(fields, "warc-refers-to-date") or "")
+        self.incomplete: str | None = None if first_of(fields, "warc-truncated") is None else "truncated"
+
+    def __repr__(self) -> str:
+        return f"<StoredBody {self.status} {self.url}>"
+
+    def __iter__(self) -> Iterator[bytes]:
+        encodings = [value for name, value in self.headers if name == "content-encoding"]
+        decoding = Decoding(_payload(self._record, self._left), ",".join(encodings), self._decoded_limit)
+        some = False
+        for piece in decoding:
+            some = some or bool(piece)
+            yield piece
+        if decoding.truncated:
+            self.incomplete = "truncated"
+        elif decoding.error is not None:
+            self.incomplete = self.incomplete or "undecodable"
+            if not some:
+                # The body is not in the declared coding: return it as it is, like browsers and replay tools.
+                record, left, _, _ = self._opened()
+                yield from Decoding(_payload(record, left), "", self._decoded_limit)
+
+    def _opened(self) -> tuple["_Record", int, tuple[tuple[str, str], ...], bytes]:
+        """Return the record at the beginning of its body, the body's length, the fields of its header, and the HTTP
+        head.
+        """
+        record = _Record(self._member(), self._record_limit)
+        header = record.head()
+        fields = fields_of(header)
+        kind, length = first_of(fields, "warc-type"), first_of(fields, "content-length") or ""
+        is_answer = header.startswith(b"WARC/") and kind in ("response", "revisit")
+        if not is_answer or not length.isdecimal() or len(length) > _DIGITS:
+            raise NotARecord(f"not a stored answer: type {kind}, length {length[:20]!r}")
+        head = record.head()
+        left = int(length) - len(head) - len(_BLANK)
+        if left < 0:
+            raise NotARecord("its HTTP head is longer than the record says")
+        return record, left, fields, head
+
+
+class _Record:
+    """One gzip member, inflated on demand."""
+
+    def __init__(self, member: Iterator[bytes], limit: int) -> None:
+        self._pieces = _inflated(member, limit)
+        self._rest = b""
+
+    def head(self) -> bytes:
+        """Return the bytes before the next blank line, and skip that line."""
+        while _BLANK not in self._rest:
+            piece = next(self._pieces, None)
+            if piece is None or len(self._rest) > _HEAD_BYTES:
+                raise NotARecord("a head does not end")
+            self._rest += piece
+        head, _, self._rest = self._rest.partition(_BLANK)
+        return head
+
+    def piece(self) -> bytes:
+        """Return the next bytes, or empty bytes at the end."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            return rest
+        return next(self._pieces, b"")
+
+
+def _payload(record: _Record, length: int) -> Iterator[bytes]:
+    """Yield the block's last `length` bytes. Raise NotARecord if the record does not end directly after them."""
+    left = length
+    while left:
+        piece = record.piece()
+        if not piece:
+            raise NotARecord(f"it ends {left} bytes early")
+        yield piece[:left]
+        if len(piece) >= left:
+            end = piece[left:]
+            break
+        left -= len(piece)
+    else:
+        end = b""
+    while len(end) <= len(_BLANK) and (piece := record.piece()):
+        end += piece
+    if end != _BLANK:
+        raise NotARecord("it does not end where it says")
+
+
+def _inflated(member: Iterator[bytes], limit: int) -> Iterator[bytes]:
+    inflater, left = zlib.decompressobj(31), limit
+    for data in member:
+        while True:
+            try:
+                out = inflater.decompress(data, _PIECE)
+            except zlib.error as failure:
+                raise NotARecord(f"not a gzip member: {failure}") from failure
+            left -= len(out)
+            if left < 0:
+                raise NotARecord(f"longer than {limit} bytes")
+            if out:
+                yield out
+            if inflater.eof:
+                return
+            data = inflater.unconsumed_tail
+            if not data and len(out) < _PIECE:
+                break
+    raise NotARecord("cut short")

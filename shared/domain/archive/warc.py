@@ -1,0 +1,195 @@
+"""Build WARC/1.1 records (ISO 28500:2017) as bytes from the values of a fetch. Pure: identities and times are
+arguments.
+
+A page becomes three records: `response` (or `revisit`), `request` and `metadata`, the latter two concurrent to the
+first. Stored HTTP messages are self-consistent. The fetcher removed the transfer coding, so `Transfer-Encoding` and a
+wrong `Content-Length` are kept under the names X-Crawler-..., and a correct length is added. The content coding stays
+as received.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+
+from shared.domain.archive.model import ArchivedCrawl, Exchange, RevisitProfile, labelled_sha1, payload_digest
+from shared.domain.web.fetch import Answer
+
+_END: Final = b"\r\n\r\n"
+_FRAMING: Final = re.compile(rb"^(transfer-encoding|content-length)[ \t]*:[ \t]*([^\r\n]*)", re.I | re.M)
+_BLANK_LINE: Final = re.compile(rb"\n[^!-~\n]*\n")
+_HTTP_LATER: Final = re.compile(rb"^HTTP/[23](?:\.\d)?(?=\s)|(?<= )HTTP/[23](?:\.\d)?(?=\r?$)")
+_CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160), 0x2028, 0x2029], " ")
+
+
+@dataclass(frozen=True, slots=True)
+class PageRecords:
+    """The uncompressed records of one page in the order they are written, and the payload digest of the first."""
+
+    response: bytes
+    request: bytes
+    metadata: bytes
+    digest: bytes
+
+
+def page_records(exchange: Exchange, ids: tuple[str, str, str]) -> PageRecords:
+    """Return the records of one exchange. `ids` are the UUIDs of response, request and metadata."""
+    answer = exchange.answer
+    date = warc_date(exchange.fetched_at_ms)
+    digest = _payload_digest_of(exchange)
+    subject = f"WARC-Date: {date}\r\nWARC-Target-URI: {_line(answer.url)}\r\n"
+    beside = f"{subject}WARC-Concurrent-To: <urn:uuid:{ids[0]}>\r\n"
+    if answer.ip:
+        beside += f"WARC-IP-Address: {answer.ip}\r\n"
+    request_fields = ""
+    if exchange.request_body:
+        request_fields = f"WARC-Payload-Digest: {labelled_sha1(payload_digest(exchange.request_body))}\r\n"
+    return PageRecords(
+        response=_response(exchange, ids[0], subject, digest),
+        request=_record(
+            "request", ids[1], beside + request_fields, "application/http;msgtype=request",
+            stored_request_head(answer), exchange.request_body,
+        ),
+        metadata=_record("metadata", ids[2], beside, "application/warc-fields", _metadata(exchange)),
+        digest=digest,
+    )  # fmt: skip
+
+
+def warcinfo_record(crawl: ArchivedCrawl, segment: str, software: str, record_id: str, now_ms: int) -> bytes:
+    """Return the first record of a segment: which software wrote it, for which crawl, under which robots policy."""
+    fields = [
+        ("software", software),
+        ("format", "WARC File Format 1.1"),
+        ("conformsTo", "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"),
+        ("isPartOf", crawl.name),
+        ("robots", crawl.robots),
+        ("http-header-user-agent", crawl.user_agent),
+    ]
+    block = _fields([(name, value) for name, value in fields if value])
+    header = f"WARC-Date: {warc_date(now_ms)}\r\nWARC-Filename: {segment}\r\n"
+    return _record("warcinfo", record_id, header, "application/warc-fields", block)
+
+
+def stored_response_head(answer: Answer) -> bytes:
+    """Return the answer's head as stored: well-formed lines in HTTP/1.1 form. Its framing fits the stored body."""
+    head = _well_formed(answer.response_head, answer.http_version)
+    framing = [(name.lower(), value.strip()) for name, value in _FRAMING.findall(head)]
+    if not framing:
+        return head
+    size = str(len(answer.body)).encode()
+    lengths = [value for name, value in framing if name == b"content-length"]
+    no_body = _never_has_body(answer) and not answer.body
+    if len(lengths) == len(framing) and (no_body or all(value == size for value in lengths)):
+        return head
+    head = _FRAMING.sub(rb"X-Crawler-\1: \2", head)
+    return head if no_body else b"%bContent-Length: %b\r\n\r\n" % (head[:-2], size)
+
+
+def stored_request_head(answer: Answer) -> bytes:
+    """Return the request's head as stored: as sent, with an HTTP/2 start line written as HTTP/1.1."""
+    return _well_formed(answer.request_head, answer.http_version)
+
+
+def warc_date(ms: int) -> str:
+    """Return the time in UTC with microseconds, from milliseconds since 1970."""
+    seconds, rest = divmod(ms, 1000)
+    return f"{_second(seconds)}.{rest:03d}000Z"
+
+
+@lru_cache(maxsize=8)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _response(exchange: Exchange, record_id: str, subject: str, digest: bytes) -> bytes:
+    answer, revisit = exchange.answer, exchange.revisit
+    header = f"{subject}WARC-Payload-Digest: {labelled_sha1(digest)}\r\n"
+    if answer.ip:
+        header += f"WARC-IP-Address: {answer.ip}\r\n"
+    if not answer.http_version.startswith("1"):
+        header += f"WARC-Protocol: h{answer.http_version[0]}\r\n"
+    head = stored_response_head(answer)
+    if revisit is None:
+        if answer.truncated is not None:
+            header += f"WARC-Truncated: {answer.truncated.value}\r\n"
+        return _record("response", record_id, header, "application/http;msgtype=response", head, answer.body)
+    header += (
+        f"WARC-Profile: {revisit.profile.value}\r\nWARC-Refers-To-Target-URI: {_line(revisit.url)}\r\n"
+        f"WARC-Refers-To-Date: {warc_date(revisit.fetched_at_ms)}\r\n"
+    )
+    return _record("revisit", record_id, header, "application/http;msgtype=response", head)
+
+
+def _payload_digest_of(exchange: Exchange) -> bytes:
+    """Return the digest of this capture's payload. That of a 304 is the payload it refers to."""
+    revisit = exchange.revisit
+    if revisit is not None and revisit.profile is RevisitProfile.NOT_MODIFIED and revisit.digest is not None:
+        return revisit.digest
+    return exchange.digest or payload_digest(exchange.answer.body)
+
+
+def _record(kind: str, record_id: str, header: str, content_type: str, head: bytes, body: bytes = b"") -> bytes:
+    """Return one record around the block `head + body`, which is copied once."""
+    sha1 = hashlib.sha1(head, usedforsecurity=False)
+    sha1.update(body)
+    start = (
+        f"WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:{record_id}>\r\n{header}"
+        f"WARC-Block-Digest: {labelled_sha1(sha1.digest())}\r\n"
+        f"Content-Type: {content_type}\r\nContent-Length: {len(head) + len(body)}\r\n\r\n"
+    )
+    return b"".join((start.encode("utf-8", "backslashreplace"), head, body, _END))
+
+
+def _metadata(exchange: Exchange) -> bytes:
+    """Return the metadata record's fields, with Heritrix' names where it has them."""
+    answer = exchange.answer
+    fields = [("fetchTimeMs", str(round(answer.timings.total_s * 1000)))]
+    if exchange.depth is not None:
+        fields.append(("depth", str(exchange.depth)))
+    if exchange.seed:
+        fields.append(("seed", ""))
+    if exchange.via is not None:
+        fields.append(("via", exchange.via))
+    if answer.decode_error is not None:
+        fields.append(("decodeError", answer.decode_error))
+    fields.extend(exchange.notes)
+    return _fields(fields) + _outlinks(exchange.outlinks)
+
+
+def _outlinks(links: Sequence[tuple[str, str]]) -> bytes:
+    text = "".join([f"outlink: {url} {how}\r\n" for url, how in links])
+    if text.count("\n") != len(links) or text.count("\r") != len(links):
+        text = "".join([f"outlink: {_line(url)} {_line(how)}\r\n" for url, how in links])
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _fields(fields: Sequence[tuple[str, str]]) -> bytes:
+    text = "".join([f"{name}: {_line(value)}\r\n" for name, value in fields])
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _line(value: str) -> str:
+    """Return `value` without characters that could end a header line."""
+    return value if value.isprintable() else value.translate(_CONTROLS)
+
+
+def _never_has_body(answer: Answer) -> bool:
+    return answer.status < 200 or answer.status in (204, 304) or answer.request_head.startswith(b"HEAD ")
+
+
+def _well_formed(head: bytes, http_version: str) -> bytes:
+    """Return `head` with CRLF line ends and exactly one line without visible characters: the last.
+
+    Readers end a head at the first line that they treat as blank, and they differ in that. With such a line inside, the
+    rest of the head would be read as payload, and no digest would match.
+    """
+    if not http_version.startswith("1"):
+        start, newline, rest = head.partition(b"\n")
+        head = _HTTP_LATER.sub(b"HTTP/1.1", start, count=1) + newline + rest
+    if head.endswith(_END) and head.count(b"\n") == head.count(b"\r\n") and not _BLANK_LINE.search(head[:-2]):
+        return head
+    lines = (line.removesuffix(b"\r") for line in head.split(b"\n"))
+    return b"\r\n".join([line for line in lines if any(33 <= byte <= 126 for byte in line)]) + _END

@@ -1,0 +1,145 @@
+"""The rules that extract items from pages, as a crawl's spec declares them: data, never code."""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from blake3 import blake3
+from msgspec import Meta
+
+from shared.domain.ids import CrawlId, Fingerprint
+
+Selector = Annotated[str, Meta(min_length=1, max_length=500)]
+FieldName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+RuleName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+Expression = Annotated[str, Meta(min_length=1, max_length=1000)]
+
+ITEM_ID_LENGTH: Final = 16
+ATTRIBUTE: Final = "attr:"
+
+Refusal = Literal["incomplete", "repeated", "too_many", "too_large", "unreadable"]
+"""Why a match of a rule gives no item.
+
+`incomplete`: a required field is missing. `repeated`: the page already has an item with its key. `too_many`: the page
+exceeds `max_items_per_page` or `max_page_bytes`. `too_large`: the item exceeds `max_item_bytes`. `unreadable`: the
+whole page took more time or memory than a worker allows.
+"""
+
+REFUSALS: Final[tuple[Refusal, ...]] = ("incomplete", "repeated", "too_many", "too_large", "unreadable")
+
+
+class ItemField(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a field's value is: exactly one of `css`, `meta` and `path`.
+
+    `css` is searched within the item's element, or in the whole page if the rule has no `each`. `meta` is the content
+    of a `meta` element with that name or property. `path` has keys into the JSON-LD object of the rule, separated by
+    dots.
+
+    `take` selects a part of the element: its text (white space collapsed), its HTML, its link (href or src, made
+    absolute), or `attr:NAME`. `match` is a regular expression (RE2 syntax): its first group, or else the whole match,
+    is the value. `all`: a list of every value instead of the first. `required`: without a value there is no item.
+    """
+
+    css: Annotated[
+        Selector | None,
+        Meta(
+            description="A CSS selector, searched within the element of the item, or in the whole page if the "
+            "rule has no `each`. Null: use `meta` or `path`.",
+            examples=["h1.title"],
+        ),
+    ] = None
+    meta: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)] | None,
+        Meta(
+            description="The name or property of a `meta` element, whose content is the value. Null: use `css` or "
+            "`path`.",
+            examples=["og:title"],
+        ),
+    ] = None
+    path: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=500)] | None,
+        Meta(
+            description="Keys into the JSON-LD object of the rule, separated by dots. Null: use `css` or `meta`.",
+            examples=["offers.price"],
+        ),
+    ] = None
+    take: Annotated[
+        Annotated[str, Meta(pattern=r"^(text|html|link|attr:[A-Za-z_:][A-Za-z0-9_:.-]{0,99})$")],
+        Meta(
+            description="What to take of the element: `text` with white space collapsed, `html`, `link` (href or "
+            "src, made absolute), or `attr:NAME`.",
+            examples=["text"],
+        ),
+    ] = "text"
+    match: Annotated[
+        Expression | None,
+        Meta(
+            description="A regular expression (RE2). Its first group, or else the whole match, is the value. "
+            "Null: take the value as it is.",
+            examples=["([0-9.]+)"],
+        ),
+    ] = None
+    all: Annotated[bool, Meta(description="True: a list of all values. False: the first value.")] = False
+    required: Annotated[bool, Meta(description="True: there is no item if this field has no value.")] = False
+
+
+class ItemRule(msgspec.Struct, frozen=True, kw_only=True):
+    """How one kind of item is extracted.
+
+    `when` is a regular expression (RE2 syntax) searched in the page's canonical URL; None: every page. Each element
+    that `each` selects is an item, or each JSON-LD object whose `@type` is `json_ld`. With neither, the page is one
+    item. `key` names the field whose value identifies an item on its page; None: the order identifies it.
+    """
+
+    name: Annotated[RuleName, Meta(description="The name of the rule.", examples=["product"])]
+    fields: Annotated[
+        Annotated[dict[FieldName, ItemField], Meta(min_length=1, max_length=100)],
+        Meta(description="The fields of an item, by name."),
+    ]
+    when: Annotated[
+        Expression | None,
+        Meta(
+            description="A regular expression (RE2). The rule applies to pages with a match in their canonical "
+            "URL. Null: to every page.",
+            examples=["/p/"],
+        ),
+    ] = None
+    each: Annotated[
+        Selector | None,
+        Meta(
+            description="A CSS selector. Each element that it selects is an item. Null: the page is one item, "
+            "unless `json_ld` is set.",
+            examples=["li.product"],
+        ),
+    ] = None
+    json_ld: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)] | None,
+        Meta(description="The `@type` of JSON-LD objects, each of which is an item. Null: none.", examples=["Product"]),
+    ] = None
+    key: Annotated[
+        str | None,
+        Meta(
+            description="The field whose value identifies an item on its page. Null: the order on the page "
+            "identifies it.",
+            examples=["sku"],
+        ),
+    ] = None
+
+
+ItemRules = Annotated[tuple[ItemRule, ...], Meta(max_length=50)]
+
+
+class ItemLimits(msgspec.Struct, frozen=True):
+    """The limits on the items of one page."""
+
+    items: int
+    item_bytes: int
+    page_bytes: int
+
+
+def item_id(crawl_id: CrawlId, rule: str, page: Fingerprint, key: str) -> bytes:
+    """Return the item's id in its crawl, which is the same whenever the page is fetched.
+
+    `key`: the value of the rule's key field, or the item's index among those of the rule.
+    """
+    parts = (crawl_id.to_bytes(8), rule.encode(), page, key.encode())
+    return blake3(b"".join(len(part).to_bytes(4) + part for part in parts)).digest(length=ITEM_ID_LENGTH)

@@ -1,0 +1,241 @@
+"""Scope: decide which URLs belong to a crawl, and which rule excludes the others.
+
+Outlinks are judged relative to the page that has them. So seeds need not be in the spec (they may be uploaded by the
+million), and a worker needs only the page. A seed is in scope by definition; only `schemes`, `max_url_length` and
+`exclude` apply to it.
+
+The target of a seed's redirect takes the seed's place. Another host of the same registrable domain (example.org ->
+www.example.org) is in scope, in mode prefix below a seed's path. Neither `include` nor the traps apply to it. Mode
+prefix uses only the seeds of the spec.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final, assert_never
+
+from shared.domain.crawl.patterns import PatternRefused, Patterns
+from shared.domain.crawl.spec import CrawlSpec, ScopeMode
+from shared.domain.crawl.spec_rules import refused_pattern
+from shared.domain.crawl.traps import trap
+from shared.domain.web.url import host_of, registrable_domain, scheme_of
+
+MAX_HOPS: Final = 10
+"""Redirects followed one after another before the chain is given up."""
+
+SIZE_OF_A_WEIGHT: Final = 200
+"""Pattern size, in compiled instructions, that may cost as much again as parsing the text."""
+
+_FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$").search
+"""Find the extension in the name of a file."""
+
+_CACHE: Final = 8192
+"""Entries of each scope's two caches (about 200 bytes each)."""
+
+
+class ExclusionReason(StrEnum):
+    """Why a URL is excluded.
+
+    ROBOTS comes from the site and is judged at the visit, the others come from the spec. SCHEME is also the reason of
+    links with a scheme that no spec allows (`mailto:`).
+    """
+
+    HOPS = "redirects"
+    DEPTH = "depth"
+    HOST = "other_host"
+    PORT = "other_port"
+    DOMAIN = "other_domain"
+    PREFIX = "outside_prefix"
+    SCHEME = "scheme"
+    LENGTH = "url_length"
+    EXCLUDE = "exclude_pattern"
+    INCLUDE = "include_pattern"
+    TRAP = "trap"
+    ROBOTS = "robots"
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeRule:
+    """The rule that excludes a URL, with the evidence."""
+
+    name: ExclusionReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of one rule for a URL: `allowed`, and why or under which limit."""
+
+    rule: ExclusionReason
+    allowed: bool
+    detail: str
+
+
+class CompiledScope:
+    """A spec's scope, ready to judge. It is pure: the same input gives the same result for the life of the spec.
+
+    `problem`: why a pattern of a stored spec cannot be used, None for every spec that `parse_spec` made. With a
+    problem, `judge` raises PatternRefused, and `explain` reports the problem.
+    """
+
+    def __init__(self, spec: CrawlSpec) -> None:
+        self._scope = scope = spec.scope
+        self.max_url_length: Final = scope.max_url_length
+        self.problem: Final = refused_pattern(scope, spec.extract)
+        self._place_rule: Final = {
+            ScopeMode.HOST: ExclusionReason.HOST,
+            ScopeMode.DOMAIN: ExclusionReason.DOMAIN,
+            ScopeMode.PREFIX: ExclusionReason.PREFIX,
+            ScopeMode.ANY: ExclusionReason.HOST,
+        }[scope.mode]
+        self._max_depth: Final = 1 << 62 if scope.max_depth is None else scope.max_depth
+        self._by_host: Final = scope.mode is ScopeMode.HOST or scope.mode is ScopeMode.DOMAIN
+        self._any: Final = scope.mode is ScopeMode.ANY
+        self._include: Final = Patterns(scope.include if self.problem is None else ())
+        self._exclude: Final = Patterns(scope.exclude if self.problem is None else ())
+        self.weight: Final = 1 + (self._include.size + self._exclude.size) // SIZE_OF_A_WEIGHT
+        """The cost of judging the links of a page, relative to a scope without patterns."""
+        self._prefixes: Final = prefixes(spec) if scope.mode is ScopeMode.PREFIX else {}
+        self._all_prefixes: Final = tuple({prefix for paths in self._prefixes.values() for prefix in paths})
+        self._alone: Final = lru_cache(_CACHE)(self._judge_alone)
+        self._elsewhere: Final = lru_cache(_CACHE)(self._judge_host)
+
+    def judge(
+        self,
+        url: str,
+        host: str,
+        *,
+        depth: int,
+        via_host: str | None,
+        via_seed_redirect: bool = False,
+        hops: int = 0,
+    ) -> ScopeRule | None:
+        """Return the first rule that excludes `url` (canonical, on `host`), or None if it belongs to the crawl.
+
+        `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the host of the page or redirect that
+        led here, None for a seed. `via_seed_redirect`: only redirects lie between a seed and this URL.
+        """
+        if via_host is None:
+            return self._alone(url, True)
+        if hops > MAX_HOPS:
+            return ScopeRule(ExclusionReason.HOPS, f"more than {MAX_HOPS} redirects in a row")
+        if depth > self._max_depth:
+            return ScopeRule(ExclusionReason.DEPTH, f"depth {depth} is over {self._max_depth}")
+        if not self._any:
+            if self._by_host:
+                if host != via_host and (rule := self._elsewhere(host, via_host, via_seed_redirect)):
+                    return rule
+            elif rule := self._judge_prefix(url, host, via_host, via_seed_redirect):
+                return rule
+        return self._alone(url, via_seed_redirect)
+
+    def explain(
+        self,
+        url: str,
+        host: str,
+        *,
+        depth: int,
+        via_host: str | None,
+        via_seed_redirect: bool = False,
+        hops: int = 0,
+    ) -> list[Verdict]:
+        """Return the verdict of every rule, in the order in which `judge` checks them. Its result is the first not
+        allowed.
+        """
+        verdicts = []
+        if via_host is not None:
+            verdicts.append(Verdict(ExclusionReason.HOPS, hops <= MAX_HOPS, f"{hops} of {MAX_HOPS} redirects in a row"))
+            limit = "no limit" if self._scope.max_depth is None else f"limit {self._max_depth}"
+            verdicts.append(Verdict(ExclusionReason.DEPTH, depth <= self._max_depth, f"depth {depth}, {limit}"))
+            place = self._judge_place(url, host, via_host, via_seed_redirect)
+            detail = f"in scope from {via_host} in mode {self._scope.mode}" if place is None else place.detail
+            verdicts.append(Verdict(self._place_rule if place is None else place.name, place is None, detail))
+        seed_like = via_host is None or via_seed_redirect
+        verdicts += [Verdict(name, why is None, why or "allowed") for name, why in self._alone_rules(url, seed_like)]
+        return verdicts
+
+    def _judge_place(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
+        match self._scope.mode:
+            case ScopeMode.HOST | ScopeMode.DOMAIN:
+                return self._judge_host(host, via_host, redirect)
+            case ScopeMode.PREFIX:
+                return self._judge_prefix(url, host, via_host, redirect)
+            case ScopeMode.ANY:
+                return None
+            case never:
+                assert_never(never)
+
+    def _judge_host(self, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
+        if host == via_host:
+            return None
+        if redirect or self._scope.mode is ScopeMode.DOMAIN:
+            domain, via_domain = registrable_domain(host), registrable_domain(via_host)
+            return None if domain == via_domain else ScopeRule(self._place_rule, f"{domain} is not {via_domain}")
+        return ScopeRule(_other(host, via_host, self._place_rule), f"{host} is not {via_host}")
+
+    def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
+        """Return the rule that excludes `url` in mode prefix, or None.
+
+        A host that has seeds has their prefixes; a host that a seed redirected to has those of all seeds.
+        """
+        paths = self._prefixes.get(host)
+        if paths is None:
+            if not (host == via_host or (redirect and registrable_domain(host) == registrable_domain(via_host))):
+                return ScopeRule(_other(host, via_host, ExclusionReason.PREFIX), f"no seed of the spec is on {host}")
+            paths = self._all_prefixes
+        path = url[url.index("/", 8) :]
+        # The prefix `/docs?` includes `/docs` with a query. The `?` added here makes it match without a query, too.
+        if f"{path}?".startswith(paths):
+            return None
+        return ScopeRule(
+            ExclusionReason.PREFIX, f"not below {' or '.join([path for path in paths if path[-1] == '/'][:3])}"
+        )
+
+    def _judge_alone(self, url: str, seed_like: bool) -> ScopeRule | None:
+        if self.problem is not None:
+            raise PatternRefused(self.problem)
+        for name, why in self._alone_rules(url, seed_like):
+            if why is not None:
+                return ScopeRule(name, why)
+        return None
+
+    def _alone_rules(self, url: str, seed_like: bool) -> Iterator[tuple[ExclusionReason, str | None]]:
+        """Yield the rules that judge a URL by itself, each with the reason why it refuses, or None."""
+        scope = self._scope
+        scheme = scheme_of(url)
+        yield ExclusionReason.SCHEME, None if scheme in scope.schemes else f"scheme {scheme} is not crawled"
+        over = len(url) > scope.max_url_length
+        yield ExclusionReason.LENGTH, f"{len(url)} characters, limit {scope.max_url_length}" if over else None
+        hit = self._exclude.first(url)
+        yield ExclusionReason.EXCLUDE, self.problem if hit is None else f"matches {hit!r}"
+        if not seed_like:
+            missing = bool(self._include) and self._include.first(url) is None
+            yield ExclusionReason.INCLUDE, "matches none of the include patterns" if missing else None
+            yield ExclusionReason.TRAP, trap(url, scope.traps)
+
+
+def _other(host: str, via_host: str, rule: ExclusionReason) -> ExclusionReason:
+    """Return PORT if the hosts differ in their ports only, else `rule`."""
+    return ExclusionReason.PORT if _name(host) == _name(via_host) else rule
+
+
+def _name(host: str) -> str:
+    """Return the host without its port."""
+    return host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
+
+
+def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:
+    """Return the path prefixes in scope, by the hosts of seeds.
+
+    A seed that names a file (`/docs/index.html`) includes its folder, `/docs/`. Any other seed includes itself and
+    everything below it: `/docs` includes `/docs`, also with a query, and `/docs/`.
+    """
+    begins: dict[str, set[str]] = {}
+    for seed in spec.seeds:
+        path = seed.url[seed.url.index("/", 8) :].partition("?")[0]
+        folder, _, name = path.rpartition("/")
+        at = {f"{path}/", f"{path}?"} if name and _FILE(name) is None else {f"{folder}/"}
+        begins.setdefault(host_of(seed.url), set()).update(at)
+    return {host: tuple(sorted(paths)) for host, paths in begins.items()}

@@ -1,0 +1,450 @@
+"""The crawl spec: what a user declares, with every default and every bound in one place.
+
+A spec is immutable and encodes to JSON or MessagePack. `parse_spec` (shared/domain/crawl/spec_parse.py) makes a spec
+from user input and refuses unknown fields. Decoding a stored or published spec ignores unknown fields, so that an older
+process can read the specs of a newer one. Times are seconds, sizes are bytes, `None` of a limit means unlimited.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+from blake3 import blake3
+from msgspec import Meta
+
+from shared.domain.crawl.item_rules import ItemLimits, ItemRules
+from shared.domain.web.fetch import FetchLimits
+
+DAY_S: Final = 86_400.0
+SLOTS_WITHOUT_DELAY: Final = 8
+"""The default number of slots of a host whose delay is 0. Several slots hide the round trip between URL shards."""
+
+Natural = Annotated[int, Meta(ge=1, le=2**53)]
+Seconds = Annotated[float, Meta(ge=0.0, le=DAY_S)]
+Timeout = Annotated[float, Meta(ge=0.1, le=3600.0)]
+Size = Annotated[int, Meta(ge=1024, le=2**40)]
+BufferedSize = Annotated[int, Meta(ge=1024, le=2**31)]
+Priority = Annotated[int, Meta(ge=-100, le=100)]
+LABEL: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+LABEL_WORDS: Final = "lower-case letters, digits and inner hyphens, at most 63"
+Label = Annotated[str, Meta(pattern=LABEL)]
+"""A name that is valid in a subject, a path and a metric. `LABEL_WORDS` describes it for users."""
+
+Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
+Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=100)]
+
+
+class ScopeMode(StrEnum):
+    """Which outlinks belong to the crawl, relative to the page that has them."""
+
+    HOST = "host"
+    DOMAIN = "domain"
+    PREFIX = "prefix"
+    ANY = "any"
+
+
+class Scheme(StrEnum):
+    """The schemes that can be crawled."""
+
+    HTTP = "http"
+    HTTPS = "https"
+
+
+class Seed(msgspec.Struct, frozen=True, kw_only=True):
+    """A URL that the crawl starts from."""
+
+    url: Annotated[
+        str,
+        Meta(description="The URL, http or https. It is put into canonical form.", examples=["https://example.org/"]),
+    ]
+    priority: Annotated[
+        Priority,
+        Meta(
+            description="Its priority. Each level goes before one level of depth; higher priorities are fetched first.",
+            examples=[10],
+        ),
+    ] = 0
+
+
+class Traps(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits that exclude endless URL spaces (shared/domain/crawl/traps.py). Null or false switches one off."""
+
+    max_segment_repeats: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(
+            description="How often a path segment may occur in a URL. URLs beyond are excluded. Null: no limit.",
+            examples=[3],
+        ),
+    ] = 3
+    max_parameter_repeats: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(
+            description="How often a query parameter may have the same value in a URL. URLs beyond are excluded. "
+            "Null: no limit.",
+            examples=[2],
+        ),
+    ] = 2
+    cycles: Annotated[
+        bool, Meta(description="True: exclude URLs with ten or more path segments of which two or more repeat in turn.")
+    ] = True
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """Which URLs may be fetched."""
+
+    mode: Annotated[
+        ScopeMode,
+        Meta(
+            description="Which links of a page belong to the crawl: `host` those on the page's own host, `domain` "
+            "those in its registrable domain, `prefix` those below a seed's path, `any` all."
+        ),
+    ] = ScopeMode.HOST
+    include: Annotated[
+        Patterns,
+        Meta(
+            description="Regular expressions (RE2). If there are any, a link must match one of them in its "
+            "canonical URL.",
+            examples=[["^https://example\\.org/docs/"]],
+        ),
+    ] = ()
+    exclude: Annotated[
+        Patterns,
+        Meta(
+            description="Regular expressions (RE2). A URL or seed that matches one of them in its canonical URL "
+            "is excluded, even if `include` matches it.",
+            examples=[["\\.pdf$"]],
+        ),
+    ] = ()
+    schemes: Annotated[
+        Annotated[tuple[Scheme, ...], Meta(min_length=1, max_length=2)],
+        Meta(description="The schemes of URLs that may be fetched."),
+    ] = (Scheme.HTTP, Scheme.HTTPS)
+    max_depth: Annotated[
+        Annotated[int, Meta(ge=0, le=10_000)] | None,
+        Meta(
+            description="The greatest number of links between a seed and a URL. 0: only the seeds. Null: no limit.",
+            examples=[5],
+        ),
+    ] = None
+    max_url_length: Annotated[
+        Annotated[int, Meta(ge=16, le=16_384)],
+        Meta(
+            description="The greatest length of a canonical URL in characters. Longer ones are excluded.",
+            examples=[2048],
+        ),
+    ] = 2048
+    traps: Annotated[Traps, Meta(description="Limits that exclude endless URL spaces.")] = Traps()
+
+
+class Politeness(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast each host is fetched from."""
+
+    obey_robots: Annotated[bool, Meta(description="True: obey robots.txt. False: ignore it.")] = True
+    delay_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds from the end of an answer of a host to the start of the next request to it. "
+            "robots.txt or an operator may make it longer.",
+            examples=[1.0],
+        ),
+    ] = 1.0
+    max_delay_s: Annotated[
+        Seconds,
+        Meta(
+            description="The longest delay in seconds that `adaptive` may set. A longer crawl-delay of robots.txt "
+            "is obeyed all the same.",
+            examples=[60.0],
+        ),
+    ] = 60.0
+    adaptive: Annotated[
+        bool,
+        Meta(description="True: raise the delay to five times the duration of the last fetch, up to `max_delay_s`."),
+    ] = False
+    host_slots: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | None,
+        Meta(
+            description="The number of URL shards of a host that may be leased at a time. It only counts where "
+            "the delay is 0. Null: 1, or 8 where the delay is 0.",
+            examples=[4],
+        ),
+    ] = None
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits at which the crawl finishes."""
+
+    max_pages: Annotated[
+        Natural | None,
+        Meta(description="The number of pages after which the crawl finishes. Null: no limit.", examples=[10000]),
+    ] = None
+    max_bytes: Annotated[
+        Natural | None,
+        Meta(description="The payload in bytes after which the crawl finishes. Null: no limit.", examples=[1073741824]),
+    ] = None
+    max_seconds: Annotated[
+        Natural | None,
+        Meta(
+            description="The running time in seconds after which the crawl finishes. Null: no limit.", examples=[3600]
+        ),
+    ] = None
+    max_pages_per_host: Annotated[
+        Natural | None,
+        Meta(
+            description="The number of pages of a host after which its other URLs are not fetched. Null: no limit.",
+            examples=[1000],
+        ),
+    ] = None
+
+    @property
+    def bounded(self) -> bool:
+        """True if the crawl has a page or byte limit, so that dispatch has to count."""
+        return self.max_pages is not None or self.max_bytes is not None
+
+
+class Fetch(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests are made."""
+
+    user_agent: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=512)] | None,
+        Meta(
+            description="The User-Agent header. Null: `orb/<version>`, with `contact` if it is set.",
+            examples=["examplebot/1.0 (+https://example.org/bot)"],
+        ),
+    ] = None
+    contact: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=256)] | None,
+        Meta(
+            description="A URL or mail address for the owners of sites. It is part of the default User-Agent. "
+            "Null: none.",
+            examples=["https://example.org/bot"],
+        ),
+    ] = None
+    headers: Annotated[
+        dict[str, str],
+        Meta(description="Further headers of every request, by name.", examples=[{"accept-language": "en"}]),
+    ] = {}
+    connect_timeout_s: Annotated[
+        Timeout, Meta(description="Seconds until a connection must be made, else the fetch fails.", examples=[10.0])
+    ] = 10.0
+    first_byte_timeout_s: Annotated[
+        Timeout,
+        Meta(
+            description="Seconds from the request until the answer must begin, else the fetch fails.", examples=[20.0]
+        ),
+    ] = 20.0
+    total_timeout_s: Annotated[
+        Timeout,
+        Meta(
+            description="Seconds that a fetch may take. A body that is not complete by then is truncated.",
+            examples=[120.0],
+        ),
+    ] = 120.0
+    max_header_bytes: Annotated[
+        Annotated[int, Meta(ge=1024, le=2**24)],
+        Meta(
+            description="The greatest size of an answer's headers in bytes. The fetch fails beyond.", examples=[262144]
+        ),
+    ] = 256 * 1024
+    max_body_bytes: Annotated[
+        BufferedSize,
+        Meta(
+            description="The greatest size of a body in bytes, as transferred. A longer body is truncated.",
+            examples=[10485760],
+        ),
+    ] = 10 * 1024 * 1024
+    max_decoded_bytes: Annotated[
+        BufferedSize,
+        Meta(
+            description="The greatest size of a body in bytes after decompression. The rest is not parsed.",
+            examples=[31457280],
+        ),
+    ] = 30 * 1024 * 1024
+    http2: Annotated[bool, Meta(description="True: use HTTP/2 where the host offers it.")] = True
+    proxy: Annotated[
+        str | None,
+        Meta(
+            description="The URL of a proxy for all requests. Null: none.", examples=["http://proxy.example.org:3128"]
+        ),
+    ] = None
+
+    def limits(self) -> FetchLimits:
+        """Return the limits of each request."""
+        return FetchLimits(
+            connect_s=self.connect_timeout_s,
+            first_byte_s=self.first_byte_timeout_s,
+            total_s=self.total_timeout_s,
+            header_bytes=self.max_header_bytes,
+            body_bytes=self.max_body_bytes,
+            decoded_bytes=self.max_decoded_bytes,
+        )
+
+
+class Extract(msgspec.Struct, frozen=True, kw_only=True):
+    """Which links of a page are followed, and by which rules items are extracted from it (docs/items.md)."""
+
+    follow_nofollow: Annotated[
+        bool, Meta(description="True: follow links with rel=nofollow, and links of pages with that robots directive.")
+    ] = False
+    srcset: Annotated[bool, Meta(description="True: follow the URLs in srcset attributes.")] = False
+    meta_refresh: Annotated[bool, Meta(description="True: follow the URL of a meta refresh.")] = True
+    canonical_links: Annotated[bool, Meta(description="True: follow links with rel=canonical.")] = True
+    max_links_per_page: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)],
+        Meta(description="The number of links of a page that are followed at most.", examples=[20000]),
+    ] = 20_000
+    items: Annotated[ItemRules, Meta(description="Rules that extract items from pages (docs/items.md).")] = ()
+    max_items_per_page: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)],
+        Meta(description="The number of items of a page that are kept at most.", examples=[1000]),
+    ] = 1_000
+    max_item_bytes: Annotated[
+        Annotated[int, Meta(ge=64, le=256 * 1024)],
+        Meta(description="The greatest size of an item in bytes, as JSON. Larger ones are dropped.", examples=[65536]),
+    ] = 64 * 1024
+    max_page_bytes: Annotated[
+        Annotated[int, Meta(ge=1024, le=256 * 1024)],
+        Meta(
+            description="The greatest size of all items of a page in bytes, as JSON. The first ones are kept.",
+            examples=[262144],
+        ),
+    ] = 256 * 1024
+
+    def item_limits(self) -> ItemLimits:
+        """Return the limits on the items of one page."""
+        return ItemLimits(self.max_items_per_page, self.max_item_bytes, self.max_page_bytes)
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a URL is tried, and the wait before each further attempt: base_s, 2 base_s, 4 base_s ... up to max_s.
+
+    A host that gave pages before is probed with growing pauses while it does not answer.
+    """
+
+    attempts: Annotated[
+        Annotated[int, Meta(ge=1, le=100)],
+        Meta(description="The number of attempts after which a URL fails.", examples=[3]),
+    ] = 3
+    host_attempts: Annotated[
+        Annotated[int, Meta(ge=1, le=100)],
+        Meta(
+            description="The number of failed connections in a row after which a host that never gave a page is "
+            "given up with all its URLs.",
+            examples=[3],
+        ),
+    ] = 3
+    base_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds until the second attempt. The wait doubles with each further attempt.", examples=[5.0]
+        ),
+    ] = 5.0
+    max_s: Annotated[
+        Seconds, Meta(description="The longest wait between two attempts in seconds.", examples=[3600.0])
+    ] = 3600.0
+    host_base_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds for which a host is left alone after an answer 429 or 503 without Retry-After. "
+            "The time doubles each time.",
+            examples=[60.0],
+        ),
+    ] = 60.0
+    host_max_s: Annotated[
+        Seconds,
+        Meta(
+            description="The longest time in seconds for which a host is left alone after such an answer.",
+            examples=[86400.0],
+        ),
+    ] = DAY_S
+    outage_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds without an answer after which a host that gave pages before is given up.",
+            examples=[86400.0],
+        ),
+    ] = DAY_S
+
+
+class Egress(msgspec.Struct, frozen=True, kw_only=True):
+    """Networks (CIDR) that may be reached although they are private, loopback or link-local."""
+
+    allow: Annotated[
+        Annotated[tuple[str, ...], Meta(max_length=1000)],
+        Meta(
+            description="Networks (CIDR) that may be reached although they are private, loopback or link-local. "
+            "Workers must allow them too.",
+            examples=[["10.1.0.0/16"]],
+        ),
+    ] = ()
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """How pages are archived."""
+
+    warc_segment_bytes: Annotated[
+        Size,
+        Meta(
+            description="The size in bytes after which a WARC file is closed and the next one begins.",
+            examples=[1073741824],
+        ),
+    ] = 2**30
+
+
+class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The declared crawl. Seed URLs are canonical once parsed."""
+
+    seeds: Annotated[
+        Annotated[tuple[Seed, ...], Meta(min_length=1, max_length=100_000)],
+        Meta(description="The URLs to start from. A seed is a URL, or an object with a URL and a priority."),
+    ]
+    name: Label = "crawl"
+    pool: Annotated[
+        Label, Meta(description="The pool of workers that fetches for the crawl.", examples=["default"])
+    ] = "default"
+    weight: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)],
+        Meta(description="The crawl's share of the pool, in relation to the weights of other crawls.", examples=[1]),
+    ] = 1
+    scope: Annotated[Scope, Meta(description="Which URLs are fetched.")] = Scope()
+    politeness: Annotated[Politeness, Meta(description="How fast each host is fetched from.")] = Politeness()
+    budget: Annotated[Budget, Meta(description="Limits at which the crawl finishes.")] = Budget()
+    fetch: Annotated[Fetch, Meta(description="How requests are made.")] = Fetch()
+    extract: Annotated[Extract, Meta(description="Which links are followed, and which items are extracted.")] = (
+        Extract()
+    )
+    retry: Annotated[Retry, Meta(description="When failed fetches are repeated.")] = Retry()
+    egress: Annotated[Egress, Meta(description="Which private networks may be reached.")] = Egress()
+    output: Annotated[Output, Meta(description="How pages are archived.")] = Output()
+
+
+def encode_spec(spec: CrawlSpec) -> bytes:
+    """Return the spec as JSON with every field and a fixed order: equal specs give equal bytes."""
+    return msgspec.json.encode(spec, order="deterministic")
+
+
+def decode_spec(data: bytes | str) -> CrawlSpec:
+    """Return the spec that `encode_spec` wrote. Unknown fields are ignored. Raise msgspec.DecodeError if `data` is
+    invalid.
+    """
+    return msgspec.json.decode(data, type=CrawlSpec)
+
+
+def spec_digest(spec: CrawlSpec) -> str:
+    """Return 32 hex digits that differ when the spec does."""
+    return blake3(encode_spec(spec)).hexdigest(length=16)
+
+
+def user_agent(spec: CrawlSpec, version: str) -> str:
+    """Return the User-Agent to send: the spec's own, or `orb/<version> (+<contact>)`. The default never names a
+    browser.
+    """
+    if spec.fetch.user_agent is not None:
+        return spec.fetch.user_agent
+    return f"orb/{version}" + (f" (+{spec.fetch.contact})" if spec.fetch.contact else "")
+
+
+def host_slots(politeness: Politeness, effective_delay_s: float) -> int:
+    """Return how many URL shards of one host may be out at once: always 1 if there is a delay."""
+    if effective_delay_s > 0:
+        return 1
+    return politeness.host_slots or SLOTS_WITHOUT_DELAY

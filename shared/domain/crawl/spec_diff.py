@@ -1,0 +1,54 @@
+"""Compare two specs, field by field."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from shared.domain.crawl.credentials import masked_spec
+
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field that differs. `before` is None if the field was added, `after` is None if it was removed."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+def spec_difference(before: str, after: str) -> list[Difference]:
+    """Return the fields that differ between two specs in JSON, sorted by path.
+
+    Lists are compared as wholes. Credentials in stored specs are masked.
+    """
+    old, new = (masked_spec(msgspec.json.decode(spec)) for spec in (before, after))
+    return sorted(_differing("", old, new), key=lambda difference: difference.path)
+
+
+def _differing(path: str, before: Any, after: Any) -> Iterator[Difference]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in before.keys() | after.keys():
+            place = f"{path}.{name}" if path else str(name)
+            yield from _differing(place, before.get(name, _ABSENT), after.get(name, _ABSENT))
+    elif before != after:
+        yield Difference(path, None if before is _ABSENT else before, None if after is _ABSENT else after)
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Return `target` with a JSON merge patch (RFC 7396) applied.
+
+    Null removes, mappings merge, anything else replaces.
+    """
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged

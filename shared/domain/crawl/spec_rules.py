@@ -1,0 +1,253 @@
+"""Check what a crawl spec's types cannot express: rules between fields, and rules about the text in them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from shared.domain.crawl.credentials import HEADERS, has_userinfo
+from shared.domain.crawl.item_rules import ItemField, ItemRule
+from shared.domain.crawl.patterns import pattern_problem, size_problem
+from shared.domain.crawl.selectors import selector_problem
+from shared.domain.crawl.spec import CrawlSpec, Egress, Extract, Fetch, Politeness, Retry, Scope, Seed
+from shared.domain.crawl.user_agents import impersonated
+from shared.domain.ops.egress import network_problem
+from shared.domain.suggestions import url_meant
+from shared.domain.web.url import canonicalize, scheme_of, with_scheme
+
+_SYNTAX: Final = "patterns have the syntax of RE2, see docs/crawls.md"
+
+_NO_CREDENTIALS: Final = (
+    "is a credential: the crawl would send it to every host, store it in the archive and show it to every viewer",
+    "leave it out; a spec cannot hold credentials, and sites that need them cannot be crawled yet",
+)
+_OWN_NAME: Final = "name your own, such as mybot/1.0 (+https://example.org/bot), or leave it out and set fetch.contact"
+_PROXY_ADVICE: Final = "every viewer of the crawl would see it; use a proxy that admits the workers by their addresses"
+PROXY_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+_OURS: Final = {
+    "user-agent": "set fetch.user_agent instead",
+    **dict.fromkeys(
+        ("host", "connection", "content-length", "transfer-encoding", "te", "upgrade"), "it frames the request"
+    ),
+    **dict.fromkeys(("if-none-match", "if-modified-since", "range"), "the crawler sets it by itself"),
+    "accept-encoding": "the crawler asks for what it can decode",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SpecProblem:
+    """One problem of a spec.
+
+    `path` is its place (`scope.include[2]`, empty for the whole spec), `message` the problem, `hint` what to do if
+    known.
+    """
+
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.path}: " if self.path else ""
+        return place + self.message + (f" ({self.hint})" if self.hint else "")
+
+
+def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
+    """Yield the problems of one part of a spec whose fields have the right types. Paths are relative to the part."""
+    match part:
+        case Seed():
+            yield from _seed(part)
+        case Scope():
+            yield from _scope(part)
+        case Politeness():
+            yield from _politeness(part)
+        case Fetch():
+            yield from _fetch(part)
+        case Extract():
+            yield from _extract(part)
+        case ItemRule():
+            yield from _item_rule(part)
+        case ItemField():
+            yield from _item_field(part)
+        case Retry() if part.max_s < part.base_s:
+            yield SpecProblem("max_s", f"is less than base_s, which is {part.base_s:g}")
+        case Egress():
+            yield from _egress(part)
+        case CrawlSpec():
+            yield from _whole(part)
+        case _:
+            return
+
+
+def _seed(seed: Seed) -> Iterator[SpecProblem]:
+    if canonicalize(seed.url) is not None:
+        return
+    if "://" not in seed.url and (guess := canonicalize(with_scheme(seed.url))):
+        yield SpecProblem("url", f"{seed.url!r} has no scheme", f"did you mean {guess}?")
+    elif "@" in seed.url:
+        yield SpecProblem("url", "has a user name or password, or is not a URL", "credentials do not belong in seeds")
+    else:
+        meant = url_meant(seed.url)
+        hint = "" if meant is None else f"did you mean {meant}?"
+        yield SpecProblem("url", f"{seed.url!r} is not an http or https URL that can be fetched", hint)
+
+
+def refused_pattern(scope: Scope, extract: Extract) -> str | None:
+    """Return why a pattern of a spec's sections cannot be used, with its place, or None.
+
+    `parse_spec` refuses such a spec. A stored spec may come from an earlier version, which had another syntax of
+    patterns.
+    """
+    for problem in _scope(scope):
+        return f"scope.{problem}"
+    for problem in _when_sizes(extract):
+        return f"extract.{problem}"
+    for index, rule in enumerate(extract.items):
+        for problem in _rule_patterns(rule):
+            return f"extract.items[{index}].{problem}"
+    return None
+
+
+def _scope(scope: Scope) -> Iterator[SpecProblem]:
+    for name in ("include", "exclude"):
+        patterns: tuple[str, ...] = getattr(scope, name)
+        refused = [_pattern(f"{name}[{index}]", pattern) for index, pattern in enumerate(patterns)]
+        problems = [problem for problem in refused if problem is not None]
+        yield from problems
+        if not problems and (problem := size_problem(patterns)):
+            yield SpecProblem(name, f"its patterns {problem}", "shorten their repetitions, or drop some")
+
+
+def _pattern(path: str, pattern: str, *, unicode: bool = False) -> SpecProblem | None:
+    problem = pattern_problem(pattern, unicode=unicode)
+    return None if problem is None else SpecProblem(path, f"{pattern!r} {problem}", _SYNTAX)
+
+
+def _when_sizes(extract: Extract) -> Iterator[SpecProblem]:
+    patterns = [rule.when for rule in extract.items if rule.when is not None and pattern_problem(rule.when) is None]
+    if problem := size_problem(patterns):
+        yield SpecProblem("items", f"the patterns of when {problem}", "shorten their repetitions, or drop some")
+
+
+def _rule_patterns(rule: ItemRule) -> Iterator[SpecProblem]:
+    """Yield the problems of a rule's patterns."""
+    if rule.when is not None and (problem := _pattern("when", rule.when)):
+        yield problem
+    for name, field in rule.fields.items():
+        for problem in _match(field):
+            yield SpecProblem(f"fields.{name}.{problem.path}", problem.message, problem.hint)
+
+
+def _match(field: ItemField) -> Iterator[SpecProblem]:
+    if field.match is not None and (problem := _pattern("match", field.match, unicode=True)):
+        yield problem
+
+
+def _politeness(politeness: Politeness) -> Iterator[SpecProblem]:
+    if politeness.adaptive and politeness.max_delay_s < politeness.delay_s:
+        yield SpecProblem("max_delay_s", f"is less than delay_s, which is {politeness.delay_s:g}")
+    if (politeness.host_slots or 1) > 1 and politeness.delay_s > 0:
+        yield SpecProblem(
+            "host_slots", "cannot exceed 1 while there is a delay to keep", "set delay_s to 0 or leave it out"
+        )
+
+
+def _fetch(fetch: Fetch) -> Iterator[SpecProblem]:
+    for name in ("user_agent", "contact"):
+        text = getattr(fetch, name)
+        if text is not None and not (text.isascii() and text.isprintable() and text == text.strip()):
+            yield SpecProblem(name, "must be printable ASCII without space around it, because it is sent as a header")
+    if fetch.user_agent is not None and (why := impersonated(fetch.user_agent)):
+        yield SpecProblem("user_agent", f"{why}, and sites must be able to tell crawlers apart", _OWN_NAME)
+    if fetch.contact is not None and "://" not in fetch.contact and "@" not in fetch.contact:
+        yield SpecProblem("contact", f"{fetch.contact!r} is neither a URL nor a mail address")
+    for name, value in fetch.headers.items():
+        if not _HEADER_NAME(name):
+            yield SpecProblem("headers", f"{name!r} is not a header name")
+        elif name.lower() in HEADERS:
+            yield SpecProblem(f"headers.{name}", *_NO_CREDENTIALS)
+        elif (why := _OURS.get(name.lower())) is not None:
+            yield SpecProblem(f"headers.{name}", "cannot be set", why)
+        elif not all(char == "\t" or " " <= char <= "~" or "\x80" <= char <= "\xff" for char in value):
+            yield SpecProblem(f"headers.{name}", "has characters that a header cannot carry")
+    if fetch.proxy is not None and has_userinfo(fetch.proxy):
+        yield SpecProblem("proxy", "must not hold a user name or password", _PROXY_ADVICE)
+    elif fetch.proxy is not None and not _is_proxy(fetch.proxy):
+        yield SpecProblem(
+            "proxy",
+            f"is not a proxy's URL of the form {PROXY_SCHEMES[0]}://host:port",
+            f"schemes: {', '.join(PROXY_SCHEMES)}",
+        )
+
+
+def _is_proxy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in PROXY_SCHEMES and bool(parts.hostname) and parts.port != 0 and parts.path in ("", "/")
+    except ValueError:
+        return False
+
+
+def _extract(extract: Extract) -> Iterator[SpecProblem]:
+    seen: set[str] = set()
+    for index, rule in enumerate(extract.items):
+        if rule.name in seen:
+            yield SpecProblem(f"items[{index}].name", f"{rule.name!r} is the name of an earlier rule")
+        seen.add(rule.name)
+    if extract.max_item_bytes > extract.max_page_bytes:
+        yield SpecProblem("max_item_bytes", f"is more than max_page_bytes, which is {extract.max_page_bytes}")
+    yield from _when_sizes(extract)
+
+
+def _item_rule(rule: ItemRule) -> Iterator[SpecProblem]:
+    if rule.when is not None and (refused := _pattern("when", rule.when)):
+        yield refused
+    if rule.each is not None and (problem := selector_problem(rule.each)):
+        yield SpecProblem("each", problem)
+    if rule.each is not None and rule.json_ld is not None:
+        yield SpecProblem("json_ld", "cannot be combined with each", "split the rule into two")
+    if rule.key is not None and rule.key not in rule.fields:
+        yield SpecProblem("key", f"{rule.key!r} is not a field of the rule", f"fields: {', '.join(rule.fields)}")
+    for name, field in rule.fields.items():
+        if field.path is not None and rule.json_ld is None:
+            yield SpecProblem(
+                f"fields.{name}.path", "is a path into JSON-LD, and the rule has no json_ld", "set json_ld to the @type"
+            )
+    if rule.key is not None and rule.key in rule.fields and rule.fields[rule.key].all:
+        yield SpecProblem(f"fields.{rule.key}.all", "cannot be true for the key field")
+
+
+def _item_field(field: ItemField) -> Iterator[SpecProblem]:
+    sources = [name for name in ("css", "meta", "path") if getattr(field, name) is not None]
+    if len(sources) != 1:
+        message = f"{' and '.join(sources)} are all set" if sources else "has no source for its value"
+        yield SpecProblem("", message, "set exactly one of css, meta, path")
+    if field.css is not None and (problem := selector_problem(field.css)):
+        yield SpecProblem("css", problem)
+    if field.css is None and field.take != "text":
+        yield SpecProblem("take", "selects a part of an element, so it needs css")
+    if field.path is not None and not all(field.path.split(".")):
+        yield SpecProblem("path", f"{field.path!r} has an empty key", "write keys as offers.price")
+    yield from _match(field)
+
+
+def _egress(egress: Egress) -> Iterator[SpecProblem]:
+    for index, network in enumerate(egress.allow):
+        if (problem := network_problem(network)) is not None:
+            yield SpecProblem(f"allow[{index}]", *problem)
+
+
+def _whole(spec: CrawlSpec) -> Iterator[SpecProblem]:
+    for index, seed in enumerate(spec.seeds):
+        if scheme_of(seed.url) not in spec.scope.schemes:
+            yield SpecProblem(
+                f"seeds[{index}].url", f"its scheme is not among scope.schemes: {', '.join(spec.scope.schemes)}"
+            )
+        if len(seed.url) > spec.scope.max_url_length:
+            yield SpecProblem(
+                f"seeds[{index}].url", f"is longer than scope.max_url_length, {spec.scope.max_url_length}"
+            )

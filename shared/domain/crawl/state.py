@@ -1,0 +1,108 @@
+"""The verbs that an operator may use in each state of a crawl, and the state that each leads to.
+
+A FINISHED crawl can be continued: `start` resumes it (with a greater budget, say), `reset` begins anew under another
+id. Transitions that the leader makes by itself are not verbs: SEEDING to RUNNING, RUNNING to FINISHED, and back when a
+complete crawl has work again.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from shared.domain.frontier.states import CrawlState
+
+CANCELLED: Final = "cancelled"
+"""The `finished_reason` of a crawl that an operator ended."""
+
+
+COMPLETE: Final = "complete"
+"""The `finished_reason` of a crawl that had nothing left to do."""
+
+
+class Verb(StrEnum):
+    """A request that an operator can make of a crawl."""
+
+    START = "start"
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
+    RESET = "reset"
+    RETRY_FAILED = "retry-failed"
+    DELETE = "delete"
+
+
+class IllegalTransition(Exception):
+    """`verb` is not allowed in `state`; `legal` has the allowed verbs."""
+
+    def __init__(self, verb: Verb, state: CrawlState) -> None:
+        self.verb, self.state, self.legal = verb, state, allowed_verbs(state)
+        super().__init__(f"a crawl that is {state} does not allow {verb}")
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlStatus:
+    """A crawl's state as far as verbs are concerned. `resumes_as`: the state before the pause, None unless PAUSED."""
+
+    state: CrawlState
+    resumes_as: CrawlState | None = None
+    reason: str | None = None
+
+
+_LEGAL: Final[dict[CrawlState, tuple[Verb, ...]]] = {
+    CrawlState.CREATED: (Verb.START, Verb.CANCEL, Verb.RESET, Verb.DELETE),
+    CrawlState.SEEDING: (Verb.PAUSE, Verb.CANCEL, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE),
+    CrawlState.RUNNING: (Verb.PAUSE, Verb.CANCEL, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE),
+    CrawlState.PAUSED: (Verb.RESUME, Verb.CANCEL, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE),
+    CrawlState.FINISHED: (Verb.START, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE),
+    CrawlState.DELETED: (),
+}
+
+
+def allowed_verbs(state: CrawlState) -> tuple[Verb, ...]:
+    """Return the verbs that are allowed in `state`."""
+    return _LEGAL[state]
+
+
+def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
+    """Return the status that `verb` leads to. Raise IllegalTransition if the verb is not allowed.
+
+    RESET and DELETE end this crawl id, so both lead to DELETED.
+    """
+    if verb not in _LEGAL[now.state]:
+        raise IllegalTransition(verb, now.state)
+    match verb:
+        case Verb.START:
+            return CrawlStatus(CrawlState.SEEDING)
+        case Verb.PAUSE:
+            return CrawlStatus(CrawlState.PAUSED, resumes_as=now.state)
+        case Verb.RESUME:
+            return CrawlStatus(now.resumes_as or CrawlState.SEEDING)
+        case Verb.CANCEL:
+            return CrawlStatus(CrawlState.FINISHED, reason=CANCELLED)
+        case Verb.RETRY_FAILED:
+            return CrawlStatus(CrawlState.RUNNING) if now.state is CrawlState.FINISHED else now
+        case Verb.RESET | Verb.DELETE:
+            return CrawlStatus(CrawlState.DELETED)
+
+
+def takes_seeds(now: CrawlStatus) -> bool:
+    """Return True if seeds may be added.
+
+    A complete crawl runs again with new seeds. A crawl that was cancelled or has spent its budget refuses them: they
+    would wait for a `start` that may never come.
+    """
+    return now.state is not CrawlState.DELETED and (now.state is not CrawlState.FINISHED or now.reason == COMPLETE)
+
+
+def status_after_new_spec(now: CrawlStatus) -> CrawlStatus:
+    """Return the status after a new revision.
+
+    Its seeds are published again, unless the crawl has not begun or is over.
+    """
+    match now.state:
+        case CrawlState.RUNNING:
+            return CrawlStatus(CrawlState.SEEDING)
+        case CrawlState.PAUSED:
+            return CrawlStatus(CrawlState.PAUSED, resumes_as=CrawlState.SEEDING)
+        case _:
+            return now

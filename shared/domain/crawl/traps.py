@@ -1,0 +1,63 @@
+"""Detect URLs of endless spaces: relative links that resolve deeper and deeper, or parameters that accumulate.
+
+The rules come from other crawlers (StormCrawler's basic URL filter, Heritrix' pathological path rule). They find a path
+segment that repeats too often, a path of ten or more segments of which two or more cycle, and a parameter repeated with
+the same value. They depend on the URL alone, so a URL has the same verdict wherever it was found.
+"""
+
+from collections import Counter
+from typing import Final
+
+from shared.domain.crawl.spec import Traps
+
+CYCLE_SEGMENTS: Final = 10
+CYCLE_DISTINCT: Final = 2
+CYCLE_TIMES: Final = 3
+
+
+def repeated_segment(path: str, max_count: int) -> str | None:
+    """Return the path segment that occurs more than `max_count` times in `path`, or None. Empty segments (`//`) count
+    alike.
+    """
+    segments = path.split("/")
+    if len(segments) - len(set(segments)) < max_count:
+        return None
+    segment, times = Counter(segments[1:]).most_common(1)[0]
+    return segment if times > max_count else None
+
+
+def cycling_segments(path: str) -> tuple[str, ...]:
+    """Return the segments that cycle, or an empty tuple.
+
+    They cycle if at least `CYCLE_DISTINCT` segments occur `CYCLE_TIMES` times or more, in a path of at least
+    `CYCLE_SEGMENTS` segments.
+    """
+    if path.count("/") < CYCLE_SEGMENTS:
+        return ()
+    often = tuple(part for part, times in Counter(path.split("/")[1:]).items() if times >= CYCLE_TIMES and part)
+    return often if len(often) >= CYCLE_DISTINCT else ()
+
+
+def repeated_parameter(query: str, max_count: int) -> str | None:
+    """Return the `key=value` that occurs more than `max_count` times in `query` (no leading `?`), or None."""
+    if query.count("&") < max_count:
+        return None
+    counts = Counter(part for part in query.split("&") if part)
+    pair, times = counts.most_common(1)[0] if counts else ("", 0)
+    return pair if times > max_count else None
+
+
+def trap(canonical: str, traps: Traps) -> str | None:
+    """Return why the canonical URL looks like a trap under the limits of `traps`, or None."""
+    rest = canonical[canonical.index("/", 8) :]
+    path, _, query = rest.partition("?")
+    if (max_count := traps.max_segment_repeats) is not None and (
+        segment := repeated_segment(path, max_count)
+    ) is not None:
+        return f"path segment {segment!r} occurs more than {max_count} times"
+    if traps.cycles and (segments := cycling_segments(path)):
+        return f"path segments {', '.join(segments)} cycle"
+    if query and (max_count := traps.max_parameter_repeats) is not None:
+        pair = repeated_parameter(query, max_count)
+        return None if pair is None else f"parameter {pair!r} occurs more than {max_count} times"
+    return None

@@ -1,0 +1,128 @@
+"""Describe what a crawl lacks without a failure: excluded links and truncated bodies, each with the setting to change.
+
+Pure: from counts, examples and the spec to sentences.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.crawl.scope import ExclusionReason as Rule
+from shared.domain.crawl.spec import CrawlSpec, Scheme
+from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW, ExcludedLinkExample, shown
+from shared.domain.web.url import host_of, registrable_domain
+
+NOT_READ_AGAIN: Final = "pages already fetched are not read again: add --fresh, or another --out"
+
+_LINKS: Final[Mapping[str, tuple[str, str]]] = {
+    Rule.HOST: ("to other hosts", "--scope domain"),
+    Rule.PORT: ("to other ports", "--scope domain"),
+    Rule.DOMAIN: ("to other domains", "--scope any"),
+    Rule.PREFIX: ("outside of the seeds' paths", "--scope host"),
+    Rule.DEPTH: ("deeper than --max-depth {spec.scope.max_depth}", "a greater --max-depth"),
+    Rule.EXCLUDE: ("matching --exclude", "another --exclude, or none,"),
+    Rule.INCLUDE: ("matching no --include", "another --include, or none,"),
+    Rule.LENGTH: (
+        "longer than scope.max_url_length ({spec.scope.max_url_length} characters)",
+        "a greater scope.max_url_length in the spec",
+    ),
+    Rule.SCHEME: ("of another scheme", "scope.schemes in the spec"),
+    INVALID: ("without a valid URL", ""),
+    Rule.TRAP: ("of an endless URL space", "scope.traps in the spec"),
+    NOFOLLOW: ("marked as nofollow", "extract.follow_nofollow in the spec"),
+    LINKS_PER_PAGE: (
+        "beyond extract.max_links_per_page ({spec.extract.max_links_per_page})",
+        "a greater extract.max_links_per_page in the spec",
+    ),
+}
+"""For each reason: the description of its links, and the setting that follows them."""
+
+_PAGES: Final = {
+    "length": "at fetch.max_body_bytes ({spec.fetch.max_body_bytes}): a greater one in the spec",
+    "decoded": "at fetch.max_decoded_bytes ({spec.fetch.max_decoded_bytes}): a greater one in the spec",
+    "time": "at fetch.total_timeout_s ({spec.fetch.total_timeout_s:g} s): a greater one in the spec",
+    "disconnect": "by the network at each of {spec.retry.attempts} attempts: a crawl at another time",
+    "undecodable": "where the content coding is damaged or unknown: only the site",
+}
+"""For each reason of incomplete bodies: where they end, and what gives the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """`left_out` and `truncated` are the tallies of these kinds, `examples` some links of each reason."""
+
+    left_out: Mapping[str, int]
+    truncated: Mapping[str, int]
+    examples: Mapping[str, Sequence[ExcludedLinkExample]]
+
+    def links(self, spec: CrawlSpec) -> list[str]:
+        """Return a line for each reason: the links, an example, and the setting that follows them.
+
+        The most frequent reason comes first. Reasons that no setting changes come last.
+        """
+        lines = []
+        ranked = sorted(_ranked(self.left_out), key=lambda item: not self.remedy(item[0], spec))
+        for reason, n in ranked:
+            what, _ = _LINKS.get(reason, (f"by the rule {reason}", ""))
+            examples = self.examples.get(reason, ())
+            such = f", such as {shown(examples[0].url)} on {shown(examples[0].page)}" if examples else ""
+            remedy = self.remedy(reason, spec)
+            follows = f"; {remedy} follows {'it' if n == 1 else 'them'}" if remedy else ""
+            lines.append(f"{_counted(n, 'link')} {what.format(spec=spec)}{such}{follows}")
+        return lines
+
+    def pages(self, spec: CrawlSpec) -> list[str]:
+        """Return a line for each reason of incomplete bodies, the most frequent first."""
+        return [
+            f"{_counted(n, 'page')} {_PAGES.get(reason, reason).format(spec=spec)} brings the rest"
+            for reason, n in _ranked(self.truncated)
+        ]
+
+    def hide_urls(self) -> bool:
+        """Return True if URLs in scope may have been missed, because some links were not read."""
+        return bool(self.left_out.get(LINKS_PER_PAGE)) or any(self.truncated.values())
+
+    def can_follow(self, spec: CrawlSpec) -> bool:
+        """Return True if another spec would follow some of the links."""
+        return any(self.remedy(reason, spec) for reason, _ in _ranked(self.left_out))
+
+    def too_narrow(self, spec: CrawlSpec) -> str:
+        """Return why a crawl ended with one page although that page has links. Empty if no rule is the reason."""
+        counts = {reason: n for reason, n in self.left_out.items() if not _without_page(reason, spec)}
+        reason, _ = next(_ranked(counts), ("", 0))
+        if not reason:
+            return ""
+        total = sum(counts.values())
+        remedy = self.remedy(reason, spec)
+        return (
+            f"only 1 page was crawled: the rules left out {_counted(total, 'link')}."
+            + f" To follow {'it' if total == 1 else 'them'}: {remedy.rstrip(',')} (with --fresh, or another --out)."
+            * bool(remedy)
+        )
+
+    def remedy(self, reason: str, spec: CrawlSpec) -> str:
+        """Return the flag or field that allows the links that this reason excludes; empty if there is none."""
+        if _without_page(reason, spec):
+            return ""
+        _, remedy = _LINKS.get(reason, ("", ""))
+        examples = self.examples.get(reason, ())
+        if reason == Rule.HOST and examples and not any(map(_same_domain, examples)):
+            return "--scope any"
+        return remedy
+
+
+def _ranked(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    return ((reason, n) for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if n > 0)
+
+
+def _without_page(reason: str, spec: CrawlSpec) -> bool:
+    """Return True if no spec follows the links that this reason excludes, such as `mailto:`."""
+    return reason == INVALID or (reason == Rule.SCHEME and set(Scheme) <= set(spec.scope.schemes))
+
+
+def _same_domain(example: ExcludedLinkExample) -> bool:
+    return registrable_domain(host_of(example.url)) == registrable_domain(host_of(example.page))
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

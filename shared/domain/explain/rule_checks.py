@@ -1,0 +1,235 @@
+"""Every rule that applies to a URL now, in the order of their use, and the result of each. Pure.
+
+The first rule that does not allow the URL is why it is not fetched now. Rules that exclude a URL permanently (scope,
+robots, already fetched) come before rules that only make it wait.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.spec import CrawlSpec, user_agent
+from shared.domain.crawl.spec_rules import refused_pattern
+from shared.domain.crawl.state import COMPLETE, CrawlStatus
+from shared.domain.explain.sentences import HELD, REOPENS, counted, given_again, meaning, moment, why_unknown
+from shared.domain.frontier.politeness import host_delay
+from shared.domain.frontier.states import CrawlState, UrlState
+from shared.domain.frontier.store_model import Counters
+from shared.domain.reads.views import HostView, UrlView
+from shared.domain.software import VERSION
+from shared.domain.web.robots import TOO_COSTLY, AllowAll, RobotsRecord, Rules, Unreachable, policy_of, product_token
+from shared.domain.web.url import Location, host_of
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCheck:
+    """The result of one rule. If not `allowed`, it keeps the URL from being fetched now, or permanently."""
+
+    rule: str
+    allowed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainContext:
+    """The circumstances of a URL.
+
+    `standing`, `active_ms`, `counters`: of its crawl. `host`: None if the crawl has no URL of it. `robots`: the shared
+    record of its robots.txt, None if no worker has fetched it lately. `workers`: live workers of the crawl's pool that
+    accept work. `held`: the resource pressure that stops dispatch, None if there is none. `regained_s`: seconds after
+    which the URLs of a dead worker are dispatched again. `others`: other crawls with URLs of the host out. `visits`,
+    `busy`: how many visits the pool's workers can hold, and hold now.
+    """
+
+    standing: CrawlStatus
+    active_ms: int
+    counters: Counters
+    host: HostView | None
+    robots: RobotsRecord | None
+    workers: int
+    held: str | None = None
+    regained_s: float = 60.0
+    others: tuple[str, ...] = ()
+    visits: int = 0
+    busy: int = 0
+
+
+def rule_checks(
+    asked: str, location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext, now_ms: int
+) -> list[RuleCheck]:
+    """Return the result of each rule for the URL at `location`. `asked` is the URL as the user wrote it."""
+    checks = [_canonical(asked, location), *_scope(location, view, spec, around)]
+    if view is not None:
+        checks.append(_state(view, now_ms))
+    checks += [
+        _robots(location.url, spec, around.robots, now_ms),
+        _crawl(spec, around.standing),
+        _budget(spec, around),
+        _pool(spec.pool, around.workers),
+        _room(around.held),
+    ]
+    if around.host is not None and around.others and not around.host.leased:
+        checks.append(_turn(around.host, around.others))
+    if around.host is not None:
+        checks += _host(spec, around.host, around.regained_s, now_ms)
+    if 0 < around.visits <= around.busy and (around.host is None or not around.host.leased):
+        # This check is the last: it is the reason only if no other rule keeps the URL from being dispatched.
+        checks.append(_capacity(spec, around))
+    return checks
+
+
+def blocking_reason(checks: list[RuleCheck]) -> str | None:
+    """Return the detail of the first rule that does not allow the URL, or None."""
+    return next((check.detail for check in checks if not check.allowed), None)
+
+
+def _canonical(asked: str, location: Location) -> RuleCheck:
+    same = asked == location.url
+    return RuleCheck("canonical", True, "it is in canonical form" if same else f"it is the same URL as {location.url}")
+
+
+def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext) -> Iterator[RuleCheck]:
+    """Yield the scope's results. A URL is judged when it is found.
+
+    The rules are evaluated again only if the URL is unknown or was excluded.
+    """
+    if view is not None and view.state is not UrlState.EXCLUDED:
+        found = f"found on {view.chain[0]}" if view.chain else "a seed"
+        yield RuleCheck("scope", True, f"it was in scope when it was found: {found}, at depth {view.depth}")
+        return
+    if view is None:
+        _, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)
+    else:
+        via = host_of(view.chain[0]) if view.chain else None
+        redirected = view.depth == 0 and view.hops > 0
+        verdicts = CompiledScope(spec).explain(
+            location.url, location.host, depth=view.depth, via_host=via, via_seed_redirect=redirected, hops=view.hops
+        )
+    for verdict in verdicts:
+        yield RuleCheck(verdict.rule.value, verdict.allowed, verdict.detail)
+
+
+def _state(view: UrlView, now_ms: int) -> RuleCheck:
+    fetch = view.fetch
+    match view.state:
+        case UrlState.QUEUED:
+            return RuleCheck("state", True, "it is queued")
+        case UrlState.WAITING:
+            used = f"{counted(view.attempts, 'attempt')} {'was' if view.attempts == 1 else 'were'} made"
+            if view.due_ms > now_ms:
+                return RuleCheck("back_off", False, f"{used}, and the next is due after {moment(view.due_ms)}")
+            return RuleCheck("back_off", True, f"{used}, and the next is due")
+        case UrlState.LEASED:
+            return RuleCheck("state", False, "it is with a worker, to be fetched now")
+        case UrlState.DONE if fetch is not None and fetch.redirect:
+            return RuleCheck("duplicate", False, f"it was fetched, and is a redirect to {fetch.redirect}")
+        case UrlState.DONE:
+            at = "" if fetch is None else f" on {moment(fetch.at_ms)}"
+            return RuleCheck("duplicate", False, f"it was fetched{at}, and each URL is fetched once")
+        case UrlState.FAILED:
+            return RuleCheck("state", False, f"it failed for good: {meaning(view.reason or 'other').text}")
+        case UrlState.EXCLUDED:
+            return RuleCheck("state", False, f"it is excluded: {meaning(view.reason or 'unknown').text}")
+        case never:
+            assert_never(never)
+
+
+def _robots(url: str, spec: CrawlSpec, record: RobotsRecord | None, now_ms: int) -> RuleCheck:
+    if not spec.politeness.obey_robots:
+        return RuleCheck("robots", True, "robots.txt is ignored (politeness.obey_robots)")
+    if record is None:
+        return RuleCheck(
+            "robots", True, "its robots.txt was not fetched yet, or not recently: the next visit fetches it first"
+        )
+    known = f"robots.txt of {moment(record.fetched_at_ms)}" + ("" if record.fresh(now_ms) else ", to be fetched again")
+    match policy_of(record):
+        case AllowAll(reason):
+            return RuleCheck("robots", True, f"{known}: everything is allowed ({reason})")
+        case Unreachable(reason):
+            return RuleCheck("robots", False, f"{known} cannot be read ({reason}): the host is left alone")
+        case Rules(rules):
+            agent = product_token(user_agent(spec, VERSION))
+            if rules.of(agent).too_costly:
+                return RuleCheck("robots", False, f"{known} cannot be used ({TOO_COSTLY}): the host is left alone")
+            allowed = rules.allows(url, agent)
+            line = rules.deciding_line(url, agent)
+            if line is not None:
+                detail = f"line {line.number} decides for {agent}: {line.text!r}, in the group of {line.group}"
+            else:
+                detail = f"no rule excludes {agent}" if allowed else f"a rule excludes {agent}"
+            return RuleCheck("robots", allowed, f"{known}: {detail}")
+        case never:
+            assert_never(never)
+
+
+def _crawl(spec: CrawlSpec, standing: CrawlStatus) -> RuleCheck:
+    held = HELD.get(standing.state)
+    if held is None and (refused := refused_pattern(spec.scope, spec.extract)) is not None:
+        return RuleCheck("crawl", False, f"no URL is dispatched until the crawl has another spec: {refused}")
+    if held is None:
+        return RuleCheck("crawl", True, f"the crawl is {standing.state}")
+    if standing.state is CrawlState.FINISHED and standing.reason == COMPLETE:
+        held = REOPENS
+    ended = f" ({standing.reason})" if standing.reason else ""
+    return RuleCheck("crawl", False, f"the crawl is {standing.state}{ended}: {held}")
+
+
+def _budget(spec: CrawlSpec, around: ExplainContext) -> RuleCheck:
+    budget, counters = spec.budget, around.counters
+    spent = (
+        ("max_pages", budget.max_pages, counters.pages, "pages"),
+        ("max_bytes", budget.max_bytes, counters.bytes, "bytes"),
+        ("max_seconds", budget.max_seconds, around.active_ms // 1000, "seconds of work"),
+    )
+    for name, limit, used, what in spent:
+        if limit is not None and used >= limit:
+            return RuleCheck("budget", False, f"budget.{name} is spent: {used} of {limit} {what}")
+    limits = [f"{used} of {limit} {what}" for _, limit, used, what in spent if limit is not None]
+    return RuleCheck("budget", True, ", ".join(limits) or "the crawl has no budget")
+
+
+def _pool(pool: str, workers: int) -> RuleCheck:
+    if not workers:
+        return RuleCheck("pool", False, f"no live worker of the pool {pool!r} accepts work")
+    return RuleCheck("pool", True, f"workers of the pool {pool!r} that accept work: {workers}")
+
+
+def _room(held: str | None) -> RuleCheck:
+    if held is not None:
+        return RuleCheck("resource_pressure", False, f"no URL is dispatched under resource pressure: {held}")
+    return RuleCheck("resource_pressure", True, "no resource is nearly full")
+
+
+def _capacity(spec: CrawlSpec, around: ExplainContext) -> RuleCheck:
+    in_use = f"all {around.visits} visits of the pool {spec.pool!r} are in use"
+    return RuleCheck("capacity", False, f"{in_use}: it waits for a free one, by its weight ({spec.weight})")
+
+
+def _turn(host: HostView, others: tuple[str, ...]) -> RuleCheck:
+    names = ", ".join(others)
+    return RuleCheck("turn", False, f"it is another crawl's turn on {host.host}: {names} has URLs of it with workers")
+
+
+def _host(spec: CrawlSpec, host: HostView, regained_s: float, now_ms: int) -> Iterator[RuleCheck]:
+    limit = spec.budget.max_pages_per_host
+    if limit is not None:
+        detail = f"{host.host} has given {host.pages} of {limit} pages (budget.max_pages_per_host)"
+        yield RuleCheck("host_budget", host.pages < limit, detail)
+    if host.blocked_until_ms > now_ms:
+        cause = f", after {counted(host.failures, 'failure')} ({host.last_failure})" if host.last_failure else ""
+        yield RuleCheck("blocked", False, f"{host.host} is left alone until {moment(host.blocked_until_ms)}{cause}")
+    else:
+        yield RuleCheck("blocked", True, f"{host.host} is not blocked")
+    delay_s = host_delay(
+        spec.politeness,
+        crawl_delay_s=host.crawl_delay_ms / 1000 or None,
+        last_fetch_s=host.latency_ms / 1000 or None,
+        operator_delay_s=host.operator_delay_ms / 1000,
+        slowed_s=host.slowed_ms / 1000,
+    )
+    pace = f"is asked at most every {delay_s:g} s" if delay_s else "has no delay"
+    detail = f"{host.host} {pace}; {counted(host.queued, 'URL')} queued"
+    if host.leased:
+        detail += f", {host.leased} with workers now: {given_again(regained_s)}"
+    yield RuleCheck("delay", True, detail)

@@ -1,0 +1,281 @@
+"""Explain the state of a URL in sentences, for the command and the API. Pure: from values and `now_ms`."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, assert_never
+
+from shared.domain.crawl.scope import CompiledScope, ExclusionReason, Verdict
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW
+from shared.domain.explain.redirects import COOKIES
+from shared.domain.frontier.commands import SEED_DELETED
+from shared.domain.frontier.failure import HOST_UNREACHABLE
+from shared.domain.frontier.politeness import host_delay
+from shared.domain.frontier.states import CrawlState, UrlState
+from shared.domain.reads.views import UrlView
+from shared.domain.web.fetch import FailureKind
+from shared.domain.web.url import canonicalize, host_of
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A failure or exclusion for display: its short name, its meaning, and advice (empty if there is none)."""
+
+    short: str
+    text: str
+    advice: str = ""
+
+
+_MEANINGS: Final = {
+    FailureKind.DNS: Meaning(
+        "dns", "the host's name could not be resolved", "check the spelling, and that this machine has a network"
+    ),
+    FailureKind.CONNECT: Meaning(
+        "connect", "no connection could be made", "check the port, and that this machine reaches the host"
+    ),
+    FailureKind.TLS: Meaning(
+        "tls",
+        "the host's certificate or encryption was not acceptable",
+        "use http:// in the URL if the host does not support https; if your own authority signed its certificate, "
+        "name that authority's file with --ca FILE --retry-failed (in a cluster: SSL_CERT_FILE of the workers)",
+    ),
+    FailureKind.CONNECT_TIMEOUT: Meaning(
+        "connect timeout", "no connection was made in time", "check the network, or raise fetch.connect_timeout_s"
+    ),
+    FailureKind.FIRST_BYTE_TIMEOUT: Meaning(
+        "slow", "the server did not begin to answer in time", "raise fetch.first_byte_timeout_s"
+    ),
+    FailureKind.TOTAL_TIMEOUT: Meaning("too slow", "the answer did not end in time", "raise fetch.total_timeout_s"),
+    FailureKind.RESET: Meaning("reset", "the server closed the connection"),
+    FailureKind.PROTOCOL: Meaning("protocol", "the answer was not valid HTTP"),
+    FailureKind.HEADERS_TOO_LARGE: Meaning(
+        "large headers", "the answer's headers exceed the limit", "raise fetch.max_header_bytes"
+    ),
+    FailureKind.EGRESS_DENIED: Meaning(
+        "egress denied",
+        "the host's address is private, loopback or link-local, and such addresses are blocked",
+        "allow the network: --allow-net CIDR, such as --allow-net 127.0.0.0/8; in a cluster, give the workers this "
+        "flag, and name the network in egress.allow of the spec, too",
+    ),
+    FailureKind.PROXY: Meaning("proxy", "the proxy refused or could not be reached", "check fetch.proxy"),
+    FailureKind.OTHER: Meaning("other", "the fetch failed for a reason without a name of its own"),
+    HOST_UNREACHABLE: Meaning(
+        "host unreachable", "the host could not be reached several times in a row and was given up",
+        "try it again with --retry-failed once the host can be reached",
+    ),
+    "poison": Meaning(
+        "gave up", "no worker could finish its visit", "see the dead letter's evidence and the worker's log"
+    ),
+    ExclusionReason.HOPS: Meaning("redirects", "too many redirects in a row lead to it"),
+    ExclusionReason.DEPTH: Meaning("depth", "it is deeper than the depth limit", "raise --max-depth"),
+    ExclusionReason.HOST: Meaning("other host", "it is on another host", "widen --scope"),
+    ExclusionReason.PORT: Meaning("other port", "it is on another port of the host", "widen --scope"),
+    ExclusionReason.DOMAIN: Meaning("other domain", "it is on another domain", "widen --scope"),
+    ExclusionReason.PREFIX: Meaning("outside prefix", "it is not below a seed's path", "widen --scope"),
+    ExclusionReason.SCHEME: Meaning("scheme", "its scheme is not crawled", "see scope.schemes"),
+    INVALID: Meaning("invalid", "it is not a valid http or https URL"),
+    ExclusionReason.LENGTH: Meaning("too long", "the URL is longer than allowed", "raise scope.max_url_length"),
+    ExclusionReason.EXCLUDE: Meaning("exclude", "an exclude pattern matches it", "see --exclude"),
+    ExclusionReason.INCLUDE: Meaning("include", "no include pattern matches it", "see --include"),
+    ExclusionReason.TRAP: Meaning("trap", "it looks like part of an endless URL space", "see scope.traps"),
+    ExclusionReason.ROBOTS: Meaning(
+        "robots", "the host's robots.txt forbids it", "ask the site's owner; --no-robots ignores it"
+    ),
+    "http_304": Meaning(
+        "HTTP 304", "the server answered that the page did not change (status 304), although it was not asked"
+    ),
+    SEED_DELETED: Meaning("seed deleted", "an operator took it from the seeds before it was fetched", "add it again"),
+    LINKS_PER_PAGE: Meaning(
+        "links per page",
+        "its page has more links than the limit",
+        "raise extract.max_links_per_page in the spec",
+    ),
+    NOFOLLOW: Meaning("nofollow", "its page marks it as nofollow", "see extract.follow_nofollow"),
+    "max_pages_per_host": Meaning(
+        "host budget", "its host has reached its page limit", "raise budget.max_pages_per_host"
+    ),
+    "depth": Meaning("depth", "it is deeper than the depth limit", "raise --max-depth"),
+}  # fmt: skip
+
+
+HELD: Final = {
+    CrawlState.CREATED: "it was never started; `start` begins it",
+    CrawlState.PAUSED: "no URL is dispatched until `resume`",
+    CrawlState.FINISHED: "queued URLs wait for `start`",
+    CrawlState.DELETED: "its rows are being removed",
+}
+"""The states in which a crawl dispatches nothing, and what would change that."""
+
+REOPENS: Final = "it runs again by itself as soon as a URL is queued"
+"""What changes that for a crawl that was complete."""
+
+
+NEEDS_SCRIPTS: Final = "the page has scripts but neither text nor links, and scripts are not run"
+"""The note on a page that a browser would fill by scripts."""
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun: `1 failure`, `2 failures`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def given_again(regained_s: float) -> str:
+    """Return when the URLs of a worker are dispatched again if it dies. A dead worker is not detected sooner."""
+    return f"if a worker dies, its URLs are dispatched again within about {regained_s:g} s"
+
+
+def meaning(reason: str) -> Meaning:
+    """Return the meaning of a failure kind, an exclusion reason, or a reason such as `http_404`."""
+    entry = _MEANINGS.get(reason)
+    if entry is not None:
+        return entry
+    plain = reason.removeprefix("robots_") if reason.startswith("robots_") else None
+    if plain is not None:
+        inner = meaning(plain)
+        return Meaning(f"robots.txt {inner.short}", f"its robots.txt could not be read: {inner.text}", inner.advice)
+    if reason.startswith("http_") and reason[5:].isdigit():
+        return Meaning(f"HTTP {reason[5:]}", f"the server answered with status {reason[5:]}")
+    return Meaning(reason.replace("_", " "), reason.replace("_", " "))
+
+
+def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: float | None = None) -> list[str]:
+    """Return sentences on the URL's state, its reason, and what applies to it now.
+
+    `retry`: the command that tries the crawl's failed URLs again. `regained_s`: seconds after which the URLs of a dead
+    worker are dispatched again, if known.
+    """
+    fetch = view.fetch
+    match view.state:
+        case UrlState.QUEUED:
+            sentences = [
+                f"It waits in the queue of {view.host.host}, which has {counted(view.host.queued, 'URL')} queued."
+            ]
+            if view.reason == "depth":
+                sentences.append("It was fetched before and is queued again: a shorter path to it was found.")
+            if view.host.leased and regained_s is not None:
+                sentences.append(
+                    f"{counted(view.host.leased, 'URL')} of that host {'is' if view.host.leased == 1 else 'are'} with "
+                    f"workers now: {given_again(regained_s)}."
+                )
+            sentences += _waits(view, spec, now_ms)
+        case UrlState.WAITING:
+            sentences = [
+                f"It failed ({_reason(view)}) and is tried again {_when(view.due_ms, now_ms)}; "
+                f"{view.attempts} of {spec.retry.attempts} attempts are used."
+            ]
+            sentences += _waits(view, spec, now_ms)
+        case UrlState.LEASED:
+            since = "" if view.leased_at_ms is None else f" since {moment(view.leased_at_ms)}"
+            again = "" if regained_s is None else f": {given_again(regained_s)}"
+            sentences = [f"It is with a worker{since}, to be fetched now{again}."]
+        case UrlState.DONE:
+            sentences = ["It was fetched."] if fetch is None else [_fetched(view)]
+        case UrlState.FAILED:
+            sentences = [f"It failed for good: {_reason(view)}."]
+            if view.reason == HOST_UNREACHABLE and view.host.last_failure:
+                sentences.append(f"The host's last failure: {view.host.last_failure}.")
+            if advice := _advice(view.reason, retry):
+                sentences.append(f"What can be done: {advice}.")
+        case UrlState.EXCLUDED:
+            entry = meaning(view.reason or "unknown")
+            sentences = [f"It is excluded: {entry.text}."]
+            if entry.advice:
+                sentences.append(f"What can be done: {entry.advice}.")
+        case never:
+            assert_never(never)
+    if view.evidence:
+        sentences.append(f"Evidence kept: {'; '.join(view.evidence)}.")
+    return sentences
+
+
+def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
+    """Return a host, and each scope rule's verdict on an unknown URL that is one link below a page on that host.
+
+    The host is the URL's own if the crawl knows it, else the first seed's.
+    """
+    host = host_of(url)
+    via = host if host_known else host_of(spec.seeds[0].url)
+    return via, CompiledScope(spec).explain(url, host, depth=1, via_host=via)
+
+
+def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], redirected: str = "") -> str:
+    """Return why a finished crawl has no page: the most frequent end of its URLs, its meaning, and advice.
+
+    `last_failures` counts the hosts' last failures, for URLs that failed because their host was given up. `redirected`:
+    where redirects ended (shared.domain.explain.redirects).
+    """
+    ends: dict[str, int] = {}
+    for kind in ("failed", "excluded"):
+        for reason, n in tallies.get(kind, {}).items():
+            ends[reason] = ends.get(reason, 0) + n
+    unreachable = ends.pop(HOST_UNREACHABLE, 0)
+    if unreachable or not ends:
+        for reason, n in last_failures.items():
+            ends[reason] = ends.get(reason, 0) + max(n, unreachable)
+    if not ends and unreachable:
+        ends[HOST_UNREACHABLE] = unreachable
+    if not ends:
+        statuses = tallies.get("status", {})
+        if not statuses:
+            return "no URL could be fetched."
+        status = max(statuses, key=lambda key: statuses[key])
+        if redirected and status.startswith("3"):
+            return redirected
+        return f"the servers answered mostly with status {status}."
+    reason = max(ends, key=lambda key: ends[key])
+    entry = meaning(reason)
+    return f"{entry.text}" + (f"; {entry.advice}." if entry.advice else ".")
+
+
+def moment(ms: int) -> str:
+    """Return the time as ISO 8601 in UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _advice(reason: str | None, retry: str) -> str:
+    if reason == HOST_UNREACHABLE:
+        return f"`{retry}` tries it again once the host can be reached"
+    return meaning(reason or "").advice or f"`{retry}` tries it again"
+
+
+def _reason(view: UrlView) -> str:
+    text = meaning(view.reason or "other").text
+    detail = view.fetch.detail if view.fetch is not None else None
+    return f"{text} ({detail})" if detail else text
+
+
+def _fetched(view: UrlView) -> str:
+    fetch = view.fetch
+    assert fetch is not None
+    at = moment(fetch.at_ms)
+    if fetch.page:
+        return f"It was fetched on {at} and is stored: status {fetch.status}, {fetch.mime or 'no type'}."
+    led = f", a redirect to {fetch.redirect}" if fetch.redirect else ""
+    if fetch.redirect and canonicalize(fetch.redirect, view.url) == view.url:
+        led = f", a redirect to itself; {COOKIES}"
+    return f"It was fetched on {at}: status {fetch.status}{led}."
+
+
+def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
+    host = view.host
+    sentences = []
+    if host.blocked_until_ms > now_ms:
+        cause = f" after {counted(host.failures, 'failure')} ({host.last_failure})" if host.last_failure else ""
+        sentences.append(f"Its host is left alone until {moment(host.blocked_until_ms)}{cause}.")
+    delay_s = host_delay(
+        spec.politeness,
+        crawl_delay_s=host.crawl_delay_ms / 1000 or None,
+        last_fetch_s=host.latency_ms / 1000 or None,
+        operator_delay_s=host.operator_delay_ms / 1000,
+        slowed_s=host.slowed_ms / 1000,
+    )
+    if delay_s:
+        sentences.append(f"Its host is asked at most every {delay_s:g} s.")
+    limit = spec.budget.max_pages_per_host
+    if limit is not None and host.pages >= limit:
+        sentences.append(f"Its host has reached budget.max_pages_per_host with {counted(host.pages, 'page')}.")
+    return sentences
+
+
+def _when(due_ms: int, now_ms: int) -> str:
+    return "as soon as its turn comes" if due_ms <= now_ms else f"after {moment(due_ms)}"

@@ -1,0 +1,217 @@
+"""Explain why a host of a crawl is not asked now, until when, and what changes that.
+
+Pure; for displays and summaries.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, assert_never
+
+from shared.domain.crawl.spec import CrawlSpec, host_slots
+from shared.domain.frontier.politeness import HostHealth, host_delay
+
+LEAST_S: Final = 2.0
+"""A host that is asked again within this many seconds does not count as waiting."""
+
+_EXPECTED_FETCH_S: Final = 0.2
+_NAMED: Final = 3
+_ABOUT_MS: Final = 1_000
+_STATUS: Final = {"http_429": "429 (too many requests)", "http_503": "503 (unavailable)"}
+
+
+class WaitReason(StrEnum):
+    """Why a host waits."""
+
+    REFUSES = "refuses"
+    """The host answered 429 or 503."""
+    SILENT = "silent"
+    """The host could not be reached."""
+    CRAWL_DELAY = "crawl_delay"
+    """The host's robots.txt asks for a long delay."""
+    SLOWED = "slowed"
+    """The host answered 429 lately, so its delay is longer."""
+    DELAY = "delay"
+    """The delay of the spec, of its slow answers or of an operator is long."""
+    RETRY = "retry"
+    """All remaining URLs of the host failed and are tried again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """A host and its queue of one crawl.
+
+    `rest_s`: seconds until its delay has passed. `due_s`: seconds until the first URL of the queue is due. `retry_s`:
+    seconds until the next failed URL is tried again, 0 if there is none. `gave_pages`: it gave pages of this crawl.
+    `busy`: requests to it are under way.
+    """
+
+    host: str
+    health: HostHealth
+    urls: int
+    due_s: float
+    rest_s: float
+    last_failure: str = ""
+    crawl_delay_s: float = 0.0
+    operator_delay_s: float = 0.0
+    latency_s: float = 0.0
+    retry_s: float = 0.0
+    gave_pages: bool = False
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostWait:
+    """A host that waits `wait_s` seconds from now, for a reason.
+
+    `delay_s`: the delay between its requests. `cause`: the name of the last failure. `given_up_s`: seconds until the
+    host is given up, -1 if unknown. `asked`: the host itself named the time.
+    """
+
+    host: str
+    reason: WaitReason
+    wait_s: float
+    urls: int
+    delay_s: float = 0.0
+    cause: str = ""
+    given_up_s: float = -1.0
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The waiting hosts of a crawl, the shortest waits first, and their number. `standing`: no host is asked now.
+
+    `left_s`: the time that the slowest host needs for its present URLs at the present pace. It is -1 if no host has
+    any, or one does not answer.
+    """
+
+    hosts: tuple[HostWait, ...] = ()
+    number: int = 0
+    standing: bool = False
+    left_s: float = -1.0
+
+
+def delay_of(state: HostState, spec: CrawlSpec) -> float:
+    """Return the seconds between two requests to the host."""
+    return host_delay(
+        spec.politeness,
+        crawl_delay_s=state.crawl_delay_s or None,
+        last_fetch_s=state.latency_s or None,
+        operator_delay_s=state.operator_delay_s,
+        slowed_s=state.health.slowed_ms / 1000,
+    )
+
+
+def rested(state: HostState, spec: CrawlSpec) -> HostState:
+    """Return the state with the host's delay added to its `rest_s`, which counted from the last visit."""
+    return replace(state, rest_s=state.rest_s + delay_of(state, spec))
+
+
+def given_up(hosts: Mapping[str, str], urls: int, retry: str) -> str:
+    """Return the sentence on `hosts` (name -> last failure) that were given up with so many URLs; empty if there are
+    none.
+
+    `retry`: the command that tries them again.
+    """
+    if not hosts or not urls:
+        return ""
+    named = [
+        f"{host} ({failure.partition(' ')[0].replace('_', ' ')})" for host, failure in list(hosts.items())[:_NAMED]
+    ]
+    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
+    were = "1 host was" if len(hosts) == 1 else f"{len(hosts)} hosts were"
+    lost = "1 URL" if urls == 1 else f"{urls:,} URLs"
+    tls = any(failure.partition(" ")[0] in ("tls", "robots_tls") for failure in hosts.values())
+    trust = ", with --ca FILE for certificates of an authority of your own" if tls else ""
+    return (
+        f"{were} given up with {lost} after {'it' if len(hosts) == 1 else 'they'} could not be reached: "
+        f"{', '.join(named)}{more}; to go on once this is over: {retry}{trust}"
+    )
+
+
+def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
+    """Return why the host is not asked now, or None if it is asked now or soon."""
+    health, delay_s = state.health, delay_of(state, spec)
+    blocked_s = (health.blocked_until_ms - now_ms) / 1000
+    wait_s = max(blocked_s, state.due_s, 0.0 if state.busy else state.rest_s)
+    silent = bool(health.silent_since_ms and health.unreachable)
+    if wait_s < LEAST_S and not (silent and blocked_s > 0):
+        return None
+    reason, cause, given_up_s, asked = WaitReason.DELAY, "", -1.0, False
+    if blocked_s >= max(state.due_s, state.rest_s):
+        reason = WaitReason.SILENT if silent else WaitReason.REFUSES
+        cause = state.last_failure.partition(" ")[0]
+        held_ms = health.blocked_until_ms - health.last_failure_ms
+        asked = health.asked_ms > 0 and abs(held_ms - health.asked_ms) < _ABOUT_MS
+        if silent and state.gave_pages:
+            given_up_s = max(0.0, spec.retry.outage_s - (now_ms - health.silent_since_ms) / 1000)
+    elif state.due_s > state.rest_s:
+        reason = WaitReason.RETRY
+    elif spec.politeness.obey_robots and state.crawl_delay_s >= delay_s:
+        reason = WaitReason.CRAWL_DELAY
+    elif health.slowed_ms > 0 and health.slowed_ms / 1000 >= delay_s:
+        reason = WaitReason.SLOWED
+    return HostWait(state.host, reason, wait_s, state.urls, delay_s, cause, given_up_s, asked)
+
+
+def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_count: int = 5) -> Waits:
+    """Return the waits of the hosts of a crawl that have URLs left."""
+    waits, left_s, moving, silent = [], -1.0, False, False
+    for state in states:
+        wait = wait_of(state, spec, now_ms)
+        delay_s = delay_of(state, spec)
+        fetch_s = state.latency_s or _EXPECTED_FETCH_S
+        rest_s = (state.urls - 1) * (delay_s + fetch_s) / host_slots(spec.politeness, delay_s)
+        wait_s = 0.0 if wait is None else wait.wait_s
+        left_s = max(left_s, wait_s + fetch_s + rest_s, state.retry_s + fetch_s)
+        if wait is None:
+            moving = True
+        else:
+            waits.append(wait)
+            silent |= wait.reason is WaitReason.SILENT
+    waits.sort(key=lambda wait: wait.wait_s)
+    return Waits(tuple(waits[:max_count]), len(waits), bool(waits) and not moving, -1.0 if silent else left_s)
+
+
+def cause_of(wait: HostWait, clock: str) -> str:
+    """Return in words why the host waits. `clock` is the time it waits."""
+    text = f"{clock} for {wait.host}: "
+    match wait.reason:
+        case WaitReason.REFUSES:
+            text += f"it answered {_STATUS.get(wait.cause, '429 or 503')}"
+            return text + (" and asked for this pause" if wait.asked else "")
+        case WaitReason.SILENT:
+            kind = f" ({wait.cause.replace('_', ' ')})" if wait.cause else ""
+            return f"{text}it does not answer{kind}, and is tried again then"
+        case WaitReason.CRAWL_DELAY:
+            return f"{text}its robots.txt asks for {wait.delay_s:g} s between requests"
+        case WaitReason.SLOWED:
+            return f"{text}it answered 429, so it is asked every {wait.delay_s:g} s"
+        case WaitReason.DELAY:
+            return f"{text}it is asked every {wait.delay_s:g} s"
+        case WaitReason.RETRY:
+            urls = "1 URL failed and is" if wait.urls == 1 else f"{wait.urls:,} URLs failed and are"
+            return f"{text}{urls} tried again then"
+        case never:
+            assert_never(never)
+
+
+def remedy_of(wait: HostWait, unblock: str, given_up: str) -> str:
+    """Return what changes the wait. `unblock`: the command that ends it. `given_up`: `given_up_s` in words."""
+    match wait.reason:
+        case WaitReason.REFUSES | WaitReason.RETRY:
+            return f"to ask at once: {unblock}"
+        case WaitReason.SILENT:
+            until = (
+                f"it is given up after {given_up} more (--outage)" if given_up else "it is given up after a few tries"
+            )
+            return f"{until}; to ask at once: {unblock}"
+        case WaitReason.CRAWL_DELAY:
+            return "ask the site's owner for a shorter one; --no-robots ignores it"
+        case WaitReason.SLOWED:
+            return "the delay shrinks with each answer, and politeness.max_delay_s bounds it"
+        case WaitReason.DELAY:
+            return "--delay and politeness.adaptive set this"
+        case never:
+            assert_never(never)

@@ -1,0 +1,7 @@
+"""The frontier's rules and values: what owners read, decide and write.
+
+`states` has the states of URLs and crawls, positions and fences. The rows and change sets of SQL are in `store_model`.
+The one table of outcomes and retries is in `failure`; delays and back-off are in `politeness`. Assigning partitions to
+masters is in `placement`. Operators' commands are described in `commands` and `command_progress`. A backup's holds on
+purging are in `purge_holds`, and `lag` describes what waits.
+"""

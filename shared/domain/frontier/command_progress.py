@@ -1,0 +1,57 @@
+"""Represent the progress of a command as one number, and bound what its next chunk may examine.
+
+Each chunk continues where the chunk before it ended. Otherwise it would walk again over everything that is done.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.store_model import CommandRun
+from shared.domain.ids import HostId
+
+HOSTS_A_CHUNK = 200
+PLACES_A_CHUNK = 500
+_BITS: Final = 128
+"""The length of a fingerprint in bits."""
+
+
+def behind(host_id: int, fingerprint: bytes) -> int:
+    """Return the progress at which all earlier hosts are done, and this host up to and including `fingerprint`."""
+    return host_id << _BITS | int.from_bytes(fingerprint, "big")
+
+
+def behind_host(host_id: int) -> int:
+    """Return the progress at which this host is done, too."""
+    return behind(host_id + 1, b"")
+
+
+def place_of(after: int) -> tuple[int, bytes]:
+    """Return the host to continue with, and the fingerprint after which to continue there (empty: at the start)."""
+    host_id, fingerprint = divmod(after, 1 << _BITS)
+    return host_id, fingerprint.to_bytes(_BITS // 8, "big") if fingerprint else b""
+
+
+def deletes_by_host(run: CommandRun) -> bool:
+    """Return True if a deletion of seeds goes over the hosts, False if it goes over the seeds that it names."""
+    return run.kind == CommandKind.DELETE_SEEDS_BETWEEN or bool(run.args["all"])
+
+
+def places_of_chunk(run: CommandRun) -> list[tuple[str, bytes]]:
+    """Return the seeds that the next chunk of a deletion processes, among those that the deletion names."""
+    places = run.args["places"]
+    assert isinstance(places, list)
+    return places[run.after : run.after + PLACES_A_CHUNK]
+
+
+def hosts_of_chunk(run: CommandRun, hosts: Mapping[HostId, str]) -> set[HostId]:
+    """Return which of `hosts` (names by id) the next chunk of a deletion of seeds may examine.
+
+    The result contains every host of `hosts` that the chunk reaches. It has at most HOSTS_A_CHUNK hosts, or as many as
+    the deletion names.
+    """
+    if not deletes_by_host(run):
+        named = {host for host, _ in places_of_chunk(run)}
+        return {host_id for host_id, host in hosts.items() if host in named}
+    first, _ = place_of(run.after)
+    return set(sorted(host_id for host_id in hosts if host_id >= first)[:HOSTS_A_CHUNK])

@@ -1,0 +1,74 @@
+"""The commands that operators send to the frontier: their kinds and arguments."""
+
+from enum import StrEnum
+from typing import Any, Final
+
+from shared.domain.ids import CrawlId
+
+SEED_DELETED: Final = "seed_deleted"
+"""The exclusion reason of a URL that an operator removed from a crawl's seeds before it was fetched."""
+
+
+GREATEST: Final = b"\xff" * 16
+"""The greatest fingerprint."""
+
+
+class CommandKind(StrEnum):
+    """The kinds of command.
+
+    RETRY_FAILED queues a crawl's failed URLs again. RETRY_UNANSWERED queues only those that failed without an HTTP
+    status: no connection, refused by our own rules, or given up with their host. DELETE removes every row of a crawl.
+    BLOCK_HOST (`host`, `until_ms`, 0 to unblock) and HOST_DELAY (`host`, `delay_ms`) act on a host for all crawls.
+
+    DELETE_SEEDS removes seeds that were never fetched from the queue: those at `places`, each (host, fingerprint). With
+    `all` it removes every seed except those. Seeds that were sent out, but that no worker has begun, are recalled
+    first. DELETE_SEEDS_BETWEEN removes every seed except `places` among the fingerprints greater than `above` and up to
+    `upto`. Several such commands can keep more seeds than one message can name.
+
+    REPLAY queues dead letters again, DISCARD deletes them: the one numbered `letter`, or all of the crawl if it is 0.
+    """
+
+    RETRY_FAILED = "retry_failed"
+    RETRY_UNANSWERED = "retry_unanswered"
+    DELETE = "delete"
+    BLOCK_HOST = "block_host"
+    HOST_DELAY = "host_delay"
+    DELETE_SEEDS = "delete_seeds"
+    DELETE_SEEDS_BETWEEN = "delete_seeds_between"
+    REPLAY = "replay"
+    DISCARD = "discard"
+
+
+_ARGUMENTS: dict[CommandKind, dict[str, type]] = {
+    CommandKind.RETRY_FAILED: {},
+    CommandKind.RETRY_UNANSWERED: {},
+    CommandKind.DELETE: {},
+    CommandKind.BLOCK_HOST: {"host": str, "until_ms": int},
+    CommandKind.HOST_DELAY: {"host": str, "delay_ms": int},
+    CommandKind.DELETE_SEEDS: {"all": bool, "places": list},
+    CommandKind.DELETE_SEEDS_BETWEEN: {"places": list, "above": bytes, "upto": bytes},
+    CommandKind.REPLAY: {"letter": int},
+    CommandKind.DISCARD: {"letter": int},
+}
+
+
+def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
+    """Return the kind if `args` are its arguments. Raise ValueError with the reason if they are not."""
+    if kind not in CommandKind.__members__.values():
+        raise ValueError(f"no command {kind!r}; there are {', '.join(CommandKind)}")
+    known = CommandKind(kind)
+    for name, expected in _ARGUMENTS[known].items():
+        if not isinstance(args.get(name), expected):
+            raise ValueError(f"command {kind} needs {name} ({expected.__name__})")
+    for place in args["places"] if "places" in _ARGUMENTS[known] else ():
+        match place:
+            case [str(), bytes()]:
+                pass
+            case _:
+                raise ValueError(f"command {kind} needs places of a host and a fingerprint, not {place!r}")
+    return known
+
+
+def collection_of(crawl_id: CrawlId) -> str:
+    """Return the id of the command that removes a deleted crawl's rows. Every sender uses the same id."""
+    return f"delete-{crawl_id}"

@@ -1,0 +1,206 @@
+"""The one table of fetch outcomes: what each means for the URL (done, failed, retry, wait) and for its host.
+
+A row (`Policy`) has the category of the outcome, what happens to the URL, and the effect on its host:
+
+* `Disposition.FINAL`: the URL is done (the server's answer stands) or failed.
+* `Disposition.RETRY`: the URL is tried again after base_s x 2^(attempt - 1), up to `retry.attempts` times. Then it
+  fails.
+* `Disposition.RETRY_HOST`: the host could not be reached, so this uses up no attempt of the URL. The host's block
+  delays its URLs. After `retry.host_attempts` such failures in a row they all fail, with the reason `HOST_UNREACHABLE`
+  (shared/domain/frontier/politeness.py). Without this rule a dead host would keep a crawl from ever finishing. A host
+  that gave pages of the crawl before is treated as an outage: it is given up only after `retry.outage_s`.
+
+A 429 and a 503 use up an attempt of the URL. Otherwise one URL that always answers so would never end. They use up none
+if the host itself refuses (`HostHealth.refusing`) and gave pages before: a site in maintenance must lose no page. A 429
+is rarely about its URL, so it may occur `THROTTLED_TIMES` as often as other failures.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from shared.domain.crawl.spec import Retry
+from shared.domain.frontier.states import UrlState
+from shared.domain.web.fetch import FailureKind
+
+HOST_UNREACHABLE: Final = "host_unreachable"
+"""The failure reason of URLs whose host was given up."""
+
+
+class Category(StrEnum):
+    """The name of an outcome in counters and displays."""
+
+    PAGE = "page"
+    NOT_MODIFIED = "not_modified"
+    REDIRECT = "redirect"
+    GONE = "gone"
+    CLIENT_ERROR = "client_error"
+    SERVER_ERROR = "server_error"
+    THROTTLED = "throttled"
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    REFUSED = "refused"
+
+
+class HostEffect(Enum):
+    """What an outcome means for its host (shared/domain/frontier/politeness.py)."""
+
+    THROTTLED = 1
+    """The host asks for a slower pace: it is blocked for a while, and its delay doubles."""
+    BUSY = 2
+    """The cause may be this URL alone: the host is blocked for a short while."""
+    UNREACHABLE = 3
+    """The host could not be reached: it is probed with growing pauses."""
+
+
+THROTTLED_TIMES: Final = 3
+"""A URL may be answered 429 this many times `retry.attempts`."""
+
+
+class Disposition(Enum):
+    """What happens to the URL (module docstring)."""
+
+    FINAL = 1
+    RETRY = 2
+    RETRY_HOST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A row of the table.
+
+    `host` is the effect on the host, None if the host is not to blame. `failed`: a final outcome of this kind counts as
+    failed.
+    """
+
+    category: Category
+    disposition: Disposition
+    host: HostEffect | None = None
+    failed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the frontier does with a URL after a fetch.
+
+    `state` is DONE, FAILED or WAITING. `wait_s` applies to WAITING and may be 0. `attempt_used`: the attempt counts
+    against the URL's limit. `host` is the effect on the host.
+    """
+
+    category: Category
+    state: UrlState
+    wait_s: float
+    attempt_used: bool
+    host: HostEffect | None = None
+
+
+_THROTTLED: Final = Policy(Category.THROTTLED, Disposition.RETRY, HostEffect.THROTTLED)
+_BUSY: Final = Policy(Category.THROTTLED, Disposition.RETRY, HostEffect.BUSY)
+_SERVER_ERROR: Final = Policy(Category.SERVER_ERROR, Disposition.RETRY)
+_CLIENT_ERROR: Final = Policy(Category.CLIENT_ERROR, Disposition.FINAL)
+_GONE: Final = Policy(Category.GONE, Disposition.FINAL)
+_PAGE: Final = Policy(Category.PAGE, Disposition.FINAL, failed=False)
+_REDIRECT: Final = Policy(Category.REDIRECT, Disposition.FINAL, failed=False)
+_UNREACHABLE: Final = Policy(Category.UNREACHABLE, Disposition.RETRY_HOST, HostEffect.UNREACHABLE)
+_BROKEN: Final = Policy(Category.BROKEN, Disposition.RETRY)
+
+BY_STATUS: Final[Mapping[int, Policy]] = MappingProxyType(
+    {
+        304: Policy(Category.NOT_MODIFIED, Disposition.FINAL),
+        404: _GONE,
+        408: Policy(Category.CLIENT_ERROR, Disposition.RETRY),
+        410: _GONE,
+        425: Policy(Category.CLIENT_ERROR, Disposition.RETRY),
+        429: _THROTTLED,
+        501: Policy(Category.SERVER_ERROR, Disposition.FINAL),
+        503: _BUSY,
+        505: Policy(Category.SERVER_ERROR, Disposition.FINAL),
+    }
+)
+"""Statuses with a row of their own. A 304 is a failure: masters ask for no conditional fetches, so the server omitted a
+page that it had to send.
+"""
+BY_CLASS: Final[Mapping[int, Policy]] = MappingProxyType({2: _PAGE, 3: _REDIRECT, 4: _CLIENT_ERROR, 5: _SERVER_ERROR})
+OTHER_STATUS: Final = Policy(Category.BROKEN, Disposition.FINAL)
+"""The row of 1xx as a final answer, and of numbers outside 100..599."""
+
+BY_KIND: Final[Mapping[FailureKind, Policy]] = MappingProxyType(
+    {
+        FailureKind.DNS: _UNREACHABLE,
+        FailureKind.CONNECT: _UNREACHABLE,
+        FailureKind.CONNECT_TIMEOUT: _UNREACHABLE,
+        FailureKind.TLS: _UNREACHABLE,
+        FailureKind.PROXY: _UNREACHABLE,
+        FailureKind.FIRST_BYTE_TIMEOUT: _BROKEN,
+        FailureKind.TOTAL_TIMEOUT: _BROKEN,
+        FailureKind.RESET: _BROKEN,
+        FailureKind.PROTOCOL: _BROKEN,
+        FailureKind.HEADERS_TOO_LARGE: Policy(Category.BROKEN, Disposition.FINAL),
+        FailureKind.EGRESS_DENIED: Policy(Category.REFUSED, Disposition.FINAL),
+        FailureKind.OTHER: _BROKEN,
+    }
+)
+
+
+def policy_for(end: FailureKind | int) -> Policy:
+    """Return the row for a failure or an HTTP status."""
+    if isinstance(end, FailureKind):
+        return BY_KIND[end]
+    return BY_STATUS.get(end) or BY_CLASS.get(end // 100, OTHER_STATUS)
+
+
+def decide(
+    end: FailureKind | int,
+    *,
+    attempt: int,
+    retry: Retry,
+    rng01: float,
+    retry_after_s: float | None = None,
+    host_refuses: bool = False,
+) -> Decision:
+    """Return what follows from the `attempt`-th try (from 1), which ended with `end`.
+
+    `rng01` in 0..1 spreads waits by +-10 %. The server's `retry_after_s` is obeyed wherever the URL is tried again.
+    `host_refuses`: a 429 or 503 comes from the host as a whole, not from the URL.
+    """
+    policy = policy_for(end)
+    if policy.disposition is Disposition.RETRY_HOST:
+        return Decision(policy.category, UrlState.WAITING, 0.0, attempt_used=False, host=policy.host)
+    wait_s = 0.0
+    state = UrlState.FAILED if policy.failed else UrlState.DONE
+    spared = host_refuses and policy.host is not None
+    attempts = retry.attempts * (THROTTLED_TIMES if policy.host is HostEffect.THROTTLED else 1)
+    if policy.disposition is Disposition.RETRY and (spared or attempt < attempts):
+        wait_s = max(retry_wait_s(retry, attempt, rng01), retry_after_s or 0.0)
+        state = UrlState.WAITING
+    return Decision(policy.category, state, wait_s, attempt_used=not spared, host=policy.host)
+
+
+def retry_wait_s(retry: Retry, attempt: int, rng01: float) -> float:
+    """Return the seconds to wait after the `attempt`-th try (from 1).
+
+    They are base_s x 2^(attempt - 1), +-10 %, at most max_s.
+    """
+    return min(retry.base_s * 2.0 ** (attempt - 1) * (0.9 + 0.2 * rng01), retry.max_s)
+
+
+def parse_retry_after(value: str, now_s: float) -> float | None:
+    """Return the seconds that a Retry-After header asks to wait, or None if it is invalid.
+
+    The header is a number of seconds or an HTTP date (RFC 9110 §10.2.3). `now_s` is Unix time; a date in the past means
+    0.
+    """
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return float(text) if len(text) <= 15 else None
+    try:
+        then = parsedate_to_datetime(text)
+        if then.tzinfo is None:  # The asctime format has no zone, and HTTP dates are UTC.
+            then = then.replace(tzinfo=UTC)
+        return max(0.0, then.timestamp() - now_s)
+    except (ValueError, TypeError, OverflowError):
+        return None

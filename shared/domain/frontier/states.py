@@ -1,0 +1,144 @@
+"""The frontier's vocabulary: states of a URL, what an owner may write, and the pure rules that decide between them."""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Final
+
+from shared.domain.ids import Partition, Term
+
+
+class UrlState(IntEnum):
+    """A URL's state. QUEUED and WAITING together are `queued` in the identity; a dead letter is FAILED."""
+
+    QUEUED = 0
+    WAITING = 1
+    LEASED = 2
+    DONE = 3
+    FAILED = 4
+    EXCLUDED = 5
+
+
+class UrlEnd(IntEnum):
+    """A worker's result for a URL: the server answered, no answer came, or a rule forbade the request."""
+
+    ANSWERED = 1
+    FAILED = 2
+    DENIED = 3
+
+
+class CrawlState(StrEnum):
+    """A crawl's state. CREATED: declared, never started. SEEDING: not all of its first seeds are acknowledged, so it
+    cannot finish.
+    """
+
+    CREATED = "created"
+    SEEDING = "seeding"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    DELETED = "deleted"
+
+
+WORKED_ON: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
+"""States in which a crawl may have moving rows in the frontier."""
+
+
+COUNTED_AS_PAGE: Final = 1
+"""Flag of a URL whose page already counts in `pages`: fetching it again uses no further budget."""
+
+FOUND_NEARER: Final = 2
+"""Flag of a leased URL that was found at a lesser depth than it was sent with. A new owner then queues the page again
+(merge_link). The flag is removed when the URL is settled.
+"""
+
+COUNTED_LOSSES: Final = 4
+"""Flag of a URL whose fetch counts in the tallies `left_out` or `truncated`: another fetch replaces what it counted."""
+
+ANSWER_S: Final = 3.0
+"""Seconds that a worker waits for an owner's answer before it postpones the shard."""
+
+LEVEL_MS: Final = 3_600_000
+"""Ageing: an hour of waiting weighs as much as one level of depth or of priority."""
+
+
+def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
+    """Return the order in a host's queue, least first.
+
+    The order is breadth-first by depth, raised by priority, with ageing. Every URL ages at the same rate, so the order
+    of two URLs never changes. The rank is therefore a constant that an index can hold.
+    """
+    return queued_at_ms + (depth - priority) * LEVEL_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a partition's two subjects are applied: the stream (by its creation, Unix ns), and the sequence and
+    broker time (Unix ns) of the last message of each subject.
+    """
+
+    stream_created_ns: int = 0
+    outcome_seq: int = 0
+    outcome_ns: int = 0
+    discovery_seq: int = 0
+    discovery_ns: int = 0
+
+    def of(self, kind: str) -> int:
+        """Return the last applied sequence of a kind of report."""
+        return self.outcome_seq if kind == "outcome" else self.discovery_seq
+
+    def at_ns(self, kind: str) -> int:
+        """Return when the last applied message of a kind of report was stored."""
+        return self.outcome_ns if kind == "outcome" else self.discovery_ns
+
+    def moved(self, kind: str, sequence: int, at_ns: int) -> "Position":
+        """Return the position after applying the report at `sequence`."""
+        if kind == "outcome":
+            return Position(self.stream_created_ns, sequence, at_ns, self.discovery_seq, self.discovery_ns)
+        return Position(self.stream_created_ns, self.outcome_seq, self.outcome_ns, sequence, at_ns)
+
+
+def same_stream(position: Position, created_ns: int, last_sequence: int) -> bool:
+    """Return True if `position` is still valid in the present stream.
+
+    False if the stream was created anew, or ends before the position (restored from a backup). Then everything in it is
+    unread, and reading starts at 0. Sequences alone are not enough, since a new stream counts from 1 again.
+    """
+    if position.stream_created_ns == 0:
+        return position.outcome_seq == 0 and position.discovery_seq == 0
+    return position.stream_created_ns == created_ns and last_sequence >= max(
+        position.outcome_seq, position.discovery_seq
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The condition of every owner transaction: it commits only under this term and directly after this version."""
+
+    partition: Partition
+    term: Term
+    version: int
+
+    def next(self) -> "Fence":
+        """Return the fence after one committed transaction."""
+        return Fence(self.partition, self.term, self.version + 1)
+
+
+class Merge(IntEnum):
+    """What a link to a known URL changes."""
+
+    NOTHING = 0
+    LOWER_DEPTH = 1
+    QUEUE_AGAIN = 2
+
+
+def merge_link(state: UrlState, known_depth: int, found_depth: int, max_depth: int | None) -> Merge:
+    """Return what a link changes. The least depth wins, so that the set of pages does not depend on timing.
+
+    A done page is queued again if a depth limit is set and a link reaches it at a lesser depth: its own links may now
+    be within the limit.
+    """
+    if found_depth >= known_depth:
+        return Merge.NOTHING
+    if state is UrlState.DONE and max_depth is not None and found_depth < max_depth:
+        return Merge.QUEUE_AGAIN
+    return Merge.LOWER_DEPTH

@@ -1,0 +1,374 @@
+"""What an owner reads from and writes to the frontier's tables, as values.
+
+Times are Unix ms unless a name has another unit.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shared.domain.explain.excluded_links import ExcludedLink
+from shared.domain.frontier.states import CrawlState, Fence, Position, UrlState
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlRow:
+    """A crawl as stored; `spec` is its active revision's JSON."""
+
+    crawl_id: CrawlId
+    name: str
+    revision: Revision
+    state: CrawlState
+    spec: str
+    finished_reason: str | None = None
+    created_at_ms: int = 0
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    active_ms: int = 0
+
+
+@dataclass(slots=True)
+class LeasedUrl:
+    """A URL that is out. `least` is the least depth found since it was sent.
+
+    `depth` is the depth that it was sent with. After a takeover it is only known to be at least `least`.
+    """
+
+    url: str
+    depth: int
+    least: int
+    attempt: int
+    hops: int
+    priority: int
+    flags: int
+    rank: int
+
+
+@dataclass(slots=True)
+class LeaseRow:
+    """A lease as stored. `order` has the shard's fingerprints in order, `urls` those URLs that are not settled yet."""
+
+    lease_id: LeaseId
+    crawl_id: CrawlId
+    spec: Revision
+    host_id: HostId
+    host: str
+    slot: int
+    pool: str
+    delay_ms: int
+    order: tuple[Fingerprint, ...]
+    urls: dict[Fingerprint, LeasedUrl]
+    grants: int = 0
+    expired: int = 0
+    issued_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A host's queue of one crawl, with what is known of the host."""
+
+    crawl_id: CrawlId
+    host_id: HostId
+    host: str
+    queued: int
+    waiting: int
+    next_due_ms: int
+    pages: int
+    leased: int
+    shard_cap: int
+    crawl_delay_ms: int
+    operator_delay_ms: int
+    latency_ms: int
+    failures: int
+    unreachable: int
+    last_failure_ms: int
+    blocked_until_ms: int
+    visited_at_ms: int
+    recent: int = 1
+    slowed_ms: int = 0
+    asked_ms: int = 0
+    silent_since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A partition as read by a new owner after its claim committed."""
+
+    fence: Fence
+    position: Position
+    next_host: int
+    next_lease: int
+    leases: tuple[LeaseRow, ...]
+    commands: "tuple[CommandRun, ...]" = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """Lease up to `max_urls` URLs of a host's queue, best first."""
+
+    lease_id: LeaseId
+    crawl_id: CrawlId
+    spec: Revision
+    host_id: HostId
+    host: str
+    slot: int
+    pool: str
+    delay_ms: int
+    max_urls: int
+
+
+@dataclass(frozen=True, slots=True)
+class UrlChange:
+    """A URL's row after an outcome. `rank` is the queue order if QUEUED, the due time if WAITING, else unused."""
+
+    crawl_id: CrawlId
+    host_id: HostId
+    fingerprint: Fingerprint
+    state: UrlState
+    rank: int
+    attempts: int
+    flags: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRow:
+    """The last outcome of a URL that was tried. `page`: its record belongs in the index.
+
+    `truncated`: why the body is incomplete. `left_out`: as shared.domain.explain.excluded_links encodes it.
+    """
+
+    crawl_id: CrawlId
+    host_id: HostId
+    fingerprint: Fingerprint
+    at_ms: int
+    status: int
+    page: bool
+    reason: str | None = None
+    detail: str | None = None
+    latency_ms: int = 0
+    size: int = 0
+    mime: str | None = None
+    digest: bytes | None = None
+    segment: str | None = None
+    offset: int | None = None
+    length: int | None = None
+    etag: str | None = None
+    last_modified: str | None = None
+    location: str | None = None
+    title: str | None = None
+    links: int = 0
+    truncated: str | None = None
+    links_found: int | None = None
+    left_out: str | None = None
+
+
+@dataclass(slots=True)
+class QueueDelta:
+    """A change of a queue row. None keeps a column's value."""
+
+    queued: int = 0
+    waiting: int = 0
+    leased: int = 0
+    pages: int = 0
+    next_due_ms: int | None = None
+    active_at_ms: int | None = None
+    shard_cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostChange:
+    """A host's new values."""
+
+    host_id: HostId
+    crawl_delay_ms: int
+    latency_ms: int
+    failures: int
+    unreachable: int
+    last_failure_ms: int
+    last_failure: str | None
+    blocked_until_ms: int
+    visited_at_ms: int
+    ip: str | None
+    recent: int = 1
+    slowed_ms: int = 0
+    asked_ms: int = 0
+    silent_since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRow:
+    """A URL or message given up, with the evidence."""
+
+    crawl_id: CrawlId | None
+    kind: str
+    at_ms: int
+    evidence: str
+    url: str | None = None
+    payload: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDeadLetter:
+    """A dead letter that is a whole message of that kind."""
+
+    id: int
+    kind: str
+    payload: bytes
+
+
+QueueEnd = tuple[CrawlId, HostId, UrlState, str]
+"""A host's queue whose queued and waiting URLs all end, in FAILED or EXCLUDED, for this reason."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """Everything one owner transaction writes, besides the fence. Deltas add up; rows replace.
+
+    `give_up`: queues to end. One transaction ends a limited number of their URLs; `Store.apply` returns the queues that
+    have more. `letters_sent`: dead letters whose messages were published again. `commands_given_up`: ids of commands in
+    progress that can never be applied. `marks`: per crawl the newest command in progress, which affects none of `urls`.
+    `losses_again`: those of `fetches` whose losses replace what an earlier fetch of the URL counted in `tallies`.
+    """
+
+    urls: list[UrlChange] = field(default_factory=list)
+    fetches: list[FetchRow] = field(default_factory=list)
+    queues: dict[tuple[CrawlId, HostId], QueueDelta] = field(default_factory=dict)
+    hosts: dict[HostId, HostChange] = field(default_factory=dict)
+    freed: list[LeaseId] = field(default_factory=list)
+    expired: dict[LeaseId, int] = field(default_factory=dict)
+    give_up: list[QueueEnd] = field(default_factory=list)
+    counters: dict[CrawlId, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    tallies: dict[tuple[CrawlId, str, str], int] = field(default_factory=lambda: defaultdict(int))
+    losses_again: list[FetchRow] = field(default_factory=list)
+    left_out: list[ExcludedLink] = field(default_factory=list)
+    dead_letters: list[DeadLetterRow] = field(default_factory=list)
+    letters_sent: list[int] = field(default_factory=list)
+    commands_given_up: list[str] = field(default_factory=list)
+    marks: Mapping[CrawlId, int] = field(default_factory=dict)
+
+    def queue(self, crawl_id: CrawlId, host_id: HostId) -> QueueDelta:
+        """Return the delta of this queue, created on first use."""
+        return self.queues.setdefault((crawl_id, host_id), QueueDelta())
+
+    def empty(self) -> bool:
+        """Return True if nothing would be written."""
+        return not (
+            self.urls
+            or self.fetches
+            or self.queues
+            or self.hosts
+            or self.freed
+            or self.expired
+            or self.give_up
+            or self.counters
+            or self.tallies
+            or self.dead_letters
+            or self.letters_sent
+            or self.commands_given_up
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredLink:
+    """A link to insert. Its host is known by name only. A seed has `via_host` 0 and an empty `via`."""
+
+    crawl_id: CrawlId
+    url: str
+    host: str
+    fingerprint: Fingerprint
+    depth: int
+    hops: int
+    priority: int
+    via_host: int
+    via: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMark:
+    """A producer's progress: the number of its message for a (crawl, partition), and its running total of URLs."""
+
+    crawl_id: CrawlId
+    producer: str
+    n: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryTransaction:
+    """Discoveries to apply in one transaction, in order of arrival.
+
+    Each message has the number of its links that could not be queued.
+    """
+
+    messages: tuple[tuple[ProducerMark, tuple[DiscoveredLink, ...], int], ...]
+    dead_letters: tuple[DeadLetterRow, ...] = ()
+
+
+@dataclass(slots=True)
+class DiscoveryResult:
+    """What applying a DiscoveryTransaction changed.
+
+    `queues` has the rows added to each queue, `lowered` the depths lowered in leases. The other numbers are counter
+    deltas.
+    """
+
+    queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
+    host_names: dict[HostId, str] = field(default_factory=dict)
+    lowered: list[tuple[LeaseId, Fingerprint, int]] = field(default_factory=list)
+    new: int = 0
+    known: int = 0
+    refused: int = 0
+    repeats: int = 0
+    gaps: int = 0
+    next_host: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A crawl's counters summed over partitions. `version` grows with every change of any of them."""
+
+    discovered: int = 0
+    queued: int = 0
+    leased: int = 0
+    done: int = 0
+    failed: int = 0
+    excluded: int = 0
+    pages: int = 0
+    bytes: int = 0
+    fetches: int = 0
+    accepted: int = 0
+    new: int = 0
+    known: int = 0
+    refused: int = 0
+    stale: int = 0
+    version: int = 0
+
+    def url_drift(self) -> int:
+        """Return 0 if discovered = queued + leased + done + failed + excluded, else the difference."""
+        return self.discovered - (self.queued + self.leased + self.done + self.failed + self.excluded)
+
+    def link_drift(self) -> int:
+        """Return 0 if accepted = new + known + refused among the applied links, else the difference."""
+        return self.accepted - (self.new + self.known + self.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRun:
+    """A command to apply to one partition.
+
+    `number` orders the commands of a partition and is never reused. `sequence` is the position of its message in the
+    reports stream: messages with a smaller one were accepted before it. `through` is the newest dead letter that it
+    includes. `after` is where its next chunk begins, 0 for the first.
+    """
+
+    id: str
+    crawl_id: CrawlId
+    kind: str
+    args: dict[str, object]
+    partition: Partition
+    number: int = 0
+    sequence: int = 0
+    through: int = 0
+    after: int = 0

@@ -1,0 +1,256 @@
+"""Hot configuration: what operators may change at run time, and the resulting values of a member (pure).
+
+A document is complete: for each field that it omits, every member uses its start-up value. So it overrides flags,
+environment and files, and removing a field restores the start-up value. Documents are written strictly (the API refuses
+unknown fields) and read tolerantly: a member of an earlier version uses the fields it knows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from shared.domain.crawl.spec import Label
+from shared.domain.ops.retention import KEPT_BY_DEFAULT, Retention
+from shared.domain.ops.watermarks import OF_STORAGE, Watermarks
+
+T = TypeVar("T")
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+Visits = Annotated[int, Meta(ge=1, le=100_000)]
+Strikes = Annotated[int, Meta(ge=1, le=100)]
+ReportSeconds = Annotated[float, Meta(ge=0.01, le=60.0)]
+
+MAX_AHEAD: Final = 2.0
+"""The most shards out per free visit. More would wait at workers instead of in SQL (architecture: dispatched)."""
+
+MAX_POOLS: Final = 256
+MAX_HEADROOM: Final = 1 << 50
+MAX_DRAINS: Final = 5_000
+"""Members that may be drained at a time. Their names are stored in one record."""
+
+
+class WorkerPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Settings of workers.
+
+    `max_visits`: URL shards in hand at once. A worker that has more than a new limit finishes those it has. `report_s`:
+    the longest time that a finished page waits to be reported.
+    """
+
+    max_visits: Visits | None = None
+    report_s: ReportSeconds | None = None
+
+
+class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Settings of masters, as owners of partitions.
+
+    * `grant_s`: how long new grants and extensions last. It never exceeds the start-up value, which a new owner takes
+      as the longest that an earlier owner can have granted.
+    * `dispatch_ahead_ratio`: shards dispatched per free visit; 0 dispatches nothing.
+    * `dispatch_batch_size`: leases written in one transaction.
+    * `max_hosts`: hosts that a partition keeps in memory; further queues wait in SQL.
+    * `report_batch_size`: reports applied in one transaction.
+    * `sweep_interval_s`: time between two sweeps.
+    * `seed_upload_refusal_ratio`: how full the fullest partition may be before uploads of seeds are refused.
+    * `max_crawls`: the most crawls that are not deleted; further ones cannot be created.
+    * `split_after_expiries`: grants that may expire before a shard of several URLs is split.
+    * `dead_letter_after_expiries`: grants of a single URL that may expire before it becomes a dead letter.
+    """
+
+    grant_s: Annotated[float, Meta(ge=1.0, le=3600.0)] | None = None
+    dispatch_ahead_ratio: Annotated[float, Meta(ge=0.0, le=MAX_AHEAD)] | None = None
+    dispatch_batch_size: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+    max_hosts: Annotated[int, Meta(ge=100, le=1_000_000)] | None = None
+    report_batch_size: Annotated[int, Meta(ge=1, le=4_096)] | None = None
+    sweep_interval_s: Annotated[float, Meta(ge=0.05, le=60.0)] | None = None
+    seed_upload_refusal_ratio: Annotated[float, Meta(ge=0.0, le=0.9)] | None = None
+    max_crawls: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    split_after_expiries: Strikes | None = None
+    dead_letter_after_expiries: Strikes | None = None
+
+
+class StoragePart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Settings of all members: when a disk, NATS or a database counts as full, and when work resumes.
+
+    The ratios are used / total (shared.domain.ops.watermarks). `headroom_bytes`: free bytes that suffice at any size.
+    """
+
+    high_watermark_ratio: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    low_watermark_ratio: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    headroom_bytes: Annotated[int, Meta(ge=0, le=MAX_HEADROOM)] | None = None
+
+
+Days = Annotated[int, Meta(ge=1, le=36_500)]
+
+
+class RetentionPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Settings of the leader: how long growing data is kept (shared.domain.ops.retention).
+
+    Commands are kept longer than the day for which an Idempotency-Key is valid. Producers are kept longer than a worker
+    uses a name.
+    """
+
+    audit_days: Days | None = None
+    commands_days: Annotated[int, Meta(ge=2, le=36_500)] | None = None
+    revisions: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    deleted_crawls_days: Days | None = None
+    dead_letters_days: Days | None = None
+    producers_days: Annotated[int, Meta(ge=21, le=36_500)] | None = None
+    uploads_days: Annotated[int, Meta(ge=2, le=36_500)] | None = None
+    revoked_keys_days: Days | None = None
+    hosts_days: Annotated[int, Meta(ge=7, le=36_500)] | None = None
+
+
+class HotConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The whole document. For the workers of a pool, `pools` overrides `worker`."""
+
+    log_level: LogLevel | None = None
+    worker: WorkerPart = WorkerPart()
+    pools: Annotated[dict[Label, WorkerPart], Meta(max_length=MAX_POOLS)] = {}
+    master: MasterPart = MasterPart()
+    storage: StoragePart = StoragePart()
+    retention: RetentionPart = RetentionPart()
+
+
+AS_STARTED: Final = HotConfig()
+
+_decoder: Final = msgspec.json.Decoder(HotConfig)
+
+
+def encode_config(config: HotConfig) -> bytes:
+    """Return the document as stored and published, without the fields that are not set."""
+    return msgspec.json.encode(config)
+
+
+def decode_config(data: bytes | str) -> HotConfig:
+    """Return the stored document. Raise MsgspecError if it is invalid."""
+    return _decoder.decode(data)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConfig:
+    """The document at a revision. Revision 0 is the empty document that no operator wrote.
+
+    `document` is the text as stored, if there is one. It includes fields of a later version, which `config` lacks.
+    """
+
+    revision: int
+    config: HotConfig
+    changed_at_ms: int = 0
+    changed_by: str = ""
+    document: str | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The document as published."""
+        return encode_config(self.config).decode() if self.document is None else self.document
+
+    @property
+    def tag(self) -> str:
+        """The name of this revision."""
+        return str(self.revision)
+
+
+# --- the resulting values of a member ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTuning:
+    """The values a worker runs with."""
+
+    max_visits: int
+    report_s: float
+    log_level: LogLevel
+    storage: Watermarks = OF_STORAGE
+
+
+@dataclass(frozen=True, slots=True)
+class MasterTuning:
+    """The values a master runs with. Those with a default have no start-up setting; only hot configuration changes
+    them.
+    """
+
+    grant_s: float = 30.0
+    log_level: LogLevel = "info"
+    dispatch_ahead_ratio: float = 2.0
+    dispatch_batch_size: int = 64
+    max_hosts: int = 5_000
+    report_batch_size: int = 256
+    sweep_interval_s: float = 1.0
+    seed_upload_refusal_ratio: float = 0.5
+    max_crawls: int = 10_000
+    split_after_expiries: int = 2
+    dead_letter_after_expiries: int = 5
+    storage: Watermarks = OF_STORAGE
+    retention: Retention = KEPT_BY_DEFAULT
+
+
+def worker_tuning(config: HotConfig, pool: str, started: WorkerTuning) -> WorkerTuning:
+    """Return the values of a worker of `pool` that was started with `started`.
+
+    A value comes from its pool's settings, else from those of all workers, else from its start.
+    """
+    own, every = config.pools.get(pool, WorkerPart()), config.worker
+    return WorkerTuning(
+        max_visits=_first(own.max_visits, every.max_visits, started.max_visits),
+        report_s=_first(own.report_s, every.report_s, started.report_s),
+        log_level=_first(config.log_level, None, started.log_level),
+        storage=watermarks(config.storage),
+    )
+
+
+def master_tuning(config: HotConfig, started: MasterTuning) -> MasterTuning:
+    """Return the values of a master that was started with `started`."""
+    values = _set_fields(config.master)
+    if config.log_level is not None:
+        values["log_level"] = config.log_level
+    values["storage"] = watermarks(config.storage)
+    values["retention"] = replace(KEPT_BY_DEFAULT, **_set_fields(config.retention))
+    tuning = replace(started, **values)
+    return replace(tuning, grant_s=min(tuning.grant_s, started.grant_s))
+
+
+def watermarks(part: StoragePart) -> Watermarks:
+    """Return the watermarks for these settings. A low watermark above the high one counts as equal to it."""
+    default = OF_STORAGE
+    high = _first(part.high_watermark_ratio, None, default.high)
+    low = _first(part.low_watermark_ratio, None, default.low)
+    return Watermarks(high, min(low, high), _first(part.headroom_bytes, None, default.headroom))
+
+
+def changed_values(before: WorkerTuning | MasterTuning, after: WorkerTuning | MasterTuning) -> Mapping[str, str]:
+    """Return the values that differ, as `old -> new`, by name."""
+    old, new = asdict(before), asdict(after)
+    return {name: f"{old[name]} -> {value}" for name, value in new.items() if old.get(name) != value}
+
+
+def _set_fields(part: msgspec.Struct) -> dict[str, Any]:
+    return {name: value for name in part.__struct_fields__ if (value := getattr(part, name)) is not None}
+
+
+def _first(narrow: T | None, wide: T | None, started: T) -> T:
+    return narrow if narrow is not None else wide if wide is not None else started
+
+
+# --- draining ---------------------------------------------------------------------------------------------------------
+
+
+class MemberRole(StrEnum):
+    """The role of a member of a cluster."""
+
+    MASTER = "master"
+    WORKER = "worker"
+
+
+class Drains(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The members, by id, that accept no new work. Sorted."""
+
+    masters: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+
+    def of(self, role: MemberRole) -> tuple[str, ...]:
+        """Return the drained members of a role."""
+        return self.masters if role is MemberRole.MASTER else self.workers

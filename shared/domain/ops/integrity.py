@@ -1,0 +1,86 @@
+"""The problems that a check of a cluster's tables can find."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+SHOWN: Final = 20
+"""Findings of a kind that are kept with their text. Further ones are only counted."""
+
+
+class Damage(StrEnum):
+    """The violated invariants of the frontier."""
+
+    COUNTER = "counter"
+    """A counter of a (crawl, partition) is not the number of rows that it counts."""
+    URL_IDENTITY = "url-identity"
+    """discovered is not queued + leased + done + failed + excluded."""
+    LINK_IDENTITY = "link-identity"
+    """accepted is not new + known + refused."""
+    QUEUE = "queue"
+    """A queue's numbers are not those of its URLs."""
+    QUEUE_SLEEPS = "queue-sleeps"
+    """A queue would be examined only after its first waiting URL is due."""
+    LEASE = "lease"
+    """A URL is out without a lease, or its lease does not name it; or a lease names a URL that is not out."""
+    PLACE = "place"
+    """A host, queue or lease is in the wrong partition."""
+    NUMBER = "number"
+    """The next number of a host or lease is already used."""
+    ORPHAN = "orphan"
+    """A row belongs to a row that does not exist."""
+    UNFETCHED = "unfetched"
+    """A URL is done, but has no record of a fetch."""
+    LEFTOVER = "leftover"
+    """A crawl's rows were removed, but some are left."""
+
+
+MEANINGS: Final = {
+    Damage.COUNTER: "counters against the rows they count, per crawl and partition",
+    Damage.URL_IDENTITY: "discovered = queued + leased + done + failed + excluded",
+    Damage.LINK_IDENTITY: "accepted = new + known + refused",
+    Damage.QUEUE: "queues against their URLs",
+    Damage.QUEUE_SLEEPS: "queues wake by the time their first URL is due",
+    Damage.LEASE: "leases against the URLs that are out",
+    Damage.PLACE: "hosts, queues and leases are in the partition they belong to",
+    Damage.NUMBER: "the next numbers of hosts and leases are unused",
+    Damage.ORPHAN: "no row refers to a missing row",
+    Damage.UNFETCHED: "every done URL has a fetch",
+    Damage.LEFTOVER: "no rows of removed crawls are left",
+}
+"""The checks, in the order of the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem: its place, and its description."""
+
+    damage: Damage
+    where: str
+    text: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """The problems found, in bounded memory. `looked_at`: how many rows of each table were checked."""
+
+    shown: list[Finding] = field(default_factory=list)
+    counts: Counter[Damage] = field(default_factory=Counter)
+    looked_at: Counter[str] = field(default_factory=Counter)
+
+    def add(self, damage: Damage, where: str, text: str) -> None:
+        self.counts[damage] += 1
+        if self.counts[damage] <= SHOWN:
+            self.shown.append(Finding(damage, where, text))
+
+    def same(self, damage: Damage, where: str, counted: dict[str, int], kept: dict[str, int]) -> None:
+        """Add the differences: `counted` has the numbers of rows, `kept` the numbers stored beside them."""
+        for name in counted.keys() | kept.keys():
+            rows, number = counted.get(name, 0), kept.get(name, 0)
+            if rows != number:
+                self.add(damage, where, f"{name} is {number}, and there are {rows}")
+
+    @property
+    def sound(self) -> bool:
+        return not self.counts

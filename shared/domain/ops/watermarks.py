@@ -1,0 +1,175 @@
+"""High and low watermarks: when a resource counts as full, and when work may resume. Pure.
+
+Between the two marks the state does not change. A full resource stays full until a clear amount is free again, so work
+does not stop and resume in quick turns.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Resource(StrEnum):
+    """A resource that may fill up.
+
+    * DATABASE: the disk of a master's SQLite file, or the configured size of a PostgreSQL database.
+    * NATS: the storage that NATS may use.
+    * NATS_DISK: the disk of NATS's files, if a master can see it.
+    * ARCHIVE: the disk of a worker's archive.
+    * MEMORY: the memory of a process.
+    """
+
+    DATABASE = "database"
+    NATS = "nats"
+    NATS_DISK = "nats_disk"
+    ARCHIVE = "archive"
+    MEMORY = "memory"
+
+
+_NAMES: Final[Mapping[Resource, str]] = {
+    Resource.DATABASE: "the database",
+    Resource.NATS: "NATS's storage",
+    Resource.NATS_DISK: "the disk of NATS",
+    Resource.ARCHIVE: "the archive's disk",
+    Resource.MEMORY: "the process's memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FillLevel:
+    """How full a resource is: `used` of `capacity` bytes.
+
+    `refused`: the resource itself reports that it is full, whatever the numbers are. `claimed`: free bytes that do not
+    count as free, because they may be written at any moment.
+    """
+
+    used: int
+    capacity: int
+    refused: bool = False
+    claimed: int = 0
+
+    @property
+    def free(self) -> int:
+        """Free bytes; negative if more is used than allowed."""
+        return self.capacity - self.used - self.claimed
+
+    def claiming(self, more: int) -> "FillLevel":
+        """Return the level with `more` bytes claimed in addition."""
+        return replace(self, claimed=self.claimed + more)
+
+
+class Pressure(msgspec.Struct, frozen=True, array_like=True):
+    """A resource that is nearly full.
+
+    `resource`: the value of a Resource. `detail`: how full it is, and when work resumes, in a sentence.
+    """
+
+    resource: str
+    detail: str
+
+
+def reason_of(pressure: Iterable[Pressure]) -> str | None:
+    """Return the details in one text, or None if there is no pressure."""
+    return "; ".join(each.detail for each in pressure) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Ratios of the capacity, 0 < `low` <= `high` <= 1, and `headroom` in bytes.
+
+    A resource is full if at most `1 - high` of it is free, or at most `headroom` if that is less. A fraction of a large
+    disk would be more than is needed. Work resumes at `1 - low` free, or twice the headroom if that is less.
+    """
+
+    high: float = 0.95
+    low: float = 0.90
+    headroom: int = 1 << 30
+
+    def stops_at(self, max_count: int) -> int:
+        """Return the free bytes at or below which the resource counts as full."""
+        return round(min((1.0 - self.high) * max_count, self.headroom))
+
+    def goes_on_at(self, max_count: int) -> int:
+        """Return the free bytes from which work resumes; always more than `stops_at`."""
+        return max(self.stops_at(max_count) + 1, round(min((1.0 - self.low) * max_count, 2 * self.headroom)))
+
+
+OF_STORAGE: Final = Watermarks()
+"""The default watermarks of storage."""
+
+OF_MEMORY: Final = Watermarks(high=1.0, low=0.9, headroom=1 << 62)
+"""The watermarks of a memory ceiling: full at the ceiling, and free again a tenth below."""
+
+
+def is_full(was_full: bool, level: FillLevel, marks: Watermarks) -> bool:
+    """Return True if the resource counts as full now. A resource without a capacity is full only if it refuses."""
+    if level.refused:
+        return True
+    if level.capacity <= 0:
+        return False
+    return level.free < marks.goes_on_at(level.capacity) if was_full else level.free <= marks.stops_at(level.capacity)
+
+
+class PressureState:
+    """The resources that are full now, and the last level of every observed resource."""
+
+    def __init__(self) -> None:
+        self.levels: dict[Resource, FillLevel] = {}
+        self._full: dict[Resource, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<PressureState {', '.join(self._full) or 'none'}>"
+
+    def observe(self, place: Resource, level: FillLevel, marks: Watermarks) -> bool:
+        """Record a level. Return True if the resource became full or free again by it."""
+        was_full = place in self._full
+        self.levels[place] = level
+        if is_full(was_full, level, marks):
+            self._full[place] = pressure_text(place, level, marks)
+        else:
+            self._full.pop(place, None)
+        return was_full != (place in self._full)
+
+    def full(self, place: Resource) -> bool:
+        """Return True if the resource is full."""
+        return place in self._full
+
+    @property
+    def pressure(self) -> tuple[Pressure, ...]:
+        """The resources that are nearly full, in the order in which they became so."""
+        return tuple(Pressure(place.value, detail) for place, detail in self._full.items())
+
+    @property
+    def reason(self) -> str | None:
+        """What is full, and when work resumes, in words; None if nothing is full."""
+        return reason_of(self.pressure)
+
+
+def pressure_text(place: Resource, level: FillLevel, marks: Watermarks) -> str:
+    """Return how full a resource is, and when work resumes."""
+    if level.refused and place is Resource.NATS:
+        return "NATS answers and stores nothing: see that most of its servers are up, restart one whose disk was full"
+    if level.refused:
+        return f"{_NAMES[place]} takes no more, as its disk is full; it goes on by itself when there is room"
+    if place is Resource.MEMORY:
+        return (
+            f"{_NAMES[place]} is at {amount(level.used)}, and its ceiling is {amount(level.capacity)};"
+            f" it goes on below {amount(level.capacity - marks.goes_on_at(level.capacity))}"
+        )
+    return (
+        f"{_NAMES[place]} has {amount(max(0, level.capacity - level.used))} free of {amount(level.capacity)};"
+        f" it goes on when {amount(level.claimed + marks.goes_on_at(level.capacity))} are free"
+    )
+
+
+def amount(size: int) -> str:
+    """Return a size in bytes, for people."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{size} B"

@@ -1,0 +1,205 @@
+"""A crawl as its operators declare and see it, and the values of requests to the catalog of crawls."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import msgspec
+
+from shared.domain.crawl.spec import Extract, Scope
+from shared.domain.frontier.states import CrawlState
+from shared.domain.ids import CrawlId, Revision
+
+
+class _AnyTag(frozenset[str]):
+    """Contains every tag."""
+
+    def __contains__(self, tag: object) -> bool:
+        return True
+
+
+ANY_TAG: Final[frozenset[str]] = _AnyTag()
+"""The expectation that a resource exists, in any version."""
+
+
+class Stamp(NamedTuple):
+    """A value that changes whenever anything shown of a crawl does.
+
+    Equal stamps mean that the same is shown. The crawl's spec and labels change only together with its version.
+    """
+
+    crawl_id: CrawlId
+    version: int
+    state: CrawlState
+    finished_reason: str | None
+    started_at_ms: int | None
+    finished_at_ms: int | None
+    active_ms: int
+
+
+class _Allowing(msgspec.Struct, frozen=True):
+    allow: tuple[str, ...] = ()
+
+
+class SpecSummary(msgspec.Struct, frozen=True):
+    """The part of a stored spec that concerns workers: their pool, the networks that it opens, and its patterns."""
+
+    pool: str = "default"
+    scope: Scope = Scope()
+    extract: Extract = Extract()
+    egress: _Allowing = _Allowing()
+
+
+class _Seeded(msgspec.Struct, frozen=True):
+    seeds: tuple[msgspec.Raw, ...] = ()
+
+
+_summary: Final = msgspec.json.Decoder(SpecSummary)
+_seeded: Final = msgspec.json.Decoder(_Seeded)
+
+
+def summary_of(spec: str) -> SpecSummary:
+    """Return the summary of a stored spec, or of a summary."""
+    return _summary.decode(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredCrawl:
+    """A crawl as stored.
+
+    `version` grows with every change an operator makes, of the spec or not. `spec` is the active revision's JSON, or in
+    a list perhaps its summary. `seeds`: how many seeds the spec names, if a list counted them.
+    """
+
+    crawl_id: CrawlId
+    name: str
+    revision: Revision
+    version: int
+    state: CrawlState
+    spec: str
+    labels: Mapping[str, str]
+    resumes_as: CrawlState | None = None
+    finished_reason: str | None = None
+    created_at_ms: int = 0
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    active_ms: int = 0
+    seeds: int = 0
+
+    @property
+    def tag(self) -> str:
+        """The name of this version of this crawl. A crawl that was deleted and created again has another."""
+        return f"{self.crawl_id}-{self.version}"
+
+    @property
+    def stamp(self) -> "Stamp":
+        """The present stamp."""
+        ends = (self.finished_reason, self.started_at_ms, self.finished_at_ms, self.active_ms)
+        return Stamp(self.crawl_id, self.version, self.state, *ends)
+
+
+def summarized(crawl: DeclaredCrawl) -> DeclaredCrawl:
+    """Return the crawl with the summary of its spec instead of the whole spec."""
+    return replace(counted(crawl), spec=msgspec.json.encode(summary_of(crawl.spec)).decode())
+
+
+def counted(crawl: DeclaredCrawl) -> DeclaredCrawl:
+    """Return the crawl with the number of its seeds."""
+    return replace(crawl, seeds=len(_seeded.decode(crawl.spec).seeds))
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """An operator's declaration of a crawl: the spec as `encode_spec` writes it, and labels."""
+
+    name: str
+    spec: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRevision:
+    """An active or earlier spec of a crawl."""
+
+    revision: Revision
+    spec: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlFilter:
+    """Which crawls to list, all conditions together."""
+
+    state: CrawlState | None = None
+    name_prefix: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PageFilter:
+    """Which pages to list, all conditions together. `mime` is a media type as stored: lower case, no parameters."""
+
+    host: str | None = None
+    status: int | None = None
+    mime: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The author of a request, and the request's id, as the audit log records them."""
+
+    key_id: str
+    name: str
+    request_id: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.key_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeatable:
+    """A create that may be repeated: the caller's own key, and a digest of the request."""
+
+    key: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommandProgress:
+    """How many of the partitions have applied a command."""
+
+    id: str
+    kind: str
+    crawl_id: CrawlId
+    applied: int
+    partitions: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostQueue:
+    """The work of a crawl on one host, with the crawl's name."""
+
+    crawl: str
+    queued: int
+    waiting: int
+    leased: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterView:
+    """A dead letter as stored. `url` is None if a whole message was given up."""
+
+    id: int
+    partition: int
+    crawl_id: CrawlId | None
+    kind: str
+    at_ms: int
+    url: str | None
+    evidence: str
+
+    @property
+    def tag(self) -> str:
+        """The name of the letter, which never changes."""
+        return f"letter-{self.id}"

@@ -1,0 +1,121 @@
+"""The columns and rows of a crawl's exports: stored pages, all known URLs, the links of pages, and items.
+
+The `orb export` command and a master over HTTP both take the rows from here, and the bytes from
+shared.adapters.objects.tabular. So their exports are the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from shared.domain.archive.model import RecordLocation, labelled_sha1
+from shared.domain.errors import Permanent, Transient
+from shared.domain.reads.items import StoredItem
+from shared.domain.reads.views import KnownUrl, Page
+
+Row = dict[str, Any]
+Columns = Mapping[str, str]
+
+COLUMNS: Final[Mapping[str, Columns]] = {
+    "pages": {
+        "url": "string",
+        "status": "int32",
+        "mime": "string",
+        "digest": "string",
+        "size": "int64",
+        "segment": "string",
+        "offset": "int64",
+        "length": "int64",
+        "depth": "int32",
+        "fetched_at": "timestamp",
+        "title": "string",
+        "truncated": "string",
+        "links": "int32",
+        "links_found": "int32",
+    },
+    "urls": {
+        "url": "string",
+        "host": "string",
+        "state": "string",
+        "reason": "string",
+        "depth": "int32",
+        "attempts": "int32",
+        "discovered_from": "string",
+        "status": "int32",
+        "mime": "string",
+        "size": "int64",
+        "fetched_at": "timestamp",
+        "redirect": "string",
+        "truncated": "string",
+    },
+    "links": {"source": "string", "target": "string", "kind": "string", "found": "string"},
+    "items": {"id": "string", "rule": "string", "url": "string", "fetched_at": "timestamp", "data": "json"},
+}
+"""The columns of each export and their types. Only `url`, `source` and `target` always have a value.
+
+A `timestamp` is Unix milliseconds in a row, `json` the text of a JSON value. Items have a value in every column.
+"""
+
+_HOPS: Final = {"L": "link", "E": "embedded", "R": "redirect", "I": "inferred", "S": "synthesized", "M": "manifest"}
+
+ReadLinks = Callable[[RecordLocation], Sequence[tuple[str, str]]]
+"""Return the outlinks that the archive keeps of the page at a location: pairs of URL and how it was found."""
+
+
+def page_row(page: Page) -> Row:
+    """Return the row of a stored page."""
+    return {
+        "url": page.url,
+        "status": page.status,
+        "mime": page.mime,
+        "digest": labelled_sha1(page.digest) if page.digest else None,
+        "size": page.size,
+        "segment": page.location.segment,
+        "offset": page.location.offset,
+        "length": page.location.length,
+        "depth": page.depth,
+        "fetched_at": page.fetched_at_ms,
+        "title": page.title,
+        "truncated": page.truncated,
+        "links": page.links,
+        "links_found": page.links_found,
+    }
+
+
+def url_row(url: KnownUrl) -> Row:
+    """Return the row of a URL."""
+    return {
+        "url": url.url,
+        "host": url.host,
+        "state": url.state.name.lower(),
+        "reason": url.reason,
+        "depth": url.depth,
+        "attempts": url.attempts,
+        "discovered_from": url.discovered_from,
+        "status": url.status or None,
+        "mime": url.mime,
+        "size": url.size,
+        "fetched_at": url.fetched_at_ms,
+        "redirect": url.redirect,
+        "truncated": url.truncated,
+    }
+
+
+def item_row(item: StoredItem) -> Row:
+    """Return the row of an item."""
+    return {"id": item.id.hex(), "rule": item.rule, "url": item.url, "fetched_at": item.at_ms, "data": item.data}
+
+
+def link_rows(pages: Iterable[Page], read: ReadLinks, left_out: Callable[[Page, Exception], None]) -> Iterator[Row]:
+    """Yield the rows of the links of pages.
+
+    If a record cannot be read, call `left_out`, which either raises or returns to skip the page.
+    """
+    for page in pages:
+        try:
+            links = read(page.location)
+        except (Permanent, Transient) as error:
+            left_out(page, error)
+            continue
+        for target, how in links:
+            hop, _, path = how.partition(" ")
+            yield {"source": page.url, "target": target, "kind": _HOPS.get(hop, hop), "found": path or None}

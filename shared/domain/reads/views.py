@@ -1,0 +1,144 @@
+"""Values read back of a crawl: rows of exports, and everything known of one URL. Times are Unix ms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shared.domain.archive.model import RecordLocation
+from shared.domain.frontier.states import UrlState
+from shared.domain.ids import Fingerprint, HostId
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A stored page: its record is in the index. `digest` is the payload's SHA-1 (20 bytes, or empty).
+
+    `truncated`: why the body is incomplete. `links_found` counts all outlinks, `links` the accepted ones.
+    """
+
+    host_id: HostId
+    fingerprint: Fingerprint
+    url: str
+    host: str
+    depth: int
+    status: int
+    mime: str | None
+    digest: bytes
+    size: int
+    location: RecordLocation
+    fetched_at_ms: int
+    title: str | None
+    truncated: str | None = None
+    links: int | None = None
+    links_found: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownUrl:
+    """A URL known to the crawl. `status` and the fields after it are None until it was fetched."""
+
+    url: str
+    host: str
+    state: UrlState
+    reason: str | None
+    depth: int
+    attempts: int
+    discovered_from: str | None
+    status: int | None
+    mime: str | None
+    size: int | None
+    fetched_at_ms: int | None
+    redirect: str | None
+    truncated: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """A host, and its queue of one crawl."""
+
+    host_id: HostId
+    host: str
+    queued: int
+    waiting: int
+    leased: int
+    pages: int
+    crawl_delay_ms: int
+    operator_delay_ms: int
+    latency_ms: int
+    failures: int
+    last_failure: str | None
+    last_failure_ms: int
+    blocked_until_ms: int
+    visited_at_ms: int
+    ip: str | None
+    slowed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchView:
+    """The fetch of a URL that counts: the last, or the last that stored a page.
+
+    `history` lists the others, the newest first, each `at_ms status reason`. One later than `at_ms` gave no page.
+    `links` counts the accepted outlinks, `links_found` all (None if not counted), `left_out` the others by reason.
+    """
+
+    at_ms: int
+    status: int
+    page: bool
+    reason: str | None
+    detail: str | None
+    latency_ms: int
+    size: int
+    mime: str | None
+    digest: bytes
+    location: RecordLocation | None
+    etag: str | None
+    last_modified: str | None
+    redirect: str | None
+    title: str | None
+    links: int
+    history: tuple[tuple[int, int, str], ...]
+    truncated: str | None = None
+    links_found: int | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PageView:
+    """A stored page, and the whole fetch that stored it."""
+
+    page: Page
+    fetch: FetchView
+
+
+@dataclass(frozen=True, slots=True)
+class SeedView:
+    """A URL that only its declaration led to. `status` and `fetched_at_ms` are None until it was fetched."""
+
+    host_id: HostId
+    fingerprint: Fingerprint
+    url: str
+    priority: int
+    state: UrlState
+    reason: str | None
+    status: int | None
+    fetched_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UrlView:
+    """Everything known of one URL. `chain` leads from the page where it was found back towards the seed."""
+
+    url: str
+    fingerprint: Fingerprint
+    state: UrlState
+    reason: str | None
+    depth: int
+    hops: int
+    priority: int
+    attempts: int
+    due_ms: int
+    leased_at_ms: int | None
+    host: HostView
+    fetch: FetchView | None
+    chain: tuple[str, ...]
+    evidence: tuple[str, ...]

@@ -1,0 +1,47 @@
+"""Suggest the name that a user probably meant by an unknown name."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+_CLOSE: Final = 0.6
+"""The similarity, from 0 to 1 (difflib's ratio), from which a name counts as a misspelling of another."""
+_LONGER: Final = (2 - _CLOSE) / _CLOSE
+"""A name that is longer than another by more than this factor never reaches that similarity, whatever it contains."""
+
+_SCHEME: Final = re.compile(r"([A-Za-z]{3,7})(?::/{1,3}|/{2,3})(?=[^/])").match
+
+SUGGESTED: Final = 20
+"""Unknown names per answer for which a suggestion is searched, which costs time. Further ones get none."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the name of `known` that is most similar to `name`, ignoring case, or None if none is close."""
+    spelt = {each.lower(): each for each in known}
+    if len(name) > _LONGER * max(map(len, spelt), default=0):
+        return None
+    close = get_close_matches(name.lower(), spelt, n=1, cutoff=_CLOSE)
+    return spelt[close[0]] if close else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint: the name that was probably meant, or else all known names."""
+    known = list(known)
+    meant = nearest(name, known)
+    return f"did you mean {meant}?" if meant is not None else f"known: {', '.join(known)}"
+
+
+def url_meant(text: str) -> str | None:
+    """Return the URL that was probably meant by a slip in the scheme (`htp://`, `https:/`, `http//`), or None."""
+    slip = _SCHEME(text)
+    scheme = None if slip is None else nearest(slip[1], ("http", "https"))
+    if slip is None or scheme is None or slip[0].lower() == f"{scheme}://":
+        return None
+    return f"{scheme}://{text[slip.end() :]}"
+
+
+def label_meant(text: str) -> str:
+    """Return a hint: the nearest valid name of a crawl or pool. Empty if no character of `text` is valid in one."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower())[:63].strip("-")
+    return f"did you mean {name}?" if name else ""

@@ -1,0 +1,214 @@
+"""Remove content codings (gzip, deflate, br, zstd) with bounded output (pure).
+
+Every stage is a generator of pieces no longer than `_PIECE`, so the cap bounds memory however far a bomb would expand.
+Each stage's own output is bounded too, so that a bomb inside a bomb costs at most one cap per stage.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+import brotli
+import zstandard
+from isal import isal_zlib
+
+_PIECE: Final = 256 * 1024
+_MAX_CODINGS: Final = 4
+_ZSTD_WINDOW: Final = 8 * 1024 * 1024
+"""The largest window that a zstd content coding may use (RFC 9659)."""
+
+_ZSTD_STEP: Final = 128
+"""Bytes of zstd input per call. A block is at least 4 bytes and gives at most 128 KiB, so a call at most 4 MiB."""
+_ZSTD_FRAME_STARTS: Final = (b"\x28", *(bytes((low,)) for low in range(0x50, 0x60)))
+"""First bytes of a frame's or a skippable frame's magic number."""
+_STEP: Final = 64 * 1024
+
+_InflateError: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub has an instance
+
+Stage = Callable[[Iterator[bytes]], Iterator[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The data before the end, before the cap (`truncated`), or before an `error` (one line for people)."""
+
+    data: bytes
+    error: str | None = None
+    truncated: bool = False
+
+
+class _Broken(Exception):
+    """The encoded data is invalid; the text has the reason."""
+
+
+def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
+    """Return `body` without the codings in `content_encoding` (the header's value, in the order of application).
+
+    An unknown coding keeps the body as it is, with an error. Bytes after the end of the coded data are ignored, but
+    after br data they are an error: its decoder does not report where the data ended.
+    """
+    if not body or not _names(content_encoding):
+        return Decoded(body[:cap], truncated=len(body) > cap)
+    decoding = Decoding((body[start : start + _STEP] for start in range(0, len(body), _STEP)), content_encoding, cap)
+    data = b"".join(decoding)
+    return Decoded(data, decoding.error, decoding.truncated)
+
+
+class Decoding:
+    """`decode` for a body in pieces: iterate over it once.
+
+    Afterwards `error` and `truncated` have the same meaning as in `Decoded`.
+    """
+
+    def __init__(self, pieces: Iterator[bytes], content_encoding: str, cap: int) -> None:
+        self.error: str | None = None
+        self.truncated = False
+        names = _names(content_encoding)
+        if unknown := [name for name in names if name not in _STAGES]:
+            self.error, names = f"unknown content coding {unknown[0][:40]!r}", []
+        elif len(names) > _MAX_CODINGS:
+            self.error, names = f"{len(names)} content codings, {_MAX_CODINGS} at most", []
+        self._pieces = pieces
+        self._stages: list[Stage] = [_STAGES[name] for name in reversed(names)] or [iter]
+        self._budgets = [_Budget(cap) for _ in self._stages]
+
+    def __iter__(self) -> Iterator[bytes]:
+        pieces = self._pieces
+        for stage, budget in zip(self._stages, self._budgets, strict=True):
+            pieces = budget.spend(stage(pieces))
+        broken = None
+        try:
+            yield from pieces
+        except _Broken as error:
+            broken = str(error)
+        self.truncated = any(budget.exceeded for budget in self._budgets)
+        # An exceeded budget starves the next stage, which then reports an early end. So report only the truncation.
+        if broken is not None and not self.truncated:
+            self.error = broken
+
+
+def _names(content_encoding: str) -> list[str]:
+    """Return the codings in the order in which they were applied."""
+    return [name for part in content_encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
+
+
+class _Budget:
+    """Passes at most `left` bytes. `exceeded`: there was more."""
+
+    __slots__ = ("exceeded", "left")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.exceeded = False
+
+    def spend(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            if len(piece) > self.left:
+                self.exceeded = True
+                if self.left:
+                    yield piece[: self.left]
+                return
+            self.left -= len(piece)
+            yield piece
+
+
+def _gzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the data of any number of gzip members. Anything else after a member is ignored."""
+    member = isal_zlib.decompressobj(31)
+    members = 0
+    for data in pieces:
+        while data:
+            if member.eof:
+                if not data.startswith(b"\x1f"):
+                    return
+                member = isal_zlib.decompressobj(31)
+            try:
+                yield from _inflate(member, data)
+            except _InflateError as wrong:
+                if members:
+                    return
+                raise _Broken(f"gzip: {wrong}") from wrong
+            members += member.eof
+            data = member.unused_data
+    if not member.eof:
+        raise _Broken("gzip: the data ends early")
+
+
+def _deflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield data in zlib format (RFC 9110), or raw deflate, which some servers send. The first two bytes show which it
+    is.
+    """
+    head = b""
+    for piece in pieces:
+        head += piece
+        if len(head) > 1:
+            break
+    is_zlib = len(head) > 1 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0
+    stream = isal_zlib.decompressobj(15 if is_zlib else -15)
+    try:
+        for data in chain((head,), pieces):
+            yield from _inflate(stream, data)
+            if stream.eof:
+                return
+    except _InflateError as wrong:
+        raise _Broken(f"deflate: {wrong}") from wrong
+    raise _Broken("deflate: the data ends early")
+
+
+def _inflate(stream: Any, data: bytes) -> Iterator[bytes]:
+    """Yield all output for `data`. A full piece may leave output inside `stream`, so repeat until a piece is short."""
+    while True:
+        out = stream.decompress(data, _PIECE)
+        if out:
+            yield out
+        data = stream.unconsumed_tail
+        if stream.eof or not (data or len(out) == _PIECE):
+            return
+
+
+def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    stream = brotli.Decompressor()
+    try:
+        for data in pieces:
+            yield stream.process(data, output_buffer_limit=_PIECE)
+            while not stream.can_accept_more_data():
+                yield stream.process(b"", output_buffer_limit=_PIECE)
+            if stream.is_finished():
+                return
+    except brotli.error as wrong:
+        raise _Broken("br: the data is not valid") from wrong
+    raise _Broken("br: the data ends early")
+
+
+def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the data of any number of frames.
+
+    The input is fed by `_ZSTD_STEP`, because the library does not bound the output of one call.
+    """
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    frame = decompressor.decompressobj()
+    try:
+        for piece in pieces:
+            for start in range(0, len(piece), _ZSTD_STEP):
+                data = piece[start : start + _ZSTD_STEP]
+                while data:
+                    if frame.eof:
+                        if not data.startswith(_ZSTD_FRAME_STARTS):
+                            return
+                        frame = decompressor.decompressobj()
+                    yield frame.decompress(data)
+                    data = frame.unused_data
+    except zstandard.ZstdError as wrong:
+        raise _Broken(f"zstd: {wrong}") from wrong
+    if not frame.eof:
+        raise _Broken("zstd: the data ends early")
+
+
+_STAGES: Final[dict[str, Stage]] = {
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "deflate": _deflate,
+    "br": _brotli,
+    "zstd": _zstd,
+}

@@ -1,0 +1,124 @@
+"""A fetch's request and its result: values, never exceptions."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FailureKind(StrEnum):
+    """Why a fetch gave no usable answer. The retry table (shared/domain/frontier/failure.py) has the consequence of
+    each.
+    """
+
+    DNS = "dns"
+    CONNECT = "connect"
+    TLS = "tls"
+    CONNECT_TIMEOUT = "connect_timeout"
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    TOTAL_TIMEOUT = "total_timeout"
+    RESET = "reset"
+    PROTOCOL = "protocol"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    EGRESS_DENIED = "egress_denied"
+    PROXY = "proxy"
+    OTHER = "other"
+
+
+class Truncation(StrEnum):
+    """Why a stored body is shorter than the server's (WARC-Truncated values)."""
+
+    LENGTH = "length"
+    TIME = "time"
+    DISCONNECT = "disconnect"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Limits of one request, in seconds and bytes. A body limit truncates and reports it; the others fail the fetch."""
+
+    connect_s: float = 10.0
+    first_byte_s: float = 20.0
+    total_s: float = 120.0
+    header_bytes: int = 256 * 1024
+    body_bytes: int = 10 * 1024 * 1024
+    decoded_bytes: int = 30 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """One HTTP request. The fetcher never follows redirects. `fresh`: use a new connection."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    method: str = "GET"
+    body: bytes = b""
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    proxy: str | None = None
+    http2: bool = True
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds since the start of the request. Each is None if the phase was not reached or not needed (reused
+    connection).
+    """
+
+    dns_s: float | None = None
+    connect_s: float | None = None
+    tls_s: float | None = None
+    first_byte_s: float | None = None
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete HTTP response (any status).
+
+    `request_head` and `response_head` are the bytes of the start line and headers as sent and received, with CRLF line
+    ends and the closing empty line. HTTP/2 heads are rendered in HTTP/1.1 form. `body` is the payload without the
+    transfer coding, but with the content coding (as WARC stores it). `decoded` is the payload without content coding,
+    cut at `limits.decoded_bytes`. `headers` are the response's, names lower-cased, in order, duplicates kept.
+    """
+
+    url: str
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    request_head: bytes
+    response_head: bytes
+    body: bytes
+    decoded: bytes
+    ip: str
+    timings: Timings
+    truncated: Truncation | None = None
+    decode_error: str | None = None
+    decoded_truncated: bool = False
+    http_version: str = "1.1"
+
+    def header(self, name: str) -> str | None:
+        """Return the first value of header `name` (given in lower case), or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+    def joined(self, name: str) -> str | None:
+        """Return all values of header `name` (given in lower case) joined by commas, or None if there is none."""
+        values = [value for key, value in self.headers if key == name]
+        return ", ".join(values) if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailed:
+    """No usable answer. `detail` is one line for people. `sent`: a request may have reached the server.
+
+    `stale`: the server had closed the reused connection, so no byte came back. This does not concern the URL: the
+    request may be sent once more on a fresh connection, after the host's delay.
+    """
+
+    url: str
+    kind: FailureKind
+    detail: str
+    timings: Timings
+    ip: str | None = None
+    sent: bool = True
+    stale: bool = False

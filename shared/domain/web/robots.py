@@ -1,0 +1,220 @@
+"""robots.txt by RFC 9309: the result of fetching it, and what follows for the host. `robots_rules` has the rules."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from shared.domain.web.robots_rules import MAX_ALIKE, AgentRules, rules_for, sitemaps_in
+from shared.domain.web.url import origin_of
+
+MAX_ROBOTS_BYTES: Final = 512 * 1024
+"""How much of a robots.txt is used (RFC 9309 §2.5: at least 500 KiB). The rest is cut off at a line end."""
+
+MAX_ROBOTS_HOPS: Final = 5
+"""Redirects of a robots.txt that are followed (RFC 9309 §2.3.1.2)."""
+
+MAX_LIFETIME_S: Final = 86_400.0
+MIN_LIFETIME_S: Final = 300.0
+UNREACHABLE_LIFETIME_S: Final = 300.0
+"""Seconds after which an unreachable robots.txt is requested again. The host's back-off may make it longer."""
+
+MAX_STALE_S: Final = 86_400.0
+"""Seconds beyond its lifetime for which an old copy is used while the site's robots.txt is unreachable."""
+
+AHEAD_S: Final = 300.0
+"""Seconds that a record may come from the future, since the clocks of two machines differ."""
+
+MAX_AGENTS: Final = 16
+"""Product tokens for which one file is kept parsed. One more discards them all; they are parsed again on demand."""
+
+TOO_COSTLY: Final = f"over {MAX_ALIKE} of its patterns with * are alike"
+"""Why a host is unreachable if every decision by its robots.txt would cost too much."""
+
+_COMPATIBLE: Final = re.compile(r"\(compatible;\s*([A-Za-z0-9_-]+)")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RobotsLine:
+    """The rule that decides: its line number from 1, the line itself, its group, and whether it allows."""
+
+    number: int
+    text: str
+    group: str
+    allows: bool
+
+
+class RobotsRules:
+    """A robots.txt, parsed for each product token on first use.
+
+    Parsing costs far more than matching: keep the object.
+    """
+
+    __slots__ = ("_body", "_parsed")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._parsed: dict[str, AgentRules] = {}
+
+    def __len__(self) -> int:
+        """Return the size of the file in bytes, which bounds the cost of parsing."""
+        return len(self._body)
+
+    @property
+    def sitemaps(self) -> tuple[str, ...]:
+        """The values of its Sitemap lines, in order."""
+        return sitemaps_in(self._body)
+
+    def parsed(self, agent: str) -> bool:
+        """Return True if the rules for `agent` are parsed already."""
+        return agent in self._parsed
+
+    def of(self, agent: str) -> AgentRules:
+        """Return the rules for `agent` (a product token, see `product_token`)."""
+        rules = self._parsed.get(agent)
+        if rules is None:
+            if len(self._parsed) >= MAX_AGENTS:
+                self._parsed = {}
+            rules = self._parsed[agent] = rules_for(self._body, agent)
+        return rules
+
+    def allows(self, url: str, agent: str) -> bool:
+        """Return True if `agent` may fetch the canonical `url`."""
+        return self.of(agent).allows(url)
+
+    def crawl_delay(self, agent: str) -> float | None:
+        """Return the seconds between requests that the site asks of `agent`, or None."""
+        return self.of(agent).crawl_delay_s
+
+    def deciding_line(self, url: str, agent: str) -> RobotsLine | None:
+        """Return the line that decides about the canonical `url` for `agent`, or None if no rule matches it."""
+        rules = self.of(agent)
+        rule = rules.deciding(url)
+        if rule is None or rules.group is None:
+            return None
+        text = self._body.splitlines()[rule.line - 1].decode("utf-8", "replace").strip()
+        return RobotsLine(rule.line, text, rules.group, rule.allows)
+
+
+class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of fetching a robots.txt, as workers share it.
+
+    `status` is that of the last answer (of the redirect, if the chain is too long). It is 0 if there was no usable
+    answer, and `detail` then has the reason. `body` is decoded content, at most `MAX_ROBOTS_BYTES`, empty unless the
+    status is 2xx. `stale_until_ms` is set in an old copy that is used beyond its lifetime: the Unix ms until which it
+    may be.
+    """
+
+    status: int
+    fetched_at_ms: int
+    lifetime_s: float
+    body: bytes = b""
+    detail: str = ""
+    stale_until_ms: int = 0
+
+    def fresh(self, now_ms: int) -> bool:
+        """Return True if the record may still be used.
+
+        A record from the near future may be used (another machine's clock). One from further ahead may not: the clock
+        was wrong, or has jumped back since, so its age is unknown.
+        """
+        end_ms = self.fetched_at_ms + self.lifetime_s * 1000
+        return self.fetched_at_ms - AHEAD_S * 1000 <= now_ms < end_ms
+
+
+@dataclass(frozen=True, slots=True)
+class AllowAll:
+    """There is no robots.txt: everything may be fetched."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """There is a robots.txt: its rules apply."""
+
+    rules: RobotsRules
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """The rules are unknown: no URL may be fetched now, and the host is deferred."""
+
+    reason: str
+
+
+RobotsPolicy = AllowAll | Rules | Unreachable
+
+
+def robots_url(canonical: str) -> str:
+    """Return the URL of the robots.txt that applies to a canonical URL."""
+    return origin_of(canonical) + "/robots.txt"
+
+
+def product_token(user_agent: str) -> str:
+    """Return the name in a User-Agent that is matched with the groups of a robots.txt.
+
+    It is the first token, or the one after `(compatible;`, or `*` if there is none.
+    """
+    match = _COMPATIBLE.search(user_agent)
+    if match is not None:
+        return match[1]
+    token = _TOKEN.search(user_agent)
+    return "*" if token is None else token[0]
+
+
+def robots_record(
+    status: int, body: bytes, *, fetched_at_ms: int, max_age_s: float | None = None, detail: str = ""
+) -> RobotsRecord:
+    """Return the record of an answer (`status` 0: none came).
+
+    `max_age_s` is from Cache-Control; it counts up to 24 h.
+    """
+    if _unreachable(status):
+        lifetime = UNREACHABLE_LIFETIME_S
+    else:
+        lifetime = MAX_LIFETIME_S if max_age_s is None else min(max(max_age_s, MIN_LIFETIME_S), MAX_LIFETIME_S)
+    kept = _cut(body) if 200 <= status < 300 else b""
+    return RobotsRecord(status=status, body=kept, fetched_at_ms=fetched_at_ms, lifetime_s=lifetime, detail=detail)
+
+
+def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
+    """Return `new`, or the content of `old` if `new` is unreachable and `old` is not too old (RFC 9309 §2.3.1.4).
+
+    An old copy is used for as long as `new` would have been, repeatedly, up to `MAX_STALE_S` beyond its lifetime.
+    """
+    if old is None or not _unreachable(new.status) or _unreachable(old.status):
+        return new
+    until_ms = old.stale_until_ms or old.fetched_at_ms + int((old.lifetime_s + MAX_STALE_S) * 1000)
+    left_s = (until_ms - new.fetched_at_ms) / 1000
+    if left_s <= 0:
+        return new
+    lifetime_s = min(new.lifetime_s, left_s)
+    return msgspec.structs.replace(old, fetched_at_ms=new.fetched_at_ms, lifetime_s=lifetime_s, stale_until_ms=until_ms)
+
+
+def policy_of(record: RobotsRecord) -> RobotsPolicy:
+    """Return the policy of a record: its rules if 2xx; defer the host if 5xx, 429 or no answer; otherwise allow
+    everything.
+    """
+    if _unreachable(record.status):
+        return Unreachable(record.detail or (f"status {record.status}" if record.status else "no answer"))
+    if 200 <= record.status < 300:
+        return Rules(RobotsRules(record.body))
+    if 300 <= record.status < 400:
+        return AllowAll(f"more than {MAX_ROBOTS_HOPS} redirects")
+    return AllowAll(f"status {record.status}")
+
+
+def _unreachable(status: int) -> bool:
+    return status < 200 or status == 429 or status >= 500
+
+
+def _cut(body: bytes) -> bytes:
+    """Return the whole lines of the first `MAX_ROBOTS_BYTES`. Half a rule could forbid everything."""
+    if len(body) <= MAX_ROBOTS_BYTES:
+        return body
+    end = max(body.rfind(b"\n", 0, MAX_ROBOTS_BYTES), body.rfind(b"\r", 0, MAX_ROBOTS_BYTES))
+    return body[: end + 1]

@@ -1,0 +1,275 @@
+"""Canonical URLs and what is derived from them: fingerprint, host, registrable domain, partition.
+
+A *canonical URL* is the WHATWG serialisation of an absolute http or https URL with exactly two further rules:
+
+* The fragment is dropped (it never reaches a server).
+* Percent-encoding is in normal form (RFC 3986 §6.2.2). Escapes of unreserved characters (`A-Z a-z 0-9 - . _ ~`) are
+  decoded, the hex digits of all others are upper-case. Escapes of reserved characters are never decoded and raw ones
+  never escaped. A URL with a stray `%` (not followed by two hex digits) keeps its escapes, because decoding next to a
+  stray `%` could make a new escape.
+
+The WHATWG parser already lower-cases scheme and host, applies IDNA (UTS #46), and writes IPv4 and IPv6 literals in one
+form. It drops the scheme's default port, resolves dot segments (`%2e` too), turns an empty path into `/`, and removes
+tabs and line ends. It percent-encodes where it must (as UTF-8, in the query too).
+
+Differences that a server may see are never merged. An empty query (`/?`), the order of parameters, doubled and trailing
+slashes, the case of paths, `www.`, http and https, and a host with a trailing dot are all kept.
+
+These have no canonical form (None):
+
+* other schemes, and URLs that WHATWG rejects;
+* URLs with user or password, since one page could make us present credentials elsewhere;
+* hosts that no resolver accepts: a label that is empty, over 63 characters, or with characters other than letters,
+  digits, `-` and `_`; names over 253 characters;
+* port 0;
+* anything longer than `MAX_URL_CHARS` before parsing, such as `data:` URLs of megabytes.
+"""
+
+import re
+from functools import cache, lru_cache
+from importlib.metadata import version
+from ipaddress import ip_address
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from ada_url import join_url, normalize_url
+from blake3 import blake3
+from publicsuffixlist import PublicSuffixList
+
+from shared.domain.ids import Fingerprint, Partition
+
+MAX_URL_CHARS: Final = 16_384
+"""Longer input is refused unparsed. A crawl's own `max_url_length` is lower, and checked by its scope."""
+
+LOCATED_CACHE: Final = 16_384
+"""Entries of the per-process cache of resolved links (about 600 bytes each, so about 10 MiB)."""
+
+HOST_CACHE: Final = 32_768
+"""Entries of the per-process caches keyed by host (about 250 bytes each)."""
+
+_LABEL: Final = r"[a-z0-9_-]{1,63}"
+_CANONICAL: Final = re.compile(
+    rf"https?://((?:(?:{_LABEL}\.)*{_LABEL}\.?|\[[0-9a-f:]+\])(?::[1-9][0-9]{{0,4}})?)/[^#]*"
+).fullmatch
+_ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
+_STRAY_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})").search
+_UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_IPV4: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+").fullmatch
+_MAX_NAME: Final = 253
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-\t\r\n]*):").match
+_SPACE: Final = "".join(map(chr, range(33)))
+_SCHEME_CHARS: Final = 256
+_FREQUENT: Final = ("mailto:", "javascript:", "tel:", "data:")
+
+
+class Location(NamedTuple):
+    """A canonical URL with its host and fingerprint, which every stage of the crawl needs."""
+
+    url: str
+    host: str
+    fingerprint: Fingerprint
+
+
+def canonicalize(url: str, base: str | None = None) -> str | None:
+    """Return the canonical form of `url`, resolved against `base` if given, or None if there is none.
+
+    The function is idempotent: `canonicalize(c) == c` for every result c. It returns None if `base` is no absolute URL.
+    """
+    parsed = _parse(url, base)
+    return None if parsed is None else parsed[0]
+
+
+def _parse(url: str, base: str | None) -> tuple[str, str] | None:
+    """Return the canonical URL and its authority as written there."""
+    if len(url) > MAX_URL_CHARS:
+        return None
+    try:
+        href = normalize_url(url) if base is None else join_url(base, url)
+    except ValueError:
+        return None
+    if "#" in href:
+        href = href[: href.index("#")]
+    match = _CANONICAL(href)
+    if match is None:
+        return None
+    authority = match[1]
+    if len(authority) > _MAX_NAME and len(authority.partition(":")[0].removesuffix(".")) > _MAX_NAME:
+        return None
+    return (_normal_escapes(href) if "%" in href else href), authority
+
+
+def _normal_escapes(href: str) -> str:
+    if _STRAY_PERCENT(href):
+        return href
+    return _ESCAPE.sub(_normal_escape, href)
+
+
+@cache  # There are at most 22 * 22 spellings.
+def _normal_escape_of(digits: str) -> str:
+    char = chr(int(digits, 16))
+    return char if char in _UNRESERVED else "%" + digits.upper()
+
+
+def _normal_escape(match: re.Match[str]) -> str:
+    return _normal_escape_of(match[1])
+
+
+def with_scheme(text: str) -> str:
+    """Return `text`, a URL without a scheme, with the scheme that it most likely has.
+
+    That is http for `localhost` and for addresses, which seldom have a certificate, unless they name port 443. It is
+    https for all others. Text that looks like a command's option is returned unchanged. Text that is no URL does not
+    become one.
+    """
+    if text.startswith("-"):
+        return text
+    assumed = f"http://{text}"
+    try:
+        parts = urlsplit(assumed)
+        host, port = parts.hostname or "", parts.port
+        if host != "localhost" and not host.endswith(".localhost"):
+            ip_address(host)
+    except ValueError:
+        return f"https://{text}"
+    return f"https://{text}" if port == 443 else assumed
+
+
+def fingerprint(canonical: str) -> Fingerprint:
+    """Return the identity of a URL within a crawl: blake3 of the canonical URL, cut to 16 bytes."""
+    return Fingerprint(blake3(canonical.encode()).digest(length=16))
+
+
+def names_other_scheme(reference: str) -> bool:
+    """Return True if `reference` (an attribute's value, as written) names a scheme other than http and https.
+
+    Only its first characters are examined. As in the WHATWG parser, leading space, tabs and line ends are ignored.
+    """
+    if reference.startswith(_FREQUENT):
+        return True
+    match = _SCHEME(reference.lstrip(_SPACE)[:_SCHEME_CHARS])
+    return match is not None and re.sub(r"[\t\r\n]", "", match[1]).lower() not in ("http", "https")
+
+
+def scheme_of(canonical: str) -> str:
+    """Return `http` or `https`."""
+    return canonical[: canonical.index(":")]
+
+
+def host_of(canonical: str) -> str:
+    """Return the politeness key: `name` or `name:port`, the port only if it is not the scheme's default.
+
+    http and https on their default ports share the key, because they are one machine for politeness. The trailing dot
+    of a fully qualified name is dropped for the same reason. IPv6 literals keep their brackets.
+    """
+    start = canonical.index("/") + 2
+    return _host_key(canonical[start : canonical.index("/", start)])
+
+
+def _host_key(authority: str) -> str:
+    if authority.endswith("."):
+        return authority[:-1]
+    return authority.replace(".:", ":", 1) if ".:" in authority else authority
+
+
+def origin_of(canonical: str) -> str:
+    """Return `scheme://host[:port]` as written in the URL, the range of a robots.txt (RFC 9309 §2.3)."""
+    return canonical[: canonical.index("/", canonical.index("/") + 2)]
+
+
+def locate(url: str, base: str | None = None) -> Location | None:
+    """Return the canonical form of `url` with its host and fingerprint, or None if there is no canonical form."""
+    parsed = _parse(url, base)
+    if parsed is None:
+        return None
+    canonical, authority = parsed
+    return Location(canonical, _host_key(authority), fingerprint(canonical))
+
+
+_located = lru_cache(maxsize=LOCATED_CACHE)(locate)
+_CACHED_CHARS: Final = 512
+
+
+class Resolver:
+    """Resolves the links of one page against `base`, a canonical URL.
+
+    The base is the page's own URL, or its `<base href>` made canonical. The result equals `locate(reference, base)` for
+    every reference, and is faster, since pages of a site repeat most of their links.
+
+    A result depends only on the directory of the base, unless the reference is empty, begins with `?`, or is a scheme
+    without `//`. So all pages of a directory share results through a bounded process-wide cache. Long references bypass
+    it.
+    """
+
+    __slots__ = ("_base", "_cached", "_directory")
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        path = base.partition("?")[0]
+        self._directory = path[: path.rindex("/") + 1]
+        self._cached = len(self._directory) <= _CACHED_CHARS
+
+    def resolve(self, reference: str) -> Location | None:
+        """Return the target of `reference` (an attribute's value, as written), or None if it has no canonical form."""
+        if not self._cached or len(reference) > _CACHED_CHARS:
+            return locate(reference, self._base)
+        if "#" in reference:
+            head = reference[: reference.index("#")]
+            if not head:
+                return _located("", self._base)
+            # Space at the end of a reference is trimmed, but space before a fragment belongs to the path.
+            if head[-1] > " ":
+                reference = head
+        if not reference or reference[0] == "?" or reference[0] <= " ":
+            return locate(reference, self._base)
+        colon = reference.find(":")
+        if colon >= 0 and not reference.startswith("//", colon + 1):
+            return locate(reference, self._base)
+        return _located(reference, self._directory)
+
+
+_fixed_suffixes: list[str] = []
+
+
+@cache
+def _public_suffixes() -> PublicSuffixList:
+    return PublicSuffixList(_fixed_suffixes[-1].splitlines()) if _fixed_suffixes else PublicSuffixList()
+
+
+def fix_public_suffixes(text: str) -> None:
+    """Use this public suffix list (the published file's text) for domains from now on, in this process.
+
+    Partitions depend on the list. So every process of a cluster uses the list that the cluster was created with, even
+    if a newer one is installed.
+    """
+    _fixed_suffixes.append(text)
+    for cached in (_public_suffixes, registrable_domain, partition_of):
+        cached.cache_clear()
+
+
+def public_suffix_snapshot() -> str:
+    """Return the version of the installed public suffix list. A store records the one that it was created with."""
+    return version("publicsuffixlist")
+
+
+@lru_cache(maxsize=HOST_CACHE)
+def registrable_domain(host: str) -> str:
+    """Return the public suffix plus one label of `host` (a `host_of` key, its port is ignored).
+
+    IP literals are their own domain, and so is a name that is itself a public suffix or has a single label.
+    """
+    if host.startswith("["):
+        return host[: host.index("]") + 1]
+    name = host.partition(":")[0].removesuffix(".")
+    if _IPV4(name):
+        return name
+    return _public_suffixes().privatesuffix(name) or name
+
+
+@lru_cache(maxsize=HOST_CACHE)
+def partition_of(host: str, partitions: int) -> Partition:
+    """Return blake3(registrable domain or IP literal) mod `partitions`.
+
+    Hosts of one domain share a partition's owner.
+    """
+    digest = blake3(registrable_domain(host).encode()).digest(length=8)
+    return Partition(int.from_bytes(digest, "big") % partitions)

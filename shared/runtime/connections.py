@@ -1,0 +1,192 @@
+"""A bound on the connections of a listening port. They are accepted and counted here.
+
+Up to `max_count` connections may stay. Beyond them `spare` are accepted for one request each, so that a flood does not
+shut out health checks. If those are taken too, the longest silent one of them is closed for the next. So a client that
+sends its request at once is served, and a silent one holds nothing. Connections in a TLS handshake count as well.
+"""
+
+import asyncio
+import itertools
+import resource
+import socket
+import ssl
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import structlog
+
+from shared.runtime.supervise import Tasks
+
+log = structlog.get_logger(__name__)
+
+HANDSHAKE_S: Final = 30.0
+"""The time limit of a TLS handshake."""
+_AT_ONCE: Final = 16
+"""Connections accepted before the loop's other tasks get a turn."""
+_NO_FILES_S: Final = 0.5
+_LOG_EVERY_S: Final = 10.0
+
+Shut = Callable[[], object]
+
+
+class AcceptedConnection:
+    """A connection that `ConnectionLimit` counts, until `left`."""
+
+    __slots__ = ("_all", "beyond", "shut")
+
+    def __init__(self, among: "ConnectionLimit", *, beyond: bool, shut: Shut) -> None:
+        self._all = among
+        self.beyond = beyond
+        """True if it was accepted for one request only."""
+        self.shut = shut
+        """Ends it at once, in any state."""
+
+    def heard(self) -> None:
+        """Record that its request came: it no longer loses its place to another."""
+        self._all.silent.pop(self, None)
+
+    def left(self) -> None:
+        """Record that it is closed. A repeat is harmless."""
+        self._all.silent.pop(self, None)
+        (self._all.beyond if self.beyond else self._all.within).discard(self)
+
+    def __repr__(self) -> str:
+        return f"<Connection {'beyond' if self.beyond else 'within'}{' silent' if self in self._all.silent else ''}>"
+
+
+class ConnectionLimit:
+    """The open connections: at most `max_count` and `spare` together. It does no I/O of its own."""
+
+    def __init__(self, max_count: int, spare: int) -> None:
+        if spare < 1:
+            raise ValueError("spare must be at least 1, so that a refused client gets an answer")
+        self.limit, self.spare = max_count, spare
+        self.within: set[AcceptedConnection] = set()
+        self.beyond: set[AcceptedConnection] = set()
+        self.silent: OrderedDict[AcceptedConnection, None] = OrderedDict()
+        """Those beyond the limit that sent no request yet, in order of arrival."""
+        self.refused = 0
+        """The number refused, closed for another, or accepted for one request although others may stay."""
+
+    def __len__(self) -> int:
+        """Return how many are open."""
+        return len(self.within) + len(self.beyond)
+
+    def enter(self, shut: Shut) -> AcceptedConnection | None:
+        """Count one more connection, which `shut` ends. Return None if there is no place, not even a silent one's."""
+        if len(self.within) < self.limit:
+            connection = AcceptedConnection(self, beyond=False, shut=shut)
+            self.within.add(connection)
+            return connection
+        full = len(self.beyond) >= self.spare
+        if self.limit or full:  # with a limit of 0, every connection belongs beyond it
+            self.refused += 1
+        if full:
+            if not self.silent:
+                return None
+            silent = next(iter(self.silent))
+            silent.left()
+            silent.shut()
+        connection = AcceptedConnection(self, beyond=True, shut=shut)
+        self.beyond.add(connection)
+        self.silent[connection] = None
+        return connection
+
+    def shut(self) -> None:
+        """End all connections at once."""
+        for connection in [*self.within, *self.beyond]:
+            connection.shut()
+
+    def __repr__(self) -> str:
+        return f"<Connections {len(self.within)} of {self.limit}, {len(self.beyond)} of {self.spare} beyond>"
+
+
+def within_files(max_count: int, aside: int) -> int:
+    """Return how many of `max_count` connections the process may open, if it needs `aside` files for all else.
+
+    Raise the process's limit of open files first, as far as the system allows.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    required = max_count + aside if hard == resource.RLIM_INFINITY else min(max_count + aside, hard)
+    if soft != resource.RLIM_INFINITY and soft < required:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (required, hard))
+        soft = required
+    left = max_count if soft == resource.RLIM_INFINITY else max(1, soft - aside)
+    if left < max_count:
+        log.warning("connection_limit.lowered", requested=max_count, max=left, open_files=soft)
+    return min(max_count, left)
+
+
+async def accepting(
+    listener: socket.socket,
+    connections: ConnectionLimit,
+    protocol: Callable[[AcceptedConnection], asyncio.Protocol],
+    tls: ssl.SSLContext | None = None,
+) -> NoReturn:
+    """Accept connections until cancelled. Those open then stay open.
+
+    The protocol calls `heard` when the request of its connection came, and `left` when it is closed.
+    """
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    logged_at, logged = -_LOG_EVERY_S, connections.refused
+    async with Tasks() as begun:
+        for taken in itertools.count(1):
+            if taken % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # a waiting connection is accepted without a turn of the loop
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except ConnectionError:  # the client closed it while it waited
+                continue
+            except OSError as error:
+                log.error("connection_accept.failed", error=str(error), open=len(connections))
+                await asyncio.sleep(_NO_FILES_S)
+                continue
+            _take(begun, accepted, connections, protocol, tls)
+            if connections.refused > logged and loop.time() - logged_at >= _LOG_EVERY_S:
+                refused, at = connections.refused - logged, "{}:{}".format(*listener.getsockname())
+                log.warning("connections.refused", address=at, max=connections.limit, refused=refused)
+                logged_at, logged = loop.time(), connections.refused
+    raise AssertionError("unreachable")
+
+
+def _take(
+    begun: Tasks,
+    accepted: socket.socket,
+    connections: ConnectionLimit,
+    protocol: Callable[[AcceptedConnection], asyncio.Protocol],
+    tls: ssl.SSLContext | None,
+) -> None:
+    connection = connections.enter(accepted.close)
+    if connection is None:
+        accepted.close()
+        return
+    task = begun.start("connection.begin", _begin(accepted, connection, protocol, tls))
+    task.add_done_callback(lambda ended: accepted.close() if ended.cancelled() else None)
+    connection.shut = task.cancel
+
+
+async def _begin(
+    accepted: socket.socket,
+    connection: AcceptedConnection,
+    protocol: Callable[[AcceptedConnection], asyncio.Protocol],
+    tls: ssl.SSLContext | None,
+) -> None:
+    """Hand the connection to its protocol after the TLS handshake. A failed handshake is only logged at debug level."""
+    loop = asyncio.get_running_loop()
+    patience = None if tls is None else HANDSHAKE_S
+    try:
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol(connection), accepted, ssl=tls, ssl_handshake_timeout=patience
+        )
+    except OSError as error:  # ssl.SSLError and TimeoutError among them
+        connection.left()
+        accepted.close()
+        log.debug("connection_handshake.failed", error=repr(error))
+    except BaseException:
+        connection.left()
+        accepted.close()
+        raise
+    else:
+        connection.shut = transport.abort

@@ -1,0 +1,102 @@
+"""The pressure monitor: checks every resource that may fill up, and reports when a member must take on no new work.
+
+Each member decides for itself by its own gauges. Under pressure a master dispatches nothing from its partitions, and a
+worker takes no further visit. A member that cannot read a gauge keeps its last result.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from shared.domain.errors import Permanent, Transient
+from shared.domain.ops.watermarks import OF_MEMORY, FillLevel, Pressure, PressureState, Resource, Watermarks
+
+EVERY_S: Final = 2.0
+
+Gauge = Callable[[], Awaitable[FillLevel | None]]
+"""A function that reads how full a resource is. None if that cannot be measured; Transient if not now."""
+
+NO_GAUGES: Final[Mapping[Resource, Gauge]] = MappingProxyType({})
+
+
+def refusing(gauge: Gauge, refused: Callable[[], bool]) -> Gauge:
+    """Return a gauge that also marks the resource as refusing writes, at any level, while `refused` returns True."""
+
+    async def read() -> FillLevel | None:
+        level = await gauge()
+        return level if level is None else replace(level, refused=refused())
+
+    return read
+
+
+class PressureListener(Protocol):
+    """Receives the changes. Its methods neither wait nor raise."""
+
+    def pressure_started(self, place: Resource, level: FillLevel, reason: str) -> None:
+        """Handle that the resource became full. `reason`: why no new work is taken on."""
+        ...
+
+    def pressure_ended(self, place: Resource, level: FillLevel) -> None:
+        """Handle that the resource has space again."""
+        ...
+
+    def gauge_failed(self, place: Resource, error: Exception) -> None:
+        """Handle that the resource's gauge could not be read."""
+        ...
+
+
+class PressureMonitor:
+    """Updates `shortages` by the gauges. `marks` returns the present watermarks; memory has its own."""
+
+    def __init__(
+        self,
+        gauges: Mapping[Resource, Gauge],
+        marks: Callable[[], Watermarks],
+        watcher: PressureListener,
+        *,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self.shortages = PressureState()
+        self._gauges = gauges
+        self._marks = marks
+        self._watcher = watcher
+        self._every_s = every_s
+
+    def __repr__(self) -> str:
+        return f"<PressureMonitor {self.shortages!r}>"
+
+    @property
+    def reason(self) -> str | None:
+        """Why no new work should be taken on now; None without pressure."""
+        return self.shortages.reason
+
+    @property
+    def pressure(self) -> tuple[Pressure, ...]:
+        """The resources that are nearly full now."""
+        return self.shortages.pressure
+
+    async def run(self) -> None:
+        """Check every `every_s` until cancelled."""
+        while True:
+            await self.once()
+            await asyncio.sleep(self._every_s)
+
+    async def once(self) -> None:
+        """Check every gauge once."""
+        for place, gauge in self._gauges.items():
+            try:
+                level = await gauge()
+            except (Transient, Permanent) as error:
+                self._watcher.gauge_failed(place, error)
+                continue
+            if level is None:
+                continue
+            marks = OF_MEMORY if place is Resource.MEMORY else self._marks()
+            if not self.shortages.observe(place, level, marks):
+                continue
+            if self.shortages.full(place):
+                self._watcher.pressure_started(place, level, self.shortages.reason or "")
+            else:
+                self._watcher.pressure_ended(place, level)

@@ -1,0 +1,91 @@
+"""A member's registration: its key under a session, and under a new session whenever that is lost."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from shared.domain.errors import OwnershipLost, Transient
+from shared.ports.coordinator import Coordinator, Session
+
+_AGAIN_S = 0.2
+
+
+class Registration:
+    """Keeps a key registered for as long as the process lives.
+
+    `told` is called with a sentence for each session that is lost or cannot be opened. `lost` counts the lost ones.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, key: str, value: bytes, *, ttl_s: float, told: Callable[[str], None]
+    ) -> None:
+        self._coordinator = coordinator
+        self._key = key
+        self._value = value
+        self._ttl_s = ttl_s
+        self._told = told
+        self._session: Session | None = None
+        self.lost = 0
+        self._changed = asyncio.Event()
+
+    def change(self, value: bytes) -> None:
+        """Set the key's value, on this session and later ones."""
+        self._value = value
+        self._changed.set()
+
+    def left_s(self, now: float) -> float:
+        """Return for how many more seconds others regard this member as alive without a renewal, 0 if they do not."""
+        session = self._session
+        return max(0.0, session.ok_until - now) if session is not None and session.alive(now) else 0.0
+
+    async def run(self, attached: Callable[[Session], Awaitable[None]] | None = None) -> None:
+        """Run until cancelled. Raise Unusable as the coordinator does.
+
+        `attached` runs once on each session, after the key is registered. When the session is lost it is cancelled, and
+        has ended before the next session is opened.
+        """
+        while True:
+            try:
+                async with self._coordinator.session(self._ttl_s) as session:
+                    self._session = session
+                    await self._live(session, attached)
+                self.lost += 1
+                self._told("the session was lost")
+            except Transient as error:
+                self._told(str(error))
+                await asyncio.sleep(error.retry_in)
+            except OwnershipLost as error:
+                self.lost += 1
+                self._told(str(error))
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _live(self, session: Session, attached: Callable[[Session], Awaitable[None]] | None) -> None:
+        self._changed.clear()
+        await session.register(self._key, self._value)
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(self._follow(session), name="session.register")]
+            if attached is not None:
+                running.append(group.create_task(_attach(session, attached), name="session.attached"))
+            await session.lost()
+            for task in running:
+                task.cancel()
+
+    async def _follow(self, session: Session) -> None:
+        """Register each new value until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await session.register(self._key, self._value)
+            except Transient as error:
+                self._told(str(error))
+                await asyncio.sleep(error.retry_in)
+                self._changed.set()
+            except OwnershipLost:
+                return  # the next session registers it
+
+
+async def _attach(session: Session, attached: Callable[[Session], Awaitable[None]]) -> None:
+    """Run `attached`. If it ends because the session did, that is no failure."""
+    with contextlib.suppress(OwnershipLost):
+        await attached(session)

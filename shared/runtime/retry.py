@@ -1,0 +1,36 @@
+"""Retries until an engine is back, or has space."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from shared.domain.errors import ResourceFull, Transient
+
+T = TypeVar("T")
+
+
+async def until_answered(call: Callable[[], Awaitable[T]], waits: Callable[[Transient], None] | None = None) -> T:
+    """Return the call's result, retrying after every Transient without limit (cancel to stop).
+
+    `waits` is called with the first one.
+    """
+    while True:
+        try:
+            return await call()
+        except Transient as error:
+            if waits is not None:
+                waits(error)
+                waits = None
+            await asyncio.sleep(error.retry_in)
+
+
+async def until_resource_available(call: Callable[[], Awaitable[T]]) -> T:
+    """Return the call's result, retrying after every ResourceFull without limit (cancel to stop).
+
+    The store's adapter logs them.
+    """
+    while True:
+        try:
+            return await call()
+        except ResourceFull as error:
+            await asyncio.sleep(error.retry_in)

@@ -1,0 +1,254 @@
+"""A watch on the event loop from outside of it: a thread that checks whether the loop still runs callbacks.
+
+The thread needs the interpreter's lock. A C call that holds the lock and never returns stops the thread as well. So
+kernel timers watch the thread itself (`Watchdog`).
+"""
+
+import asyncio
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Final
+
+import structlog
+
+from shared.ports.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+STALLED_S: Final = 5.0
+DEAD_S: Final = 60.0
+"""A member whose loop stalls for STALLED_S logs where. After DEAD_S more it ends as if by kill -9: its leases are lost
+by then, and it would neither work again nor react to a stop."""
+
+_LAST: Final = 16
+"""The seconds between the watchdog's two timers, and the signal number of the first: SIGSTKFLT, which is otherwise
+unused. They must be equal: a signal handler gets the signal number, and the handler here is alarm(seconds)."""
+
+_EVERY_S: Final = 0.25
+_FRAMES: Final = 8
+_LOOKS: Final = 60
+_SAYING_S: Final = 5.0
+
+
+def _kill() -> None:
+    _aside(lambda: log.critical("process.aborted", advice="the process manager must start this process again"))
+    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(128 + signal.SIGKILL)  # the first process of a container does not die of a signal it sends itself
+
+
+def _aside(say: Callable[[], None]) -> None:
+    """Call `say` in a thread, and wait at most `_SAYING_S`: the loop may be blocked by a log that is not read."""
+    saying = threading.Thread(target=say, name="stall-said", daemon=True)
+    with suppress(RuntimeError):  # no thread can be started: continuing the watch matters more than the log line
+        saying.start()
+        saying.join(_SAYING_S)
+
+
+class _Event(ctypes.Structure):
+    """struct sigevent of Linux, for a timer that signals one thread."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("thread", ctypes.c_int),
+        ("rest", ctypes.c_char * 44),
+    )
+
+
+class _Times(ctypes.Structure):
+    """struct itimerspec."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("again_s", "again_ns", "first_s", "first_ns"))
+
+
+_MONOTONIC: Final = 1
+_THREAD_ID: Final = 4
+
+
+class Watchdog:
+    """Ends the process if the thread that armed it stops re-arming it, even if the interpreter's lock is held.
+
+    No Python code runs for that. After `first_s` without `rearm` a kernel timer signals the thread, and the handler is
+    alarm() of the C library. `_LAST` seconds later SIGALRM comes, and its handler is _exit(). The process ends with
+    status 14. This also works for the first process of a container, which ignores signals without a handler. Before
+    that, faulthandler writes the stack of each thread to stderr.
+
+    The first timer also fires when the process continues after a stop (SIGSTOP, a frozen container) of any length. The
+    thread then has `_LAST` seconds to re-arm both, so a process that was only stopped lives on.
+    """
+
+    def __init__(self, first_s: float) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._timer = ctypes.c_void_p()
+        self._first = _Times(0, 0, int(first_s), int(first_s % 1 * 1e9))
+
+    @contextmanager
+    def armed(self) -> Iterator[Callable[[], None]]:
+        """Arm the watchdog for the block, in the thread that runs the block. Yield `rearm`."""
+        libc = self._libc
+        event = _Event(None, _LAST, _THREAD_ID, threading.get_native_id())
+        if libc.timer_create(_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)):
+            error = ctypes.get_errno()
+            log.warning("watchdog.disabled", error=os.strerror(error))
+            yield lambda: None
+            return
+        libc.signal.restype = ctypes.c_void_p
+        before = {
+            number: libc.signal(number, ctypes.cast(handler, ctypes.c_void_p))
+            for number, handler in ((_LAST, libc.alarm), (signal.SIGALRM, libc._exit))
+        }
+        try:
+            with _dumping_at(signal.SIGALRM):
+                self._rearm()
+                yield self._rearm
+        finally:
+            libc.timer_delete(self._timer)
+            libc.alarm(0)
+            for number, handler in before.items():
+                libc.signal(number, ctypes.c_void_p(handler))
+
+    def _rearm(self) -> None:
+        # Set the first timer first. Otherwise it might start the second one after that was stopped.
+        self._libc.timer_settime(self._timer, 0, ctypes.byref(self._first), None)
+        self._libc.alarm(0)
+
+
+@contextmanager
+def _dumping_at(number: int) -> Iterator[None]:
+    """Write the stacks of all threads to stderr at that signal, before its handler runs.
+
+    The file is opened again without blocking, so that a full pipe does not delay the handler. If that is impossible (a
+    socket), nothing is written.
+    """
+    try:
+        file = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        faulthandler.register(number, file=file, all_threads=True, chain=True)
+        yield
+    finally:
+        faulthandler.unregister(number)
+        os.close(file)
+
+
+class StallWatch:
+    """Logs where a stalled loop is blocked, during the stall. Then calls `on_stall` on the loop with its duration.
+
+    A delay below `least_s` is no stall. A process that was stopped as a whole stalled, too.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        on_stall: Callable[[float], None],
+        *,
+        least_s: float,
+        every_s: float = _EVERY_S,
+        stuck: Callable[[str], None] | None = None,
+        dead_s: float | None = None,
+        dead: Callable[[], None] = _kill,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        """Prepare the watch.
+
+        `stuck` is called with the loop's stack, on the thread and during the stall; by default it logs. After `dead_s`
+        more seconds in which the process ran and its loop did not, the thread calls `dead`, which by default kills the
+        process. With None it never does. `watchdog` watches the thread.
+        """
+        self._clock = clock
+        self._on_stall = on_stall
+        self._least_s = least_s
+        self._every_s = every_s
+        self._stuck = stuck or _say
+        self._dead_s = dead_s
+        self._dead = dead
+        self._watchdog = watchdog
+        self._over = threading.Event()
+        self._sign = threading.Event()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the running loop for the block."""
+        loop, owner = asyncio.get_running_loop(), threading.get_ident()
+        thread = threading.Thread(target=self._watch, args=(loop, owner), name="stall-watch", daemon=True)
+        self._over.clear()
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._sign.set()
+            thread.join()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, owner: int) -> None:
+        if self._watchdog is None:
+            return self._look(loop, owner, lambda: None)
+        with self._watchdog.armed() as rearm:
+            self._look(loop, owner, rearm)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, owner: int, rearm: Callable[[], None]) -> None:
+        alive_at = self._clock.elapsed()
+        while not self._over.wait(self._every_s):
+            rearm()
+            sign = self._sign = threading.Event()
+            if self._over.is_set():  # `watching` sets the sign that is current after `_over` is set
+                return
+            loop.call_soon_threadsafe(sign.set)
+            if not sign.wait(self._least_s):
+                _aside(partial(self._stuck, _where(owner)))
+                self._await(sign, rearm)
+            now = self._clock.elapsed()
+            stood_s = now - alive_at - self._every_s
+            alive_at = now
+            if stood_s >= self._least_s:
+                loop.call_soon_threadsafe(self._on_stall, stood_s)
+
+    def _await(self, sign: threading.Event, rearm: Callable[[], None]) -> None:
+        """Wait for the sign. Count the checks instead of seconds, since a process that was stopped is not dead."""
+        if self._dead_s is not None:
+            for _ in range(_LOOKS):
+                rearm()
+                if sign.wait(self._dead_s / _LOOKS):
+                    return
+            self._dead()
+        while not sign.wait(self._least_s):
+            rearm()
+
+
+@contextmanager
+def ending_where_it_stands(clock: Clock) -> Iterator[None]:
+    """End this process if its loop stalls during the block for STALLED_S + DEAD_S.
+
+    This also holds if the interpreter's lock is held all that time.
+    """
+    watchdog = Watchdog(max(STALLED_S + DEAD_S - _LAST, 2 * STALLED_S))
+    with StallWatch(clock, _stood, least_s=STALLED_S, dead_s=DEAD_S, watchdog=watchdog).watching():
+        yield
+
+
+def _stood(seconds: float) -> None:
+    log.warning("event_loop.stalled", duration_s=round(seconds, 1))
+
+
+def unsaid(_: str) -> None:
+    """Ignore a loop's stack, since another watch logs it."""
+
+
+def _where(thread: int) -> str:
+    frame = sys._current_frames().get(thread)
+    return "" if frame is None else "".join(traceback.format_stack(frame)[-_FRAMES:])
+
+
+def _say(where: str) -> None:
+    log.error("event_loop.blocked", where=where)

@@ -1,0 +1,324 @@
+"""Named background tasks, child processes and failpoints.
+
+Tasks end with their block and cannot fail unseen. Child processes, such as the bundled engines, do not outlive this
+process. Failpoints are for crash tests.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+
+import structlog
+
+from shared.domain.errors import Transient, Unusable
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+Failpoint = Callable[[str], None]
+"""A function called with the name of the step that has just finished."""
+
+FAILPOINT: Final = "ORB_FAILPOINT"
+
+_POLL_S: Final = 0.02
+_TAIL_BYTES: Final = 64 * 1024
+_LAUNCHER: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""A program that asks the kernel to kill it when its parent dies (1 is PR_SET_PDEATHSIG), then runs the command. Code
+between fork and exec could do the same, but is not safe in a process with threads."""
+
+
+class Tasks:
+    """`async with Tasks() as tasks: tasks.start("name", coroutine)`.
+
+    When the block ends, the tasks still running are cancelled and awaited. The first task that fails cancels the block
+    and the other tasks, and its exception is raised from the block. Several failures are raised as one group. A
+    cancellation of the task that runs the block prevails over any failure. Otherwise a caller that retries after a
+    failure would never end.
+    """
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._cancels = 0
+
+    async def __aenter__(self) -> Self:
+        self._cancels = _cancels()
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+        try:
+            # Before 3.13 a group undoes the cancellation of its own task only if it requested it before its exit began.
+            await self.ended()
+        except asyncio.CancelledError as cancelled:
+            if error is None:
+                kind, error, trace = type(cancelled), cancelled, cancelled.__traceback__
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            # Before 3.13 a group with a failure drops the cancellation. Later versions raise it again by themselves.
+            if sys.version_info < (3, 13) and _cancels() > self._cancels:
+                raise asyncio.CancelledError from group
+            if len(group.exceptions) > 1:
+                raise
+            failed = group.exceptions[0]
+        else:
+            return
+        if failed is not error:
+            raise failed
+
+    def start(self, name: str, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Start `work`. It runs until it ends or the block does."""
+        try:
+            task = self._group.create_task(work, name=name)
+        except RuntimeError:  # the block is over
+            work.close()
+            raise
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel every running task. The block's end waits for them."""
+        for task in self._running:
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until no task runs."""
+        while self._running:
+            await asyncio.wait(set(self._running))
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __repr__(self) -> str:
+        return f"<Tasks {', '.join(sorted(task.get_name() for task in self._running)) or 'none'}>"
+
+
+def _cancels() -> int:
+    """Return the pending cancellations of the current task. TaskGroup and timeout undo their own."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up: asyncio.Event) -> None:
+    """Run `work`, which obeys `stop` by itself once it has set `up`.
+
+    If `stop` is set earlier, cancel `work`: it may be waiting for an engine that never answers.
+    """
+    async with Tasks() as tasks:
+        working, stopping = tasks.start("work", work), tasks.start("stop", stop.wait())
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not up.is_set():
+            working.cancel()
+        await asyncio.wait({working})
+
+
+def dying_with(parent: int) -> list[str]:
+    """Return the prefix that keeps a command from outliving its parent. It is empty on other systems than Linux.
+
+    The kernel watches the *thread* that starts the command. Start it from one that lives as long as the process.
+    """
+    if not sys.platform.startswith("linux"):
+        return []
+    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(parent)]
+
+
+def close_on_exec() -> None:
+    """Mark inherited descriptors (such as a lock's) so that child processes get them only if passed explicitly.
+
+    Standard input, output and error stay inheritable. Python marks descriptors opened later by itself.
+    """
+    with suppress(FileNotFoundError):  # a system without /dev/fd
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError):  # the listing's own descriptor is closed by now
+                if int(name) > 2:
+                    os.set_inheritable(int(name), False)
+
+
+class Process(Protocol):
+    """A child of this process, such as a `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Reap it if it has ended and return its exit status, negative for a signal. Else return None."""
+
+    def wait(self) -> int:
+        """Wait until it has ended. Return its exit status."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal, if it has not ended."""
+
+
+async def process_end(process: Process) -> int:
+    """Wait for a child's end. Return its exit status, negative for a signal."""
+    if process.poll() is None:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            while process.poll() is None:  # noqa: ASYNC110  no descriptor to wait on here
+                await asyncio.sleep(_POLL_S)
+        else:
+            loop = asyncio.get_running_loop()
+            ended = asyncio.Event()
+            loop.add_reader(descriptor, ended.set)
+            try:
+                await ended.wait()
+            finally:
+                loop.remove_reader(descriptor)
+                os.close(descriptor)
+    return process.wait()
+
+
+class BundledServer:
+    """The process of a bundled engine, with a folder of its own. It dies with this process.
+
+    The kernel's parent-death signal is bound to the *thread* that started it, so start it from the main thread. It is
+    not bound to an event loop. It has its own session, so that Ctrl-C at the terminal does not reach it.
+    """
+
+    def __init__(self, name: str, folder: Path, *, stop_s: float, inherit: tuple[int, ...]) -> None:
+        """Prepare the server. `inherit`: descriptors that it holds open while it lives, such as a lock's."""
+        self.name: Final = name
+        self._folder = folder.absolute()
+        self._stop_s = stop_s
+        self._inherit = inherit
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._folder} pid={self.pid}>"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of everything it writes. Mode 0700."""
+        return self._folder
+
+    @property
+    def output(self) -> Path:
+        """The file of its standard output. It appends, so the file may be truncated while it runs.
+
+        Its own log is another file, which it bounds by itself.
+        """
+        return self._folder / f"{self.name}.out"
+
+    @property
+    def pid(self) -> int | None:
+        """The running server's process id."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    async def stop(self) -> None:
+        """Terminate it gracefully, and by force after `stop_s`."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(self._stop_s):
+                    await self.exited()
+            except TimeoutError:
+                log.warning("server.killed", server=self.name, pid=process.pid, waited_s=self._stop_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it by SIGKILL, and reap it."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    async def exited(self) -> int:
+        """Wait for its end. Return the exit status, negative for a signal."""
+        if self._process is None:
+            raise Unusable(f"{self.name} was not started")
+        return await process_end(self._process)
+
+    @contextmanager
+    def _starting(self, executable: Path) -> Iterator[None]:
+        """Kill the process if the start fails. Raise Unusable for an OSError."""
+        if self.pid is not None:
+            raise Unusable(f"the {self.name} in {self._folder} is already running as process {self.pid}")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._folder.chmod(0o700)
+            yield
+        except BaseException as error:
+            self.kill()
+            if isinstance(error, OSError):
+                raise Unusable(f"cannot start {executable} in {self._folder}: {error}") from error
+            raise
+
+    def _spawn(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self.output.unlink(missing_ok=True)
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*dying_with(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                env=environment,
+                start_new_session=True,
+                pass_fds=self._inherit,
+            )
+
+    def _ended(self) -> bool:
+        """Return True if the process has exited by itself. Raise Transient if a signal ended it."""
+        status = None if self._process is None else self._process.poll()
+        if status is not None and status < 0:
+            raise Transient(f"{self.name} was killed by {signal.Signals(-status).name} while it started")
+        return status is not None
+
+
+def last_lines(path: Path, lines: int, within: int = _TAIL_BYTES) -> list[str]:
+    """Return the last lines of a log, from its last `within` bytes. Return none if there is no such file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - within))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        return []
+
+
+def no_failpoint(name: str) -> None:
+    """Do nothing. This is the failpoint of every process that is not in a crash test."""
+
+
+def failpoint_of(environment: Mapping[str, str]) -> Failpoint:
+    """Return the failpoint of `ORB_FAILPOINT="name:count"`: SIGKILL to this process at the count-th pass of `name`.
+
+    Raise ValueError if it is set to anything else.
+    """
+    setting = environment.get(FAILPOINT)
+    if not setting:
+        return no_failpoint
+    step, _, count = setting.partition(":")
+    left = int(count or 1)
+    if not step or left < 1:
+        raise ValueError(f"{FAILPOINT} is name:count, not {setting!r}")
+
+    def pass_by(name: str) -> None:
+        nonlocal left
+        if name == step:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return pass_by

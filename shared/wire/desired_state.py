@@ -1,0 +1,74 @@
+"""The members' desired state, as the leader publishes it and every member reads it (pure)."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from shared.domain.ops.config import AS_STARTED, Drains, StoredConfig, decode_config
+from shared.ports.coordinator import Entry, Snapshot
+from shared.wire.keys import DRAINS, SETTINGS, ConfigRecord, Keys, decode_record, encode_record
+from shared.wire.messages import Malformed
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredState:
+    """The hot configuration at its revision, and the members that are to drain."""
+
+    config: StoredConfig
+    drains: Drains
+
+
+NOTHING_SAID: Final = DesiredState(StoredConfig(0, AS_STARTED), Drains())
+"""The desired state of a member that has seen no record yet."""
+
+
+def desired_state_after(before: DesiredState, snapshot: Snapshot, keys: Keys) -> tuple[DesiredState, list[str]]:
+    """Return the desired state now, and complaints about unreadable records.
+
+    An absent or unreadable record leaves its part as `before`. So a coordinator that lost everything, or a record of an
+    unsupported version, reverts nothing.
+    """
+    state, complaints = before, []
+    try:
+        if (entry := snapshot.entries.get(keys.setting(SETTINGS))) is not None:
+            state = replace(state, config=config_of(entry))
+    except Malformed as error:
+        complaints.append(f"the published configuration cannot be read: {error}")
+    try:
+        if (entry := snapshot.entries.get(keys.setting(DRAINS))) is not None:
+            state = replace(state, drains=drains_of(entry))
+    except Malformed as error:
+        complaints.append(f"the published drains cannot be read: {error}")
+    return state, complaints
+
+
+def config_record(stored: StoredConfig) -> bytes:
+    """Return the value under `SETTINGS`."""
+    return encode_record(
+        ConfigRecord(msgspec.Raw(stored.text.encode()), stored.changed_at_ms, stored.changed_by, stored.revision)
+    )
+
+
+def drains_record(drains: Drains) -> bytes:
+    """Return the value under `DRAINS`."""
+    return encode_record(ConfigRecord(msgspec.Raw(msgspec.json.encode(drains))))
+
+
+def config_of(entry: Entry) -> StoredConfig:
+    """Return the configuration in an entry. Raise Malformed."""
+    record = decode_record(ConfigRecord, entry.value)
+    try:
+        config = decode_config(bytes(record.value))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Malformed(str(error)) from error
+    return StoredConfig(record.revision, config, record.changed_at_ms, record.changed_by)
+
+
+def drains_of(entry: Entry) -> Drains:
+    """Return the drains in an entry. Raise Malformed."""
+    record = decode_record(ConfigRecord, entry.value)
+    try:
+        return msgspec.json.decode(bytes(record.value), type=Drains)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Malformed(str(error)) from error

@@ -1,0 +1,109 @@
+"""Reserves space on the archive's disk for the answers that visits under way may still write.
+
+Before a request, a visit reserves space for the largest answer that its crawl accepts. It releases the space when the
+page is placed in the archive. So a worker never starts a fetch that may not fit, however fast the disk fills.
+
+Other workers may write to the same disk. Each reserves at most half of the free space, and measures it several times a
+second while it fetches.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from shared.domain.errors import Transient
+from shared.domain.ops.watermarks import FillLevel, Watermarks
+from shared.domain.web.fetch import FetchLimits
+from shared.runtime.pressure_monitor import Gauge
+from workers.archive import WarcArchive
+
+RECORD_BYTES: Final = 256 << 10
+"""The size of a page's records without the body: heads, metadata, and the gzip frames of an incompressible body."""
+
+_LOOK_S: Final = 0.25
+_PATIENCE_S: Final = 2.0
+"""The longest wait of a visit if this process has no reservation to release. By then the watermarks stop the pulls."""
+
+
+class DiskReservations:
+    """The disk reservations of one worker process. Without a `gauge` every fetch fits: another process watches it."""
+
+    def __init__(self, gauge: Gauge | None, marks: Callable[[], Watermarks], archive: WarcArchive) -> None:
+        self._gauge = gauge
+        self._marks = marks
+        self._archive = archive
+        self._level: FillLevel | None = None
+        self._durable = 0
+        self._reserved = 0
+        self._largest = FetchLimits().body_bytes + RECORD_BYTES
+        self._freed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Reservations {self._reserved} of {self._level!r}>"
+
+    async def level(self) -> FillLevel | None:
+        """Return the fill level of the disk (`shared.runtime.pressure_monitor.Gauge`), None if unknown.
+
+        The space that one fetch may write counts as used.
+        """
+        if self._gauge is None:
+            return None
+        durable = self._archive.tally.bytes - self._archive.buffered()
+        level = await self._gauge()
+        if level is None:
+            return None
+        self._level, self._durable = level, durable
+        return level.claiming(self._need(self._largest))
+
+    async def run(self) -> None:
+        """Measure the disk several times a second while a fetch is under way, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self._reserved:
+                try:
+                    await self.level()
+                except Transient:
+                    continue  # the watermarks log it
+
+    async def reserve(self, body_bytes: int, ending: asyncio.Event) -> int | None:
+        """Reserve space for a body of `body_bytes`. Return the bytes to pass to `give_back`, or None if none is free.
+
+        Waits for other fetches to release their space, but not after `ending` is set.
+        """
+        self._largest = max(self._largest, body_bytes + RECORD_BYTES)
+        need = self._need(body_bytes + RECORD_BYTES)
+        if not await self._admitted(need, ending):
+            return None
+        self._reserved += need
+        return need
+
+    def give_back(self, reserved: int) -> None:
+        """Release the bytes that `reserve` returned."""
+        self._reserved -= reserved
+        self._freed.set()
+
+    def fits(self, need: int) -> bool:
+        """Return True if a fetch that may write `need` bytes may start now."""
+        if self._level is None:
+            return True
+        unseen = self._archive.tally.bytes - self._durable
+        room = self._level.free - self._marks().stops_at(self._level.capacity) - unseen
+        return need < room if self._reserved == 0 else self._reserved + need <= room / 2
+
+    async def _admitted(self, need: int, ending: asyncio.Event) -> bool:
+        while not self.fits(need):
+            alone = self._reserved == 0
+            self._freed.clear()
+            waits = [asyncio.ensure_future(event.wait()) for event in (self._freed, ending)]
+            try:
+                done, _ = await asyncio.wait(waits, timeout=_PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            if ending.is_set() or (alone and not done):
+                return False
+        return True
+
+    def _need(self, size: int) -> int:
+        """Return the bytes to reserve: `size`, but at most a quarter of the disk, so that a small disk is usable."""
+        return size if self._level is None else min(size, self._level.capacity // 4)

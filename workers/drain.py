@@ -1,0 +1,60 @@
+"""The orderly end of a worker: it reports its results, unless the broker does not accept them."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from shared.domain.errors import Permanent, Transient, Unusable
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.runtime.supervise import Tasks
+from workers.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+LAST_REPORTS_S: Final = 10.0
+"""How long after the grace the last reports may take. After that the shards are handed back instead."""
+
+SILENT_S: Final = 5.0
+"""A broker is silent if it has answered nothing for so long, and none of the last `_UNANSWERED` requests. The reply
+that it stores no reports counts as no answer. A silent broker is not waited for: its shards come again."""
+
+_UNANSWERED: Final = 2
+"""A loaded server may take as long as SILENT_S for one request, so one request without an answer is not enough."""
+
+_ASK_S: Final = 0.5
+
+
+async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Clock, *, grace_s: float) -> None:
+    """Stop the visits after the grace. Cancel them LAST_REPORTS_S later, or as soon as the broker is silent.
+
+    The caller must cancel this when the visits have ended by themselves.
+    """
+    silent = asyncio.Event()
+    async with Tasks() as beside:
+        beside.start("drain.listen", listen(broker, clock, silent))
+        await asyncio.sleep(grace_s)
+        runtime.cancel_all()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_REPORTS_S):
+                await silent.wait()
+    log.warning("visits.cancelled", visits=len(visits), broker="silent" if silent.is_set() else "slow")
+    visits.cancel()
+
+
+async def listen(broker: Broker, clock: Clock, silent: asyncio.Event) -> None:
+    """Poll the broker, and set `silent` while it is silent (see SILENT_S), until cancelled."""
+    answered_at, unanswered = clock.elapsed(), 0
+    while True:
+        try:
+            await broker.reports_state()
+        except (Transient, Permanent, Unusable):
+            unanswered += 1
+            if unanswered >= _UNANSWERED and clock.elapsed() - answered_at >= SILENT_S:
+                silent.set()
+        else:
+            answered_at, unanswered = clock.elapsed(), 0
+            silent.clear()
+        await asyncio.sleep(_ASK_S)

@@ -1,0 +1,58 @@
+"""Selects the item rules that apply to a page, compiled once per revision, and extracts the page's items by them."""
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urljoin
+
+from shared.domain.crawl.item_rules import ItemLimits, ItemRule
+from shared.domain.crawl.patterns import Patterns
+from shared.domain.ids import CrawlId, Fingerprint
+from workers.extract.extractor import Extractor
+from workers.extract.rules import Extraction, ExtractionInput
+
+
+class PageRules:
+    """The rules of one crawl, at one revision of its spec."""
+
+    __slots__ = ("_limits", "_rules", "_when")
+
+    def __init__(self, rules: Sequence[ItemRule], limits: ItemLimits) -> None:
+        self._rules: Final = tuple(rules)
+        # A rule without `when` applies to every page: the empty pattern matches everything.
+        self._when: Final = Patterns([rule.when or "" for rule in rules])
+        self._limits: Final = limits
+
+    def __repr__(self) -> str:
+        return f"<PageRules {len(self._rules)}>"
+
+    def of(self, url: str) -> tuple[ItemRule, ...]:
+        """Return the rules that apply to the page of a canonical URL."""
+        return tuple([self._rules[at] for at in self._when.matching(url)])
+
+    async def taken(
+        self, extractor: Extractor, crawl_id: CrawlId, url: str, fingerprint: Fingerprint, html: "Html"
+    ) -> Extraction | None:
+        """Return the items of a page, None if no rule applies to it."""
+        rules = self.of(url)
+        if not rules:
+            return None
+        page = ExtractionInput(crawl_id, fingerprint, html.base_of(url), html.charset, html.body)
+        return await extractor.extract(page, rules, self._limits)
+
+
+class Html:
+    """An answer that is an HTML page. `base_href`: the href of its base element, as written."""
+
+    __slots__ = ("base_href", "body", "charset")
+
+    def __init__(self, body: bytes, charset: str, base_href: str | None) -> None:
+        self.body: Final = body
+        self.charset: Final = charset
+        self.base_href: Final = base_href
+
+    def base_of(self, url: str) -> str:
+        """Return the URL that the page's links are relative to."""
+        try:
+            return url if self.base_href is None else urljoin(url, self.base_href)
+        except ValueError:
+            return url

@@ -1,0 +1,130 @@
+"""Endpoints of the cluster itself. They stay closed to every crawl, even if its spec and the worker allow them."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import structlog
+
+from shared.domain.ops.egress import split_endpoint
+from workers.fetch.egress import Address, parse_address
+
+log = structlog.get_logger(__name__)
+
+H = TypeVar("H")
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+
+MAX_ENDPOINTS: Final = 65_536
+"""The most names, and the most addresses, that are kept. Above this number the oldest is dropped."""
+
+RESOLVE_S: Final = 30.0
+"""Seconds after which the names of endpoints are resolved again."""
+
+_ANSWER_S: Final = 5.0
+
+
+class ClosedEndpoints:
+    """The addresses and ports of engines and members. They are kept until the process ends.
+
+    - A name closes every address that it ever resolved to here. Before it resolves, only the name is closed. Call
+      `resolve` once before the first fetch.
+    - An endpoint on an unspecified address (`0.0.0.0:8081`), or on an address of this machine that is not loopback,
+      closes its port on every address of this machine.
+    - A member that never registered is not closed. Name such servers with `--closed`.
+    """
+
+    def __init__(self, resolve: Resolve | None = None) -> None:
+        self._resolve = _resolved if resolve is None else resolve
+        self._named: dict[tuple[str, int], None] = {}
+        self._exact: dict[tuple[Address, int], None] = {}
+        self._here: set[int] = set()
+        self._new_name = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<ClosedEndpoints {len(self._named)} named, {len(self._exact)} addresses, {len(self._here)} ports here>"
+
+    def add(self, endpoints: Iterable[str]) -> None:
+        """Close endpoints, each `host:port`. Addresses are closed at once, names at the next `resolve`."""
+        for endpoint in endpoints:
+            host, port = split_endpoint(endpoint)
+            if port is None:
+                log.warning("closed_endpoint.ignored", endpoint=endpoint)
+            elif (address := parse_address(host)) is None:
+                name = host.lower().rstrip(".")
+                if (name, port) not in self._named:
+                    _remember(self._named, name, port)
+                    self._new_name.set()
+            else:
+                self._close(address, port)
+
+    async def resolve(self) -> None:
+        """Resolve every name. A name that does not resolve now keeps its earlier addresses."""
+        ports: dict[str, list[int]] = {}
+        for name, port in self._named:
+            ports.setdefault(name, []).append(port)
+        for host, closed in ports.items():
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    addresses = await self._resolve(host)
+            except (OSError, TimeoutError) as error:
+                log.info("closed_endpoint.unresolved", host=host, error=str(error) or "no answer in time")
+                continue
+            for address in [each for each in map(parse_address, addresses) if each is not None]:
+                for port in closed:
+                    self._close(address, port)
+                    if address.is_loopback:
+                        self._here.add(port)
+
+    async def run(self) -> None:
+        """Resolve the names every RESOLVE_S, and at once after a new one, until cancelled."""
+        while True:
+            self._new_name.clear()
+            await self.resolve()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RESOLVE_S):
+                    await self._new_name.wait()
+
+    def covers(self, address: Address, port: int) -> bool:
+        """Return True if a connection to `address` and `port` may reach one of them."""
+        if (address, port) in self._exact:
+            return True
+        if port in self._here and _is_here(address):
+            return True
+        # The kernel connects an unspecified address to loopback.
+        return address.is_unspecified and any(port == closed for _, closed in self._exact)
+
+    def names(self, host: str, port: int) -> bool:
+        """Return True if one of them is known as `host` and `port`."""
+        return (host.lower().rstrip("."), port) in self._named
+
+    def _close(self, address: Address, port: int) -> None:
+        if address.is_unspecified or (not address.is_loopback and _is_here(address)):
+            self._here.add(port)
+        if not address.is_unspecified:
+            _remember(self._exact, address, port)
+
+
+def _remember(kept: dict[tuple[H, int], None], host: H, port: int) -> None:
+    kept[host, port] = None
+    if len(kept) > MAX_ENDPOINTS:
+        del kept[next(iter(kept))]
+
+
+def _is_here(address: Address) -> bool:
+    """Return True if the address belongs to this machine. The kernel binds a socket only to such an address."""
+    if address.is_loopback or address.is_unspecified:
+        return True
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
+async def _resolved(host: str) -> Sequence[str]:
+    rows = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in rows]

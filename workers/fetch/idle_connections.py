@@ -1,0 +1,62 @@
+"""Estimates how long servers keep idle connections, from connections that were closed before the next request.
+
+If a server's idle time-out is near the delay between two requests, it often closes a connection just as the next
+request is sent. The first such loss sets the estimate. Then a connection that has been idle for about as long is not
+reused. A server may change, so each avoided reuse raises the estimate a little. In the end a kept connection is tried
+again: it either serves or sets the estimate anew.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+MAX_SERVERS: Final = 10_000
+"""The number of most recently used servers with an estimate. A dropped server costs one lost request."""
+
+_MARGIN: Final = 0.75
+"""The part of the estimate for which a connection is still used: the server's close takes time to arrive."""
+
+_RAISED_BY: Final = 1.01
+_MIN_PAUSE_S: Final = 0.25
+"""A shorter pause sets no estimate: with concurrent requests it may be that of another connection."""
+
+
+@dataclass(slots=True)
+class _ServerTimeouts:
+    used_at: float = -inf
+    kept_s: float = inf
+
+
+class IdleConnections:
+    """Decides which requests need a fresh connection. Times are seconds of one clock. `server` is `Target.server`."""
+
+    def __init__(self) -> None:
+        self._servers: OrderedDict[str, _ServerTimeouts] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    def wants_fresh(self, server: str, now: float) -> bool:
+        """Return True if the server has probably closed its idle connections by now. This raises the estimate."""
+        known = self._servers.get(server)
+        if known is None or now - known.used_at <= _MARGIN * known.kept_s:
+            return False
+        known.kept_s *= _RAISED_BY
+        return True
+
+    def used(self, server: str, begun: float, ended: float, *, reused: bool, stale: bool) -> None:
+        """Update the estimate after a transfer. `stale`: a kept connection was closed. `reused`: it served."""
+        known = self._servers.get(server)
+        if known is None:
+            known = self._servers[server] = _ServerTimeouts()
+            if len(self._servers) > MAX_SERVERS:
+                self._servers.popitem(last=False)
+        else:
+            self._servers.move_to_end(server)
+            idle_s = begun - known.used_at
+            if stale and idle_s >= _MIN_PAUSE_S:
+                known.kept_s = idle_s
+            elif reused and not stale and idle_s > _MARGIN * known.kept_s / _RAISED_BY:
+                known.kept_s = inf
+        known.used_at = max(known.used_at, ended)

@@ -1,0 +1,94 @@
+"""A pool with a fetcher for each set of egress rules: opened at its first fetch, closed when no crawl uses it.
+
+Crawls with different egress rules never share a connection, because a kept connection was checked only under the rules
+of the crawl that opened it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.web.fetch import Answer, FetchFailed, FetchRequest
+from shared.ports.fetcher import Fetcher
+from workers.fetch.egress import EgressRules
+
+MAX_FETCHERS: Final = 16
+"""Above this number the least recently used fetcher is closed. Its rules open another at their next fetch."""
+
+
+@dataclass(slots=True)
+class _PooledFetcher:
+    fetcher: Fetcher
+    under_way: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Under:
+    """A `Fetcher` under one set of rules, usable while `fetchers` is open. It has no resources of its own.
+
+    `key` is the text of the rules: to hash dozens of networks at every fetch would cost more than all else here.
+    """
+
+    fetchers: "FetcherPool"
+    rules: EgressRules
+    key: str
+
+    async def fetch(self, request: FetchRequest) -> Answer | FetchFailed:
+        return await self.fetchers.fetch(self, request)
+
+    async def close(self) -> None:
+        """Do nothing: the pool closes all its fetchers together."""
+
+
+class FetcherPool:
+    """Fetchers by egress rules. At most `MAX_FETCHERS` are open, plus those with a fetch under way."""
+
+    def __init__(self, open_fetcher: Callable[[EgressRules], Fetcher]) -> None:
+        self._open_fetcher = open_fetcher
+        self._open: OrderedDict[str, _PooledFetcher] = OrderedDict()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Return the number of open fetchers."""
+        return len(self._open)
+
+    def under(self, rules: EgressRules) -> _Under:
+        """Return a fetcher under these rules. It is opened at the first fetch."""
+        return _Under(self, rules, repr(rules))
+
+    async def fetch(self, under: _Under, request: FetchRequest) -> Answer | FetchFailed:
+        """Fetch under the rules of `under`. Raise RuntimeError if the pool is closed."""
+        if self._closed:
+            raise RuntimeError("fetch on closed Fetchers")
+        pooled = self._open.get(under.key)
+        if pooled is None:
+            pooled = self._open[under.key] = _PooledFetcher(self._open_fetcher(under.rules))
+        self._open.move_to_end(under.key)
+        pooled.under_way += 1
+        try:
+            return await pooled.fetcher.fetch(request)
+        finally:
+            pooled.under_way -= 1
+            if len(self._open) > MAX_FETCHERS:
+                await self._close(self._idle()[: len(self._open) - MAX_FETCHERS])
+
+    async def keep(self, used: Collection[Fetcher]) -> None:
+        """Close the fetchers that are not in `used` and have no fetch under way."""
+        keys = {under.key for under in used if isinstance(under, _Under)}
+        await self._close([key for key in self._idle() if key not in keys])
+
+    async def close(self) -> None:
+        """Close all fetchers, keys cancels the fetches under way."""
+        self._closed = True
+        await self._close(list(self._open))
+
+    def _idle(self) -> list[str]:
+        return [key for key, pooled in self._open.items() if not pooled.under_way]
+
+    async def _close(self, keys: list[str]) -> None:
+        for pooled in [self._open.pop(key) for key in keys]:
+            await pooled.fetcher.close()
+
+    def __repr__(self) -> str:
+        return f"<Fetchers {len(self._open)} open>"

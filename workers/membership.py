@@ -1,0 +1,142 @@
+"""A worker's membership of a cluster: its registration, and its views of crawls and configuration."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from shared.adapters.etcd import EtcdCoordinator
+from shared.adapters.etcd.settings import etcd_of
+from shared.adapters.etcd.specs import EtcdSpecs
+from shared.adapters.local.addresses import listening_endpoints
+from shared.adapters.local.suffixes import use_list
+from shared.domain.ops.egress import ETCD_PORT, NATS_PORT, engine_endpoints
+from shared.domain.software import VERSION
+from shared.ports.clock import Clock
+from shared.ports.coordinator import Entry, View, differences
+from shared.ports.specs import SpecSource
+from shared.runtime.registration import Registration
+from shared.runtime.retry import until_answered
+from shared.runtime.supervise import Tasks
+from shared.settings import ClusterWorkerSettings, listed
+from shared.wire.keys import Keys, MemberRecord, decode_record, decode_suffixes, encode_record
+from shared.wire.messages import Malformed
+from workers.fetch.closed_endpoints import ClosedEndpoints
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMembership:
+    """A worker's membership of a cluster.
+
+    - `specs`: the specs of the crawls.
+    - `configuration`: a view of the hot configuration under `keys.configuration`.
+    - `say(capacity, draining)`: register how many visits the worker can run, and whether it drains.
+    - `registration`: the worker's registration under a lease.
+    - `closed`: the endpoints of engines and members.
+    - `listens(address)`: close and register the endpoints of the worker's own server.
+    """
+
+    specs: SpecSource
+    configuration: View
+    keys: Keys
+    say: Callable[[int, bool], None]
+    registration: Registration
+    closed: ClosedEndpoints
+    listens: Callable[[str], None]
+
+
+@asynccontextmanager
+async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator[WorkerMembership]:
+    """Register the worker until the block ends. Wait while the coordinator is unreachable.
+
+    A later outage of the coordinator stops nothing: the worker uses the last specs and registers again afterwards.
+    """
+    keys = Keys(settings.cluster)
+    brokers = engine_endpoints(listed(settings.nats_url), NATS_PORT)
+    engines = (*brokers, *engine_endpoints(listed(settings.etcd), ETCD_PORT))
+    member = MemberRecord(
+        settings.id,
+        VERSION,
+        started_at_ms=clock.unix_ms(),
+        pool=settings.pool,
+        capacity=settings.max_visits,
+        allow_net=settings.allow_net.parts,
+        endpoints=engines,
+    )
+    closed = ClosedEndpoints()
+    closed.add((*engines, *listed(settings.closed)))
+    coordinator = EtcdCoordinator(etcd_of(settings), clock)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(coordinator.close)
+        view = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.crawls)))
+        configuration = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.configuration)))
+        tasks = await stack.enter_async_context(Tasks())
+        registration = Registration(
+            coordinator,
+            keys.worker(settings.id),
+            encode_record(member),
+            ttl_s=settings.member_ttl_s,
+            told=_on_unregistered,
+        )
+
+        def say(capacity: int, draining: bool) -> None:
+            nonlocal member
+            previous, member = member, msgspec.structs.replace(member, capacity=capacity, draining=draining)
+            if member != previous:
+                registration.change(encode_record(member))
+
+        def listens(bound: str) -> None:
+            nonlocal member
+            own = listening_endpoints(bound)
+            closed.add(own)
+            member = msgspec.structs.replace(member, endpoints=(*member.endpoints, *own))
+            registration.change(encode_record(member))
+
+        tasks.start("registration", registration.run())
+        masters = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.masters)))
+        workers = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.workers)))
+        for role, members in (("masters", masters), ("workers", workers)):
+            _close(closed, members.snapshot.entries.values())
+            tasks.start(f"closed endpoints of {role}", _keep_closed(closed, members))
+        await closed.resolve()
+        tasks.start("closed endpoints", closed.run())
+        suffixes = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.public_suffixes)))
+        use_list(await list_in(suffixes, keys))
+        yield WorkerMembership(EtcdSpecs(view, keys), configuration, keys, say, registration, closed, listens)
+
+
+async def _keep_closed(closed: ClosedEndpoints, members: View) -> None:
+    """Close the endpoints of members as they register, until cancelled."""
+    known = members.snapshot
+    while True:
+        snapshot = await members.changed(known, None)
+        _close(closed, [change.after for change in differences(known, snapshot) if change.after is not None])
+        known = snapshot
+
+
+def _close(closed: ClosedEndpoints, members: Iterable[Entry]) -> None:
+    for entry in members:
+        try:
+            closed.add(decode_record(MemberRecord, entry.value).endpoints)
+        except Malformed as error:
+            log.error("control_record.rejected", key=entry.key, error=str(error))
+
+
+async def list_in(view: View, keys: Keys) -> str:
+    """Return the public suffix list by which the cluster divides hosts. Wait until a leader has published it.
+
+    The list of this release may be newer, and with it the worker would send links to the wrong owners.
+    """
+    snapshot = view.snapshot
+    while (entry := snapshot.entries.get(keys.public_suffixes)) is None:
+        log.info("worker_start.delayed", reason="no leader has published the public suffix list yet")
+        snapshot = await view.changed(snapshot, None)
+    return decode_suffixes(entry.value)
+
+
+def _on_unregistered(reason: str) -> None:
+    log.warning("worker.unregistered", reason=reason)

@@ -1,0 +1,32 @@
+"""Start tags: the result of a tag scanner, and the expression that reads one tag's attributes."""
+
+import re
+from typing import Final, NamedTuple, Protocol
+
+ATTRIBUTE: Final = re.compile(
+    rb"[ \t\n\f\r/]*+(?:(?P<end>>)|(?P<name>[^ \t\n\f\r/>][^ \t\n\f\r/>=]*+)"
+    rb"(?:[ \t\n\f\r]*+=[ \t\n\f\r]*+"
+    rb"(?:\"(?P<double>[^\"]*+)\"|'(?P<single>[^']*+)'|(?P<open>[\"'])|(?P<bare>[^ \t\n\f\r>]++)|(?=>)))?)"
+)
+"""Matches one attribute after a tag's name, or `>`. `open` is a quote that is never closed."""
+
+
+class Scan(NamedTuple):
+    """The result of `scan_tags`. Lists are in document order, with repeats.
+
+    - `hrefs`: the raw values of plain links (an `a` without rel, whose value has no NUL or CR).
+    - `tags`: the other raw start tags, without `<`, up to and including `>`.
+    - `title`: the raw text of the first title element.
+    - `cut`: True if scanning stopped at the limit.
+    """
+
+    hrefs: list[bytes]
+    tags: list[bytes]
+    title: bytes
+    cut: bool
+
+
+class ScanTags(Protocol):
+    """A tag scanner. `workers.parse.tags.scan_tags` documents the contract."""
+
+    def __call__(self, html: bytes, *, images: bool = False, xml: bool = False, limit: int = 1_000_000) -> Scan: ...

@@ -1,0 +1,212 @@
+"""The request slots of a worker: they bound its concurrent requests, and crawls share them by weight.
+
+A worker has many more visits than slots, because most visits wait for their hosts. A visit takes a slot when its host's
+delay is over, and releases it when the answer has arrived. If all slots are taken, the next free one goes to the crawl
+with the least request time per weight (start-time fair queueing, as in `api.frontier.pool_shares`). Within a crawl it
+goes to the visit that has waited longest.
+"""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from shared.domain.ids import CrawlId
+from workers.disk_reservations import DiskReservations
+
+_FIRST_REQUEST_S: Final = 0.1
+_LEAST_REQUEST_S: Final = 0.001
+_SMOOTHING: Final = 8
+_MAX_KNOWN: Final = 1_024
+"""Above so many crawls, those that neither wait nor send are forgotten, with their request times."""
+
+
+@dataclass(eq=False, slots=True)
+class _CrawlLine:
+    """The visits of one crawl.
+
+    - `virtual`: its request time per weight.
+    - `mean_s`: the mean time of its requests.
+    - `listed`: it has an entry in the heap.
+    - `out`: its slots in use.
+    """
+
+    weight: int = 1
+    virtual: float = 0.0
+    mean_s: float = _FIRST_REQUEST_S
+    listed: bool = False
+    out: int = 0
+    waiting: deque["Place"] = field(default_factory=deque)
+
+
+class Place:
+    """A visit's place in the line of its crawl, and then its slot. `granted` resolves to False if the visit gave up."""
+
+    __slots__ = ("charged_s", "granted", "left", "line", "since")
+
+    def __init__(self, line: _CrawlLine, granted: asyncio.Future[bool]) -> None:
+        self.line = line
+        self.since = self.charged_s = 0.0
+        self.left = False
+        self.granted = granted
+
+    @property
+    def held(self) -> bool:
+        """Return True if the slot was granted."""
+        return self.granted.done() and not self.granted.cancelled() and self.granted.result()
+
+    def give_up(self) -> None:
+        """Stop waiting for a slot. A slot that is held is not released."""
+        if not self.granted.done():
+            self.granted.set_result(False)
+
+
+class Requests:
+    """The `max_requests` slots of one process. `now` returns monotonic seconds.
+
+    `on_capacity` is called when fewer visits wait than there are slots, after as many or more did.
+    """
+
+    def __init__(self, max_requests: int, now: Callable[[], float]) -> None:
+        self.max_requests = max_requests
+        self.on_capacity: Callable[[], None] = lambda: None
+        self.in_use = 0
+        self.waiting = 0
+        self._now = now
+        self._virtual = 0.0
+        self._number = 0
+        self._lines: dict[CrawlId, _CrawlLine] = {}
+        self._order: list[tuple[float, int, _CrawlLine]] = []
+
+    def __repr__(self) -> str:
+        return f"<Requests {self.in_use} of {self.max_requests}, {self.waiting} waiting>"
+
+    @property
+    def saturated(self) -> bool:
+        """Return True if at least as many visits wait for a slot as there are slots: further visits would only wait."""
+        return self.waiting >= self.max_requests
+
+    def place(self, crawl_id: CrawlId, weight: int) -> Place:
+        """Enter the line of a crawl. A slot may be granted at once. The caller must call `leave`, even if cancelled."""
+        line = self._lines.get(crawl_id)
+        if line is None:
+            self._forget_idle()
+            line = self._lines[crawl_id] = _CrawlLine()
+        line.weight = weight
+        place = Place(line, asyncio.get_running_loop().create_future())
+        if self.in_use < self.max_requests and not self.waiting:
+            self._begin_turn(line)
+            self._grant(line, place)
+        else:
+            if not line.waiting:
+                self._begin_turn(line)
+            line.waiting.append(place)
+            self.waiting += 1
+            if not line.listed:
+                self._push(line)
+        return place
+
+    def leave(self, place: Place) -> None:
+        """Release the slot, or leave the line. Further calls for the same place do nothing."""
+        if place.left:
+            return
+        full, place.left = self.saturated, True
+        if place.held:
+            self._release(place)
+        else:
+            place.give_up()
+            self.waiting -= 1
+        if full and not self.saturated:
+            self.on_capacity()
+
+    def _release(self, place: Place) -> None:
+        line = place.line
+        used_s = self._now() - place.since
+        line.virtual += (used_s - place.charged_s) / line.weight
+        line.mean_s = max(_LEAST_REQUEST_S, line.mean_s + (used_s - line.mean_s) / _SMOOTHING)
+        line.out -= 1
+        self.in_use -= 1
+        while self._order and self.in_use < self.max_requests:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Grant a slot to the line with the least request time per weight. Push it anew if its entry is outdated."""
+        virtual, _, line = heapq.heappop(self._order)
+        line.listed = False
+        while line.waiting and line.waiting[0].granted.done():  # it gave up
+            line.waiting.popleft()
+        if line.waiting and line.virtual <= virtual:
+            self.waiting -= 1
+            self._grant(line, line.waiting.popleft())
+        if line.waiting:
+            self._push(line)
+
+    def _grant(self, line: _CrawlLine, place: Place) -> None:
+        self._virtual = max(self._virtual, line.virtual)
+        place.since, place.charged_s = self._now(), line.mean_s
+        line.virtual += line.mean_s / line.weight
+        line.out += 1
+        self.in_use += 1
+        place.granted.set_result(True)
+
+    def _begin_turn(self, line: _CrawlLine) -> None:
+        """Raise the line's virtual time to the present one: a crawl that did not wait cannot save up its share."""
+        line.virtual = max(line.virtual, self._virtual)
+
+    def _push(self, line: _CrawlLine) -> None:
+        self._number += 1
+        line.listed = True
+        heapq.heappush(self._order, (line.virtual, self._number, line))
+
+    def _forget_idle(self) -> None:
+        if len(self._lines) >= _MAX_KNOWN:
+            self._lines = {known: line for known, line in self._lines.items() if line.waiting or line.out}
+
+
+class Admission:
+    """The slot and the disk reservation that one visit holds while it sends a request.
+
+    Both are taken when the host's delay is over, so that a visit that waits for its host blocks no other visit.
+    """
+
+    def __init__(self, requests: Requests, reservations: DiskReservations, ending: asyncio.Event) -> None:
+        self._requests = requests
+        self._reservations = reservations
+        self._ending = ending
+        self._place: Place | None = None
+        self._reserved: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Return True if the visit holds a slot."""
+        return self._place is not None and self._place.held
+
+    async def enter(self, crawl_id: CrawlId, weight: int, body_bytes: int) -> bool:
+        """Take a slot, and reserve disk space for a body of `body_bytes`. Return False if the visit must end."""
+        self._place = place = self._requests.place(crawl_id, weight)
+        if not await place.granted:
+            return False
+        if self._reserved is None:
+            self._reserved = await self._reservations.reserve(body_bytes, self._ending)
+        return self._reserved is not None
+
+    def end(self) -> None:
+        """Stop waiting for a slot or for disk space, now and in later calls of `enter`."""
+        self._ending.set()
+        if self._place is not None:
+            self._place.give_up()
+
+    def leave(self) -> None:
+        """Release the slot. Call it when the request is over."""
+        if self._place is not None:
+            self._requests.leave(self._place)
+            self._place = None
+
+    def release(self) -> None:
+        """Release the slot and the disk reservation. Call it when the answer is archived, or if there is none."""
+        self.leave()
+        if self._reserved is not None:
+            self._reservations.give_back(self._reserved)
+            self._reserved = None

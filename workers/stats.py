@@ -1,0 +1,59 @@
+"""The counts of a worker process since its start. Metrics and status read them."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from shared.domain.frontier.states import UrlEnd
+from shared.domain.ops.counts import OTHER, CrawlCounts, Histogram, Key, status_class
+from shared.domain.web.fetch import FailureKind
+from shared.wire.messages import UrlOutcome
+
+FAILED: Final = "failed"
+"""The status label of a fetch without an answer."""
+
+_WAITS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
+_KINDS: Final = frozenset(map(str, FailureKind))
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """The counts of a worker process.
+
+    - `pages`, `bytes`: archived answers and their payload.
+    - `malformed`: shards that could not be decoded.
+    - `in_flight`: requests under way.
+    - `crawls`: per crawl, `status` of fetches, `denied` by rule, `bytes`, `items`, `refused_items` by reason.
+    - `fetches`: durations in seconds.
+    - `failures`: by failure kind.
+    - `waits`: politeness waits in seconds.
+    - `visits`: by the name of the settlement's class.
+    - `reports`, `links`: acknowledged by the broker.
+    - `flushes`: durations in seconds.
+    """
+
+    pages: int = 0
+    bytes: int = 0
+    malformed: int = 0
+    in_flight: int = 0
+    crawls: CrawlCounts = field(default_factory=CrawlCounts)
+    fetches: Histogram = field(default_factory=Histogram)
+    failures: Counter[str] = field(default_factory=Counter)
+    waits: Histogram = field(default_factory=lambda: Histogram(_WAITS_S))
+    visits: Counter[str] = field(default_factory=Counter)
+    reports: Counter[str] = field(default_factory=Counter)
+    links: int = 0
+    flushes: Histogram = field(default_factory=Histogram)
+
+    def settled(self, counts: Counter[Key], outcome: UrlOutcome) -> None:
+        """Count the outcome of a URL. `counts` are those of its crawl."""
+        if outcome.end == UrlEnd.DENIED:
+            counts["denied", outcome.reason] += 1
+            return
+        self.fetches.observe(outcome.latency_ms / 1000)
+        if outcome.end == UrlEnd.ANSWERED:
+            counts["status", status_class(outcome.status)] += 1
+            counts["bytes", ""] += outcome.size
+        else:
+            counts["status", FAILED] += 1
+            self.failures[outcome.reason if outcome.reason in _KINDS else OTHER] += 1

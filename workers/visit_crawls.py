@@ -1,0 +1,171 @@
+"""The crawls as visits use them, compiled from their specs once per revision."""
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from ipaddress import ip_network
+from typing import Final
+
+import structlog
+
+from shared.domain.archive.model import ArchivedCrawl
+from shared.domain.crawl.credentials import without_credentials
+from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.spec import CrawlSpec, user_agent
+from shared.domain.ids import CrawlId, Revision
+from shared.domain.software import VERSION
+from shared.domain.web.fetch import FetchLimits, FetchRequest
+from shared.domain.web.robots import product_token
+from shared.ports.fetcher import Fetcher
+from shared.ports.specs import PublishedSpec, SpecSource
+from shared.wire.messages import ShardUrl
+from workers.extract.page_rules import PageRules
+from workers.fetch.egress import EgressRules
+from workers.fetch.pool import FetcherPool
+from workers.outlinks import KnownLinks, OutlinkResolver
+
+log = structlog.get_logger(__name__)
+
+_ACCEPT: Final = ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
+_KEPT: Final = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VisitCrawl:
+    """A crawl at one revision, `paused` or not. `token` is the product token that robots rules and directives are
+    matched with."""
+
+    crawl_id: CrawlId
+    revision: Revision
+    partitions: int
+    spec: CrawlSpec
+    scope: CompiledScope
+    outlinks: OutlinkResolver
+    rules: PageRules
+    token: str
+    product: str
+    headers: tuple[tuple[str, str], ...]
+    limits: FetchLimits
+    fetcher: Fetcher
+    archived: ArchivedCrawl
+    paused: bool = False
+
+    @property
+    def obeys_robots(self) -> bool:
+        return self.spec.politeness.obey_robots
+
+    def request(self, entry: ShardUrl, *, fresh: bool) -> FetchRequest:
+        """Return the request for a URL, conditional if it has an ETag or a Last-Modified."""
+        headers = self.headers
+        if entry.etag is not None:
+            headers += (("If-None-Match", entry.etag),)
+        elif entry.last_modified is not None:
+            headers += (("If-Modified-Since", entry.last_modified),)
+        fetch = self.spec.fetch
+        return FetchRequest(entry.url, headers, limits=self.limits, proxy=fetch.proxy, http2=fetch.http2, fresh=fresh)
+
+
+class VisitCrawls:
+    """The most recently used compiled crawls by id, each with the fetcher of its egress rules."""
+
+    def __init__(self, specs: SpecSource, known: KnownLinks, open_fetcher: Callable[[EgressRules], Fetcher]) -> None:
+        self._specs = specs
+        self._known = known
+        self._fetchers = FetcherPool(open_fetcher)
+        self._active: OrderedDict[CrawlId, VisitCrawl] = OrderedDict()
+
+    async def active(self, crawl_id: CrawlId, revision: Revision) -> VisitCrawl | None:
+        """Return the crawl at `revision` or later, None if it was deleted. Raise Transient like `SpecSource.spec`."""
+        published = await self._specs.spec(crawl_id, revision)
+        if published is None:
+            self._active.pop(crawl_id, None)
+            return None
+        return self._as_published(published)
+
+    def now(self, crawl: VisitCrawl) -> VisitCrawl | None:
+        """Return the crawl's latest published state, None once it was deleted.
+
+        Return the same object if it has not changed, or if the published state is missing or older.
+        """
+        published = self._specs.latest(crawl.crawl_id)
+        if published is None or (published.revision < crawl.revision and not published.gone):
+            return crawl
+        paused = published.paused or crawl.scope.problem is not None
+        if (published.revision, published.gone, paused) == (crawl.revision, False, crawl.paused):
+            return crawl
+        return self._as_published(published)
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yield at once, and then whenever `now` may return another state of any crawl. The iterator has no end."""
+        return self._specs.changes()
+
+    def _as_published(self, published: PublishedSpec) -> VisitCrawl | None:
+        crawl_id = published.crawl_id
+        if published.gone:
+            self._active.pop(crawl_id, None)
+            return None
+        known = self._active.get(crawl_id)
+        if known is None or known.revision != published.revision:
+            known = self._active[crawl_id] = self._compiled(published)
+            while len(self._active) > _KEPT:
+                self._active.popitem(last=False)
+        elif known.paused != (paused := published.paused or known.scope.problem is not None):
+            known = self._active[crawl_id] = replace(known, paused=paused)
+        self._active.move_to_end(crawl_id)
+        return known
+
+    async def tidy(self) -> None:
+        """Close the connections that were opened under egress rules which no crawl here has any more."""
+        await self._fetchers.keep([crawl.fetcher for crawl in self._active.values()])
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._fetchers.close()
+
+    def _compiled(self, published: PublishedSpec) -> VisitCrawl:
+        spec, crawl_id, revision = without_credentials(published.spec), published.crawl_id, published.revision
+        if spec is not published.spec:
+            log.warning("spec_credentials.removed", crawl=crawl_id, revision=revision)
+        agent = user_agent(spec, VERSION)
+        token = product_token(agent)
+        scope = CompiledScope(spec)
+        if scope.problem is not None:
+            log.error("crawl_pattern.refused", crawl=crawl_id, revision=revision, reason=scope.problem)
+        return VisitCrawl(
+            crawl_id=crawl_id,
+            revision=revision,
+            partitions=published.partitions,
+            spec=spec,
+            scope=scope,
+            outlinks=OutlinkResolver(crawl_id, revision, scope, spec.extract, self._known),
+            rules=PageRules(() if scope.problem else spec.extract.items, spec.extract.item_limits()),
+            token=token,
+            product=token.lower(),
+            headers=_headers(spec, agent),
+            limits=spec.fetch.limits(),
+            fetcher=self._fetchers.under(_rules(spec)),
+            archived=ArchivedCrawl(
+                crawl_id=crawl_id,
+                name=spec.name,
+                robots="obey" if spec.politeness.obey_robots else "ignore",
+                user_agent=agent,
+                segment_bytes=spec.output.warc_segment_bytes,
+            ),
+            # With an invalid pattern no URL can be judged, so none is fetched: visits hand their URLs back.
+            paused=published.paused or scope.problem is not None,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Crawls {len(self._active)} {self._fetchers!r}>"
+
+
+def _rules(spec: CrawlSpec) -> EgressRules:
+    return EgressRules(allow=tuple(ip_network(network, strict=False) for network in sorted(spec.egress.allow)))
+
+
+def _headers(spec: CrawlSpec, agent: str) -> tuple[tuple[str, str], ...]:
+    """Return the headers of every request: the spec's own, and the usual ones that it does not name itself."""
+    own = tuple(spec.fetch.headers.items())
+    named = {name.lower() for name, _ in own}
+    usual = (("User-Agent", agent), _ACCEPT)
+    return tuple(pair for pair in usual if pair[0].lower() not in named) + own
