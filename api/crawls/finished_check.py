@@ -57,9 +57,9 @@ class Finished:
     counted: int
 
 
-def ended_by(crawl: DispatchCrawl) -> str | None:
+def ended_by(crawl: DispatchCrawl, *, out_of_time: bool) -> str | None:
     """Return the budget that ended the crawl; None if none did."""
-    return crawl.allowance.exhausted() or (None if crawl.dispatching else "max_seconds")
+    return crawl.allowance.exhausted() or ("max_seconds" if out_of_time else None)
 
 
 def spent_of(budget: Budget, counters: Counters) -> str | None:
@@ -169,11 +169,18 @@ class FinishedCheck:
         return found
 
 
-async def finished(check: FinishedCheck, crawl: DispatchCrawl, owners: Sequence[Owner]) -> str | None:
-    """Return why the crawl is finished; None if it is not. `owners` are the owners of all partitions."""
+async def finished(
+    check: FinishedCheck, crawl: DispatchCrawl, owners: Sequence[Owner], *, out_of_time: bool = False
+) -> str | None:
+    """Return why the crawl is finished; None if it is not.
+
+    `owners` are the owners of all partitions. `out_of_time`: the crawl has used up its `max_seconds`.
+    """
 
     async def applied() -> Mapping[Partition, Position]:
         return {owner.partition: owner.ownership.position for owner in owners if owner.ownership is not None}
 
-    found = await check.once({(crawl.crawl_id, crawl.revision): lambda _: ended_by(crawl)}, applied)
+    found = await check.once(
+        {(crawl.crawl_id, crawl.revision): lambda _: ended_by(crawl, out_of_time=out_of_time)}, applied
+    )
     return found[crawl.crawl_id].reason if found else None

@@ -198,6 +198,7 @@ class Standalone:
         row = await _answered(partial(self._store.crawl, crawl.crawl_id))
         active_ms = row.active_ms if row is not None else 0
         worked_s = 0.0
+        out_of_time = False
         check = FinishedCheck([owner.partition for owner in self._owners], self._store, self._broker)
         while crawl.state is CrawlState.RUNNING:
             await self._until_look()
@@ -205,8 +206,8 @@ class Standalone:
             worked_s += 0.0 if self._held() else now - since
             since = now
             limit_s = self._spec.budget.max_seconds
-            if crawl.dispatching and limit_s is not None and active_ms / 1000 + worked_s >= limit_s:
-                crawl.dispatching = False
+            if not out_of_time and limit_s is not None and active_ms / 1000 + worked_s >= limit_s:
+                out_of_time, crawl.dispatching = True, False
                 await self._publish(crawl, paused=True)
             try:
                 if worked_s >= _ACTIVE_TIME_S:
@@ -214,7 +215,7 @@ class Standalone:
                     await self._count_time(crawl, worked_ms)
                     active_ms += worked_ms
                     worked_s = 0.0
-                reason = await finished(check, crawl, self._owners)
+                reason = await finished(check, crawl, self._owners, out_of_time=out_of_time)
                 if reason is not None and not await self._writer.has(crawl.crawl_id):
                     reason = None
             except Transient as error:

@@ -77,7 +77,7 @@ def test_nothing_is_put_over_what_is_there(tmp_path: Path, postgres_server: Post
     async def story() -> None:
         first = await source(tmp_path / "a.db")
         (tmp_path / "b.db").write_bytes(b"mine")
-        with pytest.raises(Environment, match="there already"):
+        with pytest.raises(Environment, match="exists already"):
             await copied(first, str(tmp_path / "b.db"))
         assert (tmp_path / "b.db").read_bytes() == b"mine"
         url = await postgres_server.database()

@@ -195,7 +195,7 @@ def test_a_member_without_the_others_ends_its_watches_instead_of_going_quiet(tmp
                 with capture_logs() as told:
                     for member in others:
                         member.kill()
-                    while not any("no leader" in line.get("reason", "") for line in told):  # noqa: ASYNC110  the log has no event
+                    while not any("no leader" in line.get("error", "") for line in told):  # noqa: ASYNC110  the log has no event
                         await asyncio.sleep(0.05)
                     with pytest.raises(Transient):
                         await c.list("/t/k/")

@@ -213,7 +213,7 @@ def test_a_changed_spec_goes_on_in_the_same_folder(web: Served, tmp_path: Path) 
     assert "--fresh starts over" in beside
     said, beside = orb("crawl", seed, "--max-pages", "none", "--out", out, "--json")
     second = json.loads(said)
-    assert "under a changed spec: budget.max_pages: 3 -> none" in beside
+    assert "with a changed spec: budget.max_pages: 3 -> none" in beside
     assert (first["revision"], second["revision"]) == (1, 2)
     assert (first["pages"], first["finished_reason"]) == (3, "max_pages")
     whole(out, served, SMALL)
@@ -227,7 +227,7 @@ def test_fresh_starts_over_and_keeps_what_is_not_its_own(web: Served, tmp_path: 
     first = stored.segments(out)
     said, beside = orb("crawl", seed, "--delay", "0", *OPEN, "--out", out, "--json", "--fresh")
     assert json.loads(said)["revision"] == 1
-    assert "left in" in beside
+    assert "kept in" in beside
     assert (out / "pages.jsonl").exists()
     assert set(first).isdisjoint(stored.segments(out))
     whole(out, served, SMALL)
@@ -255,7 +255,7 @@ def test_failed_urls_are_fetched_again_on_request_and_no_others(web: Served, tmp
     said, beside = orb("crawl", "--out", out, "--retry-failed", "--json")
     summary = json.loads(said)
     assert sorted(exchange.path for exchange in served.log()[before:]) == ["/late.html", "/never.html"]
-    assert "every URL that failed is tried again" in beside
+    assert "every failed URL is retried" in beside
     assert (summary["end"], summary["revision"], summary["pages"], summary["failed"]) == (
         *("finished", 1, 4),
         {"http_404": 1},

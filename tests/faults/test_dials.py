@@ -45,7 +45,7 @@ from pathlib import Path
 import structlog
 from sqlalchemy import text
 from shared.adapters.sql.engine.sqlite import SqliteThreads
-from shared.domain.errors import NoRoom
+from shared.domain.errors import ResourceFull
 from tests.support.faults.dials import Dials
 dials = Dials(Path(sys.argv[1]))
 dials.install()
@@ -62,7 +62,7 @@ async def main():
     async def tried(statement):
         try:
             await threads.write(lambda c: c.execute(text(statement)).close())
-        except NoRoom:
+        except ResourceFull:
             return "refused"
         return "taken"
 

@@ -55,7 +55,7 @@ def _chunks_kept() -> Mutant:
         original(exchange)
         exchange.curl.setopt(pycurl.HTTP_TRANSFER_DECODING, 1)
 
-    return {"workers.fetch.exchange.Exchange.begin": begin, "workers.fetch.exchange.Exchange.reset": reset}
+    return {"workers.fetch.exchange.CurlExchange.begin": begin, "workers.fetch.exchange.CurlExchange.reset": reset}
 
 
 def _first_head(original: Replacement, lines: list[bytes]) -> Any:
@@ -300,10 +300,12 @@ HOSTS: Final[dict[str, Mutant]] = {
     "links_to_other_hosts_and_ports_are_counted": _UNCOUNTED,
     "nofollow_is_counted": _UNCOUNTED,
     "long_links_are_counted": _UNCOUNTED,
-    "slow_body_within_the_limit_is_whole": {"workers.visit._request": _hasty},
+    "slow_body_within_the_limit_is_whole": {"workers.visit_crawls.VisitCrawl.request": _hasty},
     "endless_body_is_cut_at_the_limit": {"workers.visit.outcome.answered": _whole},
     "silence_in_a_body_is_cut_at_the_limit": {"workers.visit.outcome.answered": _whole},
-    "connection_that_was_closed_while_idle_uses_up_no_attempt": {"workers.fetch.exchange.Exchange._failed": _blamed},
+    "connection_that_was_closed_while_idle_uses_up_no_attempt": {
+        "workers.fetch.exchange.CurlExchange._failed": _blamed
+    },
 }
 
 MUTANTS: Final = {**HTTP, **ROBOTS, **URLS, **PAGES, **PROMISES, **HOSTS}

@@ -5,17 +5,17 @@ each host serves. A visit of that host meets the mutant of that
 behaviour and no other: the visit notes its behaviour in a context variable, which its tasks and threads inherit.
 """
 
-import asyncio
 import functools
 import json
 import os
 import pkgutil
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
+import cli.main
 from tests.support.behaviours.mutants import EVERYWHERE, MUTANTS, Replacement
 from workers.fetch.curl import CurlFetcher
 from workers.visit import Visit
@@ -61,26 +61,17 @@ def _dispatched(original: Callable[..., Any], replacements: Mapping[str, Replace
     return dispatch
 
 
-def _spread() -> None:
-    """Let `orb crawl` start this module where it would start `orb`."""
-    start = asyncio.create_subprocess_exec
-
-    async def started(*command: Any, **more: Any) -> Any:
-        return await start(*[ENTRY if word == "orb" else word for word in command], **more)
-
-    asyncio.create_subprocess_exec = started
-
-
 def main() -> int:
-    """Run `orb` with the mutants of ORB_MUTANTS and the names of ORB_NAMES."""
-    from cli.main import main as orb
+    """Run `orb`. The roles that its fork server forks have the mutants of ORB_MUTANTS and the names of ORB_NAMES."""
+    product = cli.main.main
 
-    if sys.argv[1].startswith("_"):
+    def role(argv: Sequence[str] | None = None) -> int:
         resolve(json.loads(os.environ[NAMES]))
         install(json.loads(os.environ[HOSTS]))
-    else:
-        _spread()
-    return orb()
+        return product(argv)
+
+    cli.main.main = role
+    return product()
 
 
 if __name__ == "__main__":
