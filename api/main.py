@@ -40,6 +40,7 @@ from shared.domain.ops.watermarks import Resource
 from shared.domain.software import VERSION
 from shared.domain.web.url import public_suffix_snapshot
 from shared.ports.catalog import Catalog
+from shared.runtime.garbage import collecting_when_idle
 from shared.runtime.pressure_monitor import Gauge, refusing
 from shared.runtime.retry import until_answered
 from shared.runtime.stalls import ending_where_it_stands
@@ -81,7 +82,7 @@ async def _until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Corout
         loop.add_signal_handler(number, stop.set)
     code = 0
     try:
-        with ending_where_it_stands(SystemClock()):
+        with ending_where_it_stands(SystemClock()), collecting_when_idle():
             await until_stopped(work(stop, up), stop, up)
     except* Unusable as group:
         log.error("master.failed", error="; ".join(map(str, single(group))))

@@ -34,6 +34,7 @@ from shared.domain.ops.watermarks import Watermarks
 from shared.domain.software import NAME, VERSION
 from shared.ports.broker import Broker
 from shared.ports.specs import SpecSource
+from shared.runtime.garbage import collecting_when_idle
 from shared.runtime.stalls import ending_where_it_stands
 from shared.runtime.supervise import Tasks, close_on_exec, failpoint_of, until_stopped
 from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environment, listed
@@ -380,7 +381,7 @@ def serve(settings: WorkerSettings) -> int:
 
     async def until_signalled() -> int:
         stop = StopRequest()
-        with ending_where_it_stands(SystemClock()), stop.signals():
+        with ending_where_it_stands(SystemClock()), collecting_when_idle(), stop.signals():
             return await run(settings, stop)
 
     return uvloop.run(until_signalled())

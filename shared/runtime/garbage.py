@@ -1,0 +1,85 @@
+"""Full garbage collections at moments when the event loop is idle.
+
+A full collection looks at every container object and takes up to 150 ms in a busy worker. Python starts one by itself
+in the middle of the work, up to once a second. Here the two young generations are collected as Python does it. A full
+collection runs when the loop is idle, or after a minute.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+IDLE: Final = 0.25
+"""The loop is idle if its thread used less than this share of a core since the last check."""
+
+AGED: Final = 10
+"""Collections of the middle generation that make a full one worthwhile, as in Python's default."""
+
+RESTED_S: Final = 15.0
+"""The least time between full collections."""
+
+FORCED_S: Final = 60.0
+"""The time after which a full collection no longer waits for an idle loop."""
+
+_EVERY_S: Final = 1.0
+_NEVER: Final = 1 << 30
+
+
+def is_due(aged: int, since_s: float, share: float) -> bool:
+    """Decide on a full collection.
+
+    `aged` is the number of collections of the middle generation since the last full one, `since_s` the seconds since
+    then, and `share` the part of a core that the thread used since the last check.
+    """
+    return aged >= AGED and since_s >= (RESTED_S if share < IDLE else FORCED_S)
+
+
+@contextmanager
+def collecting_when_idle(every_s: float = _EVERY_S) -> Iterator[None]:
+    """Let full collections run only as `is_due` decides, for the block; enter it on the running loop.
+
+    What exists at the beginning is never looked at: most of it lives as long as the process.
+    """
+    loop = asyncio.get_running_loop()
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*thresholds[:2], _NEVER)
+    checks = _Checks(loop, every_s)
+    checks.next()
+    try:
+        yield
+    finally:
+        checks.cancel()
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+class _Checks:
+    """Compares the CPU time of the thread with elapsed time at every check."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, every_s: float) -> None:
+        self._loop = loop
+        self._every_s = every_s
+        self._handle: asyncio.TimerHandle | None = None
+        self._used_s = time.thread_time()
+        self._at_s = self._collected_s = time.monotonic()
+
+    def next(self) -> None:
+        self._handle = self._loop.call_later(self._every_s, self._check)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _check(self) -> None:
+        used_s, at_s = time.thread_time(), time.monotonic()
+        share = (used_s - self._used_s) / max(at_s - self._at_s, 1e-9)
+        if is_due(gc.get_count()[2], at_s - self._collected_s, share):
+            gc.collect()
+            used_s = time.thread_time()
+            at_s = self._collected_s = time.monotonic()
+        self._used_s, self._at_s = used_s, at_s
+        self.next()
