@@ -45,8 +45,8 @@ log = structlog.get_logger("orb.control")
 
 _PROGRESS_S = 0.5
 _SLOWEST = 5
-_HOSTS_A_SECOND = 4_000
-"""Hosts a second whose waits are computed, at about 3 us each."""
+_HOSTS_A_SECOND = 1_000
+"""Hosts a second whose waits are computed, at about 8 us each."""
 
 _ACTIVE_TIME_S = 5.0
 _COALESCE_S = 0.02
