@@ -62,14 +62,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, Part]
     numbers: dict[str, int]
     reports: Part
+    items: Part
     events: Part
     keys: Part | None = None
-    items: Part | None = None
 
     def parts(self) -> Iterator[Part]:
         """Yield every file."""
         yield from self.tables.values()
-        yield from (part for part in (self.reports, self.events, self.keys, self.items) if part is not None)
+        yield from (part for part in (self.reports, self.items, self.events, self.keys) if part is not None)
 
 
 class PartWriter:

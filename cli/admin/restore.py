@@ -147,8 +147,6 @@ async def _reports(backup: Backup, broker: "NatsBroker") -> None:
 
 async def _items(backup: Backup, broker: "NatsBroker") -> None:
     part = backup.manifest.items
-    if part is None:  # a backup of an earlier version
-        return
     stored = await publish_items(broker, f"restore-{backup.manifest.id}", backup.frames(part))
     if stored != part.values:
         raise Environment(f"{part.file} has {part.values} messages of items, but {stored} were stored.")

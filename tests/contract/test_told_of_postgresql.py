@@ -23,7 +23,7 @@ def turned(url: str, statement: str) -> None:
 
 
 def newer(url: str) -> str:
-    turned(url, "UPDATE alembic_version SET version_num = '9999'")
+    turned(url, "UPDATE alembic_version SET version_num = '9999_later'")
     return url
 
 

@@ -27,6 +27,7 @@ from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.nats import NatsBroker
 from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.engine.migrate import HEAD
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Transient, Unusable
@@ -278,8 +279,8 @@ def test_a_folder_that_is_no_backup_or_of_a_later_format_is_refused(tmp_path: Pa
         Backup(tmp_path)
     part = {"file": "x", "values": 0, "bytes": 0, "sha256": ""}
     manifest = {
-        "format": 2, "id": "x", "cluster": "x", "taken_at_ms": 0, "schema": "0001", "store": "sqlite", "epoch": 1,
-        "partitions": 1, "tables": {}, "numbers": {}, "reports": part, "events": part, "later": True,
+        "format": 2, "id": "x", "cluster": "x", "taken_at_ms": 0, "schema": HEAD, "store": "sqlite", "epoch": 1,
+        "partitions": 1, "tables": {}, "numbers": {}, "reports": part, "items": part, "events": part, "later": True,
     }  # fmt: skip
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(Usage, match="newer release"):

@@ -1,5 +1,6 @@
 """The migrations make the schema that the code expects, once, and refuse one they do not know."""
 
+import ast
 import asyncio
 import re
 import sqlite3
@@ -15,12 +16,13 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
+from cli.terminal.exits import Exit
 from shared.adapters.sql.engine.access_schema import metadata
 from shared.adapters.sql.engine.migrate import HEAD, upgrade, upgrade_sqlite
 from shared.adapters.sql.engine.sqlite import sqlite_engine
 from shared.adapters.sql.frontier.store import SqliteStore
-from shared.adapters.sql.frontier.url_compression import without_host
 from shared.domain.errors import Unusable
+from tests.support.later_release import LATER, revisions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,8 +31,9 @@ def migrated(path: Path) -> Path:
     """A file that every migration was applied to, one after the other."""
     engine = sqlite_engine(path)
     with engine.begin() as connection:
-        upgrade(connection, "0001")
-    upgrade_sqlite(engine)
+        connection.exec_driver_sql("CREATE TABLE not_ours (id)")  # only an empty file is made without the migrations
+        upgrade(connection)
+        connection.exec_driver_sql("DROP TABLE not_ours")
     engine.dispose()
     return path
 
@@ -109,39 +112,79 @@ def test_new_file_is_made_without_alembic(tmp_path: Path) -> None:
 def test_a_schema_newer_than_the_program_is_refused_in_one_sentence(tmp_path: Path) -> None:
     path = migrated(tmp_path / "a.db")
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
         connection.commit()
-    with pytest.raises(Unusable, match=r"9999.*newer Orbweaver"):
+    with pytest.raises(Unusable, match=f"{LATER}.*newer Orbweaver"):
         asyncio.run(SqliteStore.open(path))
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(LATER,)]
 
 
-def test_a_cluster_older_than_0009_goes_on_keeping_urls_as_masters_of_its_release_read_them(tmp_path: Path) -> None:
-    """What such a master sends is what the release before sends: it names no column that came since."""
-    path = tmp_path / "a.db"
-    engine = sqlite_engine(path)
-    with engine.begin() as connection:
-        upgrade(connection, "0008")
-        connection.exec_driver_sql(
-            "INSERT INTO cluster (id, partitions, epoch, public_suffixes, created_at_ms) VALUES (1, 4, 1, '', 0)"
-        )
-    upgrade_sqlite(engine)
-    with engine.begin() as connection:
-        assert not without_host(connection)
-        connection.exec_driver_sql("DELETE FROM cluster")
-    engine.dispose()
-    asyncio.run(_made_in(path))
-    engine = sqlite_engine(path)
-    with engine.begin() as connection:
-        assert without_host(connection), "one that no master of that release can be part of"
-    engine.dispose()
+def test_head_is_the_newest_migration_and_each_is_named_as_its_file() -> None:
+    """Databases of development versions are known by a bare number. Alembic takes the beginning of a name for it, so
+    no such database may reach Alembic."""
+    assert revisions()[-1] == HEAD
+    assert {path.stem for path in (ROOT / "alembic" / "versions").glob("*.py")} == set(revisions())
+    for number, revision in enumerate(revisions(), 1):
+        assert re.fullmatch(f"{number:04}_[a-z_]{{1,27}}", revision), "alembic_version holds 32 characters"
 
 
-async def _made_in(path: Path) -> None:
-    store = await SqliteStore.open(path)
-    await store.open_cluster(4, "", 0)
-    await store.close()
+def test_migrations_depend_on_nothing_that_may_change() -> None:
+    """A migration stays as it was released, whatever becomes of the tables that the program knows."""
+    for path in (ROOT / "alembic" / "versions").glob("*.py"):
+        imported = {
+            node.module if isinstance(node, ast.ImportFrom) else name.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in node.names
+        }
+        assert imported <= {"alembic", "sqlalchemy"}, path
+
+
+def of_development(folder: Path, schema: str) -> list[Path]:
+    """Make the folder one of a crawl and of a cluster at once, both from before the first release."""
+    (folder / "spec.json").write_text('{"seeds":[{"url":"http://a.test/"}]}')
+    (folder / "cluster.json").write_text('{"database":"cluster.db","key_shown_at":"then"}')
+    databases = [made_in_one_go(folder / name) for name in ("crawl.db", "cluster.db")]
+    for path in databases:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = ?", (schema,))
+            connection.commit()
+    return databases
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "crawl http://a.test/ --out DIR",
+        "show DIR",
+        "export pages DIR",
+        "warc DIR http://a.test/",
+        "up --dir DIR --masters 1 --workers 1 --http 127.0.0.1:0",
+        "migrate --database DIR/cluster.db",
+        "migrate --check --database DIR/cluster.db",
+        "db check --database DIR/cluster.db",
+        "db copy --from DIR/cluster.db --to DIR/new.db",
+        "key create --dir DIR",
+    ],
+)
+def test_data_from_before_the_first_release_is_refused_and_left_as_it_is(tmp_path: Path, command: str) -> None:
+    databases = of_development(tmp_path, "0015")
+    before = [rows(path) for path in databases]
+    orb = [sys.executable, "-m", "orb", *command.replace("DIR", str(tmp_path)).split()]
+    done = subprocess.run(orb, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.ENVIRONMENT, done.stderr
+    (said,) = (line for line in done.stderr.splitlines() if "before the first release" in line)
+    assert "(schema 0015)" in said
+    assert "use a new folder or database" in said
+    assert [rows(path) for path in databases] == before
+
+
+@pytest.mark.parametrize("schema", [f"{number:04}" for number in range(1, 16)])
+def test_schema_of_development_is_never_taken_for_a_released_one(tmp_path: Path, schema: str) -> None:
+    path, _ = of_development(tmp_path, schema)
+    with pytest.raises(Unusable, match=rf"before the first release \(schema {schema}\)"):
+        asyncio.run(SqliteStore.open(path))
 
 
 _OPEN = """

@@ -1,6 +1,7 @@
 """The migrations make the same schema on PostgreSQL, once, however many masters start together."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from shared.adapters.sql.engine.access_schema import api_keys
 from shared.adapters.sql.engine.migrate import HEAD, upgrade
 from shared.adapters.sql.engine.postgres import PostgresPool, PostgresStore
 from shared.domain.errors import Unusable
+from tests.support.later_release import LATER
 from tests.support.postgres import PATIENT, PostgresServer
 
 metadata = api_keys.metadata
@@ -70,13 +72,20 @@ def test_masters_that_start_together_migrate_once_and_agree(postgres_server: Pos
     asyncio.run(story())
 
 
-def test_a_schema_newer_than_the_program_is_refused_in_one_sentence(postgres_server: PostgresServer) -> None:
+def named(connection: Connection, schema: str) -> None:
+    connection.execute(text("UPDATE alembic_version SET version_num = :schema"), {"schema": schema})
+
+
+def test_schema_that_no_release_before_this_one_made_is_refused(
+    postgres_server: PostgresServer,
+) -> None:
     async def story() -> None:
         url = await postgres_server.database()
         pool = PostgresPool(url)
-        await pool.write(lambda c: c.execute(text("UPDATE alembic_version SET version_num = '9999'")).close())
-        with pytest.raises(Unusable, match=r"9999.*newer Orbweaver"):
-            await PostgresStore.open(url)
+        for schema, said in ((LATER, f"{LATER}.*newer Orbweaver"), ("0001", "before the first release.*use a new")):
+            await pool.write(partial(named, schema=schema))
+            with pytest.raises(Unusable, match=said):
+                await PostgresStore.open(url)
         await pool.close()
 
     asyncio.run(story())

@@ -1,9 +1,14 @@
 """Code of the release before works on each newer schema: what it reads is there, and what it writes is enough.
 
 Masters are exchanged one by one. The first new one migrates, the others go on with the statements that they know: so
-of what a migration finds nothing goes, nothing gets stricter, and whatever it adds to a row has a value by itself.
+of what a migration finds nothing goes, nothing gets stricter, and whatever it adds to a row has a value by itself. The
+newest schema here is that of a later release, which only tests have.
 """
 
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,11 +16,20 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Inspector, inspect
 
+from shared.adapters.sql.admin import dump, load
 from shared.adapters.sql.engine.migrate import HEAD, upgrade
+from shared.adapters.sql.engine.postgres import PostgresPool, PostgresStore
+from shared.adapters.sql.engine.snapshot import snapshot
 from shared.adapters.sql.engine.sqlite import sqlite_engine
+from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
+from shared.domain.errors import Unusable
+from shared.domain.frontier.states import UrlState
+from tests.support.later_release import LATER, later_release, revisions
+from tests.support.postgres import PostgresLook, PostgresServer, postgres_tables
+from tests.support.tables import Tables, books, link, look, sqlite_tables
 
 Schema = dict[str, dict[str, Any]]
-HEADS = [f"{number:04}" for number in range(1, int(HEAD) + 1)]
+NewTables = Callable[[], AbstractAsyncContextManager[Tables]]
 
 
 def unique(inspector: Inspector, table: str) -> set[tuple[Any, ...]]:
@@ -61,23 +75,17 @@ def stops_old_code(before: Schema, after: Schema) -> list[str]:
     return sorted(found)
 
 
-@pytest.fixture(scope="module")
-def schemas(tmp_path_factory: pytest.TempPathFactory) -> list[Schema]:
-    """As each migration leaves it."""
-    engine = sqlite_engine(tmp_path_factory.mktemp("heads") / "a.db")
-    made = []
-    for head in HEADS:
-        with engine.begin() as connection:
-            upgrade(connection, head)
-            made.append(schema(connection))
+def test_no_migration_stops_code_that_knows_the_schema_before_it(tmp_path: Path) -> None:
+    engine = sqlite_engine(tmp_path / "a.db")
+    schemas = {}
+    with later_release(tmp_path), engine.begin() as connection:
+        for revision in revisions():
+            upgrade(connection, revision)
+            schemas[revision] = schema(connection)
     engine.dispose()
-    return made
-
-
-def test_no_migration_stops_code_that_knows_the_schema_before_it(schemas: list[Schema]) -> None:
-    assert len(schemas) > 8
-    found = {after: stops_old_code(*pair) for after, pair in zip(HEADS[1:], pairwise(schemas), strict=True)}
-    assert {head: wrong for head, wrong in found.items() if wrong} == {}
+    assert list(schemas)[-2:] == [HEAD, LATER]
+    found = {after: stops_old_code(schemas[before], schemas[after]) for before, after in pairwise(schemas)}
+    assert {revision: wrong for revision, wrong in found.items() if wrong} == {}
 
 
 @pytest.mark.parametrize(
@@ -98,3 +106,92 @@ def test_a_change_that_would_stop_it_is_noticed(tmp_path: Path, change: str, sai
         wrong = stops_old_code(before, schema(connection))
     engine.dispose()
     assert [said] == [each[: len(said)] for each in wrong[:1]] if said else wrong == []
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTables:
+    """`async with new_tables() as tables`: a new store on each engine."""
+    if request.param == "sqlite":
+        return lambda: sqlite_tables(tmp_path)
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return lambda: postgres_tables(server)
+
+
+def url_of(tables: Tables) -> str:
+    return tables.at.url if isinstance(tables.at, PostgresLook) else str(tables.path)
+
+
+async def opened(tables: Tables) -> SqlStore:
+    """Do what a master of this release does when it starts."""
+    if isinstance(tables.at, PostgresLook):
+        return await PostgresStore.open(tables.at.url)
+    return await SqliteStore.open(tables.path)
+
+
+async def migrated(tables: Tables) -> None:
+    """Do what the first master of the later release does when it starts."""
+    if isinstance(tables.at, PostgresLook):
+        pool = PostgresPool(tables.at.url)
+        await pool.migrate(partial(upgrade, to=LATER))
+        await pool.close()
+        return
+    engine = sqlite_engine(tables.path)
+    with engine.begin() as connection:
+        upgrade(connection, LATER)
+    engine.dispose()
+
+
+def test_master_of_the_release_before_works_on_while_another_migrates(new_tables: NewTables, tmp_path: Path) -> None:
+    """It has read some rows before, and it writes some of each kind afterwards. It is not started again."""
+
+    async def story() -> None:
+        async with new_tables() as tables:
+            await tables.found(link("http://a.test/"))
+            row = await tables.lease("a.test")
+            assert row is not None
+            with later_release(tmp_path):
+                await migrated(tables)
+            await tables.settle(row, UrlState.DONE, pages=1)
+            await tables.found(link("http://a.test/b"), link("http://b.test/"))
+            assert [len(each.urls) for each in await tables.lease_all([("a.test", 9), ("b.test", 9)])] == [1, 1]
+            claimed = await tables.claim(2)
+            assert len(claimed.leases) == 2
+            assert tables.rows("SELECT host, mood FROM hosts ORDER BY host") == [("a.test", 7), ("b.test", 7)]
+            assert tables.rows("SELECT DISTINCT note FROM urls") == [(None,)]
+            assert books(tables.at) == []
+            with pytest.raises(Unusable, match=f"schema is {LATER}.*newer Orbweaver"):
+                await opened(tables)
+
+    asyncio.run(story())
+
+
+def test_dump_of_the_release_before_is_loaded_by_a_later_one(new_tables: NewTables, tmp_path: Path) -> None:
+    """As a restore does: the tables are those of the dump until all rows are in, and then they are migrated."""
+
+    async def story(patch: pytest.MonkeyPatch) -> None:
+        async with new_tables() as tables:
+            await tables.found(link("http://a.test/"), link("http://b.test/"))
+            async with snapshot(url_of(tables)) as taken:
+                dumped = {table: [page async for page in dump.pages(taken, table)] for table in dump.TABLES}
+        patch.setattr(load, "upgrade", lambda connection, to=LATER: upgrade(connection, to))
+        with later_release(tmp_path):
+            async with load.filling(str(tmp_path / "new.db"), HEAD) as fresh:
+                for table, pages in dumped.items():
+                    for rows in pages:
+                        await fresh.write(partial(dump.put, table=table, columns=dump.columns_of(table), rows=rows))
+        assert look(tmp_path / "new.db", "SELECT version_num FROM alembic_version") == [(LATER,)]
+        assert look(tmp_path / "new.db", "SELECT host, mood FROM hosts ORDER BY host") == [("a.test", 7), ("b.test", 7)]
+        assert books(tmp_path / "new.db") == []
+
+    with pytest.MonkeyPatch.context() as patch:
+        asyncio.run(story(patch))
+
+
+def test_dump_from_before_the_first_release_is_not_loaded(tmp_path: Path) -> None:
+    async def story() -> None:
+        with pytest.raises(Unusable, match=r"this backup is from before the first release \(schema 0015\)"):
+            async with load.filling(str(tmp_path / "new.db"), "0015"):
+                pass
+
+    asyncio.run(story())
+    assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, inspect, select, update
+from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from shared.adapters.sql.engine import schema
-from shared.adapters.sql.engine.migrate import HEAD, current_schema, upgrade
+from shared.adapters.sql.engine.migrate import HEAD, current_schema, refuse_unreleased, upgrade
 from shared.adapters.sql.engine.snapshot import is_postgresql, sqlite_file
 from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
 from shared.domain.errors import Unusable
@@ -44,8 +44,9 @@ async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[Databas
 
     The database is invisible until the block succeeds, and a block that fails leaves nothing behind. SQLite is written
     to a file beside its path, PostgreSQL in one transaction that includes the tables. Raise Unusable if a database
-    exists already.
+    exists already, or for the schema of a development version.
     """
+    refuse_unreleased("backup", schema_of)
     opened = _on_postgresql(database, schema_of) if is_postgresql(database) else _on_sqlite(database, schema_of)
     async with opened as fresh:
         yield fresh
@@ -70,8 +71,7 @@ def begin_anew(connection: Connection) -> None:
             next_lease=schema.partitions.c.next_lease + SKIPPED,
         )
     )
-    if inspect(connection).has_table(schema.item_writer.name):  # a backup may be older than the table
-        connection.execute(update(schema.item_writer).values(stream_created_ns=0, sequence=0))
+    connection.execute(update(schema.item_writer).values(stream_created_ns=0, sequence=0))
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------------------

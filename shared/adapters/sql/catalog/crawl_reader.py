@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from shared.adapters.sql.catalog import host_waits as waiting
 from shared.adapters.sql.catalog import items as item_table
+from shared.adapters.sql.engine.migrate import current_schema
 from shared.adapters.sql.engine.read_only import ReadFile
 from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
 from shared.adapters.sql.frontier import crawl_rows as crawls
@@ -217,7 +218,10 @@ class CrawlReader:
 
 def _crawls(connection: Connection) -> Sequence[CrawlRow]:
     # A master makes the file first, and later all tables in one transaction.
-    return crawls.crawls(connection) if inspect(connection).get_table_names() else []
+    if not inspect(connection).get_table_names():
+        return []
+    current_schema(connection)  # raises for a database from before the first release
+    return crawls.crawls(connection)
 
 
 def _items(crawl_id: CrawlId, after: bytes, connection: Connection) -> tuple[list[StoredItem], bytes | None]:

@@ -1,7 +1,9 @@
 """Migrates a database to the newest schema with Alembic. A wheel has the migrations in shared/_migrations."""
 
 import logging
+import re
 from pathlib import Path
+from typing import Final
 
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -9,8 +11,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from shared.adapters.sql.engine.sqlite import mapped
 from shared.domain.errors import Unusable
 
-HEAD = "0015"
+HEAD: Final = "0001_tables"
 """The newest migration; a test compares it with the scripts."""
+
+_UNRELEASED: Final = re.compile("[0-9]{4}")
+"""The migrations of development versions, before the first release. The name of a released one says more."""
 
 _ROOT = Path(__file__).parents[4]
 _LOCK = int.from_bytes(b"orbweave")  # the advisory lock that a migration takes on PostgreSQL
@@ -72,10 +77,24 @@ def _make(connection: Connection) -> None:
 
 
 def current_schema(connection: Connection) -> str | None:
-    """Return the newest applied migration, or None if the database has no tables of Orbweaver."""
+    """Return the newest applied migration, or None if the database has no tables of Orbweaver.
+
+    Raise Unusable if a development version made the database.
+    """
     if not inspect(connection).has_table("alembic_version"):
         return None
-    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    current: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    refuse_unreleased("database", current)
+    return current
+
+
+def refuse_unreleased(what: str, schema: str | None) -> None:
+    """Raise Unusable if `schema` is of a development version from before the first release. `what` has this schema."""
+    if schema is not None and _UNRELEASED.fullmatch(schema):
+        raise Unusable(
+            f"this {what} is from before the first release (schema {schema}), and no release can read it: use a new "
+            "folder or database (`orb crawl --fresh` empties its folder), or the program that made it"
+        )
 
 
 def missing_migrations(current: str | None) -> list[str]:
