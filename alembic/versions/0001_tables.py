@@ -30,7 +30,7 @@ def upgrade() -> None:
 _TABLES = """
 CREATE TABLE cluster (
     id INTEGER NOT NULL, partitions INTEGER NOT NULL, epoch INTEGER NOT NULL, public_suffixes TEXT NOT NULL,
-    created_at_ms BIGINT NOT NULL, urls_without_host BOOLEAN DEFAULT false NOT NULL, PRIMARY KEY (id)
+    created_at_ms BIGINT NOT NULL, PRIMARY KEY (id)
 );
 CREATE TABLE crawls (
     crawl_id {number}, name TEXT NOT NULL, revision INTEGER NOT NULL, state VARCHAR(16) NOT NULL,

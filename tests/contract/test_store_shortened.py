@@ -1,10 +1,7 @@
-"""URLs kept without their host's name: every reader has them whole, beside those that an older release kept whole."""
+"""URLs kept without their host's name: every reader has them whole."""
 
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
-from sqlalchemy import text
 
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
@@ -37,14 +34,6 @@ def store_of(t: Tables) -> SqlStore:
     return t.store
 
 
-async def keep(t: Tables, *, whole: bool) -> None:
-    """From now on as in a cluster that is older than 0009, or as in one that is not."""
-    so = {"so": not whole}
-    await store_of(t).executor.write(
-        lambda c: c.execute(text("UPDATE cluster SET urls_without_host = :so"), so).close()
-    )
-
-
 async def fetched(t: Tables, host: str) -> None:
     """All of the host's URLs become pages."""
     row = await t.lease(host)
@@ -72,20 +61,8 @@ def test_rows_do_not_repeat_the_name_of_their_host(on_store: Callable[..., None]
     on_store(story)
 
 
-def test_an_older_cluster_keeps_them_as_masters_of_its_release_read_them(on_store: Callable[..., None]) -> None:
+def test_workers_are_sent_whole_urls_now_and_after_a_takeover(on_store: Callable[..., None]) -> None:
     async def story(t: Tables) -> None:
-        await keep(t, whole=True)
-        await t.found(*all_links())
-        assert {found.url: t.url(found)["url"] for found in all_links()} == {url: url for url in KEPT}
-
-    on_store(story)
-
-
-@pytest.mark.parametrize("older", [False, True], ids=["short", "whole"])
-def test_workers_are_sent_whole_urls_now_and_after_a_takeover(on_store: Callable[..., None], older: bool) -> None:
-    async def story(t: Tables) -> None:
-        if older:
-            await keep(t, whole=True)
         await t.found(*all_links())
         rows = await t.lease_all([(A, 10), (B, 10)])
         assert {url.url for row in rows for url in row.urls.values()} == set(KEPT)
@@ -95,14 +72,12 @@ def test_workers_are_sent_whole_urls_now_and_after_a_takeover(on_store: Callable
     on_store(story)
 
 
-def test_every_reader_has_them_whole_whichever_way_they_are_kept(on_store: Callable[..., None]) -> None:
+def test_every_reader_has_them_whole(on_store: Callable[..., None]) -> None:
     """The way that led there, too, of another host and of one that was kept the other way."""
 
     async def story(t: Tables) -> None:
-        await keep(t, whole=True)
-        old = link(f"https://{B}/old")
+        old = link("https://b.example.com.:8080/old")
         await t.found(old)
-        await keep(t, whole=False)
         first = link(f"http://{A}/first", 1, via=(t.host_id(B), old.fingerprint))
         await t.found(first)
         await t.found(*all_links(first, t.host_id(A)))
@@ -138,9 +113,7 @@ def test_every_reader_has_them_whole_whichever_way_they_are_kept(on_store: Calla
 
 def test_a_link_is_known_again_whichever_way_it_is_kept(on_store: Callable[..., None]) -> None:
     async def story(t: Tables) -> None:
-        await keep(t, whole=True)
         await t.found(*all_links())
-        await keep(t, whole=False)
         found = await t.found(*all_links(), now_ms=NOW_MS + 1)
         assert (found.new, found.known) == (0, len(KEPT))
 

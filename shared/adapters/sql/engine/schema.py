@@ -34,9 +34,7 @@ cluster = Table(
     Column("epoch", Integer, nullable=False),
     Column("public_suffixes", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
-    Column("urls_without_host", Boolean, nullable=False, server_default=text("false")),
 )
-"""`urls_without_host`: new rows of `urls` omit what their host's row has (frontier/url_compression.py)."""
 
 WORKED_ON = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(frontier.WORKED_ON)))
 """Queries of such crawls use exactly this text, so that both engines use the partial index `crawls_worked_on`."""
@@ -280,8 +278,8 @@ fetches = Table(
     sqlite_with_rowid=False,
 )
 """The last outcome of every URL that was tried. `page`: its record is in the index. `history`: other outcomes.
-`left_out` is encoded by shared.domain.explain.excluded_links. It and `links_found` are NULL in rows of an older
-version."""
+`left_out` is encoded by shared.domain.explain.excluded_links. It is NULL without excluded links, `links_found` if the
+answer can have no links."""
 
 links_left_out = Table(
     "links_left_out",

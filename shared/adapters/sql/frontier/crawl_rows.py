@@ -25,12 +25,7 @@ def open_cluster(connection: Connection, partitions: int, public_suffixes: str, 
         return int(row[0]), str(row[1])
     connection.execute(
         insert(schema.cluster).values(
-            id=1,
-            partitions=partitions,
-            epoch=1,
-            public_suffixes=public_suffixes,
-            created_at_ms=now_ms,
-            urls_without_host=True,
+            id=1, partitions=partitions, epoch=1, public_suffixes=public_suffixes, created_at_ms=now_ms
         )
     )
     connection.execute(insert(schema.partitions), [{"partition": p} for p in range(partitions)])

@@ -10,7 +10,7 @@ from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import Arrays, Bulk, New, Row, inserting
 from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
-from shared.adapters.sql.frontier.url_compression import shortened, without_host
+from shared.adapters.sql.frontier.url_compression import shortened
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.states import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
 from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryResult, DiscoveryTransaction, ProducerMark
@@ -226,7 +226,6 @@ def _merge(
     keys = sorted(least)
     unchanged: set[_Key] = set()
     known = _known(connection, keys)
-    short = without_host(connection)
     new: list[Row] = []
     lower: list[Row] = []
     again: list[Row] = []
@@ -243,8 +242,9 @@ def _merge(
             deltas["discovered"] += 1
             deltas["queued"] += 1
             queued[crawl_id, host_id] += 1
-            url = shortened(link.url, link.host) if short else link.url
-            new.append((*key, url, link.depth, link.hops, link.priority, rank, *via, *_FRESH))
+            new.append(
+                (*key, shortened(link.url, link.host), link.depth, link.hops, link.priority, rank, *via, *_FRESH)
+            )
             continue
         deltas["known"] += 1
         state, depth, lease_id, reason = before
