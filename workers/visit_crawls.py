@@ -9,7 +9,6 @@ from typing import Final
 import structlog
 
 from shared.domain.archive.model import ArchivedCrawl
-from shared.domain.crawl.credentials import without_credentials
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, user_agent
 from shared.domain.ids import CrawlId, Revision
@@ -123,9 +122,7 @@ class VisitCrawls:
         await self._fetchers.close()
 
     def _compiled(self, published: PublishedSpec) -> VisitCrawl:
-        spec, crawl_id, revision = without_credentials(published.spec), published.crawl_id, published.revision
-        if spec is not published.spec:
-            log.warning("spec_credentials.removed", crawl=crawl_id, revision=revision)
+        spec, crawl_id, revision = published.spec, published.crawl_id, published.revision
         agent = user_agent(spec, VERSION)
         token = product_token(agent)
         scope = CompiledScope(spec)

@@ -11,7 +11,6 @@ from api.members.control_plane import ControlPlane
 from api.members.member_stats import MemberStats, PressureAt
 from api.schemas.model import ONE_LINE, Model, RequestModel, moment_of, when
 from api.schemas.pressure import ResourcePressure, pressure_body
-from shared.domain.crawl.credentials import masked_spec
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS, CrawlSpec
 from shared.domain.crawl.spec_diff import Difference
 from shared.domain.crawl.spec_parse import parse_spec
@@ -347,8 +346,8 @@ def _state_of(crawl: DeclaredCrawl, seen: Seen) -> dict[str, Any]:
 
 
 def spec_body(spec: str) -> dict[str, Any]:
-    """Return the body of a stored spec: without its name, a field of the crawl, and with masked credentials."""
-    shown = masked_spec(msgspec.json.decode(spec))
+    """Return the body of a stored spec: without its name, which is a field of the crawl."""
+    shown: dict[str, Any] = msgspec.json.decode(spec)
     shown.pop("name", None)
     return shown
 

@@ -1,14 +1,12 @@
 """Crawls over REST: declared, changed by several at once, paged, started and stopped."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from shared.domain.ops.access import Role
-from shared.domain.reads.declared import Declaration
-from tests.support.api import SOMEONE, SPEC, Api, Story, api, problem
+from tests.support.api import SPEC, Api, Story, api, problem
 from tests.support.api import told as told
 from tests.support.broker import BrokerServer
 from tests.support.broker import server as server
@@ -230,26 +228,3 @@ def test_of_a_delete_and_a_start_that_race_the_delete_stands(tmp_path: Path, ser
                 problem(await client.get("/v1/crawls/docs"), 404, "not-found")
 
     asyncio.run(story())
-
-
-def test_credentials_of_a_stored_spec_are_masked_and_refused_anew(told: Callable[[Story], None]) -> None:
-    async def story(served: Api) -> None:
-        fetch = {"headers": {"Authorization": "Bearer secret"}, "proxy": "http://me:secret@proxy.test:1"}
-        stored = json.dumps({"name": "old", **SPEC, "fetch": fetch})
-        await served.catalog.create(Declaration("old", stored), start=False, actor=SOMEONE, now_ms=0)
-        async with served.as_role(Role.OPERATOR) as operator:
-            for path in ("?fields=spec", "/old", "/old/revisions?fields=spec", "/old/revisions/1"):
-                shown = await operator.get(f"/v1/crawls{path}")
-                assert shown.status_code == 200
-                assert "secret" not in shown.text, path
-            plan = await operator.post("/v1/crawls/old/plan", json={"spec": SPEC})
-            assert "secret" not in plan.text
-            patch = {"spec": {"budget": {"max_pages": 5}}}
-            refused = problem(await operator.patch("/v1/crawls/old", json=patch), 422, "invalid")
-            assert {each["path"] for each in refused["errors"]} == {
-                "spec.fetch.headers.Authorization", "spec.fetch.proxy",
-            }  # fmt: skip
-            patch["spec"]["fetch"] = {"headers": {"Authorization": None}, "proxy": None}  # type: ignore[dict-item]
-            assert (await operator.patch("/v1/crawls/old", json=patch)).status_code == 200
-
-    told(story)

@@ -204,7 +204,7 @@ def test_refused_pattern_is_told_with_its_place(place: str, scope: Scope, extrac
 def test_stored_spec_with_refused_pattern_judges_nothing_and_explains(
     place: str, scope: Scope, extract: Extract
 ) -> None:
-    """It was stored by a version with another syntax: nothing may be excluded, or let in, by half of its rules."""
+    """It was stored by another version, which accepts it: nothing may be excluded, or let in, by half of its rules."""
     spec = decode_spec(encode_spec(CrawlSpec(seeds=SEEDS, scope=scope, extract=extract)))
     compiled = CompiledScope(spec)
     with pytest.raises(PatternRefused, match=r"RE2|ASCII"):

@@ -168,7 +168,7 @@ def test_one_that_was_kept_out_is_judged_again_and_one_in_another_spelling_is_na
 
 
 def test_pattern_that_this_version_refuses_is_what_holds_a_url_up() -> None:
-    """An earlier version stored the spec: explaining it must neither fail nor judge by half of its rules."""
+    """Another version stored the spec: explaining it must neither fail nor judge by half of its rules."""
     spec = CrawlSpec(seeds=(Seed(url="http://a.test/"),), scope=Scope(include=("(?!b)",)))
     for known in (view(UrlState.QUEUED), view(UrlState.EXCLUDED, reason="depth"), None):
         found = rule_checks("http://a.test/x", at("http://a.test/x"), known, spec, AROUND, NOW_MS)

@@ -111,7 +111,7 @@ def test_crawl_warns_of_networks_until_the_workers_open_them() -> None:
 
 
 def test_crawl_with_a_refused_pattern_is_held_with_the_reason() -> None:
-    """An earlier version stored it; the roster knows of no want of room."""
+    """Another version stored it; the roster knows of no want of room."""
     answers, shelf = CachedCrawlReads(), Shelf()
     spec = CrawlSpec(name="docs", seeds=(Seed(url="https://example.org/"),), scope=Scope(exclude=("(?!a)",)))
     shelf.kept = replace(shelf.kept, spec=encode_spec(spec).decode())

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.domain.crawl.credentials import masked_spec
-
 _ABSENT: Final = object()
 
 
@@ -21,11 +19,8 @@ class Difference:
 
 
 def spec_difference(before: str, after: str) -> list[Difference]:
-    """Return the fields that differ between two specs in JSON, sorted by path.
-
-    Lists are compared as wholes. Credentials in stored specs are masked.
-    """
-    old, new = (masked_spec(msgspec.json.decode(spec)) for spec in (before, after))
+    """Return the fields that differ between two specs in JSON, sorted by path. Lists are compared as wholes."""
+    old, new = (msgspec.json.decode(spec) for spec in (before, after))
     return sorted(_differing("", old, new), key=lambda difference: difference.path)
 
 

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from shared.domain.crawl.credentials import HEADERS, has_userinfo
 from shared.domain.crawl.item_rules import ItemField, ItemRule
 from shared.domain.crawl.patterns import pattern_problem, size_problem
 from shared.domain.crawl.selectors import selector_problem
@@ -20,6 +19,7 @@ from shared.domain.web.url import canonicalize, scheme_of, with_scheme
 
 _SYNTAX: Final = "patterns have the syntax of RE2, see docs/crawls.md"
 
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
 _NO_CREDENTIALS: Final = (
     "is a credential: the crawl would send it to every host, store it in the archive and show it to every viewer",
     "leave it out; a spec cannot hold credentials, and sites that need them cannot be crawled yet",
@@ -28,6 +28,7 @@ _OWN_NAME: Final = "name your own, such as mybot/1.0 (+https://example.org/bot),
 _PROXY_ADVICE: Final = "every viewer of the crawl would see it; use a proxy that admits the workers by their addresses"
 PROXY_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
 
+_USERINFO: Final = re.compile(r"//[^/?#]*@").search
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _OURS: Final = {
     "user-agent": "set fetch.user_agent instead",
@@ -99,8 +100,7 @@ def _seed(seed: Seed) -> Iterator[SpecProblem]:
 def refused_pattern(scope: Scope, extract: Extract) -> str | None:
     """Return why a pattern of a spec's sections cannot be used, with its place, or None.
 
-    `parse_spec` refuses such a spec. A stored spec may come from an earlier version, which had another syntax of
-    patterns.
+    `parse_spec` refuses such a spec. A stored spec may come from another version, which accepts more.
     """
     for problem in _scope(scope):
         return f"scope.{problem}"
@@ -168,13 +168,13 @@ def _fetch(fetch: Fetch) -> Iterator[SpecProblem]:
     for name, value in fetch.headers.items():
         if not _HEADER_NAME(name):
             yield SpecProblem("headers", f"{name!r} is not a header name")
-        elif name.lower() in HEADERS:
+        elif name.lower() in _CREDENTIALS:
             yield SpecProblem(f"headers.{name}", *_NO_CREDENTIALS)
         elif (why := _OURS.get(name.lower())) is not None:
             yield SpecProblem(f"headers.{name}", "cannot be set", why)
         elif not all(char == "\t" or " " <= char <= "~" or "\x80" <= char <= "\xff" for char in value):
             yield SpecProblem(f"headers.{name}", "has characters that a header cannot carry")
-    if fetch.proxy is not None and has_userinfo(fetch.proxy):
+    if fetch.proxy is not None and _USERINFO(fetch.proxy):
         yield SpecProblem("proxy", "must not hold a user name or password", _PROXY_ADVICE)
     elif fetch.proxy is not None and not _is_proxy(fetch.proxy):
         yield SpecProblem(
