@@ -51,7 +51,7 @@ def crawl_sections(whole: Mapping[str, Any], now: Now) -> list[Section]:
     crawl, progress = whole["crawl"], whole["progress"]
     rows = [
         ("state", crawl_state(crawl, now)),
-        ("allowed verbs", ", ".join(map(shown, crawl.get("allowed_verbs", []))) or NONE),
+        ("allowed verbs", ", ".join(map(shown, crawl["allowed_verbs"])) or NONE),
         ("revision", f"{crawl['revision']} (crawl {crawl['id']})"),
         ("labels", shown(crawl.get("labels"))),
         *((label, value_text(crawl.get(name), now)) for label, name in _MOMENTS if crawl.get(name) is not None),
@@ -61,15 +61,15 @@ def crawl_sections(whole: Mapping[str, Any], now: Now) -> list[Section]:
             "completed",
             f"{count(progress['completed'])} of {count(progress['known'])} URLs in scope ({progress['progress']:.1%})",
         ),
-        *_waits(progress.get("waits")),
+        *_waits(progress["waits"]),
     ]
     spec = yaml.safe_dump(crawl["spec"], sort_keys=False, allow_unicode=True, width=100).splitlines()
     return [Section(shown(crawl["name"]), rows), *stats_sections(whole["stats"], now), Section("spec", (), spec)]
 
 
-def _waits(waits: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return why a crawl or some of its hosts wait. Return nothing for a master of an earlier version."""
-    if not waits or not waits["number"]:
+def _waits(waits: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return why a crawl or some of its hosts wait."""
+    if not waits["number"]:
         return []
     hosts = "1 host waits" if waits["number"] == 1 else f"{count(waits['number'])} hosts wait"
     if waits["more"]:

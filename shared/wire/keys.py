@@ -147,7 +147,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     owner: str
     epoch: int
-    started_at_ms: int = 0
+    started_at_ms: int
 
     def term(self, revision: int) -> Term:
         """Return the owner's term; `revision` is that of the entry."""

@@ -35,7 +35,7 @@ SAMPLES: dict[str, tuple[Record, str]] = {
         MemberRecord("w1", "1.0", 1_700_000_000_000, pool="eu", capacity=64, draining=True),
         '{"id":"w1","version":"1.0","started_at_ms":1700000000000,"pool":"eu","capacity":64,"draining":true}',
     ),
-    "partition": (PartitionRecord("m1", 3), '{"owner":"m1","epoch":3}'),
+    "partition": (PartitionRecord("m1", 3, 9), '{"owner":"m1","epoch":3,"started_at_ms":9}'),
     "epoch": (EpochRecord(3), '{"epoch":3}'),
     "crawl": (
         CrawlRecord(2, 64, msgspec.Raw(b'{"name":"docs"}'), paused=True),
@@ -118,5 +118,6 @@ def test_names_that_could_be_taken_for_another_key_are_refused(name: str) -> Non
 
 
 def test_an_owners_term_orders_by_epoch_then_by_the_records_revision() -> None:
-    assert PartitionRecord("m1", 3).term(70) == term_of(3, 70)
-    assert PartitionRecord("m1", 3).term(70) < PartitionRecord("m1", 3).term(71) < PartitionRecord("m2", 4).term(1)
+    record = PartitionRecord("m1", 3, 9)
+    assert record.term(70) == term_of(3, 70)
+    assert record.term(70) < record.term(71) < PartitionRecord("m2", 4, 9).term(1)

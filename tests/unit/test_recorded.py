@@ -1,5 +1,6 @@
 """What earlier versions wrote is read by today's code, and what today's writes with a field more is read as well:
-members of two versions understand each other while a cluster is upgraded."""
+members of two versions understand each other while a cluster is upgraded. The version before this one and the one after
+it are made by the tests."""
 
 from typing import Any
 
@@ -39,6 +40,30 @@ def test_a_field_of_a_later_version_is_ignored_wherever_it_stands(kind: type[msg
     codec: Any = msgspec.json if written[:1] == b"{" else msgspec.msgpack
     body = codec.decode(written)
     assert read(codec.encode({**body, NEW: {"deep": [1, None]}})) == read(codec.encode({NEW: 1, **body})) == today
+
+
+def earlier(kind: type[msgspec.Struct]) -> tuple[type[msgspec.Struct], msgspec.structs.FieldInfo]:
+    """Return the struct of a version before this one, which only tests have, and the field that it lacks."""
+    *known, added = msgspec.structs.fields(kind)
+    config = kind.__struct_config__
+    tagged: dict[str, Any] = {} if config.tag is None else {"tag": config.tag, "tag_field": config.tag_field}
+    fields = [(field.encode_name, field.type) for field in known]
+    return msgspec.defstruct(kind.__name__, fields, array_like=config.array_like, **tagged), added
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in WAYS if any(not field.required for field in msgspec.structs.fields(kind))],
+    ids=lambda kind: kind.__name__,
+)
+def test_a_field_that_an_earlier_version_did_not_write_has_its_default(kind: type[msgspec.Struct]) -> None:
+    read, write = WAYS[kind]
+    today = example(kind, full=True)
+    codec: Any = msgspec.json if write(today)[:1] == b"{" else msgspec.msgpack
+    before, added = earlier(kind)
+    written = codec.encode(before(**{field: getattr(today, field) for field in before.__struct_fields__}))
+    default = added.default_factory() if added.default is msgspec.NODEFAULT else added.default
+    assert read(written) == msgspec.structs.replace(today, **{added.name: default}) != today
 
 
 def test_every_struct_that_travels_is_recorded_as_this_version_writes_it() -> None:
