@@ -78,7 +78,9 @@ def test_an_earlier_release_starts_though_there_is_more_than_it_would_allow(serv
     asyncio.run(story())
 
 
-def test_what_was_declared_before_declarations_were_numbered_is_declared_anew(server: BrokerServer) -> None:
+def test_stream_without_a_number_is_declared_anew(server: BrokerServer) -> None:
+    """An operator may have made it."""
+
     async def story() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(streams, "signed", dict)

@@ -180,6 +180,15 @@ def test_data_from_before_the_first_release_is_refused_and_left_as_it_is(tmp_pat
     assert [rows(path) for path in databases] == before
 
 
+def test_crawl_starts_over_in_a_folder_from_before_the_first_release(tmp_path: Path) -> None:
+    """Its only seed is a private address, so the crawl ends at once without a page."""
+    path, _ = of_development(tmp_path, "0015")
+    orb = [sys.executable, "-m", "orb", "crawl", "--fresh", "http://127.0.0.1:1/", "--out", str(tmp_path)]
+    done = subprocess.run(orb, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.NOTHING_FETCHED, done.stderr
+    assert rows(path)["alembic_version"] == [(HEAD,)]
+
+
 @pytest.mark.parametrize("schema", [f"{number:04}" for number in range(1, 16)])
 def test_schema_of_development_is_never_taken_for_a_released_one(tmp_path: Path, schema: str) -> None:
     path, _ = of_development(tmp_path, schema)
