@@ -383,7 +383,7 @@ def _gauges(
         Resource.MEMORY: memory_of_process(settings.memory_bytes),
     }
     if kind is StoreKind.SQLITE:
-        gauges[Resource.DATABASE] = refusing(disk_of(_sqlite_file(settings)), store.executor.out_of_room)
+        gauges[Resource.DATABASE] = refusing(disk_of(_sqlite_file(settings)), store.executor.disk_full)
     else:
         from shared.adapters.sql.frontier.size import room_of
 

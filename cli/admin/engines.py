@@ -16,7 +16,7 @@ from shared.settings import PREFIX, ClusterMasterSettings, SettingOrigin, Settin
 
 if TYPE_CHECKING:
     from shared.adapters.nats.broker import NatsBroker
-    from shared.adapters.sql.frontier.store import Executor
+    from shared.adapters.sql.engine.executor import Executor
 
 _DATABASE: Final = ("--database",)
 _NATS: Final = ("--nats", "--nats-ca", "--nats-cert", "--nats-key", "--nats-replicas", "--pools")

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 
 import structlog
 
+from shared.adapters.sql.engine.executor import Executor
 from shared.adapters.sql.frontier import purge_holds as holds
-from shared.adapters.sql.frontier.store import Executor
 from shared.domain.errors import Transient
 from shared.domain.frontier.purge_holds import BEAT_S, held_until
 from shared.ports.clock import Clock

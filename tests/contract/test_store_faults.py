@@ -166,7 +166,7 @@ def test_a_query_that_finds_no_room_to_sort_in_is_not_taken_for_a_write_that_lef
             with pytest.raises(Transient, match="full") as raised:
                 await threads.read(sorting)
             assert not isinstance(raised.value, ResourceFull)
-            assert not threads.out_of_room()
+            assert not threads.disk_full()
         finally:
             await threads.close()
 

@@ -72,7 +72,7 @@ async def main():
     await tried("CREATE TABLE t (b)")
     for full, statement in ((False, rows), (True, rows), (True, fewer), (True, rows), (False, rows)):
         dials.turn(full=full)
-        print(await tried(statement), await there(), threads.out_of_room(), flush=True)
+        print(await tried(statement), await there(), threads.disk_full(), flush=True)
     await threads.close()
 
 asyncio.run(main())

@@ -91,7 +91,7 @@ def test_a_sqlite_file_whose_disk_is_full_takes_nothing_until_there_is_room_and_
             for _ in range(3):
                 with pytest.raises(ResourceFull, match="disk that holds the database is full: make room there"):
                     await threads.write(lambda c: c.execute(rows).close())
-            assert (await there(), threads.out_of_room()) == (500, True)
+            assert (await there(), threads.disk_full()) == (500, True)
         await threads.write(lambda c: c.execute(rows).close())
         assert await there() == 1000
         await threads.close()

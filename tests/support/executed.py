@@ -6,7 +6,8 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from shared.adapters.sql.frontier.store import Executor, SqlStore
+from shared.adapters.sql.engine.executor import Executor
+from shared.adapters.sql.frontier.store import SqlStore
 from tests.support.tables import Tables
 
 

@@ -2,14 +2,14 @@
 
 from sqlalchemy import insert
 
-from shared.adapters.sql.catalog.items import ItemTransactions
 from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.executor import Executor
 from shared.adapters.sql.frontier.apply import FETCH
 from shared.domain.ids import CrawlId
 from shared.domain.reads.items import PageItems
 
 
-async def fetched(run: ItemTransactions, crawl_id: CrawlId, page: PageItems, *, brings_page: bool = True) -> None:
+async def fetched(run: Executor, crawl_id: CrawlId, page: PageItems, *, brings_page: bool = True) -> None:
     """The outcome of a fetch is accepted."""
     known = {
         "crawl_id": crawl_id,
@@ -26,7 +26,7 @@ async def fetched(run: ItemTransactions, crawl_id: CrawlId, page: PageItems, *, 
     await run.write(lambda c: FETCH.run(c, [row]))
 
 
-async def leased(run: ItemTransactions, crawl_id: CrawlId, lease: int) -> None:
+async def leased(run: Executor, crawl_id: CrawlId, lease: int) -> None:
     """A lease is out."""
     row = {
         "lease_id": lease,
@@ -46,6 +46,6 @@ async def leased(run: ItemTransactions, crawl_id: CrawlId, lease: int) -> None:
     await run.write(lambda c: c.execute(insert(schema.leases).values(row)).close())
 
 
-async def ended(run: ItemTransactions, lease: int) -> None:
+async def ended(run: Executor, lease: int) -> None:
     """A lease is over."""
     await run.write(lambda c: c.execute(schema.leases.delete().where(schema.leases.c.lease_id == lease)).close())

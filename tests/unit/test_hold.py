@@ -47,7 +47,7 @@ class Database:
     def silent_s(self) -> float:
         raise AssertionError("not asked for")
 
-    def out_of_room(self) -> bool:
+    def disk_full(self) -> bool:
         raise AssertionError("a holder sends nothing out")
 
     async def close(self) -> None: ...

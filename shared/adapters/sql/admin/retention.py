@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, TextClause, bindparam, text
 
-from shared.adapters.sql.catalog.catalog import Transactions
+from shared.adapters.sql.engine.executor import SqlAdapter, bound
 from shared.adapters.sql.frontier.old_hosts import forget_hosts, old_hosts
 from shared.domain.frontier.commands import collection_of
 from shared.domain.ids import CrawlId
@@ -68,21 +68,15 @@ _FEW: Final = 20
 """Deleted crawls per pass: each may have as many revisions as retention allows."""
 
 
-class SqlRetained:
+class SqlRetained(SqlAdapter):
     """`shared.ports.retained.Retained`."""
-
-    def __init__(self, transactions: Transactions) -> None:
-        self._run = transactions
-
-    def __repr__(self) -> str:
-        return f"<SqlRetained {self._run!r}>"
 
     async def forget(self, what: RetainedKind, rules: Retention, now_ms: int, place: str) -> SweepResult:
         if what is RetainedKind.HOSTS:
             before = rules.before_ms(what, now_ms)
-            old = await self._run.read(lambda c: old_hosts(c, before, now_ms, place, ROWS))
-            return await self._run.write(lambda c: forget_hosts(c, old, before, now_ms))
-        return await self._run.write(lambda c: _FORGET[what](c, rules, now_ms, place))
+            old = await self._run.read(bound(old_hosts, before, now_ms, place, ROWS))
+            return await self._run.write(bound(forget_hosts, old, before, now_ms))
+        return await self._run.write(bound(_FORGET[what], rules, now_ms, place))
 
 
 def _lines(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:

@@ -55,7 +55,7 @@ def record(
     )
 
 
-def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None) -> None:
+def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
     """See Catalog.add_key."""
     if repeatable is not None:
         if (before := answered(connection, actor, repeatable)) is not None:
@@ -83,7 +83,7 @@ def key(connection: Connection, key_id: str) -> ApiKey | None:
     return None if row is None else _key(row)
 
 
-def keys(connection: Connection, after: str, max_count: int, *, revoked: bool) -> Sequence[ApiKey]:
+def keys(connection: Connection, *, after: str, max_count: int, revoked: bool = False) -> Sequence[ApiKey]:
     """See Catalog.keys."""
     query = select(api_keys).where(api_keys.c.key_id > after).order_by(api_keys.c.key_id).limit(max_count)
     if not revoked:

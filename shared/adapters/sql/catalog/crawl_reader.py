@@ -225,7 +225,7 @@ def _crawls(connection: Connection) -> Sequence[CrawlRow]:
 
 
 def _items(crawl_id: CrawlId, after: bytes, connection: Connection) -> tuple[list[StoredItem], bytes | None]:
-    return item_table.listing(connection, crawl_id, after, ItemFilter(), PIECE)
+    return item_table.listing(connection, crawl_id, after=after, which=ItemFilter(), max_count=PIECE)
 
 
 def _all(query: TextClause, place: dict[str, Any], connection: Connection) -> Sequence[Row[Any]]:

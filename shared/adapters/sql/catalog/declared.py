@@ -149,12 +149,12 @@ def stamped(rows: Sequence[Any], name: str) -> Stamp:
 
 
 def listing(
-    connection: Connection, which: CrawlFilter, after_name: str, max_count: int, *, specs: bool
+    connection: Connection, which: CrawlFilter, *, after: str, max_count: int, specs: bool = False
 ) -> tuple[Sequence[DeclaredCrawl], bool]:
     """See Catalog.crawls."""
     size = ByteLength(crawl_revisions.c.spec).label("size")
     query = select(crawls.c.crawl_id, size).join(crawl_revisions, _ACTIVE)
-    query = query.where(crawls.c.state != CrawlState.DELETED, crawls.c.name > after_name)
+    query = query.where(crawls.c.state != CrawlState.DELETED, crawls.c.name > after)
     if which.state is not None:
         query = query.where(crawls.c.state == which.state)
     if which.name_prefix:
@@ -174,7 +174,7 @@ def listing(
 
 
 def revisions(
-    connection: Connection, crawl_id: CrawlId, before: int, max_count: int, *, specs: bool
+    connection: Connection, crawl_id: CrawlId, *, before: int, max_count: int, specs: bool = False
 ) -> Sequence[StoredRevision]:
     """See Catalog.revisions."""
     table = crawl_revisions
@@ -190,12 +190,12 @@ def revisions(
     return [StoredRevision(Revision(row.revision), row.spec, row.created_at_ms) for row in read]
 
 
-def revision(connection: Connection, crawl_id: CrawlId, number: Revision) -> StoredRevision:
+def revision(connection: Connection, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
     """See Catalog.revision."""
     table = crawl_revisions
-    row = connection.execute(select(table).where(table.c.crawl_id == crawl_id, table.c.revision == number)).first()
+    row = connection.execute(select(table).where(table.c.crawl_id == crawl_id, table.c.revision == revision)).first()
     if row is None:
-        raise Missing(f"there is no revision {number}")
+        raise Missing(f"there is no revision {revision}")
     return StoredRevision(Revision(row.revision), row.spec, row.created_at_ms)
 
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, delete, func, insert, select, text
 
 from shared.adapters.sql.catalog import access
-from shared.adapters.sql.catalog.catalog import Transactions
 from shared.adapters.sql.engine.access_schema import config_revisions, drains
+from shared.adapters.sql.engine.executor import SqlAdapter, read, write
 from shared.domain.errors import Refused
 from shared.domain.ops.config import (
     AS_STARTED,
@@ -26,44 +26,6 @@ _LEADER: Final = Actor("", "leader", "")
 _FULL_S: Final = 60.0
 
 
-class SqlDesired:
-    """`shared.ports.desired.Desired`."""
-
-    def __init__(self, transactions: Transactions) -> None:
-        self._run = transactions
-
-    def __repr__(self) -> str:
-        return f"<SqlDesired {self._run!r}>"
-
-    async def config(self) -> StoredConfig:
-        return await self._run.read(_newest)
-
-    async def config_revision(self, revision: int) -> StoredConfig:
-        return await self._run.read(lambda c: _revision(c, revision))
-
-    async def config_revisions(self, *, before: int, max_count: int) -> Sequence[StoredConfig]:
-        table = config_revisions
-        query = select(table).where(table.c.revision < before).order_by(table.c.revision.desc()).limit(max_count)
-        return await self._run.read(lambda c: [_stored(row) for row in c.execute(query)])
-
-    async def put_config(
-        self, wanted: HotConfig, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
-    ) -> tuple[StoredConfig, bool]:
-        return await self._run.write(lambda c: _put(c, wanted, expected, actor, now_ms))
-
-    async def drains(self) -> Drains:
-        return await self._run.read(_drains)
-
-    async def drain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
-        return await self._run.write(lambda c: _drain(c, role, member, actor, now_ms))
-
-    async def undrain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
-        return await self._run.write(lambda c: _undrain(c, role, member, actor, now_ms))
-
-    async def forget_drains(self, living: Drains, *, before_ms: int, now_ms: int) -> Drains:
-        return await self._run.write(lambda c: _forget(c, living, before_ms, now_ms))
-
-
 # --- the hot configuration --------------------------------------------------------------------------------------------
 
 
@@ -80,8 +42,14 @@ def _revision(connection: Connection, revision: int) -> StoredConfig:
     return _stored(row)
 
 
+def _revisions(connection: Connection, *, before: int, max_count: int) -> Sequence[StoredConfig]:
+    table = config_revisions
+    query = select(table).where(table.c.revision < before).order_by(table.c.revision.desc()).limit(max_count)
+    return [_stored(row) for row in connection.execute(query)]
+
+
 def _put(
-    connection: Connection, wanted: HotConfig, expected: frozenset[str] | None, actor: Actor, now_ms: int
+    connection: Connection, wanted: HotConfig, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> tuple[StoredConfig, bool]:
     """Store a new revision. Writers take turns, so that it follows the newest one. See Desired.put_config."""
     if connection.dialect.name == "postgresql":  # SQLite has one writer
@@ -119,7 +87,7 @@ def _drains(connection: Connection) -> Drains:
     return Drains(masters=tuple(members[MemberRole.MASTER]), workers=tuple(members[MemberRole.WORKER]))
 
 
-def _drain(connection: Connection, role: MemberRole, member: str, actor: Actor, now_ms: int) -> bool:
+def _drain(connection: Connection, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
     here = (drains.c.role == role) & (drains.c.member == member)
     if connection.execute(select(drains.c.member).where(here)).first() is not None:
         return False
@@ -132,7 +100,7 @@ def _drain(connection: Connection, role: MemberRole, member: str, actor: Actor, 
     return True
 
 
-def _undrain(connection: Connection, role: MemberRole, member: str, actor: Actor, now_ms: int) -> bool:
+def _undrain(connection: Connection, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
     here = (drains.c.role == role) & (drains.c.member == member)
     if not connection.execute(delete(drains).where(here)).rowcount:
         return False
@@ -140,11 +108,24 @@ def _undrain(connection: Connection, role: MemberRole, member: str, actor: Actor
     return True
 
 
-def _forget(connection: Connection, living: Drains, before_ms: int, now_ms: int) -> Drains:
+def _forget(connection: Connection, living: Drains, *, before_ms: int, now_ms: int) -> Drains:
     forgotten: dict[MemberRole, list[str]] = {role: [] for role in MemberRole}
     old = select(drains.c.role, drains.c.member).where(drains.c.since_ms < before_ms).order_by(drains.c.member)
     for role, member in connection.execute(old).all():
         if member not in living.of(MemberRole(role)):
-            _undrain(connection, MemberRole(role), member, _LEADER, now_ms)
+            _undrain(connection, MemberRole(role), member, actor=_LEADER, now_ms=now_ms)
             forgotten[MemberRole(role)].append(member)
     return Drains(masters=tuple(forgotten[MemberRole.MASTER]), workers=tuple(forgotten[MemberRole.WORKER]))
+
+
+class SqlDesired(SqlAdapter):
+    """`shared.ports.desired.Desired`."""
+
+    config = read(_newest)
+    config_revision = read(_revision)
+    config_revisions = read(_revisions)
+    put_config = write(_put)
+    drains = read(_drains)
+    drain = write(_drain)
+    undrain = write(_undrain)
+    forget_drains = write(_forget)

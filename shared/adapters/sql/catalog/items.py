@@ -9,9 +9,9 @@ its outcome may follow, and its items wait in `item_drafts`. Without a lease or 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Connection, LargeBinary, Row, TextClause, bindparam, select, text
@@ -19,6 +19,7 @@ from sqlalchemy import Connection, LargeBinary, Row, TextClause, bindparam, sele
 from shared.adapters.sql.catalog.list_bytes import byte_length, first_page
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import Bulk
+from shared.adapters.sql.engine.executor import SqlAdapter, bound, read, write
 from shared.adapters.sql.frontier.apply import bury, storable
 from shared.adapters.sql.frontier.crawl_rows import chunked
 from shared.domain.errors import OwnershipLost
@@ -36,8 +37,6 @@ from shared.domain.reads.items import (
     StoredItem,
     TakenItem,
 )
-
-T = TypeVar("T")
 
 SCANNED: Final = 5_000
 """The most items that one page of a list reads."""
@@ -137,48 +136,6 @@ _THESE: Final = text(
 _ONE: Final = text(f"SELECT {_COLUMNS} FROM items i{_OF_PAGE} WHERE i.crawl_id = :crawl_id AND i.item_id = :item_id")
 
 
-class ItemTransactions(Protocol):
-    """Runs transactions on a database and raises the errors that `mapped` of its engine makes."""
-
-    async def write(self, transaction: Callable[[Connection], T]) -> T: ...
-
-    async def read(self, query: Callable[[Connection], T]) -> T: ...
-
-
-class SqlItems:
-    """`shared.ports.items.ItemTable`."""
-
-    def __init__(self, transactions: ItemTransactions) -> None:
-        self._run = transactions
-
-    def __repr__(self) -> str:
-        return f"<SqlItems {self._run!r}>"
-
-    async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
-        return await self._run.write(lambda c: claim(c, term))
-
-    async def apply(
-        self, fence: ItemFence, position: ItemPosition, messages: Sequence[CrawlItems], letters: Sequence[ItemLetter]
-    ) -> ItemChanges:
-        return await self._run.write(lambda c: apply(c, fence, position, messages, letters))
-
-    async def settle(
-        self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
-    ) -> ItemChanges | None:
-        if await self._run.read(lambda c: c.execute(_DECIDED, {"max_count": 1}).first()) is None:
-            return None
-        return await self._run.write(lambda c: settle(c, fence, position, max_count, evidence))
-
-    async def waiting(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        return await self._run.read(lambda c: waiting(c, crawl_ids))
-
-    async def position(self) -> ItemPosition:
-        return await self._run.read(position)
-
-    async def remove(self, crawl_id: CrawlId, max_count: int) -> bool:
-        return await self._run.write(lambda c: remove(c, crawl_id, max_count))
-
-
 # --- written ----------------------------------------------------------------------------------------------------------
 
 
@@ -208,12 +165,12 @@ def position(connection: Connection) -> ItemPosition:
 def apply(
     connection: Connection,
     fence: ItemFence,
-    place: ItemPosition,
+    position: ItemPosition,
     messages: Sequence[CrawlItems],
     letters: Sequence[ItemLetter],
 ) -> ItemChanges:
     """See ItemTable.apply."""
-    _pass(connection, fence, place)
+    _pass(connection, fence, position)
     for letter in letters:
         kept = DeadLetterRow(letter.crawl_id, LETTER, letter.at_ms, letter.evidence, payload=letter.payload)
         bury(connection, _LETTERS_OF, kept)
@@ -233,10 +190,10 @@ def apply(
 
 
 def settle(
-    connection: Connection, fence: ItemFence, place: ItemPosition, max_count: int, evidence: str | None
+    connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
     """See ItemTable.settle."""
-    _pass(connection, fence, place)
+    _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
     living = _living(connection, {CrawlId(row.crawl_id) for row in rows})
     pages = [(CrawlId(row.crawl_id), _page(row), bool(row.accepted)) for row in rows]
@@ -254,8 +211,8 @@ def settle(
     return _put(connection, [(crawl_id, page) for crawl_id, page, ours in here if ours], dropped)
 
 
-def _pass(connection: Connection, fence: ItemFence, place: ItemPosition) -> None:
-    passed = {"stream_created_ns": place.stream_created_ns, "sequence": place.sequence}
+def _pass(connection: Connection, fence: ItemFence, position: ItemPosition) -> None:
+    passed = {"stream_created_ns": position.stream_created_ns, "sequence": position.sequence}
     if connection.execute(_PASS, {**passed, "term": fence.term, "version": fence.version}).rowcount != 1:
         raise OwnershipLost(f"items are no longer written under term {fence.term}")
 
@@ -411,7 +368,7 @@ def _last(page: bool) -> TextClause:
 
 
 def listing(
-    connection: Connection, crawl_id: CrawlId, after: bytes, which: ItemFilter, max_count: int
+    connection: Connection, crawl_id: CrawlId, *, after: bytes, which: ItemFilter, max_count: int
 ) -> tuple[list[StoredItem], bytes | None]:
     """See Catalog.items."""
     place: dict[str, Any] = {"crawl_id": crawl_id, "after": after}
@@ -447,3 +404,20 @@ def _stored(row: Row[Any]) -> StoredItem:
         at_ms=row.at_ms,
         data=row.data,
     )
+
+
+class SqlItems(SqlAdapter):
+    """`shared.ports.items.ItemTable`."""
+
+    async def settle(
+        self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
+    ) -> ItemChanges | None:
+        if await self._run.read(lambda c: c.execute(_DECIDED, {"max_count": 1}).first()) is None:
+            return None
+        return await self._run.write(bound(settle, fence, position, max_count, evidence))
+
+    claim = write(claim)
+    apply = write(apply)
+    waiting = read(waiting)
+    position = read(position)
+    remove = write(remove)

@@ -82,11 +82,12 @@ def stats(
 def urls(
     connection: Connection,
     crawl_id: CrawlId,
+    *,
     after: UrlPlace,
     state: UrlState | None,
     host: str | None,
-    status: int | None,
     max_count: int,
+    status: int | None = None,
 ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
     """See Catalog.urls."""
     place: dict[str, Any] = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint}
@@ -117,7 +118,7 @@ def host(connection: Connection, name: str, crawl_id: CrawlId | None) -> HostVie
     return None if row is None else reading.host_view(row)
 
 
-def hosts(connection: Connection, crawl_id: CrawlId | None, after: int, max_count: int) -> Sequence[HostView]:
+def hosts(connection: Connection, crawl_id: CrawlId | None, *, after: int, max_count: int) -> Sequence[HostView]:
     """See Catalog.hosts."""
     query = _ALL_HOSTS if crawl_id is None else _CRAWL_HOSTS
     rows = connection.execute(query, {"crawl_id": crawl_id or 0, "after": after, "max_count": max_count})
@@ -131,7 +132,7 @@ def host_queues(connection: Connection, host_id: HostId, max_count: int) -> Sequ
 
 
 def dead_letters(
-    connection: Connection, crawl_id: CrawlId | None, before: int | None, max_count: int
+    connection: Connection, crawl_id: CrawlId | None, *, before: int | None, max_count: int
 ) -> tuple[Sequence[DeadLetterView], int | None]:
     """See Catalog.dead_letters."""
     place: dict[str, Any] = {"before": _BIGGEST if before is None else before, "max_count": max_count + 1}

@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, text
 
-from shared.adapters.sql.catalog.catalog import Transactions
 from shared.adapters.sql.catalog.host_waits import some_host_states
 from shared.adapters.sql.catalog.list_bytes import ByteLength, first_page
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.access_schema import audit_log
+from shared.adapters.sql.engine.executor import SqlAdapter, read
 from shared.adapters.sql.frontier import leader_state as control
-from shared.domain.explain.waits import HostState
 from shared.domain.frontier.lag import FrontierLag, Waiting
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import Counters
@@ -56,43 +55,7 @@ _LETTERS = text(
 )
 
 
-class SqlOverview:
-    """`shared.ports.overview.Overview`."""
-
-    def __init__(self, transactions: Transactions) -> None:
-        self._run = transactions
-
-    def __repr__(self) -> str:
-        return f"<SqlOverview {self._run!r}>"
-
-    async def crawl_overviews(self, *, worked_on: bool = False) -> Sequence[CrawlOverview]:
-        return await self._run.read(lambda c: _crawl_overviews(c, worked_on))
-
-    async def newest_line(self) -> int:
-        newest = select(func.max(audit_log.c.id))
-        return await self._run.read(lambda c: int(c.execute(newest).scalar() or 0))
-
-    async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
-        return await self._run.read(lambda c: _counters(c, crawls)) if crawls else {}
-
-    async def host_states(self, crawl_id: CrawlId, now_ms: int, max_count: int) -> Sequence[HostState]:
-        return await self._run.read(lambda c: some_host_states(c, crawl_id, now_ms, max_count))
-
-    async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
-        return await self._run.read(lambda c: _lag(c, crawl_id, now_ms))
-
-    async def letters(self, after: int, max_count: int) -> Sequence[DeadLetterView]:
-        return await self._run.read(lambda c: _letters(c, after, max_count))
-
-    async def newest_letter(self) -> int:
-        newest = select(func.max(schema.dead_letters.c.id))
-        return await self._run.read(lambda c: int(c.execute(newest).scalar() or 0))
-
-    async def audit(self, which: AuditFilter, *, before: int, max_count: int) -> tuple[Sequence[AuditLine], int | None]:
-        return await self._run.read(lambda c: _audit(c, which, before, max_count))
-
-
-def _crawl_overviews(connection: Connection, worked_on: bool) -> Sequence[CrawlOverview]:
+def _crawl_overviews(connection: Connection, *, worked_on: bool = False) -> Sequence[CrawlOverview]:
     crawls = schema.crawls.c
     condition = text(schema.WORKED_ON) if worked_on else crawls.state != CrawlState.DELETED
     query = select(
@@ -178,6 +141,14 @@ def _age_s(since_ms: int, now_ms: int) -> float:
     return max(0, now_ms - since_ms) / 1000
 
 
+def _newest_line(connection: Connection) -> int:
+    return connection.execute(select(func.max(audit_log.c.id))).scalar() or 0
+
+
+def _newest_letter(connection: Connection) -> int:
+    return connection.execute(select(func.max(schema.dead_letters.c.id))).scalar() or 0
+
+
 def _letters(connection: Connection, after: int, max_count: int) -> Sequence[DeadLetterView]:
     return [
         DeadLetterView(**row._mapping) for row in connection.execute(_LETTERS, {"after": after, "max_count": max_count})
@@ -185,7 +156,7 @@ def _letters(connection: Connection, after: int, max_count: int) -> Sequence[Dea
 
 
 def _audit(
-    connection: Connection, which: AuditFilter, before: int, max_count: int
+    connection: Connection, which: AuditFilter, *, before: int, max_count: int
 ) -> tuple[Sequence[AuditLine], int | None]:
     scanned = select(audit_log).where(audit_log.c.id < before).order_by(audit_log.c.id.desc()).limit(SCANNED).subquery()
     size = (ByteLength(scanned.c.before) + ByteLength(scanned.c.after)).label("size")
@@ -220,3 +191,16 @@ def _conditions(columns: Any, which: AuditFilter) -> list[Any]:
     if which.until_ms is not None:
         conditions.append(columns.at_ms < which.until_ms)
     return conditions
+
+
+class SqlOverview(SqlAdapter):
+    """`shared.ports.overview.Overview`."""
+
+    crawl_overviews = read(_crawl_overviews)
+    newest_line = read(_newest_line)
+    counters = read(_counters)
+    host_states = read(some_host_states)
+    lag = read(_lag)
+    letters = read(_letters)
+    newest_letter = read(_newest_letter)
+    audit = read(_audit)

@@ -50,7 +50,7 @@ def _last(one_host: bool) -> TextClause:
 
 
 def pages(
-    connection: Connection, crawl_id: CrawlId, after: UrlPlace, which: PageFilter, max_count: int
+    connection: Connection, crawl_id: CrawlId, *, after: UrlPlace, which: PageFilter, max_count: int
 ) -> tuple[list[Page], UrlPlace | None]:
     """See Catalog.pages."""
     place: dict[str, Any] = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint}

@@ -35,7 +35,7 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-def seeds(connection: Connection, crawl_id: CrawlId, after: UrlPlace, max_count: int) -> list[SeedView]:
+def seeds(connection: Connection, crawl_id: CrawlId, *, after: UrlPlace, max_count: int) -> list[SeedView]:
     """See Catalog.seeds."""
     place = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint, "max_count": max_count}
     return [_seed(row) for row in connection.execute(_SEEDS, place)]

@@ -61,5 +61,6 @@ class FullDiskRefusals:
 
 
 def _kind(transaction: Callable[..., Any]) -> object:
-    """Return the kind of a transaction: its code, so closures of one function are of one kind."""
-    return getattr(transaction, "__code__", transaction)
+    """Return the kind of a transaction: the code of its function, so all calls of one function are of one kind."""
+    function = getattr(transaction, "__wrapped__", transaction)
+    return getattr(function, "__code__", function)

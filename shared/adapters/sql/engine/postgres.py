@@ -112,7 +112,7 @@ class PostgresPool:
     def __repr__(self) -> str:
         return f"<PostgresPool of {self._settings.writers} writers and {self._settings.readers} readers>"
 
-    def out_of_room(self) -> bool:
+    def disk_full(self) -> bool:
         """Return True if the server refused a transaction within the last five seconds because its disk is full.
 
         Only an attempt to write shows whether the disk is still full. Required writes keep trying; new work waits.

@@ -120,7 +120,7 @@ class SqliteThreads:
         """Return the seconds since a transaction or query last ended without an error."""
         return time.monotonic() - self._answered_at
 
-    def out_of_room(self) -> bool:
+    def disk_full(self) -> bool:
         """Return True if a transaction was refused within the last five seconds because the disk is full.
 
         Only an attempt to write shows whether the disk is still full. Required writes keep trying; new work waits.

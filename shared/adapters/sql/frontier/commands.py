@@ -173,7 +173,13 @@ def crawls_with_commands(connection: Connection, crawl_ids: Collection[CrawlId])
 
 
 def run_chunk(
-    connection: Connection, fence: Fence, command: CommandRun, now_ms: int, sent: Sequence[int], upto: int | None
+    connection: Connection,
+    fence: Fence,
+    command: CommandRun,
+    now_ms: int,
+    *,
+    sent: Sequence[int] = (),
+    upto: int | None = None,
 ) -> int | None:
     """See Store.run_command."""
     kind = check_command(command.kind, command.args)

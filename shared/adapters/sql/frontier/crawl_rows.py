@@ -145,7 +145,7 @@ def add_active_time(connection: Connection, crawl_id: CrawlId, ms: int) -> None:
     connection.execute(update(table).where(table.c.crawl_id == crawl_id).values(active_ms=table.c.active_ms + ms))
 
 
-def add_active_time_to_all(connection: Connection, ms: int, held: Collection[CrawlId]) -> None:
+def add_active_time_to_all(connection: Connection, ms: int, *, held: Collection[CrawlId]) -> None:
     """See Store.add_active_time_to_all."""
     table = schema.crawls
     query = update(table).where(text(f"crawls.{schema.WORKED_ON}"), table.c.state != CrawlState.PAUSED)

@@ -15,6 +15,7 @@ from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.states import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
 from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryResult, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
+from shared.ports.store import NO_MARKS
 
 _NAMES_A_QUERY = 500
 
@@ -96,7 +97,7 @@ def apply_found(
     next_host: int,
     max_depth: dict[CrawlId, int | None],
     now_ms: int,
-    marks: Mapping[CrawlId, int],
+    marks: Mapping[CrawlId, int] = NO_MARKS,
 ) -> DiscoveryResult:
     """Apply a batch.
 

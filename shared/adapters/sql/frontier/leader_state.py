@@ -50,7 +50,7 @@ def advance_crawl(
     after: CrawlState,
     reason: str | None,
     now_ms: int,
-    counted: int | None,
+    counted: int | None = None,
 ) -> bool:
     """See `Store.advance_crawl`."""
     table, counters = schema.crawls, schema.crawl_counters

@@ -18,6 +18,7 @@ from shared.domain.errors import OwnershipLost
 from shared.domain.frontier.states import FOUND_NEARER, Fence, Position, UrlState
 from shared.domain.frontier.store_model import Claimed, LeasedUrl, LeaseRequest, LeaseRow, QueueRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
+from shared.ports.store import NO_BUDGETS
 
 _FINGERPRINT_BYTES = 16
 _lease_id = attrgetter("lease_id")
@@ -146,7 +147,7 @@ def dispatch(
     next_lease: int,
     requests: Sequence[LeaseRequest],
     now_ms: int,
-    budgets: Mapping[CrawlId, Budget],
+    budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
 ) -> list[LeaseRow]:
     """Lease the best URLs of each request's queue, within the budgets."""
     pass_fence(connection, fence)
@@ -283,7 +284,7 @@ def still_owner(connection: Connection, fence: Fence) -> bool:
 
 
 def ready_queues(
-    connection: Connection, partition: Partition, crawl_id: CrawlId, max_count: int, soon_ms: int
+    connection: Connection, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
 ) -> list[QueueRow]:
     """Return a crawl's queues that are not empty, those with work by `soon_ms` first, then by least recent service."""
     keys = {"crawl_id": crawl_id, "partition": partition, "max_count": max_count, "soon_ms": soon_ms}

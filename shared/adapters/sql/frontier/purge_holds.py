@@ -31,7 +31,7 @@ def release(connection: Connection, holder: str) -> None:
     connection.execute(delete(schema.report_holds).where(schema.report_holds.c.holder == holder))
 
 
-def standing(connection: Connection) -> Mapping[str, int]:
+def active(connection: Connection) -> Mapping[str, int]:
     """Return the beat of each hold, by holder."""
     holds = schema.report_holds.c
     return {holder: int(number) for holder, number in connection.execute(select(holds.holder, holds.beat))}

@@ -5,8 +5,8 @@ SQL does not show how full the server's disk is; only a refused write does.
 
 from sqlalchemy import Connection, text
 
+from shared.adapters.sql.engine.executor import Executor
 from shared.adapters.sql.engine.postgres import PostgresPool
-from shared.adapters.sql.frontier.store import Executor
 from shared.domain.ops.watermarks import FillLevel
 from shared.runtime.pressure_monitor import Gauge
 
@@ -23,7 +23,7 @@ def room_of(pool: Executor, max_bytes: int) -> Gauge:
         raise TypeError(f"{pool!r} is not a pool of a PostgreSQL server")
 
     async def gauge() -> FillLevel:
-        refused = pool.out_of_room()
+        refused = pool.disk_full()
         if not refused and not max_bytes:
             return FillLevel(0, 0)
         return FillLevel(await pool.read(_size), max_bytes, refused=refused)
