@@ -49,30 +49,3 @@ class ControlPlane(Protocol):
         Call it after a change of SQL, from the event loop's thread only. It never blocks.
         """
         ...
-
-
-class SingleMaster:
-    """`ControlPlane` of the one process of a crawl without a cluster: it leads, and it owns everything."""
-
-    def __init__(self, member: MemberRecord, term: Term, partitions: int) -> None:
-        self._member = member
-        self._term = term
-        self._partitions = partitions
-
-    def is_leader(self) -> bool:
-        return True
-
-    def leader_address(self) -> str | None:
-        return self._member.address or None
-
-    def term(self) -> Term | None:
-        return self._term
-
-    def members(self) -> Members:
-        return Members({self._member.id: self._member}, {})
-
-    def assignments(self) -> Mapping[Partition, str]:
-        return {Partition(p): self._member.id for p in range(self._partitions)}
-
-    def wake(self) -> None:
-        """Do nothing: the one crawl of the process polls by itself."""

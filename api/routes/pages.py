@@ -21,8 +21,7 @@ from api.routes.urls import Name, OneUrl, located
 from api.schemas.model import VISIBLE, Listing, Model
 from api.schemas.pages import PAGE_ID, PageDetail, PageSummary, page_body, page_detail, place_of
 from shared.domain.archive.model import RecordLocation
-from shared.domain.archive.stored_body import StoredBody
-from shared.domain.archive.stored_response import NotARecord
+from shared.domain.archive.stored_body import NotARecord, StoredBody
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.ops.access import Role
 from shared.domain.reads.declared import DeclaredCrawl, PageFilter

@@ -8,9 +8,9 @@ from cli.local.crawl_folder import CrawlFolder
 from cli.terminal.exits import Exit, Usage
 from cli.terminal.progress import say
 from shared.adapters.objects.local import LocalSegments
-from shared.adapters.objects.reading import read_response
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.domain.archive.model import RecordLocation
+from shared.domain.archive.stored_body import NotARecord, StoredBody
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Permanent
 from shared.domain.explain.sentences import meaning
@@ -36,15 +36,19 @@ def run(arguments: argparse.Namespace) -> int:
     url, place = _place(folder, arguments.url)
     out = sys.stdout.buffer
     try:
+        record = segments.read(place)
         if arguments.record:
-            out.write(segments.read(place))
+            out.write(record)
             return Exit.OK
-        stored = read_response(segments, place, record_limit=_MAX, decoded_limit=_MAX)
+        stored = StoredBody(lambda: iter((record,)), record_limit=_MAX, decoded_limit=_MAX)
+        body = b"".join(stored)
+    except NotARecord as error:
+        raise Usage(f"{url.url} cannot be read from {place.segment} at byte {place.offset}: {error}.") from error
     except (Permanent, ArchiveUnavailable) as error:
         raise Usage(f"the record of {url.url} cannot be read: {error}.") from error
     if arguments.headers:
         out.write(stored.head)
-    out.write(stored.decoded)
+    out.write(body)
     out.flush()
     if stored.refers_to is not None:
         say(f"unchanged since {stored.refers_to[1]}: the body is stored with the capture of {stored.refers_to[0]}")

@@ -108,9 +108,6 @@ class Keys:
         number = _number(_after(self.crawls, key))
         return None if number is None else CrawlId(number)
 
-    def setting_of(self, key: str) -> str | None:
-        return _after(self.configuration, key)
-
 
 class LeaderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The leader, and where the other masters reach its HTTP API."""

@@ -21,12 +21,12 @@ from isal import isal_zlib
 
 from shared.adapters.objects.cdxj import write_index
 from shared.adapters.objects.local import LocalSegments
-from shared.adapters.objects.reading import read_response
 from shared.adapters.objects.repair import scan_records
 from shared.domain.archive.cdxj import IndexRow
 from shared.domain.archive.model import ArchivedCrawl, Exchange, RecordLocation, payload_digest
 from shared.domain.ids import CrawlId
 from shared.domain.web.fetch import Answer, Timings
+from tests.support.whole_records import read_response
 from workers.archive import WarcArchive
 
 _LINKS = [(f"http://127.0.0.1:8000/library/module{number}.html", "L a/@href") for number in range(100)]

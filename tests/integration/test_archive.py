@@ -15,12 +15,12 @@ import pytest
 from warcio.archiveiterator import ArchiveIterator
 
 from shared.adapters.objects.local import LocalSegments
-from shared.adapters.objects.reading import read_response
 from shared.adapters.objects.repair import repair_torn
 from shared.domain.archive.model import ArchivedCrawl, Exchange, RecordLocation, Revisit, RevisitProfile, payload_digest
 from shared.domain.ids import CrawlId
 from shared.ports.archive import RecordUnreadable
 from tests.support.exchanges import AT_MS, answer, exchange, warcio_check
+from tests.support.whole_records import read_response
 from workers.archive import WarcArchive
 
 ROOT = Path(__file__).parents[2]

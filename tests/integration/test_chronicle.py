@@ -10,7 +10,7 @@ import pytest
 
 from api.events.publisher import EventPublisher
 from api.events.recorder import EventRecorder
-from api.members.control_plane import Members, SingleMaster
+from api.members.control_plane import Members
 from shared.adapters.nats import NatsBroker
 from shared.adapters.nats.jetstream import demand
 from shared.adapters.sql.catalog.catalog import SqlCatalog
@@ -29,6 +29,7 @@ from shared.wire.keys import MemberRecord
 from tests.support.api import SOMEONE, api
 from tests.support.broker import BrokerServer, persist
 from tests.support.broker import server as server
+from tests.support.single_master import SingleMaster
 from tests.support.tables import NOW_MS, Tables, links, sqlite_tables
 
 M1 = MemberRecord("m1", "1", started_at_ms=1, address="127.0.0.1:1")

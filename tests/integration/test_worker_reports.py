@@ -12,7 +12,6 @@ import pytest
 
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.archive.model import RecordLocation
-from shared.domain.archive.stored_response import parse_stored
 from shared.domain.ids import Fingerprint
 from shared.domain.reads.items import TakenItem
 from shared.domain.web.url import fingerprint
@@ -34,6 +33,7 @@ from tests.support.owner import (
 )
 from tests.support.synthetic import SyntheticSite
 from tests.support.web import Web
+from tests.support.whole_records import parse_stored
 
 Serve = Callable[..., Web]
 SITE = SyntheticSite(pages=60)

@@ -9,7 +9,6 @@ import pytest
 
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.archive.model import RecordLocation
-from shared.domain.archive.stored_response import parse_stored
 from shared.domain.frontier.states import UrlEnd
 from shared.domain.web.fetch import Answer
 from shared.domain.web.url import Location, fingerprint
@@ -22,6 +21,7 @@ from tests.support.owner import owner_of, paths, spec_for, worker
 from tests.support.rawserver import Connection, page, raw_server
 from tests.support.synthetic import PageKind, SyntheticSite
 from tests.support.web import Web
+from tests.support.whole_records import parse_stored
 from workers import page_reading as pages
 from workers.page_reading import READ_ON_LOOP, PageReading
 from workers.visit_crawls import VisitCrawl

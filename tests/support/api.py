@@ -19,7 +19,7 @@ from api.http.deps import Services
 from api.http.forwarding import leaders_client
 from api.http.limits import BODY_BYTES
 from api.http.sse import OpenEventStreams
-from api.members.control_plane import ControlPlane, Members, SingleMaster
+from api.members.control_plane import ControlPlane, Members
 from api.server.app import application
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import NatsBroker
@@ -40,6 +40,7 @@ from shared.ports.archive import PageArchive
 from shared.ports.broker import Broker, Delivered
 from shared.ports.events import EventReader, Events, EventsState
 from shared.wire.keys import MemberRecord
+from tests.support.single_master import SingleMaster
 
 PARTITIONS = 4
 SPEC = {"seeds": ["https://example.org/"], "scope": {"max_depth": 3}}

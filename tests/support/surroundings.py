@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import cast
 
-from api.members.control_plane import ControlPlane, Members, SingleMaster
+from api.members.control_plane import ControlPlane, Members
 from api.members.member_stats import MemberStats
 from shared.adapters.local.clock import SystemClock
 from shared.domain.ids import Term
 from shared.ports.clock import Clock
 from shared.wire.keys import MemberRecord
+from tests.support.single_master import SingleMaster
 
 
 class Workers(SingleMaster):

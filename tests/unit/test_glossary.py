@@ -3,13 +3,13 @@
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import pytest
 
 from api.schemas.cluster import MemberState
 from api.schemas.pages import SeedSource
-from shared.domain.crawl.item_rules import REFUSALS
+from shared.domain.crawl.item_rules import Refusal
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.crawl.spec import Scheme, ScopeMode
 from shared.domain.crawl.state import CANCELLED, COMPLETE, Verb
@@ -46,7 +46,7 @@ VALUES: Final[dict[str, set[str]]] = {
     "URL state": {state.name.lower() for state in UrlState},
     "finish reason": {CANCELLED, COMPLETE, "max_pages", "max_bytes", "max_seconds"},
     "failure reason": {HOST_UNREACHABLE, "poison"},
-    "item refusal": set(REFUSALS),
+    "item refusal": set(get_args(Refusal)),
 }
 NOT_IN_ENUMS: Final = {
     "exclusion reason": {SEED_DELETED, LINKS_PER_PAGE, NOFOLLOW, "max_pages_per_host"},

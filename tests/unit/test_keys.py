@@ -94,7 +94,6 @@ def test_every_key_has_its_place() -> None:
         (KEYS.worker_of, KEYS.worker("w-1"), "w-1"),
         (KEYS.partition_of, KEYS.partition(Partition(0)), 0),
         (KEYS.crawl_of, KEYS.crawl(CrawlId(12)), 12),
-        (KEYS.setting_of, KEYS.setting("a.b"), "a.b"),
         (KEYS.master_of, KEYS.worker("w1"), None),
         (KEYS.master_of, KEYS.masters, None),
         (KEYS.master_of, KEYS.masters + "m1/x", None),

@@ -19,7 +19,6 @@ from shared.domain.web.robots import (
     policy_of,
     product_token,
     robots_record,
-    robots_url,
     with_cached,
 )
 from shared.domain.web.robots_rules import MAX_CRAWL_DELAY_S
@@ -122,11 +121,6 @@ def test_crawl_delay_is_the_own_groups_and_only_a_sane_number() -> None:
         assert RobotsRules(f"User-agent: *\nCrawl-delay: {bad}\n".encode()).crawl_delay("orb") is None
     assert RobotsRules(b"User-agent: *\nCrawl-delay: 1e300\n").crawl_delay("orb") == MAX_CRAWL_DELAY_S
     assert RobotsRules(b"").crawl_delay("orb") is None
-
-
-def test_sitemaps_are_listed_in_order() -> None:
-    body = b"Sitemap: http://example.org/1.xml\nUser-agent: *\nDisallow: /\nsitemap: http://example.org/2.xml\n"
-    assert RobotsRules(body).sitemaps == ("http://example.org/1.xml", "http://example.org/2.xml")
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
@@ -239,7 +233,3 @@ def test_a_record_survives_the_wire() -> None:
 )
 def test_product_token(user_agent: str, token: str) -> None:
     assert product_token(user_agent) == token
-
-
-def test_robots_url_is_that_of_the_origin() -> None:
-    assert robots_url("https://example.org:8443/a/b?c") == "https://example.org:8443/robots.txt"

@@ -32,10 +32,6 @@ _extraction: Final = msgspec.msgpack.Decoder(Extraction)
 _text: Final = msgspec.msgpack.Decoder(str)
 
 
-class PageTooCostly(Exception):
-    """The page exceeds its CPU or memory limit."""
-
-
 class _Ended(Exception):
     """The process ended with the exit status `status`."""
 

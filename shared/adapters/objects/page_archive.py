@@ -7,8 +7,7 @@ from typing import Final, TypeVar
 
 from shared.adapters.objects.outlinks import read_outlinks
 from shared.domain.archive.model import RecordLocation
-from shared.domain.archive.stored_body import StoredBody
-from shared.domain.archive.stored_response import NotARecord
+from shared.domain.archive.stored_body import NotARecord, StoredBody
 from shared.ports.archive import RecordUnreadable, SegmentReader
 
 T = TypeVar("T")

@@ -1,22 +1,16 @@
 """Read a stored page in pieces: first its heads, then its body, in bounded memory.
 
-`parse_stored` reads the same record as a whole. This module keeps only the heads and a piece of each stage, so a body
-of any size can be passed on as it is read.
+This module keeps only the heads and a piece of each stage, so a body of any size can be passed on as it is read.
 """
 
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from shared.domain.archive.stored_response import (
-    DECODED_LIMIT,
-    RECORD_LIMIT,
-    NotARecord,
-    fields_of,
-    first_of,
-    status_of,
-)
 from shared.domain.web.coding import Decoding
+
+RECORD_LIMIT: Final = 1 << 28
+DECODED_LIMIT: Final = 1 << 26
 
 Member = Callable[[], Iterator[bytes]]
 """Start to read one compressed record, in pieces. It may be called more than once."""
@@ -28,8 +22,16 @@ _HEAD_BYTES: Final = 1 << 20
 """The longest WARC or HTTP head. We write no longer ones."""
 
 
+class NotARecord(ValueError):
+    """The bytes are not one whole record of a stored HTTP answer."""
+
+
 class StoredBody:
-    """A `response` or `revisit` record. The attributes are those of StoredResponse; iterate once for the body.
+    """A `response` or `revisit` record. Iterate once for the body.
+
+    `head` is the stored HTTP head. `headers` have lower-cased names, in order, duplicates kept. A revisit has no body
+    of its own: `refers_to` is the URL and WARC-Date of the capture that has it. `truncated` is why the body was cut
+    when it was fetched, or None.
 
     The body comes without content coding, cut at the limit or where it became unreadable. If no byte of it can be
     decoded, it comes as received. Afterwards `incomplete` is None if the body is complete, else `truncated` (cut, here
@@ -46,10 +48,12 @@ class StoredBody:
         self.url = first_of(fields, "warc-target-uri") or ""
         self.date = first_of(fields, "warc-date") or ""
         self.status = status_of(head)
-        self.headers = fields_of(head)
+        self.head, self.headers = head + _BLANK, fields_of(head)
         refers_to = first_of(fields, "warc-refers-to-target-uri")
         self.refers_to = None if refers_to is None else (refers_to, first_of(fields, "warc-refers-to-date") or "")
-        self.incomplete: str | None = None if first_of(fields, "warc-truncated") is None else "truncated"
+        self.truncated = first_of(fields, "warc-truncated")
+        self.decode_error: str | None = None
+        self.incomplete: str | None = None if self.truncated is None else "truncated"
 
     def __repr__(self) -> str:
         return f"<StoredBody {self.status} {self.url}>"
@@ -64,7 +68,7 @@ class StoredBody:
         if decoding.truncated:
             self.incomplete = "truncated"
         elif decoding.error is not None:
-            self.incomplete = self.incomplete or "undecodable"
+            self.decode_error, self.incomplete = decoding.error, self.incomplete or "undecodable"
             if not some:
                 # The body is not in the declared coding: return it as it is, like browsers and replay tools.
                 record, left, _, _ = self._opened()
@@ -152,3 +156,36 @@ def _inflated(member: Iterator[bytes], limit: int) -> Iterator[bytes]:
             if not data and len(out) < _PIECE:
                 break
     raise NotARecord("cut short")
+
+
+def status_of(head: bytes) -> int:
+    """Return the status of an HTTP head. Raise NotARecord if there is none."""
+    parts = head.split(b"\r\n", 1)[0].split(None, 2)
+    if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
+        raise NotARecord("the stored message does not begin with an HTTP status line")
+    return int(parts[1])
+
+
+def fields_of(head: bytes) -> tuple[tuple[str, str], ...]:
+    """Return the fields of a header block after its first line, with continuation lines joined."""
+    fields: list[tuple[str, str]] = []
+    for line in head.split(b"\r\n")[1:]:
+        if line[:1] in (b" ", b"\t") and fields:
+            fields[-1] = (fields[-1][0], f"{fields[-1][1]} {_text(line)}")
+            continue
+        name, colon, value = line.partition(b":")
+        if colon:
+            fields.append((_text(name).lower(), _text(value)))
+    return tuple(fields)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return value.decode("latin-1").strip()
+
+
+def first_of(fields: tuple[tuple[str, str], ...], name: str) -> str | None:
+    """Return the first value of the field `name` (in lower case), or None."""
+    return next((value for key, value in fields if key == name), None)

@@ -24,8 +24,6 @@ exceeds `max_items_per_page` or `max_page_bytes`. `too_large`: the item exceeds 
 whole page took more time or memory than a worker allows.
 """
 
-REFUSALS: Final[tuple[Refusal, ...]] = ("incomplete", "repeated", "too_many", "too_large", "unreadable")
-
 
 class ItemField(msgspec.Struct, frozen=True, kw_only=True):
     """Where a field's value is: exactly one of `css`, `meta` and `path`.

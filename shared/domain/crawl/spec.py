@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
-from blake3 import blake3
 from msgspec import Meta
 
 from shared.domain.crawl.item_rules import ItemLimits, ItemRules
@@ -427,11 +426,6 @@ def decode_spec(data: bytes | str) -> CrawlSpec:
     invalid.
     """
     return msgspec.json.decode(data, type=CrawlSpec)
-
-
-def spec_digest(spec: CrawlSpec) -> str:
-    """Return 32 hex digits that differ when the spec does."""
-    return blake3(encode_spec(spec)).hexdigest(length=16)
 
 
 def user_agent(spec: CrawlSpec, version: str) -> str:

@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-from shared.domain.web.robots_rules import MAX_ALIKE, AgentRules, rules_for, sitemaps_in
-from shared.domain.web.url import origin_of
+from shared.domain.web.robots_rules import MAX_ALIKE, AgentRules, rules_for
 
 MAX_ROBOTS_BYTES: Final = 512 * 1024
 """How much of a robots.txt is used (RFC 9309 §2.5: at least 500 KiB). The rest is cut off at a line end."""
@@ -61,11 +60,6 @@ class RobotsRules:
     def __len__(self) -> int:
         """Return the size of the file in bytes, which bounds the cost of parsing."""
         return len(self._body)
-
-    @property
-    def sitemaps(self) -> tuple[str, ...]:
-        """The values of its Sitemap lines, in order."""
-        return sitemaps_in(self._body)
 
     def parsed(self, agent: str) -> bool:
         """Return True if the rules for `agent` are parsed already."""
@@ -146,11 +140,6 @@ class Unreachable:
 
 
 RobotsPolicy = AllowAll | Rules | Unreachable
-
-
-def robots_url(canonical: str) -> str:
-    """Return the URL of the robots.txt that applies to a canonical URL."""
-    return origin_of(canonical) + "/robots.txt"
 
 
 def product_token(user_agent: str) -> str:

@@ -28,7 +28,7 @@ Beyond it a decision could have to try them all, so the file counts as unreadabl
 MAX_CRAWL_DELAY_S: Final = 30 * 86_400.0
 """The greatest crawl-delay; a longer one counts as this. No crawl lasts longer."""
 
-_AGENT, _ALLOW, _DISALLOW, _DELAY, _SITEMAP = range(5)
+_AGENT, _ALLOW, _DISALLOW, _DELAY = range(4)
 _FIELDS: Final = {
     b"user-agent": _AGENT,
     b"useragent": _AGENT,
@@ -42,9 +42,6 @@ _FIELDS: Final = {
     b"disallaw": _DISALLOW,
     b"crawl-delay": _DELAY,
     b"crawl delay": _DELAY,
-    b"sitemap": _SITEMAP,
-    b"sitemaps": _SITEMAP,
-    b"site-map": _SITEMAP,
 }
 _LONGEST_FIELD: Final = max(map(len, _FIELDS))
 
@@ -137,12 +134,6 @@ class AgentRules:
             pieces = {target[at : at + size] for at in range(len(target) - size + 1)}
             for piece in pieces & self._wild.keys():
                 yield from self._wild[piece]
-
-
-def sitemaps_in(body: bytes) -> tuple[str, ...]:
-    """Return the values of the Sitemap lines, in order."""
-    lines = (_field(line) for line in _lines(body))
-    return tuple(value.decode("utf-8", "replace") for kind, value in lines if kind == _SITEMAP and value)
 
 
 def rules_for(body: bytes, token: str) -> AgentRules:

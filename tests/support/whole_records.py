@@ -1,18 +1,15 @@
-"""Read a stored page from the bytes of its record."""
+"""A second reader of stored pages, from the bytes of the whole record. The product reads them piece by piece."""
 
 import zlib
 from dataclasses import dataclass
 from typing import Final
 
+from shared.domain.archive.model import RecordLocation
+from shared.domain.archive.stored_body import DECODED_LIMIT, RECORD_LIMIT, NotARecord, fields_of, first_of, status_of
 from shared.domain.web.coding import decode
+from shared.ports.archive import RecordUnreadable, SegmentStore
 
-RECORD_LIMIT: Final = 1 << 28
-DECODED_LIMIT: Final = 1 << 26
 _BLANK: Final = b"\r\n\r\n"
-
-
-class NotARecord(ValueError):
-    """The bytes are not one whole record of a stored HTTP answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,34 +93,19 @@ def _uncompressed(member: bytes, limit: int) -> bytes:
     return record
 
 
-def status_of(head: bytes) -> int:
-    """Return the status of an HTTP head. Raise NotARecord if there is none."""
-    parts = head.split(b"\r\n", 1)[0].split(None, 2)
-    if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
-        raise NotARecord("the stored message does not begin with an HTTP status line")
-    return int(parts[1])
+def read_response(
+    store: SegmentStore,
+    location: RecordLocation,
+    *,
+    record_limit: int = RECORD_LIMIT,
+    decoded_limit: int = DECODED_LIMIT,
+) -> StoredResponse:
+    """Return the response or revisit record at `location`, by one seek and one read. Blocks.
 
-
-def fields_of(head: bytes) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a header block after its first line, with continuation lines joined."""
-    fields: list[tuple[str, str]] = []
-    for line in head.split(b"\r\n")[1:]:
-        if line[:1] in (b" ", b"\t") and fields:
-            fields[-1] = (fields[-1][0], f"{fields[-1][1]} {_text(line)}")
-            continue
-        name, colon, value = line.partition(b":")
-        if colon:
-            fields.append((_text(name).lower(), _text(value)))
-    return tuple(fields)
-
-
-def _text(value: bytes) -> str:
+    Raise RecordUnreadable if there is none.
+    """
+    member = store.read(location)
     try:
-        return value.decode("utf-8").strip()
-    except UnicodeDecodeError:
-        return value.decode("latin-1").strip()
-
-
-def first_of(fields: tuple[tuple[str, str], ...], name: str) -> str | None:
-    """Return the first value of the field `name` (in lower case), or None."""
-    return next((value for key, value in fields if key == name), None)
+        return parse_stored(member, record_limit=record_limit, decoded_limit=decoded_limit)
+    except NotARecord as failure:
+        raise RecordUnreadable(f"{location.segment} at byte {location.offset}: {failure}") from failure
