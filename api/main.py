@@ -385,9 +385,9 @@ def _gauges(
     if kind is StoreKind.SQLITE:
         gauges[Resource.DATABASE] = refusing(disk_of(_sqlite_file(settings)), store.executor.disk_full)
     else:
-        from shared.adapters.sql.frontier.size import room_of
+        from shared.adapters.sql.engine.postgres import database_gauge
 
-        gauges[Resource.DATABASE] = room_of(store.executor, settings.database_bytes)
+        gauges[Resource.DATABASE] = database_gauge(store.executor, settings.database_bytes)
     if settings.nats_store is not None:
         gauges[Resource.NATS_DISK] = disk_of(settings.nats_store)
     return gauges

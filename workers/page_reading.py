@@ -1,7 +1,7 @@
 """Reads an answer: its type, its title and its links, as the archive and the outcome need them. Pure functions."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,9 +13,27 @@ from workers.outlinks import Outlinks, header_text, redirect_target, without_url
 from workers.parse.charset import sniff
 from workers.parse.directives import x_robots_tag
 from workers.parse.html import LinkKind, PageLink, ParsedPage, parse_html, parse_refresh
-from workers.parse.link_field import sequence_links
 from workers.parse.mime import XHTML_TYPES, Media, classify, media_type
 from workers.visit_crawls import VisitCrawl
+
+_SEQUENCE: Final = frozenset(("next", "prev"))
+_VALUE: Final = re.compile(r"[ \t,]*+<([^>]*+)>((?:[^\",]|\"(?:[^\"\\]|\\.)*+\"?)*+)", re.DOTALL)
+_PARAMETER: Final = re.compile(
+    r";[ \t]*+([^;=\" \t]*+)[ \t]*+(?:=[ \t]*+(?:\"((?:[^\"\\]|\\.)*+)\"?|([^;\"]*+)))?", re.DOTALL
+)
+
+
+def sequence_links(value: str) -> Iterator[str]:
+    """Yield the targets with relation `next` or `prev`, as written. Stop at malformed text. Takes linear time."""
+    position = 0
+    while (match := _VALUE.match(value, position)) is not None:
+        position = match.end()
+        parameters: dict[str, str] = {}
+        for name, quoted, bare in _PARAMETER.findall(match[2]):
+            parameters.setdefault(name.lower(), quoted or bare)
+        if "anchor" not in parameters and not _SEQUENCE.isdisjoint(parameters.get("rel", "").lower().split()):
+            yield match[1]
+
 
 REDIRECTS: Final = frozenset((300, 301, 302, 303, 307, 308))
 """Statuses whose Location is a link. A 300 without a Location is a page."""

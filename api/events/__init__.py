@@ -4,5 +4,4 @@
   recorded last (`diff`, pure), and publishes the difference.
 - `publisher.EventPublisher` sends events to the stream in the background: publishing never fails its caller.
 - `reader.EventCursor` reads the stream from any position, once and in order, and reports gaps.
-- `crawl_rates` computes how fast a crawl runs from samples of its counters.
 """

@@ -5,7 +5,7 @@
 - `forwarding` sends writes to the leader; `routing` calls the endpoints.
 - `deps` gives routes their services, preconditions and pages.
 - `errors` has the table of problems (problem+json), `fields` the sentences about wrong fields.
-- `conditional`, `cached_reads` and `head` implement RFC 9110 for reads.
+- `conditional` and `cached_reads` implement RFC 9110 for reads.
 - `streamed` and `sse` send responses of any length.
 - `document` builds the OpenAPI document, with `responses` and `examples`.
 """

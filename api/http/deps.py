@@ -32,8 +32,7 @@ from shared.domain.ops.watermarks import Pressure
 from shared.domain.reads.declared import ANY_TAG, Actor, Repeatable
 from shared.domain.suggestions import did_you_mean
 from shared.ports.archive import PageArchive
-from shared.ports.backlog import Backlog
-from shared.ports.broker import Broker
+from shared.ports.broker import Backlog, Broker
 from shared.ports.catalog import Catalog
 from shared.ports.clock import Clock
 from shared.ports.desired import Desired

@@ -1,11 +1,16 @@
-"""/livez and /readyz: probes for programs that start and stop masters. They need no key."""
+"""/livez, /readyz and /metrics: for programs that start, stop and watch masters.
 
-from fastapi import Response
+They need no key, so /metrics exposes no URLs and hosts, but the names of crawls.
+"""
 
-from api.http.deps import Served
+from fastapi import Request, Response
+
+from api.http.deps import Served, problems
+from api.http.errors import ApiProblem, ProblemKind
 from api.http.routing import Router
 from api.schemas.health import Health, Readiness
 from api.schemas.pressure import pressure_body
+from shared.telemetry import exposed
 
 router = Router(tags=["health"])
 
@@ -32,3 +37,21 @@ async def readyz(served: Served, response: Response) -> Readiness:
         missing=missing,
         resource_pressure=pressure_body(served.member, served.pressure()),
     )
+
+
+@router.get(
+    "/metrics", summary="Metrics for Prometheus", operation_id="metrics", response_class=Response,
+    responses={
+        200: {"description": "All metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(404)
+    },
+)  # fmt: skip
+async def metrics(request: Request, served: Served) -> Response:
+    """Return this master's metrics as text; docs/metrics.md explains each.
+
+    No key is needed: every client that can reach the port can read the names of crawls and how much they do.
+    """
+    if served.registry is None:
+        raise ApiProblem(ProblemKind.NOT_FOUND, "this process keeps no metrics")
+    # Run on the event loop, not in a thread: the state that is read belongs to the loop.
+    text, media_type = exposed(served.registry, request.headers.get("accept", ""))
+    return Response(text, headers={"content-type": media_type})

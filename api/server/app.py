@@ -1,5 +1,6 @@
 """The application: the routes, the exception handler, and the layers around them."""
 
+import asyncio
 import re
 from functools import partial
 from typing import Any, Final
@@ -13,7 +14,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, compile_path
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.authentication import Authentication
 from api.http.conditional import Conditional
@@ -21,7 +22,6 @@ from api.http.deps import Services
 from api.http.document import document
 from api.http.errors import ApiProblem, ProblemKind, respond
 from api.http.forwarding import ANSWER_S, Forwarding
-from api.http.head import head
 from api.http.limits import BodyLimit
 from api.http.request_context import RequestContext
 from api.http.routing import mount
@@ -38,7 +38,6 @@ from api.routes import (
     items,
     keys,
     lag,
-    metrics,
     pages,
     progress,
     seed_deletion,
@@ -53,11 +52,36 @@ from shared.domain.crawl.spec_parse import SpecError
 from shared.domain.crawl.state import IllegalTransition
 from shared.domain.errors import Permanent, Transient
 from shared.ports.catalog import Exists, Full, LastAdmin, Missing, ReusedKey, Stale
+from shared.runtime.supervise import Tasks
+
+
+async def head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a HEAD request with the headers of `app`'s response to GET.
+
+    A body of several pieces is stopped after the first, so that no export or stream is produced in vain.
+    """
+    over = asyncio.Event()
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        elif message.get("more_body", False):
+            over.set()
+
+    async with Tasks() as tasks:
+        answering = tasks.start("head", _answer(app, {**scope, "method": "GET"}, receive, sending))
+        answering.add_done_callback(lambda _: over.set())
+        await over.wait()
+
+
+async def _answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app(scope, receive, send)
+
 
 ROUTERS: Final = (
     crawls.router,  # The router tries them in this order, so the most frequent come first.
     health.router,
-    metrics.router,
     turning.router,
     seeds.router,
     seed_deletion.router,

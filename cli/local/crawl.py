@@ -5,6 +5,7 @@ import asyncio
 import errno
 import json
 import os
+import ssl
 import sys
 import time
 import uuid
@@ -13,11 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.local.authorities import check_authorities, put_authorities
 from cli.local.crawl_args import CrawlRequest, judged, resume_command, unblock_command
 from cli.local.crawl_folder import CrawlFolder
 from cli.local.spec_flags import FLAGS, add_flags, changed_fields, effects
-from cli.terminal.exits import Exit
+from cli.terminal.exits import Exit, Usage
 from cli.terminal.progress import say
 from shared.domain.crawl.spec import CrawlSpec, ScopeMode, encode_spec
 from shared.domain.errors import Transient, Unusable
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 IMPORTED: Final = ("cli.local.local_run", "cli.data.summary", "cli.local.finalize", "api.main", "workers.main")
 """The modules that this command, the master and the workers import."""
+
+NONE: Final = "none"
+"""The value of --ca that removes the stored authorities."""
 
 _EPILOG: Final = """\
 The default of DIR is `HOST.crawl` in the current directory, with the host of the first seed. Without URL and
@@ -318,3 +321,32 @@ def _run_json(end: str, code: int, seconds: float, message: str) -> dict[str, An
 
 def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document))
+
+
+def check_authorities(named: str | None) -> None:
+    """Raise Usage if `--ca` names a file that holds no certificate."""
+    if named is None or named == NONE:
+        return
+    try:
+        ssl.create_default_context(cafile=named)
+    except ssl.SSLError:
+        raise Usage(f"--ca: {named} has no PEM certificate (-----BEGIN CERTIFICATE-----).") from None
+    except OSError as error:
+        raise Usage(f"--ca: cannot read {named}: {error.strerror}.") from None
+
+
+def put_authorities(folder: CrawlFolder, named: str | None) -> None:
+    """Store the authorities of a checked file in the folder, after the authorities that are trusted by default.
+
+    None keeps what an earlier command stored; `none` removes it.
+    """
+    if named is None:
+        return
+    if named == NONE:
+        return folder.authorities.unlink(missing_ok=True)
+    from workers.fetch.curl import default_ca_bundle
+
+    staged = folder.authorities.with_suffix(".pem.new")
+    parts = [Path(path).read_bytes().strip() for path in (default_ca_bundle(), named)]
+    staged.write_bytes(b"\n".join(parts) + b"\n")
+    os.replace(staged, folder.authorities)

@@ -8,13 +8,14 @@ start works even if the end was cut short.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import httpx
 
+from api.members.membership import leader_in, members_in
 from cli.local.addresses import Address
 from cli.local.cluster_folder import ClusterFolder
 from cli.local.folder_lock import ROOM_BYTES
@@ -22,12 +23,13 @@ from cli.local.fork_server import ForkServer
 from cli.local.logs import begin_log, bound_log
 from cli.local.nats_restart import NatsRestart
 from cli.local.process_group import ProcessGroup, RunEnd, RunOutcome
-from cli.local.readiness import ReadinessCheck
 from cli.local.supervisor import Engine, RoleProcess
 from cli.terminal.progress import Watch
 from shared.adapters.etcd import EmbeddedEtcd, EtcdCoordinator, EtcdSettings
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import EmbeddedServer, Endpoint, ServerSettings
+from shared.domain.errors import Transient
+from shared.ports.coordinator import Coordinator
 from shared.runtime.retry import until_answered
 from shared.runtime.supervise import Tasks
 from shared.wire.keys import Keys
@@ -176,11 +178,10 @@ class LocalCluster:
         coordinator = EtcdCoordinator(EtcdSettings((engines.etcd,)), SystemClock())
         try:
             async with httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False) as client:
-                readiness = ReadinessCheck(coordinator, client, Keys(CLUSTER), self._plan.masters, self._plan.workers)
-                told_at = time.monotonic()
-                while missing := await readiness.missing():
-                    if time.monotonic() - told_at > _WAITING_S:
-                        told_at = time.monotonic()
+                noted_at = time.monotonic()
+                while missing := await _missing(coordinator, client, self._plan.masters, self._plan.workers):
+                    if time.monotonic() - noted_at > _WAITING_S:
+                        noted_at = time.monotonic()
                         self._watch.note(f"still waiting for {', '.join(missing)}")
                     await asyncio.sleep(_PROBE_S)
         finally:
@@ -206,3 +207,34 @@ class LocalCluster:
 
     def _log_of(self, name: str) -> Path:
         return self._folder.logs / f"{name}.log"
+
+
+async def _missing(
+    coordinator: Coordinator, client: httpx.AsyncClient, masters: Mapping[str, Address], workers: Collection[str]
+) -> list[str]:
+    """Return what is still missing, in words. Empty: all are registered, one master leads, all masters are ready."""
+    keys = Keys(CLUSTER)
+    try:
+        snapshot = await coordinator.list(keys.root)
+    except Transient:
+        return ["etcd"]
+    members = members_in(snapshot, keys)
+    missing = [name for name in masters if name not in members.masters]
+    missing += [name for name in workers if name not in members.workers]
+    if leader_in(snapshot, keys) is None:
+        missing.append("a leader")
+    for name, place in masters.items():
+        if name in members.masters and (lacks := await _lacks(client, place)) is not None:
+            missing.append(f"{name} ({lacks})")
+    return missing
+
+
+async def _lacks(client: httpx.AsyncClient, place: Address) -> str | None:
+    """Return what the master reports as missing, None if it is ready."""
+    try:
+        answer = await client.get(f"http://{place}/readyz")
+    except httpx.TransportError as error:
+        return f"its API does not answer: {type(error).__name__}"
+    if answer.status_code == httpx.codes.OK:
+        return None
+    return f"it is not ready: {answer.text[:200]}"

@@ -8,12 +8,27 @@ Errors:
 - Unusable: the broker refuses this client for good.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 
+from shared.domain.frontier.lag import Waiting
+from shared.domain.frontier.states import Position
 from shared.domain.ids import CrawlId, HostId, Partition
+
+
+class Backlog(Protocol):
+    """Reports of all partitions."""
+
+    async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
+        """Return the number of reports after the positions, and the age of the oldest by the broker's own clock.
+
+        Zero is exact. For a partition with unapplied reports, applied reports not yet purged count too. Raise Transient
+        if the broker is away.
+        """
+        ...
+
 
 ReportKind = Literal["outcome", "discovery"]
 """The two subjects of a partition; outcomes are read first."""

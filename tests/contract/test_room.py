@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from shared.adapters.sql.engine import full_disk as module
-from shared.adapters.sql.frontier.size import room_of
+from shared.adapters.sql.engine.postgres import database_gauge
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.errors import ResourceFull
 from shared.domain.ops.watermarks import OF_STORAGE, PressureState, Resource
@@ -16,7 +16,7 @@ from tests.support.tables import Tables
 def test_a_database_is_as_full_as_its_size_of_what_it_was_given(on_postgres: Callable[..., None]) -> None:
     async def story(t: Tables, url: str) -> None:
         assert isinstance(t.store, SqlStore)
-        gauge = room_of(t.store.executor, 1 << 40)
+        gauge = database_gauge(t.store.executor, 1 << 40)
         before = await gauge()
         assert before is not None
         assert before.capacity == 1 << 40
@@ -41,7 +41,7 @@ def test_a_database_whose_disk_is_full_says_so_where_room_is_looked_at_until_it_
     async def story(t: Tables, url: str) -> None:
         assert isinstance(t.store, SqlStore)
         executor = t.store.executor
-        gauge, shortages = room_of(executor, 0), PressureState()
+        gauge, shortages = database_gauge(executor, 0), PressureState()
 
         async def looked() -> bool:
             level = await gauge()

@@ -15,8 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from cli.data.summary import summarized
-from cli.local.authorities import put_authorities
-from cli.local.crawl import _ended
+from cli.local.crawl import _ended, put_authorities
 from cli.local.crawl_args import CrawlRequest
 from cli.local.crawl_folder import CrawlFolder
 from cli.local.finalize import is_finished, settle

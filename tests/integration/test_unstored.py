@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.nats import EmbeddedServer, NatsBroker, StreamSettings
-from shared.adapters.nats import storage_health as storing
+from shared.adapters.nats import storage as storing
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
 from tests.support.broker import persist

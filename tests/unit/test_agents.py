@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.domain.crawl.user_agents import impersonated
+from shared.domain.crawl.spec_rules import impersonated
 
 CHROME = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0 Safari/537.36"
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local.authorities import check_authorities
-from cli.local.crawl import configure
+from cli.local.crawl import check_authorities, configure
 from cli.local.crawl_args import judged
 from cli.local.spec_flags import FLAGS, changed_fields, effects, seed_urls, stored
 from cli.local.up import MEMBERS_MOST

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from workers.parse.link_field import sequence_links
+from workers.page_reading import sequence_links
 
 
 @pytest.mark.parametrize(

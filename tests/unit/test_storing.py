@@ -1,6 +1,6 @@
 """When a broker that answers counts as one that stores nothing."""
 
-from shared.adapters.nats.storage_health import SILENT_S, TRIED_S, StorageHealth
+from shared.adapters.nats.storage import SILENT_S, TRIED_S, StorageHealth
 from shared.domain.ops.watermarks import OF_STORAGE, FillLevel, PressureState, Resource
 
 

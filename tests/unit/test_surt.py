@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.archive.surt import surt
+from shared.domain.archive.cdxj import surt
 from shared.domain.web.url import canonicalize
 
 # What the Internet Archive's own library makes of these.

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.events.crawl_rates import CrawlRate, CrawlRates
 from api.events.diff import SeenMember, of_crawl, of_members
 from api.events.publisher import EventPublisher
 from api.events.reader import EventGap, LossReason, resume_position
+from api.events.recorder import CrawlRate, CrawlRates
 from shared.adapters.local.clock import SystemClock
 from shared.domain.crawl.state import CANCELLED
 from shared.domain.errors import Permanent, Transient, Unusable

@@ -4,21 +4,66 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import ada_url
 import certifi
 
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Timings
-from workers.fetch.deadlines import Deadlines
 from workers.fetch.egress import EgressRules, parse_address
 from workers.fetch.exchange import CurlExchange, HandleOptions
 from workers.fetch.head import Target, locate, request_head
 from workers.fetch.idle_connections import IdleConnections
 from workers.fetch.transfers import Transfers
+
+
+class Timed(Protocol):
+    """An object with time limits."""
+
+    def check(self, now: float) -> float:
+        """End itself if it is late. Return the loop time of the next check (`inf`: never)."""
+
+
+class Deadlines:
+    """Checks every member at its due time, by one timer set to the earliest.
+
+    Members need no timers of their own. Nearly all end before they are due and are removed by `discard`. When the timer
+    fires, it is set anew from the remaining members.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._members: set[Timed] = set()
+        self._armed_at = inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, member: Timed, due: float) -> None:
+        self._members.add(member)
+        if due < self._armed_at:
+            self._arm(due)
+
+    def discard(self, member: Timed) -> None:
+        self._members.discard(member)
+
+    def close(self) -> None:
+        self._members.clear()
+        self._arm(inf)
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_at = due
+        self._timer = asyncio.get_running_loop().call_at(due, self._sweep) if due < inf else None
+
+    def _sweep(self) -> None:
+        now = self._clock()
+        self._timer = None
+        self._arm(min((member.check(now) for member in tuple(self._members)), default=inf))
+
 
 _PROXY: Final = re.compile(r"(https?|socks4a?|socks5h?)://[^/?#\s]+/?", re.IGNORECASE)
 _BAD_PROXY: Final = "the proxy is not an http, https, socks4(a) or socks5(h) URL"

@@ -14,9 +14,38 @@ import pycurl
 from shared.domain.web.coding import Decoded, decode
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Timings, Truncation
 from workers.fetch.egress import EgressRules, parse_address
-from workers.fetch.failure import FAILURES
 from workers.fetch.head import RequestHead, ResponseHead, Target, response_head
 from workers.fetch.transfers import Result
+
+FAILURES: Final[dict[int, FailureKind]] = {
+    pycurl.E_COULDNT_RESOLVE_HOST: FailureKind.DNS,
+    pycurl.E_COULDNT_CONNECT: FailureKind.CONNECT,
+    pycurl.E_INTERFACE_FAILED: FailureKind.CONNECT,
+    pycurl.E_OPERATION_TIMEDOUT: FailureKind.CONNECT_TIMEOUT,  # libcurl enforces only the connect limit
+    pycurl.E_SSL_CONNECT_ERROR: FailureKind.TLS,
+    pycurl.E_PEER_FAILED_VERIFICATION: FailureKind.TLS,
+    pycurl.E_SSL_CERTPROBLEM: FailureKind.TLS,
+    pycurl.E_SSL_CIPHER: FailureKind.TLS,
+    pycurl.E_SSL_ISSUER_ERROR: FailureKind.TLS,
+    pycurl.E_SSL_INVALIDCERTSTATUS: FailureKind.TLS,
+    pycurl.E_SSL_PINNEDPUBKEYNOTMATCH: FailureKind.TLS,
+    98: FailureKind.TLS,  # CURLE_SSL_CLIENTCERT
+    101: FailureKind.TLS,  # CURLE_ECH_REQUIRED
+    pycurl.E_GOT_NOTHING: FailureKind.RESET,
+    pycurl.E_SEND_ERROR: FailureKind.RESET,
+    pycurl.E_RECV_ERROR: FailureKind.RESET,
+    pycurl.E_PARTIAL_FILE: FailureKind.RESET,
+    pycurl.E_HTTP2: FailureKind.PROTOCOL,
+    92: FailureKind.PROTOCOL,  # CURLE_HTTP2_STREAM
+    pycurl.E_FTP_WEIRD_SERVER_REPLY: FailureKind.PROTOCOL,  # CURLE_WEIRD_SERVER_REPLY
+    pycurl.E_UNSUPPORTED_PROTOCOL: FailureKind.PROTOCOL,
+    pycurl.E_BAD_CONTENT_ENCODING: FailureKind.PROTOCOL,
+    100: FailureKind.HEADERS_TOO_LARGE,  # CURLE_TOO_LARGE: one header line above libcurl's own limit
+    pycurl.E_COULDNT_RESOLVE_PROXY: FailureKind.PROXY,
+    97: FailureKind.PROXY,  # CURLE_PROXY
+}
+"""The failure kind of each of libcurl's result codes; any other is `FailureKind.OTHER`. Numbers are codes that pycurl
+does not name."""
 
 _TIMER_GRAIN_S: Final = 0.001
 _CURL_HEADER_BYTES: Final = 300 * 1024
@@ -182,7 +211,7 @@ class CurlExchange:
         return self._started + min(self._request.limits.first_byte_s, self._request.limits.total_s)
 
     def check(self, now: float) -> float:
-        """End the transfer if it is late (`deadlines.Timed`). The first-byte limit ends with the first header line."""
+        """End the transfer if it is late (`curl.Timed`). The first-byte limit ends with the first header line."""
         limits, future = self._request.limits, self._future
         if future is None or future.done():
             return inf

@@ -6,9 +6,9 @@ library leaves this package. Its modules:
 - `connection`: one reconnecting connection and its requests; `client`: the client library, with fixes.
 - `jetstream`: API calls and errors.
 - `streams`: the declarations of streams and consumers.
-- `reader`: a stream read in order; `events`: the stream of events; `backlog`: reports that are not applied.
+- `reader`: a stream read in order; `events`: the stream of events.
 - `visits`: the queue of shards; `queued_visits`: its listing.
-- `requests`: messages that are not stored.
+- `requests`: messages that are not stored; `storage`: how full the broker is, and whether it stores at all.
 """
 
 from shared.adapters.nats.broker import NatsBroker

@@ -5,17 +5,16 @@ import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from shared.adapters.nats import requests, storage_level, streams
-from shared.adapters.nats.backlog import unapplied
+from shared.adapters.nats import requests, streams
 from shared.adapters.nats.connection import NatsConnection, Unanswered, status_of
 from shared.adapters.nats.events import NatsEvents
-from shared.adapters.nats.jetstream import API, NO_MESSAGE, ApiError, call, demand, failure, store, unix_ns
+from shared.adapters.nats.jetstream import API, NO_MESSAGE, SECOND_NS, ApiError, call, demand, failure, store, unix_ns
 from shared.adapters.nats.queued_visits import listed_visits, stored_visit, waits
 from shared.adapters.nats.reader import StreamReader, continues, stream_state
 from shared.adapters.nats.settings import StreamSettings
-from shared.adapters.nats.storage_health import StorageHealth
+from shared.adapters.nats.storage import StorageHealth, fullest
 from shared.adapters.nats.visits import NatsVisit, VisitQueue
 from shared.domain.errors import Transient
 from shared.domain.frontier.lag import Waiting
@@ -26,6 +25,9 @@ from shared.ports.broker import ItemsState, QueuedVisit, ReportKind, StoredVisit
 from shared.tls import TlsSettings
 from shared.wire import subjects
 from shared.wire.items import EVERY_ITEM, ITEMS, items_subject
+
+_CONCURRENCY: Final = 16
+"""How many subjects are queried at once."""
 
 
 class NatsBroker:
@@ -69,7 +71,7 @@ class NatsBroker:
         broker has ever refused.
         """
         try:
-            level = await storage_level.storage(self._connection, self._settings.answer_s)
+            level = await fullest(self._connection, self._settings.answer_s)
         except Transient:
             self._storage_health.away()
             raise
@@ -156,7 +158,26 @@ class NatsBroker:
         return int(info["state"]["messages"])
 
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
-        return await unapplied(self._connection, positions, self._settings.answer_s)
+        """Return `Backlog.unapplied`, with at most one request per stored subject."""
+        every = {"subjects_filter": ">"}
+        info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", every, self._settings.answer_s)
+        created_ns, now_ns = unix_ns(info["created"]), unix_ns(info["ts"])
+        stored: dict[str, int] = info["state"].get("subjects") or {}
+        gate = asyncio.Semaphore(_CONCURRENCY)
+
+        async def oldest_ns(subject: str) -> int | None:
+            partition, kind = subjects.reported(subject)
+            position = positions.get(partition, Position())
+            applied = position.of(kind) if position.stream_created_ns == created_ns else 0
+            async with gate:
+                return await _next_ns(self._connection, subject, applied, self._settings.answer_s)
+
+        times = await asyncio.gather(*map(oldest_ns, stored))
+        waiting = {subject: at_ns for subject, at_ns in zip(stored, times, strict=True) if at_ns is not None}
+        if not waiting:
+            return Waiting(0, None)
+        age_s = max(0.0, (now_ns - min(waiting.values())) / SECOND_NS)
+        return Waiting(sum(stored[subject] for subject in waiting), age_s)
 
     async def fullness(self, kind: ReportKind) -> float:
         every = {"subjects_filter": f"reports.*.{kind}"}
@@ -259,3 +280,15 @@ def _robots_subject(key: str) -> str:
     A subject allows no dots at its ends, no spaces and no wildcards.
     """
     return streams.ROBOTS_SUBJECT + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+
+
+async def _next_ns(connection: NatsConnection, subject: str, after: int, wait_s: float) -> int | None:
+    """Return when the first report after sequence `after` was stored on the subject (Unix ns), or None."""
+    verb = f"STREAM.MSG.GET.{subjects.REPORTS}"
+    answer = await call(connection, verb, {"seq": after + 1, "next_by_subj": subject}, wait_s)
+    if isinstance(answer, ApiError):
+        if answer.err_code == NO_MESSAGE:
+            return None
+        raise failure(answer, verb)
+    message: dict[str, Any] = answer["message"]
+    return unix_ns(message["time"])

@@ -21,9 +21,8 @@ from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
 from shared.adapters.sql.frontier import crawl_rows as crawls
 from shared.adapters.sql.frontier import excluded_links as links_left_out
 from shared.adapters.sql.frontier.url_compression import whole
-from shared.domain.archive.cdxj import IndexRow
+from shared.domain.archive.cdxj import IndexRow, surt
 from shared.domain.archive.model import RecordLocation
-from shared.domain.archive.surt import surt
 from shared.domain.errors import Unusable
 from shared.domain.explain import excluded_links as left_out
 from shared.domain.explain.excluded_links import ExcludedLinkExample

@@ -29,11 +29,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from shared.adapters.sql.engine.blockers import OWNERS, PATIENT, Blockers, end_blockers
+from shared.adapters.sql.engine.executor import Executor
 from shared.adapters.sql.engine.full_disk import FullDiskRefusals
 from shared.adapters.sql.engine.migrate import upgrade
 from shared.adapters.sql.engine.point_query import PointQuery
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.errors import DiskFull, Permanent, ResourceFull, Transient, Unusable
+from shared.domain.ops.watermarks import FillLevel
+from shared.runtime.pressure_monitor import Gauge
 
 T = TypeVar("T")
 
@@ -370,6 +373,31 @@ def mapped(error: Exception) -> Exception:
     ):
         return Transient(f"the database was lost: {text}")
     return Permanent(f"the database refused it: {text}")
+
+
+_SIZE = text("SELECT pg_database_size(current_database())")
+
+
+def database_gauge(pool: Executor, max_bytes: int) -> Gauge:
+    """Return a gauge of the database's size against `max_bytes` bytes (0: no bound), and of a recently full disk.
+
+    The server adds up the sizes of its files, so the gauge queries it only if there is a bound or a refused write.
+    """
+
+    if not isinstance(pool, PostgresPool):
+        raise TypeError(f"{pool!r} is not a pool of a PostgreSQL server")
+
+    async def gauge() -> FillLevel:
+        refused = pool.disk_full()
+        if not refused and not max_bytes:
+            return FillLevel(0, 0)
+        return FillLevel(await pool.read(_size), max_bytes, refused=refused)
+
+    return gauge
+
+
+def _size(connection: Connection) -> int:
+    return int(connection.execute(_SIZE).scalar_one())
 
 
 class PostgresStore(SqlStore):

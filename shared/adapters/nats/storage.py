@@ -1,0 +1,79 @@
+"""The storage of JetStream: how full it is, and whether it stores at all.
+
+The server reports neither its own storage limit nor the state of its disk to clients.
+"""
+
+from typing import Any, Final
+
+from shared.adapters.nats.connection import NatsConnection
+from shared.adapters.nats.jetstream import demand
+from shared.domain.ops.watermarks import FillLevel
+from shared.wire import subjects
+
+_OURS: Final = (subjects.REPORTS, subjects.visits_stream(""))
+
+
+async def fullest(connection: NatsConnection, wait_s: float) -> FillLevel | None:
+    """Return the level of the fullest among the account and our streams with a bound in bytes, or None without any.
+
+    Streams that drop their oldest messages at the bound are ignored: they are full most of the time.
+    """
+    account = await demand(connection, "INFO", None, wait_s)
+    levels = [FillLevel(int(account["storage"]), int(account["limits"]["max_storage"]))]
+    offset, total = 0, 1
+    while offset < total:
+        page = await demand(connection, "STREAM.LIST", {"offset": offset}, wait_s)
+        total, listed = int(page["total"]), page["streams"] or []
+        if not listed:
+            break
+        offset += len(listed)
+        levels += [_level(stream) for stream in listed if _refuses(stream["config"])]
+    bounded = [level for level in levels if level.capacity > 0]
+    return min(bounded, key=lambda level: level.free / level.capacity, default=None)
+
+
+def _refuses(config: dict[str, Any]) -> bool:
+    return config["name"].startswith(_OURS) and config.get("discard") == "new"
+
+
+def _level(stream: dict[str, Any]) -> FillLevel:
+    return FillLevel(int(stream["state"]["bytes"]), int(stream["config"].get("max_bytes", -1)))
+
+
+SILENT_S: Final = 10.0
+"""A stream counts as failed if publishes to it have failed for this long, and more than once."""
+
+TRIED_S: Final = 30.0
+"""After this time without a failure publishes may be tried again: paused masters publish little, so they must probe."""
+
+
+class StorageHealth:
+    """The results of publishes, by the first word of their subjects, which differs for each stream.
+
+    Times are monotonic seconds. After a write fails on a full disk, a nats-server does not answer publishes until it
+    is restarted.
+    """
+
+    def __init__(self) -> None:
+        self._failing: dict[str, tuple[float, float]] = {}
+
+    def __repr__(self) -> str:
+        return f"<StorageHealth failing={','.join(self._failing)}>"
+
+    def stored(self, subject: str) -> None:
+        """Record that the stream answered a publish, even with a refusal."""
+        self._failing.pop(subject.partition(".")[0], None)
+
+    def failed(self, subject: str, now: float) -> None:
+        """Record that a publish got no answer, or that the stream could not store it."""
+        word = subject.partition(".")[0]
+        first, _ = self._failing.get(word, (now, now))
+        self._failing[word] = (first, now)
+
+    def away(self) -> None:
+        """Forget earlier failures: the broker is not connected, or may be another one."""
+        self._failing.clear()
+
+    def refuses(self, now: float) -> bool:
+        """Return True if a stream stores nothing now."""
+        return any(last - first >= SILENT_S and now - last < TRIED_S for first, last in self._failing.values())
