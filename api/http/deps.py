@@ -22,7 +22,7 @@ from api.http.cached_reads import CachedCrawlReads
 from api.http.errors import MEDIA_TYPE, ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.limits import BODY_BYTES
-from api.http.routing import documents
+from api.http.routing import Guard
 from api.http.sse import OpenEventStreams
 from api.members.control_plane import ControlPlane
 from api.members.member_stats import MemberStats
@@ -119,7 +119,7 @@ def needs(role: Role) -> Any:
             detail = f"this needs the role {role}, and the key {key.name!r} has {key.role}"
             raise ApiProblem(ProblemKind.FORBIDDEN, detail)
 
-    return Depends(allowed)
+    return Guard(allowed)
 
 
 def _refuse_unknown(request: Request) -> None:
@@ -185,7 +185,6 @@ async def _expected(
 Expected = Annotated[frozenset[str] | None, Depends(_expected)]
 
 
-@documents
 async def _known(
     if_none_match: Annotated[
         str | None,

@@ -2,18 +2,15 @@
 
 import asyncio
 import re
-from functools import partial
 from typing import Any, Final
 
 import httpx
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, compile_path
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.authentication import Authentication
@@ -53,31 +50,6 @@ from shared.domain.crawl.state import IllegalTransition
 from shared.domain.errors import Permanent, Transient
 from shared.ports.catalog import Exists, Full, LastAdmin, Missing, ReusedKey, Stale
 from shared.runtime.supervise import Tasks
-
-
-async def head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a HEAD request with the headers of `app`'s response to GET.
-
-    A body of several pieces is stopped after the first, so that no export or stream is produced in vain.
-    """
-    over = asyncio.Event()
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            await send(message)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        elif message.get("more_body", False):
-            over.set()
-
-    async with Tasks() as tasks:
-        answering = tasks.start("head", _answer(app, {**scope, "method": "GET"}, receive, sending))
-        answering.add_done_callback(lambda _: over.set())
-        await over.wait()
-
-
-async def _answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    await app(scope, receive, send)
-
 
 ROUTERS: Final = (
     crawls.router,  # The router tries them in this order, so the most frequent come first.
@@ -119,7 +91,7 @@ _OURS: Final = (
 
 
 _METHODS: Final[tuple[tuple[re.Pattern[str], frozenset[str]], ...]] = tuple(
-    (compile_path(route.path)[0], frozenset(route.methods or ()))
+    (route.path_regex, frozenset(route.methods or ()))
     for router in ROUTERS
     for route in router.routes
     if isinstance(route, Route)
@@ -140,22 +112,35 @@ class _Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         return document(self)
 
+
+class HeadReads:
+    """Answers HEAD with the status and headers of GET, without a body (RFC 9110 §9.3.2).
+
+    A body of several pieces is stopped after the first, so that no export or stream is produced in vain.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call Starlette directly: FastAPI would look for a tracer at every request."""
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            await head(partial(Starlette.__call__, self), scope, receive, send)
-        else:
-            await Starlette.__call__(self, scope, receive, send)
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        over = asyncio.Event()
 
-    def build_middleware_stack(self) -> ASGIApp:
-        """Build the layers around the exception handlers around the routes.
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            elif message.get("more_body", False):
+                over.set()
 
-        `RequestContext` replaces the framework's layer that answers unhandled exceptions.
-        """
-        app: ASGIApp = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
-        for layer, positional, named in reversed(self.user_middleware):
-            app = layer(app, *positional, **named)
-        return app
+        async def answer() -> None:
+            await self._app({**scope, "method": "GET"}, receive, sending)
+
+        async with Tasks() as tasks:
+            tasks.start("head", answer()).add_done_callback(lambda _: over.set())
+            await over.wait()
 
 
 def application(
@@ -181,4 +166,5 @@ def application(
         app.add_middleware(RequestContext)
         if services.registry is not None:
             measure(app, services.registry)
+    app.add_middleware(HeadReads)
     return app

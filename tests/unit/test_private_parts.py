@@ -22,14 +22,13 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 METHODS: Final = {
     "threading": ("_shutdown",),
     "atexit": ("_run_exitfuncs",),
-    "fastapi.FastAPI": ("__call__", "build_middleware_stack", "openapi"),
+    "fastapi.FastAPI": ("openapi",),
     "fastapi.routing.APIRoute": ("get_route_handler",),
     "nats.aio.client.Client": (
         *("_close", "_connect_command", "_flush_pending", "_process_connect_init", "_process_op_err", "_process_pong"),
         *("_send_command", "_send_ping"),
     ),
     "nats.aio.transport.TcpTransport": ("connect", "connect_tls", "drain", "wait_closed", "write", "writelines"),
-    "starlette.applications.Starlette": ("__call__", "build_middleware_stack"),
     "starlette.responses.StreamingResponse": ("__call__",),
     "uvicorn.Server": ("capture_signals", "serve", "startup"),
     "uvicorn.protocols.http.httptools_impl.HttpToolsProtocol": (
@@ -40,19 +39,8 @@ METHODS: Final = {
 """Methods by their class."""
 
 PARAMETERS: Final = {
-    "fastapi.datastructures.DefaultPlaceholder": ("value",),
-    "fastapi.dependencies.models.Dependant": (
-        *("background_tasks_param_name", "body_params", "call", "cookie_params", "dependencies", "header_params"),
-        *("http_connection_param_name", "name", "own_oauth_scopes", "parent_oauth_scopes", "path", "path_params"),
-        *("query_params", "request_param_name", "response_param_name", "security_scopes_param_name", "use_cache"),
-        "websocket_param_name",
-    ),
-    "fastapi.dependencies.utils.request_params_to_args": ("fields", "received_params"),
-    "fastapi.middleware.asyncexitstack.AsyncExitStackMiddleware": ("app",),
+    "fastapi.dependencies.models.Dependant": ("dependencies", "query_params"),
     "fastapi.openapi.utils.get_openapi": ("routes",),
-    "fastapi.routing.serialize_response": ("field", "response_content", "dump_json"),
-    "starlette.middleware.exceptions.ExceptionMiddleware": ("app", "handlers"),
-    "starlette.routing.compile_path": ("path",),
     "uvicorn.protocols.http.httptools_impl.HttpToolsProtocol": ("config", "server_state", "app_state"),
     "uvicorn.server.ServerState": (),
 }
@@ -65,10 +53,8 @@ SET: Final = {
     ),
     "nats.aio.subscription.Subscription": ("_wait_for_msgs_task",),
     "nats.aio.transport.TcpTransport": ("_bare_io_writer", "_io_writer"),
-    "fastapi.FastAPI": ("exception_handlers", "router", "user_middleware"),
-    "fastapi.APIRoute": (
-        *("app", "dependant", "endpoint", "is_json_stream", "is_sse_stream", "response_class", "response_field"),
-    ),
+    "fastapi.FastAPI": ("router",),
+    "fastapi.APIRoute": ("dependant", "path_regex"),
     "uvicorn.protocols.http.httptools_impl.HttpToolsProtocol": (
         *("app", "cycle", "logger", "loop", "scope", "transport", "url"),
     ),
