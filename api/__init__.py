@@ -11,5 +11,6 @@ Any replica answers reads and accepts seeds and commands. Writes of declared res
 - `frontier` is the owner of one partition: it ingests reports, dispatches URL shards and grants leases.
 - `events` records changes, and `observe` exposes metrics.
 
-Entry points: `main.cluster_main` for a cluster, `main.main` for a crawl on one machine. A master never fetches a page.
+Entry points: `cluster_main.cluster_main` for a cluster, `main.main` for a crawl on one machine. A master fetches no
+page.
 """

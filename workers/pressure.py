@@ -6,45 +6,11 @@ reserved, a visit hands back its remaining URLs.
 
 from collections.abc import Callable, Mapping, Sequence
 
-import structlog
-
 from shared.adapters.local.resources import disk_of, memory_of_process
-from shared.domain.ops.watermarks import FillLevel, Pressure, Resource, Watermarks
+from shared.domain.ops.watermarks import Pressure, Resource, Watermarks
 from shared.runtime.pressure_monitor import Gauge, PressureMonitor
 from shared.settings import ClusterWorkerSettings, WorkerSettings
 from workers.disk_reservations import DiskReservations
-
-log = structlog.get_logger(__name__)
-
-
-class WorkerPressure:
-    """A `PressureListener` that logs each change, and calls `ration` with the resources under pressure."""
-
-    def __init__(self, rationing: Callable[[], PressureMonitor], ration: Callable[[Sequence[Pressure]], None]) -> None:
-        self._rationing = rationing
-        self._ration = ration
-
-    def __repr__(self) -> str:
-        return f"<WorkerPressure {self._rationing()!r}>"
-
-    def pressure_started(self, place: Resource, level: FillLevel, reason: str) -> None:
-        log.warning(
-            "resource_pressure.started", resource=place, used_bytes=level.used, max_bytes=level.capacity, reason=reason
-        )
-        self._ration(self._rationing().pressure)
-
-    def pressure_ended(self, place: Resource, level: FillLevel) -> None:
-        log.info(
-            "resource_pressure.ended",
-            resource=place,
-            used_bytes=level.used,
-            max_bytes=level.capacity,
-            remaining_reason=self._rationing().reason,
-        )
-        self._ration(self._rationing().pressure)
-
-    def gauge_failed(self, place: Resource, error: Exception) -> None:
-        log.warning("resource_check.failed", resource=place, error=str(error))
 
 
 def gauges_of(settings: WorkerSettings, reservations: DiskReservations) -> Mapping[Resource, Gauge]:
@@ -64,10 +30,7 @@ def pressure_monitor_of(
     settings: WorkerSettings,
     reservations: DiskReservations,
     marks: Callable[[], Watermarks],
-    ration: Callable[[Sequence[Pressure]], None],
+    set_pressure: Callable[[Sequence[Pressure]], None],
 ) -> PressureMonitor:
-    """Return the monitor of the worker's resources. It passes the resources under pressure to `ration`."""
-    rationing: PressureMonitor = PressureMonitor(
-        gauges_of(settings, reservations), marks, WorkerPressure(lambda: rationing, ration)
-    )
-    return rationing
+    """Return the monitor of the worker's resources. It passes the resources under pressure to `set_pressure`."""
+    return PressureMonitor(gauges_of(settings, reservations), marks, lambda state, _: set_pressure(state.pressure))

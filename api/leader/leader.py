@@ -13,7 +13,7 @@ when its passes have failed for `SICK_S`. It campaigns again once it is fit.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -23,19 +23,16 @@ from api.crawls.controller import CrawlController
 from api.leader.candidacy import Candidacy
 from api.leader.config_publisher import ConfigPublisher
 from api.leader.spec_publisher import CrawlSpecPublisher
+from api.members.engines import MasterEngines
 from api.members.health import HealthMonitor
 from api.members.membership import assignments_in, members_in, read_record
 from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient
-from shared.domain.frontier.placement import PlacementMaster, PlacementRules, StoreKind, reconcile
+from shared.domain.frontier.placement import PlacementMaster, PlacementRules, reconcile
 from shared.domain.ids import Partition, Term, term_of
-from shared.ports.clock import Clock
-from shared.ports.coordinator import MAX_WRITES, Conflict, Coordinator, Leadership, Session, Snapshot, View
-from shared.ports.desired import Desired
-from shared.ports.specs import SpecPublisher
-from shared.ports.store import Store
+from shared.ports.coordinator import MAX_WRITES, Conflict, Leadership, Session, Snapshot
 from shared.runtime.retry import until_answered
 from shared.runtime.supervise import Failpoint, Tasks, no_failpoint
-from shared.wire.keys import EpochRecord, Keys, LeaderRecord, MemberRecord, PartitionRecord, encode_record
+from shared.wire.keys import EpochRecord, LeaderRecord, MemberRecord, PartitionRecord, encode_record
 
 log = structlog.get_logger("orb.control")
 
@@ -84,17 +81,10 @@ class Leader:
     def __init__(
         self,
         member: MemberRecord,
-        *,
-        coordinator: Coordinator,
-        view: View,
-        keys: Keys,
-        store: Store,
-        desired: Desired,
-        kind: StoreKind,
-        tending: CrawlController,
+        engines: MasterEngines,
+        controller: CrawlController,
         health: HealthMonitor,
-        publisher: Callable[[Leadership], SpecPublisher],
-        clock: Clock,
+        *,
         partitions: int,
         rules: PlacementRules | None = None,
         tick_s: float = TICK_S,
@@ -102,22 +92,22 @@ class Leader:
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._member = member
-        self._coordinator = coordinator
-        self._view = view
-        self._keys = keys
-        self._store = store
-        self._desired = desired
-        self._kind = kind
-        self._tending = tending
+        self._coordinator = engines.coordinator
+        self._view = engines.view
+        self._keys = engines.keys
+        self._store = engines.store
+        self._desired = engines.desired
+        self._kind = engines.kind
+        self._publisher = engines.publisher
+        self._clock = engines.clock
+        self._controller = controller
         self._health = health
-        self._publisher = publisher
-        self._clock = clock
         self._partitions = partitions
         self._rules = rules or PlacementRules()
         self._tick_s = tick_s
         self._sick_s = sick_s
         self._failpoint = failpoint
-        self._candidacy = Candidacy(member.id, view, keys, clock)
+        self._candidacy = Candidacy(member.id, engines.view, engines.keys, engines.clock)
         self._leadership: Leadership | None = None
         self._epoch = 0
         self._sick = False
@@ -140,7 +130,7 @@ class Leader:
     def wake(self) -> None:
         """Start the next pass now."""
         self._poked.set()
-        self._tending.wake()
+        self._controller.wake()
 
     async def attend(self, session: Session) -> None:
         """Campaign and lead again and again until cancelled. Raise OwnershipLost if the session is lost."""
@@ -185,7 +175,7 @@ class Leader:
                 tasks.start("leader.watch", self._watch())
                 tasks.start("leader.health", self._resign_unfit(leadership))
                 tasks.start("leader.pass", self._passes(leadership))
-                tasks.start("leader.tend", self._tending.run(self.acting, self.term))
+                tasks.start("leader.tend", self._controller.run(self.acting, self.term))
                 tasks.start("leader.leave", self._leave(leadership))
                 await leadership.lost()
                 return not self._sick

@@ -5,7 +5,7 @@ takes over only after they have ended.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,36 +16,29 @@ from api.crawls.controller import CrawlController
 from api.crawls.retention_sweeper import RetentionSweeper
 from api.frontier.capacity import PoolCapacity
 from api.frontier.dispatch_crawls import DispatchCrawls
-from api.frontier.owner import Alarm, Owner, unheard
+from api.frontier.owner import Alarm, Owner
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.stats import OwnerStats
 from api.leader.leader import TICK_S, Leader
 from api.members.config_follower import MasterConfigFollower, limits_of, started_as
 from api.members.control_plane import Members
+from api.members.engines import MasterEngines
 from api.members.health import HealthLimits, HealthMonitor
 from api.members.heartbeat import Heartbeat
 from api.members.member_stats import MemberStats, ask_statuses
 from api.members.membership import Membership, assignments_in, leader_in, members_in
 from api.members.partition_owners import PartitionOwners
-from api.members.pressure import Heard, MasterPressure, WorkerPressureEvents, log_only
-from shared.domain.frontier.placement import PlacementRules, StoreKind
+from api.members.pressure import Heard, MasterPressure, WorkerPressureEvents
+from shared.domain.frontier.placement import PlacementRules
 from shared.domain.ids import Partition, Term
 from shared.domain.ops.config import LogLevel, MasterTuning
 from shared.domain.ops.watermarks import Resource
-from shared.ports.broker import Broker
-from shared.ports.clock import Clock
-from shared.ports.coordinator import Coordinator, Leadership, View
-from shared.ports.desired import Desired
-from shared.ports.items import ItemTable
-from shared.ports.retained import Retained
-from shared.ports.specs import SpecPublisher
-from shared.ports.store import Store
-from shared.runtime.pressure_monitor import NO_GAUGES, Gauge, PressureMonitor
+from shared.runtime.pressure_monitor import Gauge, PressureMonitor
 from shared.runtime.registration import Registration
 from shared.runtime.supervise import Failpoint, Tasks, no_failpoint
 from shared.telemetry import set_log_level
 from shared.wire.desired_state import DesiredState
-from shared.wire.keys import Keys, MemberRecord
+from shared.wire.keys import MemberRecord
 from shared.wire.messages import Malformed, MasterStatus, decode_master_status, decode_status
 from shared.wire.subjects import MASTER_STATUS, WORKER_STATUS
 
@@ -63,6 +56,7 @@ class ClusterSettings:
     longer.
     """
 
+    frontier: FrontierSettings
     ttl_s: float = 15.0
     tick_s: float = TICK_S
     rules: PlacementRules = field(default_factory=PlacementRules)
@@ -80,96 +74,72 @@ class ClusterMaster:
     def __init__(
         self,
         member: MemberRecord,
+        engines: MasterEngines,
+        settings: ClusterSettings,
         *,
-        coordinator: Coordinator,
-        view: View,
-        keys: Keys,
-        store: Store,
-        items: ItemTable,
-        desired: Desired,
-        kind: StoreKind,
-        broker: Broker,
-        publisher: Callable[[Leadership], SpecPublisher],
-        clock: Clock,
-        frontier: FrontierSettings,
-        tally: OwnerStats | None = None,
-        settings: ClusterSettings | None = None,
+        gauges: Mapping[Resource, Gauge],
+        stats: OwnerStats,
+        alarm: Alarm,
+        on_pressure: Heard,
         failpoint: Failpoint = no_failpoint,
-        alarm: Alarm = unheard,
-        gauges: Mapping[Resource, Gauge] = NO_GAUGES,
-        room_heard: Heard = log_only,
-        retained: Retained | None = None,
     ) -> None:
         """Compose the master.
 
-        - `view` must watch `keys.root`: one snapshot then has the members, the leader and the assignments.
-        - `gauges` measure the resources of this master.
-        - `room_heard` is called when pressure on this master or on a worker starts or ends.
-        - `retained` holds the rows that the leader deletes after their retention.
+        `gauges` measure its resources. `on_pressure` is called when pressure on this master or on a worker starts or
+        ends.
         """
-        chosen = settings or ClusterSettings()
-        self._view = view
-        self._keys = keys
-        self._store = store
-        self._broker = broker
-        self._clock = clock
+        store, broker, clock = engines.store, engines.broker, engines.clock
+        partitions, started = settings.frontier.partitions, started_as(settings.frontier, settings.log_level)
+        self._engines = engines
         self._began_at = clock.elapsed()
-        self._started_with = frontier
-        self._frontier = limits_of(frontier, started_as(frontier, chosen.log_level))
-        self._tally = tally or OwnerStats()
+        self._started_with = settings.frontier
+        self._frontier = limits_of(settings.frontier, started)
+        self._stats = stats
         self._member = member
         self._alarm = alarm
         self._crawls = DispatchCrawls()
         self._room = PoolCapacity()
         self._turn = asyncio.Lock()
         self.roster = MemberStats()
-        self._membership = Membership(member, coordinator, keys, ttl_s=chosen.ttl_s)
+        self._membership = Membership(member, engines.coordinator, engines.keys, ttl_s=settings.ttl_s)
         self._heartbeat = Heartbeat(broker, self._status)
         self._tuning = MasterConfigFollower(
-            view, keys, member.id, started_as(frontier, chosen.log_level), apply=self._tune, drain=self.drain
+            engines.view, engines.keys, member.id, started, apply=self._tune, drain=self.drain
         )
-        watcher = MasterPressure(member.id, self._room, lambda: self.rationing, room_heard, self._heartbeat.notify)
-        self.rationing = PressureMonitor(gauges, lambda: self.tuning().storage, watcher)
-        self._workers_room = WorkerPressureEvents(self.is_leader, room_heard)
-        self._fleet = PartitionOwners(view, keys, member, frontier.partitions, self._owner, alarm)
+        pressure = MasterPressure(member.id, self._room, on_pressure, self._heartbeat.notify)
+        self.rationing = PressureMonitor(gauges, lambda: self.tuning().storage, pressure.changed)
+        self._workers_pressure = WorkerPressureEvents(self.is_leader, on_pressure)
+        self._fleet = PartitionOwners(engines.view, engines.keys, member, partitions, self._owner, alarm)
         self._crawling = ActiveCrawlSync(self._crawls, self._fleet, store)
-        self._tending = CrawlController(
+        controller = CrawlController(
             store=store,
-            items=items,
+            items=engines.items,
             broker=broker,
             clock=clock,
-            partitions=frontier.partitions,
+            partitions=partitions,
             told=self._crawling.wake,
-            retaining=None if retained is None else RetentionSweeper(retained, lambda: self.tuning().retention, clock),
-            tally=self._tally,
+            retaining=RetentionSweeper(engines.retained, lambda: self.tuning().retention, clock),
+            tally=stats,
             alarm=alarm,
             still=lambda pool: self.roster.stands_still(pool, clock.elapsed()),
         )
         self._health = HealthMonitor(
             {"database": store.newest_term, "nats": broker.reports_state},
             clock,
-            chosen.health_rules,
+            settings.health_rules,
             silent_s={"database": store.silent_s},
         )
         self._leader = Leader(
             member,
-            coordinator=coordinator,
-            view=view,
-            keys=keys,
-            store=store,
-            desired=desired,
-            kind=kind,
-            tending=self._tending,
-            health=self._health,
-            publisher=publisher,
-            clock=clock,
-            partitions=frontier.partitions,
-            rules=chosen.rules,
-            tick_s=chosen.tick_s,
+            engines,
+            controller,
+            self._health,
+            partitions=partitions,
+            rules=settings.rules,
+            tick_s=settings.tick_s,
             failpoint=failpoint,
         )
-
-        self._tuning.follow(view.snapshot)  # A master that should drain must register as draining.
+        self._tuning.follow(engines.view.snapshot)  # A master that should drain must register as draining.
 
     def __repr__(self) -> str:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
@@ -180,17 +150,17 @@ class ClusterMaster:
         return self._leader.acting()
 
     def leader_address(self) -> str | None:
-        record = leader_in(self._view.snapshot, self._keys)
+        record = leader_in(self._engines.view.snapshot, self._engines.keys)
         return None if record is None or not record.address else record.address
 
     def term(self) -> Term | None:
         return self._leader.term()
 
     def members(self) -> Members:
-        return members_in(self._view.snapshot, self._keys)
+        return members_in(self._engines.view.snapshot, self._engines.keys)
 
     def assignments(self) -> Mapping[Partition, str]:
-        assigned = assignments_in(self._view.snapshot, self._keys)
+        assigned = assignments_in(self._engines.view.snapshot, self._engines.keys)
         return {partition: record.owner for partition, (record, _) in assigned.items()}
 
     def wake(self) -> None:
@@ -227,7 +197,7 @@ class ClusterMaster:
             leading=self.is_leader(),
             draining=self._membership.member.draining,
             shards=sum(len(own.leases) for own in owning),
-            uptime_ms=int((self._clock.elapsed() - self._began_at) * 1000),
+            uptime_ms=int((self._engines.clock.elapsed() - self._began_at) * 1000),
             config=self._tuning.revision,
             pressure=self.rationing.pressure,
         )
@@ -256,7 +226,7 @@ class ClusterMaster:
 
     def heard_at(self) -> float:
         """Return when the coordinator last answered or sent a change (`Clock.elapsed`)."""
-        return self._view.heard_at
+        return self._engines.view.heard_at
 
     # --- the process --------------------------------------------------------------------------------------------------
 
@@ -279,31 +249,31 @@ class ClusterMaster:
 
     async def _notice(self) -> None:
         """Check SQL at every published change, because a change of SQL caused it."""
-        snapshot = self._view.snapshot
+        snapshot = self._engines.view.snapshot
         while True:
-            snapshot = await self._view.changed(snapshot, None)
+            snapshot = await self._engines.view.changed(snapshot, None)
             self._crawling.wake()
 
     async def _hear_workers(self) -> None:
-        async with self._broker.listen(WORKER_STATUS) as statuses:
-            await ask_statuses(self._broker)
+        async with self._engines.broker.listen(WORKER_STATUS) as statuses:
+            await ask_statuses(self._engines.broker)
             async for data in statuses:
                 try:
                     status = decode_status(data)
-                    self._room.worker_reported(status, self._clock.elapsed())
-                    before = self.roster.worker(status.worker, self._clock.elapsed())
-                    self.roster.worker_reported(status, self._clock.elapsed())
-                    self._workers_room.status_received(None if before is None else before.status, status)
+                    self._room.worker_reported(status, self._engines.clock.elapsed())
+                    before = self.roster.worker(status.worker, self._engines.clock.elapsed())
+                    self.roster.worker_reported(status, self._engines.clock.elapsed())
+                    self._workers_pressure.status_received(None if before is None else before.status, status)
                 except Malformed as error:
                     log.warning("worker_status.rejected", error=str(error))
                     continue
                 self._fleet.wake()
 
     async def _hear_masters(self) -> None:
-        async with self._broker.listen(MASTER_STATUS) as statuses:
+        async with self._engines.broker.listen(MASTER_STATUS) as statuses:
             async for data in statuses:
                 try:
-                    self.roster.master_reported(decode_master_status(data), self._clock.elapsed())
+                    self.roster.master_reported(decode_master_status(data), self._engines.clock.elapsed())
                 except Malformed as error:
                     log.warning("master_status.rejected", error=str(error))
 
@@ -311,13 +281,13 @@ class ClusterMaster:
         return Owner(
             partition,
             term,
-            store=self._store,
-            broker=self._broker,
-            clock=self._clock,
+            store=self._engines.store,
+            broker=self._engines.broker,
+            clock=self._engines.clock,
             crawls=self._crawls,
             room=self._room,
             settings=self._frontier,
-            tally=self._tally,
+            tally=self._stats,
             again=again,
             alarm=self._alarm,
             turn=self._turn,

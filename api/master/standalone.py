@@ -19,8 +19,7 @@ from api.frontier.owner import Owner, unheard
 from api.frontier.ownership import FrontierSettings
 from api.frontier.stats import OwnerStats
 from api.members.member_stats import ask_statuses
-from api.members.pressure import MasterPressure
-from api.members.pressure import log_only as unheard_of_room
+from api.members.pressure import MasterPressure, log_only
 from shared.domain.crawl.spec import CrawlSpec, encode_spec
 from shared.domain.errors import ResourceFull, Transient
 from shared.domain.explain.waits import Waits
@@ -90,8 +89,8 @@ class Standalone:
         self._crawls = DispatchCrawls()
         self._room = PoolCapacity()
         self._turn = asyncio.Lock()
-        watcher = MasterPressure("master", self._room, lambda: self._rationing, unheard_of_room, lambda: None)
-        self._rationing = PressureMonitor(gauges, Watermarks, watcher)
+        pressure = MasterPressure("master", self._room, log_only, lambda: None)
+        self._rationing = PressureMonitor(gauges, Watermarks, pressure.changed)
         self._owners: list[Owner] = []
         self._applied = asyncio.Event()
         self._changed = asyncio.Event()

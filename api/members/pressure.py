@@ -5,14 +5,9 @@ Work in progress continues: reports are applied, which empties the streams; gran
 
 from collections.abc import Callable
 
-import structlog
-
 from api.frontier.capacity import PoolCapacity
-from shared.domain.ops.watermarks import FillLevel, Resource
-from shared.runtime.pressure_monitor import PressureMonitor
+from shared.domain.ops.watermarks import PressureState, Resource
 from shared.wire.messages import WorkerStatus
-
-log = structlog.get_logger("orb.control")
 
 Heard = Callable[[str, str, str | None], None]
 """Called with a member, a resource, and why the resource is under pressure (None: it no longer is).
@@ -26,52 +21,22 @@ def log_only(member: str, resource: str, reason: str | None) -> None:
 
 
 class MasterPressure:
-    """`shared.runtime.pressure_monitor.PressureListener` of the master `member`: stops and resumes its dispatch.
+    """Stops and resumes the dispatch of the master `member`. `notify` is called when the master's status changed."""
 
-    `news` is called when the master's status has changed.
-    """
-
-    def __init__(
-        self,
-        member: str,
-        room: PoolCapacity,
-        rationing: Callable[[], PressureMonitor],
-        heard: Heard,
-        news: Callable[[], None],
-    ) -> None:
+    def __init__(self, member: str, capacity: PoolCapacity, heard: Heard, notify: Callable[[], None]) -> None:
         self._member = member
-        self._room = room
-        self._rationing = rationing
+        self._capacity = capacity
         self._heard = heard
-        self._news = news
+        self._notify = notify
 
     def __repr__(self) -> str:
-        return f"<MasterPressure {self._member} held={self._room.held}>"
+        return f"<MasterPressure {self._member} held={self._capacity.held}>"
 
-    def pressure_started(self, place: Resource, level: FillLevel, reason: str) -> None:
-        log.warning(
-            "resource_pressure.started", resource=place, used_bytes=level.used, max_bytes=level.capacity, reason=reason
-        )
-        self._update()
-        self._heard(self._member, place, reason)
-
-    def pressure_ended(self, place: Resource, level: FillLevel) -> None:
-        log.info(
-            "resource_pressure.ended",
-            resource=place,
-            used_bytes=level.used,
-            max_bytes=level.capacity,
-            remaining_reason=self._rationing().reason,
-        )
-        self._update()
-        self._heard(self._member, place, None)
-
-    def gauge_failed(self, place: Resource, error: Exception) -> None:
-        log.warning("resource_check.failed", resource=place, error=str(error))
-
-    def _update(self) -> None:
-        self._room.held = self._rationing().reason
-        self._news()
+    def changed(self, state: PressureState, resource: Resource) -> None:
+        """Handle a change (`shared.runtime.pressure_monitor.PressureMonitor`)."""
+        self._capacity.held = state.reason
+        self._notify()
+        self._heard(self._member, resource, state.reason if state.full(resource) else None)
 
 
 class WorkerPressureEvents:

@@ -137,9 +137,9 @@ def explained(role: str, flag: str) -> tuple[str, str, str]:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.command == "master":
         master = master_settings(arguments, os.environ)
-        import api.main
+        import api.cluster_main
 
-        return api.main.cluster_main(master)
+        return api.cluster_main.cluster_main(master)
     worker = worker_settings(arguments, os.environ)
     import workers.main
 

@@ -34,27 +34,7 @@ lacks something or a process dies again and again; the message gives the cause."
 MEMBERS_MOST: Final = 64
 
 IMPORTED: Final = (
-    *(
-        "cli.local.member",
-        "api.main",
-        "api.events.recorder",
-        "api.observe.sampler",
-        "api.http.sse",
-        "api.http.forwarding",
-    ),
-    *(
-        "api.server.app",
-        "api.observe.metrics",
-        "api.server.serving",
-        "shared.adapters.etcd.specs",
-        "shared.adapters.objects.page_archive",
-    ),
-    *(
-        "shared.adapters.sql.catalog.catalog",
-        "shared.adapters.sql.catalog.desired",
-        "shared.adapters.sql.catalog.overview",
-    ),
-    *("shared.adapters.sql.admin.retention", "workers.main", "workers.membership"),
+    *("cli.local.member", "api.cluster_main", "workers.main", "workers.membership"),
     *("anyio._backends._asyncio", "httpcore", "prometheus_client.core", "uvicorn.lifespan.off"),  # at their first use
 )
 """Modules of masters and workers. The fork server imports them while this command starts the engines."""

@@ -8,10 +8,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
+
+import structlog
 
 from shared.domain.errors import Permanent, Transient
 from shared.domain.ops.watermarks import OF_MEMORY, FillLevel, Pressure, PressureState, Resource, Watermarks
+
+log = structlog.get_logger(__name__)
 
 EVERY_S: Final = 2.0
 
@@ -31,37 +35,25 @@ def refusing(gauge: Gauge, refused: Callable[[], bool]) -> Gauge:
     return read
 
 
-class PressureListener(Protocol):
-    """Receives the changes. Its methods neither wait nor raise."""
-
-    def pressure_started(self, place: Resource, level: FillLevel, reason: str) -> None:
-        """Handle that the resource became full. `reason`: why no new work is taken on."""
-        ...
-
-    def pressure_ended(self, place: Resource, level: FillLevel) -> None:
-        """Handle that the resource has space again."""
-        ...
-
-    def gauge_failed(self, place: Resource, error: Exception) -> None:
-        """Handle that the resource's gauge could not be read."""
-        ...
-
-
 class PressureMonitor:
-    """Updates `shortages` by the gauges. `marks` returns the present watermarks; memory has its own."""
+    """Updates `shortages` by the gauges, and logs each change.
+
+    `marks` returns the present watermarks; memory has its own. `on_change` is called with the state and the resource
+    whose pressure started or ended. It must neither wait nor raise.
+    """
 
     def __init__(
         self,
         gauges: Mapping[Resource, Gauge],
         marks: Callable[[], Watermarks],
-        watcher: PressureListener,
+        on_change: Callable[[PressureState, Resource], None],
         *,
         every_s: float = EVERY_S,
     ) -> None:
         self.shortages = PressureState()
         self._gauges = gauges
         self._marks = marks
-        self._watcher = watcher
+        self._on_change = on_change
         self._every_s = every_s
 
     def __repr__(self) -> str:
@@ -89,14 +81,20 @@ class PressureMonitor:
             try:
                 level = await gauge()
             except (Transient, Permanent) as error:
-                self._watcher.gauge_failed(place, error)
+                log.warning("resource_check.failed", resource=place, error=str(error))
                 continue
             if level is None:
                 continue
             marks = OF_MEMORY if place is Resource.MEMORY else self._marks()
-            if not self.shortages.observe(place, level, marks):
-                continue
-            if self.shortages.full(place):
-                self._watcher.pressure_started(place, level, self.shortages.reason or "")
-            else:
-                self._watcher.pressure_ended(place, level)
+            if self.shortages.observe(place, level, marks):
+                self._changed(place, level)
+
+    def _changed(self, place: Resource, level: FillLevel) -> None:
+        used, capacity, reason = level.used, level.capacity, self.shortages.reason
+        if self.shortages.full(place):
+            log.warning("resource_pressure.started", resource=place, used_bytes=used, max_bytes=capacity, reason=reason)
+        else:
+            log.info(
+                "resource_pressure.ended", resource=place, used_bytes=used, max_bytes=capacity, remaining_reason=reason
+            )
+        self._on_change(self.shortages, place)

@@ -11,9 +11,11 @@ import pytest
 
 from api.crawls.controller import CrawlController
 from api.leader.leader import Leader
+from api.members.engines import MasterEngines
 from api.members.health import HealthLimits, HealthMonitor, LoopStalled, Probe
 from api.members.membership import Membership, assignments_in, leader_in, members_in
 from shared.adapters.etcd.specs import EtcdSpecPublisher
+from shared.adapters.sql.admin.retention import SqlRetained
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Transient
@@ -87,18 +89,24 @@ class Stage:
             partitions=PARTITIONS,
             told=lambda: None,
         )
-        leader = Leader(
-            member,
+        engines = MasterEngines(
+            keys=KEYS,
             coordinator=self.coordinator,
             view=self.view,
-            keys=KEYS,
             store=store,
-            desired=SqlDesired(store.executor),
             kind=self.kind,
-            tending=tending,
-            health=health or fit(),
+            items=cast(ItemTable, NoItems()),
+            desired=SqlDesired(store.executor),
+            retained=SqlRetained(store.executor),
+            broker=cast(Broker, None),
             publisher=lambda leadership: EtcdSpecPublisher(self.coordinator, leadership, KEYS),
             clock=CLOCK,
+        )
+        leader = Leader(
+            member,
+            engines,
+            tending,
+            health or fit(),
             partitions=PARTITIONS,
             rules=PlacementRules(max_moves=PARTITIONS, settle_s=0.0),
             tick_s=0.2,

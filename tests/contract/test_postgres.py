@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from api.main import open_store
+from api.cluster_main import open_store
 from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.engine.postgres import PostgresPool, PostgresSettings, PostgresStore, patient_engine, patiently
 from shared.domain.errors import Permanent, ResourceFull, Transient, Unusable

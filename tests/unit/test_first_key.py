@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from api.main import show_first_key
+from api.cluster_main import show_first_key
 from shared.domain.errors import ResourceFull, Transient
 from shared.domain.ops.access import ApiKey, digest_of
 from shared.ports.catalog import Catalog

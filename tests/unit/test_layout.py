@@ -43,7 +43,7 @@ ROOMS = {
 """The packages a package may hold; those not named here hold none."""
 
 MODULES = {
-    "api": {"main"},
+    "api": {"main", "cluster_main"},
     "workers": {
         "main", "runtime", "visit", "owner_client", "grant", "visit_crawls", "robots", "page_reading", "outlinks",
         "archive", "report", "visit_report", "retry", "discoveries", "outcome", "membership", "config_follower",

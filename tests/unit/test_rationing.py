@@ -25,7 +25,6 @@ from shared.domain.errors import Transient
 from shared.domain.ops.watermarks import OF_STORAGE, FillLevel, Pressure, Resource
 from shared.runtime.pressure_monitor import Gauge, PressureMonitor
 from shared.wire.messages import MasterStatus, WorkerStatus
-from workers.pressure import WorkerPressure
 
 MIB = 1 << 20
 TOP = "sys/fs/cgroup"
@@ -105,8 +104,8 @@ class Held:
         self.room.worker_reported(WorkerStatus(worker="w1", pool="default", visits=10, busy=0), 0.0)
         self.told: list[tuple[str, str, bool]] = []
         self.news = 0
-        watcher = MasterPressure("m1", self.room, lambda: self.rationing, self._hear, self._news)
-        self.rationing = PressureMonitor({Resource.DATABASE: gauge}, lambda: OF_STORAGE, watcher)
+        pressure = MasterPressure("m1", self.room, self._hear, self._news)
+        self.rationing = PressureMonitor({Resource.DATABASE: gauge}, lambda: OF_STORAGE, pressure.changed)
 
     def _hear(self, member: str, resource: str, reason: str | None) -> None:
         self.told.append((member, resource, reason is not None))
@@ -179,10 +178,10 @@ def test_a_crawl_is_held_by_a_master_that_says_so_or_where_every_worker_of_its_p
 
 def test_a_worker_is_told_each_turn_with_the_reason() -> None:
     told: list[Sequence[Pressure]] = []
-    rationing: PressureMonitor = PressureMonitor(
+    rationing = PressureMonitor(
         {Resource.ARCHIVE: played(NONE, NONE, ROOM, ROOM)},
         lambda: OF_STORAGE,
-        WorkerPressure(lambda: rationing, told.append),
+        lambda state, _: told.append(state.pressure),
     )
     times(rationing, 4)
     assert told == [full("the archive's disk has 1 B free of 100 B; it goes on when 10 B are free"), ()]
@@ -203,8 +202,7 @@ def test_the_memory_of_the_process_reaches_its_ceiling_and_leaves_it_again() -> 
     assert begun is not None
     told: list[Sequence[Pressure]] = []
     gauge = memory_of_process(int((begun + 96 * MIB) / 0.9), relief_s=0.0)
-    watcher = WorkerPressure(lambda: rationing, told.append)
-    rationing: PressureMonitor = PressureMonitor({Resource.MEMORY: gauge}, lambda: OF_STORAGE, watcher)
+    rationing = PressureMonitor({Resource.MEMORY: gauge}, lambda: OF_STORAGE, lambda s, _: told.append(s.pressure))
     assert times(rationing, 1) == [None]
     ballast = [bytearray(os.urandom(1 << 10) * 1024) for _ in range(200 + begun // MIB // 8)]
     (reason,) = times(rationing, 1)

@@ -239,7 +239,7 @@ async def work(stop, up):
     await asyncio.sleep(0.1)
     circles()
 
-uvloop.run(api.main._until_signalled(work))
+uvloop.run(api.main.until_signalled(work))
 """
 WORKER = """
 import asyncio

@@ -1,6 +1,7 @@
 """The crawl spec: what a user declares, and what follows from it.
 
 `spec` has every field with its default and bound. `spec_parse` reads what a user wrote, and reports every problem.
-`spec_rules` checks rules between fields and refuses what a spec must not contain; `spec_diff` compares revisions. `state` has the verbs allowed in each state.
-`scope`, `patterns` and `traps` decide whether a URL belongs to the crawl. `item_rules` and `selectors` describe items.
+`spec_rules` checks rules between fields and refuses what a spec must not contain. `spec_diff` compares revisions.
+`state` has the verbs allowed in each state. `scope`, `patterns` and `traps` decide whether a URL belongs to the crawl.
+`item_rules` and `selectors` describe items.
 """

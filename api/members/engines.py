@@ -1,0 +1,38 @@
+"""The engines of a cluster, as the parts of a master use them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shared.domain.frontier.placement import StoreKind
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.coordinator import Coordinator, Leadership, View
+from shared.ports.desired import Desired
+from shared.ports.items import ItemTable
+from shared.ports.retained import Retained
+from shared.ports.specs import SpecPublisher
+from shared.ports.store import Store
+from shared.wire.keys import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class MasterEngines:
+    """Connected engines.
+
+    - `view` must watch `keys.root`: one snapshot then has the members, the leader and the assignments.
+    - `kind` is that of `store`. `items`, `desired` and `retained` are further tables of the same database. `retained`
+      holds the rows that the leader deletes after their retention.
+    - `publisher` makes the publisher of crawl specs for a leadership.
+    """
+
+    keys: Keys
+    coordinator: Coordinator
+    view: View
+    store: Store
+    kind: StoreKind
+    items: ItemTable
+    desired: Desired
+    retained: Retained
+    broker: Broker
+    publisher: Callable[[Leadership], SpecPublisher]
+    clock: Clock
