@@ -31,8 +31,8 @@ _NEVER: Final = 1 << 30
 def is_due(aged: int, since_s: float, share: float) -> bool:
     """Decide on a full collection.
 
-    `aged` is the number of collections of the middle generation since the last full one, `since_s` the seconds since
-    then, and `share` the part of a core that the thread used since the last check.
+    `aged` is the number of collections of the middle generation since the last full one. `since_s` are the seconds
+    since then. `share` is the part of a core that the thread used since the last check.
     """
     return aged >= AGED and since_s >= (RESTED_S if share < IDLE else FORCED_S)
 
