@@ -133,9 +133,8 @@ async def _tables(backup: Backup, fresh: "DatabaseLoad") -> None:
         written = await fresh.write(partial(rows.count, table=table))
         if written != part.values:
             raise Environment(f"{part.file} has {part.values} rows, but {written} were written.")
-    numbers = dict(backup.manifest.numbers)
-    numbers["crawls"] = numbers.get("crawls", 0) + SKIPPED_CRAWLS
-    await fresh.write(lambda c: rows.give_beyond(c, numbers))
+    numbers = backup.manifest.numbers
+    await fresh.write(lambda c: rows.give_beyond(c, {**numbers, "crawls": numbers["crawls"] + SKIPPED_CRAWLS}))
 
 
 async def _reports(backup: Backup, broker: "NatsBroker") -> None:
