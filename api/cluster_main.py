@@ -99,7 +99,7 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
             gauges=_gauges(settings, store, engines.kind, broker),
             stats=stats,
             alarm=publisher.alarm,
-            on_pressure=publisher.room,
+            on_pressure=publisher.pressure,
             failpoint=failpoint_of(os.environ),
         )
         sampler = StatsSampler(

@@ -153,7 +153,7 @@ Values = Mapping[Any, float | Histogram]
 Readings = Iterable[tuple[Metric, Values]]
 
 
-def room_of(shortages: PressureState) -> "Readings":
+def pressure_readings(shortages: PressureState) -> "Readings":
     """Yield how full each resource was at its last check."""
     levels = shortages.levels.items()
     yield USED, {(str(place),): level.used for place, level in levels}

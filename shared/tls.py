@@ -31,7 +31,7 @@ class TlsSettings:
     key: Path | None = None
 
 
-def told(ca: Path | None, cert: Path | None, key: Path | None) -> TlsSettings | None:
+def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsSettings | None:
     """Return the files, or None if none is named."""
     return TlsSettings(ca, cert, key) if ca or cert or key else None
 
@@ -106,7 +106,7 @@ class ClientTls:
 
 def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
     """Return the TLS of a listener, or None if no file is named. Raise Unusable if a file is invalid."""
-    files = told(client_ca, cert, key)
+    files = tls_files(client_ca, cert, key)
     return None if files is None else ServerTls(files)
 
 

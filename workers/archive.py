@@ -161,7 +161,7 @@ class SegmentWriter:
             packed = await loop.run_in_executor(self._archive.threads, self._archive.pack, exchange)
         else:
             packed = self._archive.pack(exchange)
-        self._archive.tally.pages += page
+        self._archive.stats.pages += page
         return Archived(self._place(packed), packed.digest)
 
     async def sync(self) -> None:
@@ -207,7 +207,7 @@ class SegmentWriter:
         live.pages += 1
         self._placed += 1
         self._buffered += size
-        self._archive.tally.bytes += size
+        self._archive.stats.bytes += size
         return location
 
     def _opened(self) -> _OpenSegment:
@@ -261,15 +261,15 @@ class SegmentWriter:
         self._retired = [live for live in self._retired if id(live) not in finished]
         self._buffered -= max(0, bytes_in - left)
         if running.cancelled():
-            self._archive.tally.failures += 1
+            self._archive.stats.failures += 1
             booked.cancel()
         elif (error := running.exception()) is not None:
-            self._archive.tally.failures += 1
+            self._archive.stats.failures += 1
             booked.set_exception(error)
             booked.exception()  # if all waiters were cancelled, asyncio must not log the failure as never retrieved
         else:
             self._durable = commit.goal
-            self._archive.tally.commits.observe(took_s)
+            self._archive.stats.commits.observe(took_s)
             booked.set_result(None)
 
 
@@ -285,7 +285,7 @@ class WarcArchive:
             raise ValueError(f"a worker id in file names is letters, digits, dots, dashes, underscores: {worker_id!r}")
         self.store = store
         self.threads: Executor = ThreadPoolExecutor(2, thread_name_prefix="archive")
-        self.tally = ArchiveStats()
+        self.stats = ArchiveStats()
         self._worker_id = worker_id
         self._software = software
         self._wall_ms = wall_ms

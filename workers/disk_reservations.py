@@ -48,7 +48,7 @@ class DiskReservations:
         """
         if self._gauge is None:
             return None
-        durable = self._archive.tally.bytes - self._archive.buffered()
+        durable = self._archive.stats.bytes - self._archive.buffered()
         level = await self._gauge()
         if level is None:
             return None
@@ -86,9 +86,9 @@ class DiskReservations:
         """Return True if a fetch that may write `need` bytes may start now."""
         if self._level is None:
             return True
-        unseen = self._archive.tally.bytes - self._durable
-        room = self._level.free - self._marks().stops_at(self._level.capacity) - unseen
-        return need < room if self._reserved == 0 else self._reserved + need <= room / 2
+        unseen = self._archive.stats.bytes - self._durable
+        free = self._level.free - self._marks().stops_at(self._level.capacity) - unseen
+        return need < free if self._reserved == 0 else self._reserved + need <= free / 2
 
     async def _admitted(self, need: int, ending: asyncio.Event) -> bool:
         while not self.fits(need):

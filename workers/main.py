@@ -128,7 +128,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
     identity = WorkerIdentity(settings.id, producer, settings.pool, os.getpid())
     clock, failpoint = SystemClock(), failpoint_of(os.environ)
     connections = max(settings.connections, settings.max_requests)
-    tally = WorkerStats(crawls=CrawlCounts(settings.metrics_crawls))
+    stats = WorkerStats(crawls=CrawlCounts(settings.metrics_crawls))
 
     async with (
         _archive(settings, clock) as archive,
@@ -145,7 +145,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
             clock=clock,
             producer=producer,
             report_s=settings.report_s,
-            tally=tally,
+            stats=stats,
             failpoint=failpoint,
         )
         marks: Callable[[], Watermarks] = Watermarks
@@ -161,7 +161,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
             requests=Requests(settings.max_requests, clock.elapsed),
             reporter=reporter,
             ack_wait_s=settings.ack_wait_s,
-            tally=tally,
+            stats=stats,
             failpoint=failpoint,
         )
         runtime = Runtime(
@@ -188,7 +188,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
         pulling.start("pull", runtime.pull())
         registration = None if place is None else place.registration
         metrics = WorkerMetrics(
-            runtime, reporter, archive, tally, clock, registration, rationing.shortages, broker.stores_nothing
+            runtime, reporter, archive, stats, clock, registration, rationing.shortages, broker.stores_nothing
         )
         async with _exposed(settings, metrics, place):
             up.set()

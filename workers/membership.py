@@ -80,7 +80,7 @@ async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator
             keys.worker(settings.id),
             encode_record(member),
             ttl_s=settings.member_ttl_s,
-            told=_on_unregistered,
+            on_error=_on_unregistered,
         )
 
         def say(capacity: int, draining: bool) -> None:

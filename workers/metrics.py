@@ -8,7 +8,7 @@ from shared.domain.software import VERSION
 from shared.domain.web.fetch import FailureKind
 from shared.ports.clock import Clock
 from shared.runtime.registration import Registration
-from shared.telemetry import LEASE, LOST, SHORT, USED, Metric, Readings, Values, registry_of, room_of
+from shared.telemetry import LEASE, LOST, SHORT, USED, Metric, Readings, Values, pressure_readings, registry_of
 from shared.telemetry import LIMIT as LIMIT_OF_ROOM
 from workers.archive import WarcArchive
 from workers.report import Reporter
@@ -78,7 +78,7 @@ class WorkerMetrics:
         runtime: Runtime,
         reporter: Reporter,
         archive: WarcArchive,
-        tally: WorkerStats,
+        stats: WorkerStats,
         clock: Clock,
         registration: Registration | None,
         shortages: PressureState,
@@ -87,7 +87,7 @@ class WorkerMetrics:
         self._runtime = runtime
         self._reporter = reporter
         self._archive = archive
-        self._tally = tally
+        self._stats = stats
         self._clock = clock
         self._registration = registration
         self._shortages = shortages
@@ -105,25 +105,25 @@ class WorkerMetrics:
         yield from self._load()
         yield from self._fetched()
         yield from self._kept()
-        yield from room_of(self._shortages)
+        yield from pressure_readings(self._shortages)
 
     def _load(self) -> Iterator[tuple[Metric, Values]]:
-        status, tally = self._runtime.status(), self._tally
+        status, stats = self._runtime.status(), self._stats
         yield WORKER, {(status.worker, status.pool, VERSION): 1}
         yield OPEN, {(): status.busy}
         yield LIMIT, {(): status.visits}
         yield PULLING, {(): int(status.pulling and not status.draining)}
-        yield VISITS, {(end,): tally.visits[settlement] for end, settlement in _ENDS.items()}
-        yield MALFORMED, {(): tally.malformed}
+        yield VISITS, {(end,): stats.visits[settlement] for end, settlement in _ENDS.items()}
+        yield MALFORMED, {(): stats.malformed}
         if self._registration is not None:
             yield LEASE, {(): self._registration.left_s(self._clock.elapsed())}
             yield LOST, {(): self._registration.lost}
 
     def _fetched(self) -> Iterator[tuple[Metric, Values]]:
-        tally = self._tally
+        stats = self._stats
         kinds = ("status", "denied", "bytes", "items", "refused_items")
         by_kind: dict[str, dict[tuple[str, ...], float]] = {kind: {} for kind in kinds}
-        for crawl, counts in tally.crawls.named().items():
+        for crawl, counts in stats.crawls.named().items():
             for (kind, key), n in counts.items():
                 by_kind[kind][(crawl, key) if key else (crawl,)] = n
         yield FETCHES, by_kind["status"]
@@ -131,22 +131,22 @@ class WorkerMetrics:
         yield DENIED, by_kind["denied"]
         yield ITEMS, by_kind["items"]
         yield REFUSED_ITEMS, by_kind["refused_items"]
-        yield DURATION, {(): tally.fetches}
-        yield FAILURES, {(kind,): tally.failures[kind] for kind in FailureKind}
-        yield WAITS, {(): tally.waits}
+        yield DURATION, {(): stats.fetches}
+        yield FAILURES, {(kind,): stats.failures[kind] for kind in FailureKind}
+        yield WAITS, {(): stats.waits}
 
     def _kept(self) -> Iterator[tuple[Metric, Values]]:
-        tally, archived, reporter = self._tally, self._archive.tally, self._reporter
+        stats, archived, reporter = self._stats, self._archive.stats, self._reporter
         yield ARCHIVED, {(): archived.pages}
         yield ARCHIVED_BYTES, {(): archived.bytes}
         yield COMMITS, {(): archived.commits}
         yield COMMIT_FAILURES, {(): archived.failures}
         yield BUFFERED, {(): self._archive.buffered()}
-        yield PUBLISHED, {(kind,): tally.reports[kind] for kind in _KINDS}
-        yield LINKS, {(): tally.links}
+        yield PUBLISHED, {(kind,): stats.reports[kind] for kind in _KINDS}
+        yield LINKS, {(): stats.links}
         pages, links = reporter.unreported()
         yield UNREPORTED, {(): pages}
         yield UNREPORTED_LINKS, {(): links}
-        yield FLUSHES, {(): tally.flushes}
+        yield FLUSHES, {(): stats.flushes}
         yield FLUSHING, {(): reporter.flushing_s()}
         yield UNSTORED, {(): int(self._stores_nothing())}

@@ -75,7 +75,7 @@ async def _serve(
     try:
         async with asyncio.timeout(ANSWER_S):
             head = await reader.readuntil(b"\r\n\r\n")
-            connection.heard()
+            connection.requested()
             writer.write(answer(head, registry))
             await writer.drain()
             writer.close()

@@ -54,7 +54,7 @@ class Reporter:
         clock: Clock,
         producer: str,
         report_s: float,
-        tally: WorkerStats | None = None,
+        stats: WorkerStats | None = None,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._broker = broker
@@ -62,15 +62,15 @@ class Reporter:
         self._clock = clock
         self._numbering = Numbering(producer)
         self._report_s = report_s
-        self._tally = tally or WorkerStats()
+        self._stats = stats or WorkerStats()
         self._failpoint = failpoint
         self._pending: dict[VisitReport, None] = {}
         self._flush_due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._in_flushes = UnreportedSize()
         self._held = UnreportedSize()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
         self._sending: dict[DiscoveryStream, asyncio.Task[None]] = {}
         self._flushes: dict[_Flush, float] = {}
         self._outcomes = 0
@@ -82,7 +82,7 @@ class Reporter:
 
     async def wait_for_capacity(self) -> None:
         """Wait until one more page may be added."""
-        await self._room.wait()
+        await self._has_capacity.wait()
 
     def pace(self, report_s: float) -> None:
         """Set the longest wait of a finished page. The wait of the present pages begins anew."""
@@ -128,8 +128,8 @@ class Reporter:
         """Count the page, and schedule a flush."""
         self._pending[visit] = None
         self._in_flushes.add((page,))
-        self._count_room()
-        self._tally.settled(self._counts_of(visit.crawl), page.outcome)
+        self._update_capacity()
+        self._stats.settled(self._counts_of(visit.crawl), page.outcome)
         if self._timer is None and not self._flush_due.is_set():
             self._timer = asyncio.get_running_loop().call_later(self._report_s, self._flush_due.set)
 
@@ -140,7 +140,7 @@ class Reporter:
             counts["refused_items", reason] += n
 
     def _counts_of(self, crawl: VisitCrawl | None) -> Counter[Key]:
-        counts = self._tally.crawls
+        counts = self._stats.crawls
         return counts.others() if crawl is None else counts.of(crawl.crawl_id, crawl.spec.name, self._clock.elapsed())
 
     def ended(self, visit: VisitReport) -> None:
@@ -148,11 +148,11 @@ class Reporter:
         self._pending[visit] = None
         self._flush_due.set()
 
-    def _count_room(self) -> None:
+    def _update_capacity(self) -> None:
         if self._in_flushes.full() or self._held.full():
-            self._room.clear()
+            self._has_capacity.clear()
         else:
-            self._room.set()
+            self._has_capacity.set()
 
     def _hold(self, part: FlushPart) -> None:
         """Mark a part as held: the rest of its flush does not wait for it."""
@@ -160,11 +160,11 @@ class Reporter:
         part.visit.hold(part)
         self._in_flushes.add(part.pages, -1)
         self._held.add(part.pages)
-        self._count_room()
+        self._update_capacity()
 
     def _reported(self, part: FlushPart) -> None:
         (self._held if part.held else self._in_flushes).add(part.pages, -1)
-        self._count_room()
+        self._update_capacity()
         part.done.set_result(None)
         if part.ending is not None:
             part.visit.finished()
@@ -189,7 +189,7 @@ class Reporter:
                 else:
                     ready.append(part)
             await self._conclude(ready, flush)
-        self._tally.flushes.observe(self._clock.elapsed() - self._flushes.pop(flush))
+        self._stats.flushes.observe(self._clock.elapsed() - self._flushes.pop(flush))
 
     async def _sync(self, crawl: ArchivedCrawl) -> None:
         await persisted("archive_sync", self._archive.writer(crawl).sync, crawl=crawl.crawl_id)
@@ -222,8 +222,8 @@ class Reporter:
 
             await persisted("discoveries", publish, flush.stall, crawl=stream.crawl_id, partition=stream.partition)
             self._numbering.acknowledged(stream, batch)
-            self._tally.reports["discovery"] += 1
-            self._tally.links += batch.links
+            self._stats.reports["discovery"] += 1
+            self._stats.links += batch.links
         if self._sending.get(stream) is asyncio.current_task():
             del self._sending[stream]
 
@@ -253,7 +253,7 @@ class Reporter:
                 return await self._broker.publish_items(crawl.crawl_id, data, message_id)
 
             await persisted("items", publish, flush.stall, crawl=crawl.crawl_id)
-            self._tally.reports["items"] += 1
+            self._stats.reports["items"] += 1
         self._counts_of(crawl)["items", ""] += sum(len(page.items) for page in page_items)
 
     async def _outcome(self, flush: "_Flush", part: FlushPart) -> None:
@@ -266,7 +266,7 @@ class Reporter:
                 return await self._broker.publish_report(partition, "outcome", data, message_id)
 
             await persisted("outcome", publish, flush.stall, lease=part.visit.lease)
-            self._tally.reports["outcome"] += 1
+            self._stats.reports["outcome"] += 1
         self._reported(part)
 
     def _message(self, part: FlushPart) -> Outcome:

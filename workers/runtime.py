@@ -246,7 +246,7 @@ class Runtime:
         except Exception:
             log.exception("visit.failed", delivery=message.delivery)
             settlement = VisitHandedBack(_UNEXPECTED_PAUSE_S)
-        self._ctx.tally.visits[type(settlement).__name__] += 1
+        self._ctx.stats.visits[type(settlement).__name__] += 1
         self._ctx.failpoint("before_ack")
         await self._settle(message, settlement)
 
@@ -333,7 +333,7 @@ class Runtime:
             )
             message_id = f"unreadable.{place.pool}.{origin.sequence}.{len(message.data)}"
             await self._broker.publish_report(origin.partition, "outcome", encode(letter), message_id)
-        self._ctx.tally.malformed += 1
+        self._ctx.stats.malformed += 1
         return VisitSettled()
 
     def _finish_deleted(self, crawl_id: CrawlId) -> None:
@@ -404,7 +404,7 @@ class Runtime:
 
     def status(self) -> WorkerStatus:
         """Return the present status."""
-        tally = self._ctx.tally
+        stats = self._ctx.stats
         return WorkerStatus(
             worker=self._identity.id,
             pool=self._identity.pool,
@@ -412,9 +412,9 @@ class Runtime:
             busy=self._busy,
             pulling=self._takes(),
             pid=self._identity.pid,
-            pages=tally.pages,
-            bytes=tally.bytes,
-            in_flight=tally.in_flight,
+            pages=stats.pages,
+            bytes=stats.bytes,
+            in_flight=stats.in_flight,
             uptime_ms=int((self._ctx.clock.elapsed() - self._began_at) * 1000),
             version=VERSION,
             draining=self._draining or not self._pulling,

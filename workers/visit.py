@@ -73,7 +73,7 @@ class VisitContext:
     reporter: Reporter
     ack_wait_s: float
     extractor: Extractor = field(default_factory=Extractor)
-    tally: WorkerStats = field(default_factory=WorkerStats)
+    stats: WorkerStats = field(default_factory=WorkerStats)
     failpoint: Failpoint = no_failpoint
 
 
@@ -231,7 +231,7 @@ class Visit:
     async def _work(self) -> None:
         """Fetch URL by URL until the shard or the visit is over."""
         for key, entry in list(self._left.items()):
-            await self._report.room()
+            await self._report.wait_for_capacity()
             try:
                 if self._crawl is None or not await self._fetch_and_settle(key, entry):
                     return
@@ -375,7 +375,7 @@ class Visit:
         if not self._grant.may_send(now):
             self._lose("no time is left for a request")
             return None
-        self._ctx.tally.waits.observe(now - begun)
+        self._ctx.stats.waits.observe(now - begun)
         return crawl
 
     def _next_request_at(self) -> float:
@@ -386,11 +386,11 @@ class Visit:
     async def _fetch(self, crawl: VisitCrawl, request: FetchRequest) -> Answer | FetchFailed:
         """Send the request. Every request of a visit goes through here, after the politeness wait."""
         self._asked_at_ms = self._clock.unix_ms()
-        self._ctx.tally.in_flight += 1
+        self._ctx.stats.in_flight += 1
         try:
             return await crawl.fetcher.fetch(request)
         finally:
-            self._ctx.tally.in_flight -= 1
+            self._ctx.stats.in_flight -= 1
             self._report.quiet_since = self._clock.elapsed()
             self._admission.leave()
 
@@ -405,8 +405,8 @@ class Visit:
         exchange = Exchange(answer, at_ms, entry.depth, outlinks=reading.archived, notes=reading.notes, seed=seed)
         stored = await self._ctx.archive.keep(crawl.archived, exchange)
         self._ctx.failpoint("archived")
-        self._ctx.tally.pages += 1
-        self._ctx.tally.bytes += len(answer.body)
+        self._ctx.stats.pages += 1
+        self._ctx.stats.bytes += len(answer.body)
         links = None
         if reading.found:
             links = PageLinks(

@@ -108,7 +108,7 @@ class VisitReport:
         self._reporter.ended(self)
         await self._done
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until the reporter can accept one more page and no part of this visit is held."""
         if self._held is not None:
             await asyncio.wait({self._held})

@@ -73,10 +73,10 @@ class EventPublisher:
         """Publish an alarm (`api.frontier.owner.Alarm`)."""
         self.publish(EventKind.ALARM, partition, "raised", data={"text": text})
 
-    def room(self, member: str, resource: str, reason: str | None) -> None:
+    def pressure(self, member: str, resource: str, reason: str | None) -> None:
         """Publish that pressure on a member's resource started, or ended if `reason` is None.
 
-        This is an `api.members.pressure.Heard`.
+        This is an `api.members.pressure.PressureCallback`.
         """
         data = {"resource": resource, "member": member} | ({} if reason is None else {"reason": reason})
         self.publish(EventKind.RESOURCE_PRESSURE, member, "ended" if reason is None else "started", data=data)

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.http.fields import FieldError, joined, told
+from api.http.fields import FieldError, field_errors, joined
 from shared.domain.crawl.spec_parse import SpecError
 from shared.domain.crawl.state import IllegalTransition
 from shared.domain.errors import Permanent, Refused, Transient
@@ -214,7 +214,7 @@ def _invalid(error: RequestValidationError, body: Any) -> ApiProblem:
         return ApiProblem(ProblemKind.MEDIA, "the content type of the body is not JSON", hint=hint)
     wrong: list[FieldError] = []
     for one in found:
-        wrong += told(one, body, suggest=len(wrong) < SUGGESTED)
+        wrong += field_errors(one, body, suggest=len(wrong) < SUGGESTED)
     of_spec = all(isinstance(one.get("ctx", {}).get("error"), SpecError) for one in found)
     detail = "the crawl spec cannot be used" if of_spec else "the request is not valid"
     return ApiProblem(ProblemKind.INVALID, detail, errors=wrong)

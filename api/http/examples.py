@@ -155,7 +155,7 @@ _FIELDS: Final = [
 ]  # fmt: skip
 _DOCS: Final = "there is no crawl 'docs'"
 
-_SAID: Final[dict[ProblemKind, dict[str, Any]]] = {
+_PROBLEMS: Final[dict[ProblemKind, dict[str, Any]]] = {
     ProblemKind.MALFORMED: {"detail": "the body is not JSON: Expecting value"},
     ProblemKind.UNAUTHENTICATED: {
         "detail": "the API key is not known, or was revoked",
@@ -214,8 +214,8 @@ def problem_examples() -> dict[str, Any]:
                 "status": kind.value[1],
                 "instance": "/v1/crawls/docs",
                 "request_id": "0d3c5f1f4f1b4d6c8a52",
-                **said,
+                **problem,
             },
         }
-        for kind, said in _SAID.items()
+        for kind, problem in _PROBLEMS.items()
     }

@@ -71,7 +71,7 @@ class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str = ""
 
 
-def told(found: Mapping[str, Any], body: Any = None, *, suggest: bool = True) -> Iterator[FieldError]:
+def field_errors(found: Mapping[str, Any], body: Any = None, *, suggest: bool = True) -> Iterator[FieldError]:
     """Yield the errors for one finding of the framework.
 
     `body` is the type of the request's body, which has the known fields. With `suggest`, the hint for an unknown field
@@ -90,7 +90,7 @@ def told(found: Mapping[str, Any], body: Any = None, *, suggest: bool = True) ->
         hint = did_you_mean(str(place[-1]), known) if known else "remove it"
         yield FieldError(path, "unknown field", hint)
     else:
-        yield _told(found, path)
+        yield _field_error(found, path)
 
 
 def joined(path: str, name: str) -> str:
@@ -98,7 +98,7 @@ def joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
 
 
-def _told(found: Mapping[str, Any], path: str) -> FieldError:
+def _field_error(found: Mapping[str, Any], path: str) -> FieldError:
     kind, given, rule = found["type"], found.get("input"), found.get("ctx", {})
     match kind:
         case "missing":

@@ -102,7 +102,7 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with Tasks() as tasks:
-                sending = tasks.start("events.told", self._send_events(send))
+                sending = tasks.start("events.sent", self._send_events(send))
                 left = tasks.start("events.client", _left(receive))
                 stop = tasks.start("events.stop", self._streams.closing.wait())
                 await asyncio.wait([sending, left, stop], return_when=asyncio.FIRST_COMPLETED)

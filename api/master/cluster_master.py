@@ -28,7 +28,7 @@ from api.members.heartbeat import Heartbeat
 from api.members.member_stats import MemberStats, ask_statuses
 from api.members.membership import Membership, assignments_in, leader_in, members_in
 from api.members.partition_owners import PartitionOwners
-from api.members.pressure import Heard, MasterPressure, WorkerPressureEvents
+from api.members.pressure import MasterPressure, PressureCallback, WorkerPressureEvents
 from shared.domain.frontier.placement import PlacementRules
 from shared.domain.ids import Partition, Term
 from shared.domain.ops.config import LogLevel, MasterTuning
@@ -80,7 +80,7 @@ class ClusterMaster:
         gauges: Mapping[Resource, Gauge],
         stats: OwnerStats,
         alarm: Alarm,
-        on_pressure: Heard,
+        on_pressure: PressureCallback,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         """Compose the master.
@@ -98,7 +98,7 @@ class ClusterMaster:
         self._member = member
         self._alarm = alarm
         self._crawls = DispatchCrawls()
-        self._room = PoolCapacity()
+        self._capacity = PoolCapacity()
         self._turn = asyncio.Lock()
         self.roster = MemberStats()
         self._membership = Membership(member, engines.coordinator, engines.keys, ttl_s=settings.ttl_s)
@@ -106,7 +106,7 @@ class ClusterMaster:
         self._tuning = MasterConfigFollower(
             engines.view, engines.keys, member.id, started, apply=self._tune, drain=self.drain
         )
-        pressure = MasterPressure(member.id, self._room, on_pressure, self._heartbeat.notify)
+        pressure = MasterPressure(member.id, self._capacity, on_pressure, self._heartbeat.notify)
         self.rationing = PressureMonitor(gauges, lambda: self.tuning().storage, pressure.changed)
         self._workers_pressure = WorkerPressureEvents(self.is_leader, on_pressure)
         self._fleet = PartitionOwners(engines.view, engines.keys, member, partitions, self._owner, alarm)
@@ -183,7 +183,7 @@ class ClusterMaster:
     def _tune(self, tuning: MasterTuning) -> None:
         """Apply new values."""
         set_log_level(tuning.log_level)
-        self._room.ahead = tuning.dispatch_ahead_ratio
+        self._capacity.ahead = tuning.dispatch_ahead_ratio
         self._frontier = limits_of(self._started_with, tuning)
         for owner in self._fleet:
             owner.tune(self._frontier)
@@ -209,8 +209,8 @@ class ClusterMaster:
         return self._crawls
 
     @property
-    def room(self) -> PoolCapacity:
-        return self._room
+    def capacity(self) -> PoolCapacity:
+        return self._capacity
 
     @property
     def registration(self) -> Registration:
@@ -224,9 +224,9 @@ class ClusterMaster:
         """Return the numbers of these partitions."""
         return [own.partition for own in self.ownerships()]
 
-    def heard_at(self) -> float:
+    def answered_at(self) -> float:
         """Return when the coordinator last answered or sent a change (`Clock.elapsed`)."""
-        return self._engines.view.heard_at
+        return self._engines.view.answered_at
 
     # --- the process --------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class ClusterMaster:
             async for data in statuses:
                 try:
                     status = decode_status(data)
-                    self._room.worker_reported(status, self._engines.clock.elapsed())
+                    self._capacity.worker_reported(status, self._engines.clock.elapsed())
                     before = self.roster.worker(status.worker, self._engines.clock.elapsed())
                     self.roster.worker_reported(status, self._engines.clock.elapsed())
                     self._workers_pressure.status_received(None if before is None else before.status, status)
@@ -285,7 +285,7 @@ class ClusterMaster:
             broker=self._engines.broker,
             clock=self._engines.clock,
             crawls=self._crawls,
-            room=self._room,
+            room=self._capacity,
             settings=self._frontier,
             tally=self._stats,
             again=again,

@@ -87,9 +87,9 @@ class Standalone:
         self._settings = settings
         self._alone = alone
         self._crawls = DispatchCrawls()
-        self._room = PoolCapacity()
+        self._capacity = PoolCapacity()
         self._turn = asyncio.Lock()
-        pressure = MasterPressure("master", self._room, log_only, lambda: None)
+        pressure = MasterPressure("master", self._capacity, log_only, lambda: None)
         self._rationing = PressureMonitor(gauges, Watermarks, pressure.changed)
         self._owners: list[Owner] = []
         self._applied = asyncio.Event()
@@ -156,7 +156,7 @@ class Standalone:
             broker=self._broker,
             clock=self._clock,
             crawls=self._crawls,
-            room=self._room,
+            room=self._capacity,
             settings=self._settings,
             alone=self._alone,
             turn=self._turn,
@@ -172,7 +172,7 @@ class Standalone:
             await ask_statuses(self._broker)
             async for data in statuses:
                 try:
-                    self._room.worker_reported(decode_status(data), self._clock.elapsed())
+                    self._capacity.worker_reported(decode_status(data), self._clock.elapsed())
                 except Malformed as error:
                     log.warning("worker_status.rejected", error=str(error))
                     continue
@@ -252,10 +252,10 @@ class Standalone:
 
     def _held(self) -> str | None:
         """Return the pressure that stops all work: on this process, or on all workers. None if work may continue."""
-        workers = self._room.live(self._clock.elapsed())
-        if self._room.held is None and workers and all(status.pressure for status in workers):
+        workers = self._capacity.live(self._clock.elapsed())
+        if self._capacity.held is None and workers and all(status.pressure for status in workers):
             return f"{workers[0].worker}: {reason_of(workers[0].pressure)}"
-        return self._room.held
+        return self._capacity.held
 
     async def _to(self, crawl: DispatchCrawl, state: CrawlState, reason: str | None) -> None:
         await _answered(lambda: self._store.set_state(crawl.crawl_id, state, reason, self._clock.unix_ms()))
@@ -306,7 +306,7 @@ class Standalone:
                 )
                 for host in hosts[:_SLOWEST]
             ],
-            workers=self._room.live(now),
+            workers=self._capacity.live(now),
             alarms=[*_alarms(self._owners), *([f"nothing is sent out: {held}"] if (held := self._held()) else [])],
             waiting=waiting_in(waits),
             hosts_waiting=waits.number,

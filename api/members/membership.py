@@ -32,7 +32,7 @@ class Membership:
     def __init__(self, member: MemberRecord, coordinator: Coordinator, keys: Keys, *, ttl_s: float) -> None:
         self.member = member
         self.registration = Registration(
-            coordinator, keys.master(member.id), encode_record(member), ttl_s=ttl_s, told=self._log_lost
+            coordinator, keys.master(member.id), encode_record(member), ttl_s=ttl_s, on_error=self._log_lost
         )
 
     def drain(self, draining: bool) -> None:

@@ -9,7 +9,7 @@ from api.frontier.capacity import PoolCapacity
 from shared.domain.ops.watermarks import PressureState, Resource
 from shared.wire.messages import WorkerStatus
 
-Heard = Callable[[str, str, str | None], None]
+PressureCallback = Callable[[str, str, str | None], None]
 """Called with a member, a resource, and why the resource is under pressure (None: it no longer is).
 
 It neither waits nor raises.
@@ -23,10 +23,12 @@ def log_only(member: str, resource: str, reason: str | None) -> None:
 class MasterPressure:
     """Stops and resumes the dispatch of the master `member`. `notify` is called when the master's status changed."""
 
-    def __init__(self, member: str, capacity: PoolCapacity, heard: Heard, notify: Callable[[], None]) -> None:
+    def __init__(
+        self, member: str, capacity: PoolCapacity, on_pressure: PressureCallback, notify: Callable[[], None]
+    ) -> None:
         self._member = member
         self._capacity = capacity
-        self._heard = heard
+        self._on_pressure = on_pressure
         self._notify = notify
 
     def __repr__(self) -> str:
@@ -36,16 +38,16 @@ class MasterPressure:
         """Handle a change (`shared.runtime.pressure_monitor.PressureMonitor`)."""
         self._capacity.held = state.reason
         self._notify()
-        self._heard(self._member, resource, state.reason if state.full(resource) else None)
+        self._on_pressure(self._member, resource, state.reason if state.full(resource) else None)
 
 
 class WorkerPressureEvents:
     """Reports when resource pressure of a worker starts or ends. Only the leader reports, so that each change is
     reported once."""
 
-    def __init__(self, leading: Callable[[], bool], heard: Heard) -> None:
+    def __init__(self, leading: Callable[[], bool], on_pressure: PressureCallback) -> None:
         self._leading = leading
-        self._heard = heard
+        self._on_pressure = on_pressure
 
     def status_received(self, before: WorkerStatus | None, status: WorkerStatus) -> None:
         """Compare a worker's status with the one `before`, None if there was no recent one."""
@@ -54,6 +56,6 @@ class WorkerPressureEvents:
         earlier = set() if before is None else {pressure.resource for pressure in before.pressure}
         for pressure in status.pressure:
             if pressure.resource not in earlier:
-                self._heard(status.worker, pressure.resource, pressure.detail)
+                self._on_pressure(status.worker, pressure.resource, pressure.detail)
         for resource in sorted(earlier - {pressure.resource for pressure in status.pressure}):
-            self._heard(status.worker, resource, None)
+            self._on_pressure(status.worker, resource, None)

@@ -18,7 +18,7 @@ from shared.domain.software import VERSION
 from shared.domain.web.fetch import FailureKind
 from shared.ports.clock import Clock
 from shared.runtime.connections import ConnectionLimit
-from shared.telemetry import LEASE, LIMIT, LOST, SHORT, USED, Metric, Readings, Values, registry_of, room_of
+from shared.telemetry import LEASE, LIMIT, LOST, SHORT, USED, Metric, Readings, Values, pressure_readings, registry_of
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -165,7 +165,7 @@ class MasterMetrics:
         self,
         master: ClusterMaster,
         metering: StatsSampler,
-        tally: OwnerStats,
+        stats: OwnerStats,
         clock: Clock,
         connections: ConnectionLimit,
         *,
@@ -175,7 +175,7 @@ class MasterMetrics:
     ) -> None:
         self._master = master
         self._metering = metering
-        self._tally = tally
+        self._stats = stats
         self._clock = clock
         self._connections = connections
         self._member = member
@@ -195,7 +195,7 @@ class MasterMetrics:
         yield from self._stored()
         yield from self._frontier()
         yield from self._counted()
-        yield from room_of(self._master.rationing.shortages)
+        yield from pressure_readings(self._master.rationing.shortages)
 
     def _place(self) -> Iterator[tuple[Metric, Values]]:
         master, now = self._master, self._clock.elapsed()
@@ -206,14 +206,14 @@ class MasterMetrics:
         yield TERM, {} if term is None else {(): term}
         yield LEASE, {(): registration.left_s(now)}
         yield LOST, {(): registration.lost}
-        yield VIEW, {(): max(0.0, now - master.heard_at())}
+        yield VIEW, {(): max(0.0, now - master.answered_at())}
         yield MEMBERS, {("master",): len(members.masters), ("worker",): len(members.workers)}
         yield PARTITIONS, {(): self._partitions}
         yield OWNED, {(): len(master.ownerships())}
         yield CRAWLS, _by_one(Counter(str(crawl.state) for crawl in master.crawls))
         yield CONNECTIONS, {(): len(self._connections)}
         yield CROWDED, {(): self._connections.refused}
-        statuses = master.room.live(now)
+        statuses = master.capacity.live(now)
         yield POOL_WORKERS, _by_one(Counter(status.pool for status in statuses))
         free: Counter[str] = Counter()
         for status in statuses:
@@ -252,40 +252,40 @@ class MasterMetrics:
         yield REPORT_AGE, ages
 
     def _counted(self) -> Iterator[tuple[Metric, Values]]:
-        tally = self._tally
-        yield REPORT_LAG, {(kind,): histogram for kind, histogram in tally.report_lag.items()}
-        yield WORK, {(str(work),): histogram for work, histogram in tally.transactions.items()}
-        named = tally.crawls.named().items()
+        stats = self._stats
+        yield REPORT_LAG, {(kind,): histogram for kind, histogram in stats.report_lag.items()}
+        yield WORK, {(str(work),): histogram for work, histogram in stats.transactions.items()}
+        named = stats.crawls.named().items()
         yield OUTCOMES, {(crawl, status): n for crawl, counts in named for (_, status), n in counts.items()}
         ends: dict[tuple[str, ...], float] = dict.fromkeys(_ENDS, 0.0)
         hosts: dict[tuple[str, ...], float] = {(str(kind),): 0.0 for kind in FailureKind}
-        for (kind, reason), n in tally.reasons.items():
+        for (kind, reason), n in stats.reasons.items():
             if kind == "host_failures":
                 hosts[reason,] = n
             else:
                 ends[kind, reason] = n
         yield ENDS, ends
         yield HOST_FAILURES, hosts
-        yield DISCARDED, {(reason,): tally.discarded[reason] for reason in ("late", "deleted")}
-        yield LINKS, {(result,): tally.links[result] for result in _LINKS}
-        yield GRANTS, {(answer,): tally.answers[answer] for answer in _ANSWERS}
-        yield ITEMS_DROPPED, {(reason,): tally.items_dropped[reason] for reason in DROPPED}
-        yield ITEM_LAG, {(): tally.item_lag}
-        yield LETTERS, {(kind,): tally.dead_letters[kind] for kind in _LETTERS}
+        yield DISCARDED, {(reason,): stats.discarded[reason] for reason in ("late", "deleted")}
+        yield LINKS, {(result,): stats.links[result] for result in _LINKS}
+        yield GRANTS, {(answer,): stats.answers[answer] for answer in _ANSWERS}
+        yield ITEMS_DROPPED, {(reason,): stats.items_dropped[reason] for reason in DROPPED}
+        yield ITEM_LAG, {(): stats.item_lag}
+        yield LETTERS, {(kind,): stats.dead_letters[kind] for kind in _LETTERS}
         for metric, n in (
-            (STALE, tally.stale),
-            (DISPATCHED, tally.shards),
-            (DISPATCHED_URLS, tally.urls),
-            (REFUSED, tally.refused),
-            (UNPUBLISHED, tally.unpublished),
-            (CALLED_BACK, tally.called_back),
-            (REPLACED, tally.replaced),
-            (EXPIRED, tally.expired),
-            (GAPS, tally.gaps),
-            (RELOADS, tally.reloads),
-            (STREAMS, tally.new_streams),
-            (ITEMS, tally.items_stored),
-            (ITEMS_MISSED, tally.items_missed),
+            (STALE, stats.stale),
+            (DISPATCHED, stats.shards),
+            (DISPATCHED_URLS, stats.urls),
+            (REFUSED, stats.refused),
+            (UNPUBLISHED, stats.unpublished),
+            (CALLED_BACK, stats.called_back),
+            (REPLACED, stats.replaced),
+            (EXPIRED, stats.expired),
+            (GAPS, stats.gaps),
+            (RELOADS, stats.reloads),
+            (STREAMS, stats.new_streams),
+            (ITEMS, stats.items_stored),
+            (ITEMS_MISSED, stats.items_missed),
         ):
             yield metric, {(): n}
 

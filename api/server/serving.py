@@ -181,7 +181,7 @@ class _Bounded(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._collected, self._headed = 0, True
         self._have_head()
-        self._connection.heard()
+        self._connection.requested()
         if len(self.url) <= _PARSED_BYTES:
             super().on_headers_complete()
         else:

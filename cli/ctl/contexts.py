@@ -15,7 +15,7 @@ import yaml
 
 from cli.terminal.exits import Environment, Usage
 from cli.terminal.yaml_input import document, text_of
-from shared.tls import TlsSettings, told
+from shared.tls import TlsSettings, tls_files
 
 SERVER: Final = "ORB_SERVER"
 KEY: Final = "ORB_API_KEY"
@@ -95,7 +95,7 @@ def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSet
         Path(name).absolute() if (name := flags.get(flag) or environ.get(variable)) else None
         for flag, variable in TLS.items()
     )
-    return told(ca, cert, key)
+    return tls_files(ca, cert, key)
 
 
 def addresses(given: Iterable[str]) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ def _access(path: Path, name: str, data: Any) -> Access:
             key, tls = rest.get("key"), rest.get("tls") or {}
             if isinstance(tls, dict) and set(tls) <= {"ca", "cert", "key"}:
                 ca, cert, own = (Path(str(tls[part])) if part in tls else None for part in ("ca", "cert", "key"))
-                return Access(addresses(map(str, servers)), None if key is None else str(key), told(ca, cert, own))
+                return Access(addresses(map(str, servers)), None if key is None else str(key), tls_files(ca, cert, own))
         case _:
             pass
     raise Usage(f"{path}: the context {name!r} needs `servers:` and `key:`, may have `tls:`, and nothing else.")

@@ -15,7 +15,7 @@ from cli.terminal.progress import say
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.web.url import canonicalize, host_of
 
-WORKERS_MOST: Final = 256
+MAX_WORKERS: Final = 256
 STOP_FIRST: Final = "stop the command that is at work (Ctrl-C)"
 
 
@@ -76,11 +76,11 @@ def _kept(arguments: argparse.Namespace, seeds: list[str]) -> CrawlSpec | None:
 def _workers(text: str | None) -> int:
     if text is None:
         return min(
-            WORKERS_MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            MAX_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         )
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= WORKERS_MOST:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_WORKERS:
         return int(text)
-    raise Usage(f"--workers: expected a whole number from 1 to {WORKERS_MOST}, got {text!r}.")
+    raise Usage(f"--workers: expected a whole number from 1 to {MAX_WORKERS}, got {text!r}.")
 
 
 def _folder_name(url: str) -> str:

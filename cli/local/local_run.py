@@ -70,7 +70,7 @@ class LocalRun:
         self._broker = Engine("NATS", self._server)
         self._workers = [f"worker-{number}" for number in range(1, workers + 1)]
         self._names = ["master", *self._workers]
-        self._heard = False
+        self._answered = False
         self._at_first = {"ORB_ALONE": "true"} | ({"ORB_UNBLOCK": "true"} if unblock else {})
 
     async def run(self) -> RunOutcome:
@@ -139,7 +139,7 @@ class LocalRun:
                     except Malformed as error:
                         log.warning("progress_update.rejected", error=str(error))
                         continue
-                    first, self._heard = not self._heard, True
+                    first, self._answered = not self._answered, True
                     self._watch.progress(progress)
                     # The first check loads the database's libraries, while the crawl runs.
                     if first or progress.state == CrawlState.FINISHED:
@@ -161,7 +161,7 @@ class LocalRun:
                         f"the disk of {self._folder.path} is full; make room there, and the crawl goes on.",
                     )
                 )
-            if look == _SILENT_LOOKS and not self._heard:
+            if look == _SILENT_LOOKS and not self._answered:
                 self._watch.note(f"the crawl has not begun yet; {self._folder.logs / 'master.log'} has the reason")
             if look % _LOOKS == 0:
                 for path in (*(self._folder.logs / f"{name}.log" for name in self._names), self._server.output):

@@ -87,7 +87,7 @@ class ProcessGroup:
         assert self._group is not None, "start() outside of run()"
         if self.over.is_set():
             return False
-        keeper = Supervisor(child, self._told, lasting=ended is None)
+        keeper = Supervisor(child, self._notify, lasting=ended is None)
         self._keepers.append(keeper)
         try:
             if not await keeper.start():
@@ -136,11 +136,11 @@ class ProcessGroup:
             _, late = await asyncio.wait(tasks, timeout=patience_s)
             for keeper in keepers:
                 if self._kept.get(keeper) in late:
-                    self._told(f"{keeper.child.name} did not end within {patience_s:g} s and is killed")
+                    self._notify(f"{keeper.child.name} did not end within {patience_s:g} s and is killed")
                     keeper.kill()
             await asyncio.wait(tasks)
 
-    def _told(self, line: str) -> None:
+    def _notify(self, line: str) -> None:
         log.warning("child.exited", message=line)
         self._watch.note(line)
 

@@ -217,7 +217,7 @@ def environment(settings: Mapping[str, str], without: Collection[str] = ()) -> d
     return result
 
 
-def said_by(child: Child) -> str | None:
+def logged_error_of(child: Child) -> str | None:
     """Return the final message of a child that failed: an `orb: ...` line, or the error of a `_FAILED` event."""
     for line in reversed(child.last_words().splitlines()):
         if line.startswith("orb: "):
@@ -242,17 +242,17 @@ class RestartLimitReached(Exception):
 
 
 class Supervisor:
-    """Keeps one child alive until `stop` or `kill`. `told` receives one line for each death.
+    """Keeps one child alive until `stop` or `kill`. `notify` receives one line for each death.
 
     A `lasting` child has no end of its own, so it is restarted even if it ends with status 0.
     """
 
     def __init__(
-        self, child: Child, told: Callable[[str], None], deaths: RestartBudget | None = None, *, lasting: bool = False
+        self, child: Child, notify: Callable[[str], None], deaths: RestartBudget | None = None, *, lasting: bool = False
     ) -> None:
         self.child: Final = child
         self.restarts = 0
-        self._told = told
+        self._notify = notify
         self._lasting = lasting
         self._deaths = deaths or RestartBudget()
         self._ready = False
@@ -290,10 +290,10 @@ class Supervisor:
             status = await self.child.exited()
             if self._stopped.is_set() or (status == Exit.OK and not self._lasting):
                 return
-            if status == Exit.ENVIRONMENT and (why := said_by(self.child)):
+            if status == Exit.ENVIRONMENT and (why := logged_error_of(self.child)):
                 if not self._ready:
                     raise RestartLimitReached(why)
-                self._told(f"{self.child.name} cannot go on: {why}; it is started again")
+                self._notify(f"{self.child.name} cannot go on: {why}; it is started again")
                 if not await self._rested(self._deaths.longest_wait_s) or not await self.start():
                     return
                 self.restarts += 1
@@ -308,7 +308,7 @@ class Supervisor:
         if wait_s is None:
             raise RestartLimitReached(f"{name} {how}, again and again; its last lines:\n{self.child.last_words()}")
         self.restarts += 1
-        self._told(f"{name} {how}; it is started again")
+        self._notify(f"{name} {how}; it is started again")
         return await self._rested(wait_s)
 
     async def _rested(self, wait_s: float) -> bool:

@@ -31,7 +31,7 @@ once, at the first start; `orb key create` makes another at any time. Ctrl-C end
 second Ctrl-C at once (3). Other ORB_* variables reach masters and workers. Exit codes: 2 wrong command, 4 the machine
 lacks something or a process dies again and again; the message gives the cause."""
 
-MEMBERS_MOST: Final = 64
+MAX_MEMBERS: Final = 64
 
 IMPORTED: Final = (
     *("cli.local.member", "api.cluster_main", "workers.main", "workers.membership"),
@@ -248,9 +248,9 @@ def _near(path: Path) -> str:
 
 
 def _count(text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text) <= MEMBERS_MOST:
+    if text.isascii() and text.isdigit() and int(text) <= MAX_MEMBERS:
         return int(text)
-    raise argparse.ArgumentTypeError(f"expected a whole number up to {MEMBERS_MOST}, got {text!r}")
+    raise argparse.ArgumentTypeError(f"expected a whole number up to {MAX_MEMBERS}, got {text!r}")
 
 
 def _network(text: str) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cli.terminal.display_rates import ProgressRates, amount, clock, count, rate
 from cli.terminal.summary_counts import errors, ranked, status_classes
-from cli.terminal.wait_messages import blocking, partly, told_waits
+from cli.terminal.wait_messages import blocking, partly, waits_of
 from shared.wire.messages import Progress
 
 _LABEL: Final = 10
@@ -135,7 +135,7 @@ def _facts(progress: Progress, pace: ProgressRates, now: float) -> list[tuple[st
             [
                 *([f"{count(progress.hosts_in_motion)} in motion"] if progress.hosts_in_motion else []),
                 *([f"{count(progress.hosts_known)} known"] if progress.hosts_known else []),
-                *partly(told_waits(progress)),
+                *partly(waits_of(progress)),
                 _workers(progress),
             ],
             "",

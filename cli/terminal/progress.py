@@ -7,7 +7,7 @@ from typing import Final, Protocol, TextIO
 
 from cli.terminal.display_rates import ProgressRates, amount, clock, count, rate
 from cli.terminal.summary_counts import ranked
-from cli.terminal.wait_messages import blocking, partly, told_waits
+from cli.terminal.wait_messages import blocking, partly, waits_of
 from shared.wire.messages import Progress
 
 LINE_EVERY_S: Final = 5.0
@@ -114,7 +114,7 @@ def plain_line(progress: Progress, pace: ProgressRates, now: float, unblock: str
     parts += [f"{count(counters[name])} {name}" for name in ("failed", "excluded") if counters.get(name)]
     if troubled := ranked(progress.tallies.get("host_failures", {})):
         parts.append(f"hosts that could not be visited: {troubled[0]}")
-    parts += partly(told_waits(progress))
+    parts += partly(waits_of(progress))
     left = pace.left_s(progress)
     if left is not None:
         parts.append(f"about {clock(left)} left")

@@ -8,7 +8,7 @@ from shared.domain.frontier.states import CrawlState
 from shared.wire.messages import HostWaiting, Progress
 
 
-def told_waits(progress: Progress) -> Waits:
+def waits_of(progress: Progress) -> Waits:
     """Return the waits in a master's progress."""
     hosts = tuple(map(_host, progress.waiting))
     return Waits(hosts, progress.hosts_waiting, progress.standing, progress.hosts_left_ms / 1000)
@@ -32,7 +32,7 @@ def blocking(progress: Progress, unblock: str) -> list[str]:
         return alarms[:1]
     if progress.state != CrawlState.RUNNING:
         return []
-    lines = sentences(told_waits(progress), f"Ctrl-C, then {unblock}")
+    lines = sentences(waits_of(progress), f"Ctrl-C, then {unblock}")
     return [f"waits {lines[0]}", *lines[1:]] if lines else []
 
 

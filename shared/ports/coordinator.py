@@ -99,7 +99,7 @@ class View(Protocol):
         ...
 
     @property
-    def heard_at(self) -> float:
+    def answered_at(self) -> float:
         """When the coordinator last sent anything for this view (`Clock.elapsed`): bounds the snapshot's age."""
         ...
 

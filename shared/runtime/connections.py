@@ -42,7 +42,7 @@ class AcceptedConnection:
         self.shut = shut
         """Ends it at once, in any state."""
 
-    def heard(self) -> None:
+    def requested(self) -> None:
         """Record that its request came: it no longer loses its place to another."""
         self._all.silent.pop(self, None)
 
@@ -126,7 +126,7 @@ async def accepting(
 ) -> NoReturn:
     """Accept connections until cancelled. Those open then stay open.
 
-    The protocol calls `heard` when the request of its connection came, and `left` when it is closed.
+    The protocol calls `requested` when the request of its connection came, and `left` when it is closed.
     """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)

@@ -13,17 +13,17 @@ _AGAIN_S = 0.2
 class Registration:
     """Keeps a key registered for as long as the process lives.
 
-    `told` is called with a sentence for each session that is lost or cannot be opened. `lost` counts the lost ones.
+    `on_error` is called with a sentence for each session that is lost or cannot be opened. `lost` counts the lost ones.
     """
 
     def __init__(
-        self, coordinator: Coordinator, key: str, value: bytes, *, ttl_s: float, told: Callable[[str], None]
+        self, coordinator: Coordinator, key: str, value: bytes, *, ttl_s: float, on_error: Callable[[str], None]
     ) -> None:
         self._coordinator = coordinator
         self._key = key
         self._value = value
         self._ttl_s = ttl_s
-        self._told = told
+        self._on_error = on_error
         self._session: Session | None = None
         self.lost = 0
         self._changed = asyncio.Event()
@@ -50,13 +50,13 @@ class Registration:
                     self._session = session
                     await self._live(session, attached)
                 self.lost += 1
-                self._told("the session was lost")
+                self._on_error("the session was lost")
             except Transient as error:
-                self._told(str(error))
+                self._on_error(str(error))
                 await asyncio.sleep(error.retry_in)
             except OwnershipLost as error:
                 self.lost += 1
-                self._told(str(error))
+                self._on_error(str(error))
             await asyncio.sleep(_AGAIN_S)
 
     async def _live(self, session: Session, attached: Callable[[Session], Awaitable[None]] | None) -> None:
@@ -78,7 +78,7 @@ class Registration:
             try:
                 await session.register(self._key, self._value)
             except Transient as error:
-                self._told(str(error))
+                self._on_error(str(error))
                 await asyncio.sleep(error.retry_in)
                 self._changed.set()
             except OwnershipLost:

@@ -46,7 +46,7 @@ def _kill() -> None:
 
 def _aside(say: Callable[[], None]) -> None:
     """Call `say` in a thread, and wait at most `_SAYING_S`: the loop may be blocked by a log that is not read."""
-    saying = threading.Thread(target=say, name="stall-said", daemon=True)
+    saying = threading.Thread(target=say, name="stall-log", daemon=True)
     with suppress(RuntimeError):  # no thread can be started: continuing the watch matters more than the log line
         saying.start()
         saying.join(_SAYING_S)

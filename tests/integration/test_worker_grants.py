@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from cli.local.supervisor import RoleProcess, said_by
+from cli.local.supervisor import RoleProcess, logged_error_of
 from shared.domain.web.url import Location, fingerprint
 from shared.wire.messages import Answer, Begin, Extend, Go, Gone, WorkerStatus, decode_status
 from shared.wire.subjects import WORKER_STATUS
@@ -324,7 +324,7 @@ def test_what_no_restart_can_help_is_said_in_the_words_that_end_a_run(server: Br
             assert await work(settings_for(server, tmp_path, metrics="192.0.2.1:9"), StopRequest()) == 4
         last = RoleProcess("worker-1", ["_worker"], tmp_path / "log", {})
         (tmp_path / "log").write_text("\n".join(map(json.dumps, logs)))
-        assert "choose another with --metrics" in (said_by(last) or "")
+        assert "choose another with --metrics" in (logged_error_of(last) or "")
 
     run(main())
 

@@ -14,7 +14,7 @@ class Published(Latest):
         super().__init__(self._of(entries or {}))
 
     @property
-    def heard_at(self) -> float:
+    def answered_at(self) -> float:
         return 0.0
 
     def show(self, entries: Mapping[str, bytes]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cli.local import logs
 from cli.local import supervisor as children
 from cli.local.logs import begin_log, bound_log, tail
-from cli.local.supervisor import RestartBudget, RestartLimitReached, Supervisor, ended_by, environment, said_by
+from cli.local.supervisor import RestartBudget, RestartLimitReached, Supervisor, ended_by, environment, logged_error_of
 from shared.domain.errors import Unusable
 
 
@@ -218,7 +218,7 @@ def test_logs_are_bounded_and_those_of_the_run_before_are_kept(tmp_path: Path, m
 
 
 def test_words_without_a_sentence_are_none() -> None:
-    assert said_by(Scripted(words='{"event": "x"}\n[1]\nplain')) is None
+    assert logged_error_of(Scripted(words='{"event": "x"}\n[1]\nplain')) is None
 
 
 def test_ends_in_words() -> None:

@@ -49,11 +49,11 @@ def test_one_that_has_asked_keeps_its_place_until_it_is_answered() -> None:
     knocking = Knocking(max_count=1, spare=2)
     knocking.let_in("a")
     asking, silent = knocking.let_in("asking"), knocking.let_in("silent")
-    asking.heard()
+    asking.requested()
     other = knocking.let_in("other")
     assert knocking.ended == ["silent"]
     silent.left()
-    other.heard()
+    other.requested()
     assert knocking.enter("too many") is None
     asking.left()
     assert knocking.let_in("after it").beyond

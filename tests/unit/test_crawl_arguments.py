@@ -9,7 +9,7 @@ import pytest
 from cli.local.crawl import check_authorities, configure
 from cli.local.crawl_args import judged
 from cli.local.spec_flags import FLAGS, changed_fields, effects, seed_urls, stored
-from cli.local.up import MEMBERS_MOST
+from cli.local.up import MAX_MEMBERS
 from cli.main import main
 from cli.terminal.exits import Exit, Usage
 from shared.domain.crawl.spec import CrawlSpec, ScopeMode
@@ -246,8 +246,8 @@ def test_changed_seeds_are_told_by_their_urls() -> None:
 
 def test_a_cluster_on_one_machine_has_a_bounded_number_of_members(capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--masters", "--workers"):
-        assert main(["up", flag, str(MEMBERS_MOST + 1)]) == Exit.USAGE
-        assert f"expected a whole number up to {MEMBERS_MOST}" in capsys.readouterr().err
+        assert main(["up", flag, str(MAX_MEMBERS + 1)]) == Exit.USAGE
+        assert f"expected a whole number up to {MAX_MEMBERS}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

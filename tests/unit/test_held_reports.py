@@ -178,8 +178,8 @@ def test_a_held_visit_reports_its_pages_in_order_and_takes_none_meanwhile() -> N
         held, other = visit_of(reporter, 1), visit_of(reporter, 2)
         held.add(page(1, FULL_URL))
         await stage.until(lambda: reporter.held() == 1 and stage.refused > 1)
-        waiting = asyncio.ensure_future(held.room())
-        await asyncio.wait_for(other.room(), 30)
+        waiting = asyncio.ensure_future(held.wait_for_capacity())
+        await asyncio.wait_for(other.wait_for_capacity(), 30)
         held.add(page(2))
         other.add(page(3))
         await stage.until(lambda: len(stage.outcomes()) == 1)
@@ -221,12 +221,12 @@ def test_what_is_held_is_bounded_and_leaves_room_for_what_is_not() -> None:
         half = ROOM_PAGES // 2
         async with asyncio.TaskGroup() as group:
             for visit in visits[:2]:
-                await asyncio.wait_for(visits[2].room(), 30)
+                await asyncio.wait_for(visits[2].wait_for_capacity(), 30)
                 for number in range(half):
                     visit.add(page(number, FULL_URL))
                 group.create_task(visit.finish(VisitEnd(final=True)))
                 await stage.until(lambda visit=visit: reporter.held() == half * (1 + visits.index(visit)))  # type: ignore[misc]  # a default
-            waiting = asyncio.ensure_future(visits[2].room())
+            waiting = asyncio.ensure_future(visits[2].wait_for_capacity())
             await asyncio.sleep(0)
             assert not waiting.done(), "so much is held that no further page may be"
             stage.full.clear()

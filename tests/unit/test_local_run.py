@@ -21,7 +21,7 @@ def test_a_crawl_that_does_not_begin_is_told_of_once(
     folder, watch = CrawlFolder(tmp_path), Noting()
     spec = parse_spec({"seeds": ["http://a.test/"]})
     run = LocalRun(folder, spec, workers=1, lock=0, watch=watch, finished=lambda: False)
-    run._heard = heard
+    run._answered = heard
 
     looks = itertools.count(1)
     enough = asyncio.Event()

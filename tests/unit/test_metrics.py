@@ -100,10 +100,10 @@ def test_who_exposes_no_metrics_does_not_load_their_library(module: str) -> None
 
 def test_counters_of_closed_sets_are_zero_before_the_first_event() -> None:
     """A rate over a series that begins with 1 misses its first event."""
-    worker = cast(WorkerMetrics, SimpleNamespace(_tally=WorkerTally()))
+    worker = cast(WorkerMetrics, SimpleNamespace(_stats=WorkerTally()))
     read = {metric.name: values for metric, values in WorkerMetrics._fetched(worker)}
     assert read["fetch_failures_total"] == {(kind.value,): 0 for kind in FailureKind}
-    master = cast(MasterMetrics, SimpleNamespace(_tally=OwnerStats()))
+    master = cast(MasterMetrics, SimpleNamespace(_stats=OwnerStats()))
     read = {metric.name: values for metric, values in MasterMetrics._counted(master)}
     assert read["host_failures_total"] == {(kind.value,): 0 for kind in FailureKind}
     assert read["url_attempts_unsuccessful_total"] == {

@@ -25,7 +25,7 @@ class Disk:
 
     def __init__(self, free: int) -> None:
         self.used = DISK - free
-        self.archive: Any = SimpleNamespace(tally=SimpleNamespace(bytes=0), buffered=lambda: 0)
+        self.archive: Any = SimpleNamespace(stats=SimpleNamespace(bytes=0), buffered=lambda: 0)
         self.reservations = DiskReservations(self.gauge, lambda: MARKS, cast(Any, self.archive))
         self.ending = asyncio.Event()
 
@@ -98,7 +98,7 @@ def test_a_fetch_that_may_not_fit_does_not_start_and_the_worker_is_full() -> Non
 def test_what_was_written_since_the_last_look_counts_as_used() -> None:
     async def story(disk: Disk) -> None:
         assert disk.reservations.fits(NEED)
-        disk.archive.tally.bytes = 2 * MIB
+        disk.archive.stats.bytes = 2 * MIB
         assert not disk.reservations.fits(NEED)
         disk.used -= 3 * MIB
         await disk.reservations.level()

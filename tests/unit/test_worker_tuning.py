@@ -131,7 +131,7 @@ def runtime_of(
     equipment = SimpleNamespace(
         clock=SystemClock(),
         reporter=SimpleNamespace(wait_for_capacity=room),
-        tally=WorkerStats(),
+        stats=WorkerStats(),
         failpoint=lambda name: None,
         requests=requests or Requests(8, SystemClock().elapsed),
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from shared.settings import ClusterMasterSettings, ClusterWorkerSettings, listed
-from shared.tls import TlsSettings, told
+from shared.tls import TlsSettings, tls_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +32,5 @@ def etcd_of(settings: ClusterMasterSettings | ClusterWorkerSettings) -> EtcdSett
         listed(settings.etcd),
         user=settings.etcd_user,
         password=settings.etcd_password,
-        tls=told(settings.etcd_ca, settings.etcd_cert, settings.etcd_key),
+        tls=tls_files(settings.etcd_ca, settings.etcd_cert, settings.etcd_key),
     )

@@ -65,7 +65,7 @@ class EtcdView:
         self._clock = clock
         self._prefix = prefix
         self._latest = Latest(first)
-        self._heard_at = clock.elapsed()
+        self._answered_at = clock.elapsed()
         self._refusals = 0
         self._doubtful = asyncio.Event()
 
@@ -74,8 +74,8 @@ class EtcdView:
         return self._latest.snapshot
 
     @property
-    def heard_at(self) -> float:
-        return self._heard_at
+    def answered_at(self) -> float:
+        return self._answered_at
 
     async def changed(self, after: Snapshot, wait_s: float | None) -> Snapshot:
         return await self._latest.changed(after, wait_s)
@@ -117,7 +117,7 @@ class EtcdView:
             except Transient as error:
                 await asyncio.sleep(error.retry_in)
                 continue
-            self._heard_at = self._clock.elapsed()
+            self._answered_at = self._clock.elapsed()
             self._replace(listed)
             return
 
@@ -174,7 +174,7 @@ class EtcdView:
             if answer.compact_revision:
                 raise Compacted(f"revision {self.snapshot.revision} is compacted up to {answer.compact_revision}")
             raise self._refused(answer.cancel_reason or "no reason given")
-        self._heard_at = self._clock.elapsed()
+        self._answered_at = self._clock.elapsed()
         self._refusals = 0
         if answer.events and self.snapshot.history == self._connection.history:
             self._apply(answer)

@@ -80,7 +80,7 @@ class LocalView:
         return self._latest.snapshot
 
     @property
-    def heard_at(self) -> float:
+    def answered_at(self) -> float:
         return self._clock.elapsed()
 
     async def changed(self, after: Snapshot, wait_s: float | None) -> Snapshot:

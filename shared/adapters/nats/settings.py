@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shared.settings import ClusterMasterSettings, ClusterWorkerSettings, WorkerSettings
-from shared.tls import TlsSettings, told
+from shared.tls import TlsSettings, tls_files
 
 MIB = 1 << 20
 
@@ -71,5 +71,5 @@ def nats_tls_of(settings: ClusterMasterSettings | WorkerSettings) -> TlsSettings
     Return None if TLS is not configured, and in a local crawl, whose broker is on the loopback.
     """
     if isinstance(settings, ClusterMasterSettings | ClusterWorkerSettings):
-        return told(settings.nats_ca, settings.nats_cert, settings.nats_key)
+        return tls_files(settings.nats_ca, settings.nats_cert, settings.nats_key)
     return None

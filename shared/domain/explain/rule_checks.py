@@ -67,7 +67,7 @@ def rule_checks(
         _crawl(spec, around.standing),
         _budget(spec, around),
         _pool(spec.pool, around.workers),
-        _room(around.held),
+        _resource_pressure(around.held),
     ]
     if around.host is not None and around.others and not around.host.leased:
         checks.append(_turn(around.host, around.others))
@@ -195,7 +195,7 @@ def _pool(pool: str, workers: int) -> RuleCheck:
     return RuleCheck("pool", True, f"workers of the pool {pool!r} that accept work: {workers}")
 
 
-def _room(held: str | None) -> RuleCheck:
+def _resource_pressure(held: str | None) -> RuleCheck:
     if held is not None:
         return RuleCheck("resource_pressure", False, f"no URL is dispatched under resource pressure: {held}")
     return RuleCheck("resource_pressure", True, "no resource is nearly full")
