@@ -7,6 +7,7 @@ response the real one; uvloop would put the send off to the end of the loop's tu
 import asyncio
 import os
 import select
+import selectors
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +20,7 @@ from tests.support.weblog import Exchange, line_of
 HELD_BACK: Final = 1024
 AT_ONCE: Final = 64 * 1024
 MAX_HEAD: Final = 256 * 1024
-AWAKE_S: Final = 0.02
+TICK_S: Final = 0.02
 REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -61,19 +62,36 @@ class RawReply:
 Respond = Callable[[Request], Reply | RawReply]
 
 
+class IdleSelector(selectors.DefaultSelector):
+    """A selector that records when its loop was last idle, and when the loop's current turn began.
+
+    Both are CLOCK_MONOTONIC nanoseconds. At `idle_ns` the loop had handled all that clients had sent or closed: no
+    callback was ready, and a look at all sockets, which began then, found nothing. An empty result of a wait does not
+    prove that: a stop of the process interrupts it. No wait is longer than TICK_S, so that an idle loop looks often.
+    """
+
+    idle_ns = 0
+    turn_ns = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        looked_ns = time.monotonic_ns()
+        events = super().select(0)
+        if not events and timeout != 0:
+            self.idle_ns = looked_ns
+            events = super().select(TICK_S if timeout is None else min(timeout, TICK_S))
+        self.turn_ns = time.monotonic_ns()
+        return events
+
+
 class ExchangeLog:
-    """Appends exchanges to a file, each in one write, so that a reader sees whole lines soon."""
+    """Appends exchanges to a file, each in one write, so that a reader sees whole lines soon.
+
+    The loop of the server runs on `selector`, from which the log has its times.
+    """
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self.awake_ns = time.monotonic_ns()
-        """When this process was last seen to run: since then it may have stood still."""
-
-    async def stay_awake(self) -> None:
-        """Keep `awake_ns`, for ever."""
-        while True:
-            await asyncio.sleep(AWAKE_S)
-            self.awake_ns = time.monotonic_ns()
+        self.selector = IdleSelector()
 
     def add(self, exchange: Exchange) -> None:
         os.write(self._fd, line_of(exchange))
@@ -122,6 +140,7 @@ class Connection(asyncio.Protocol):
         self._skip = 0
         self._open: Exchange | None = None
         self._sent = 0
+        self._there_ns = 0
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._writable = asyncio.Event()
@@ -137,13 +156,21 @@ class Connection(asyncio.Protocol):
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        # The last bytes were sent in this turn, and the client may have read them before now.
+        turn_ns = self._log.selector.turn_ns
+        if not self._gone():
+            self._there_ns = turn_ns
         self._writable.set()
+
+    def eof_received(self) -> None:
+        # Not a close, which would wait until all is sent: the loop must not be idle before the end is logged.
+        self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._writable.set()
         if self._task is not None:
             self._task.cancel()
-        self._finish(self._log.awake_ns, complete=False)
+        self._finish(complete=False)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -181,17 +208,28 @@ class Connection(asyncio.Protocol):
         self._open = Exchange(
             self._name, method, target, headers.get("user-agent", ""), reply.status, self._number, now, 0
         )
-        if self._gone():
-            self._transport.abort()  # nobody reads an answer, and it would seem to have been given only now
-            return
         closes = version == "HTTP/1.0" or headers.get("connection", "").lower() == "close"
         if self._gate.passes(target):
             self._answer(reply, method, target, closes)
         else:
             self._task = asyncio.create_task(self._held(reply, method, target, closes), name=f"held:{target[:40]}")
 
+    def _there(self) -> bool:
+        """Note when the client was still there, and return True; abort the connection that it has closed.
+
+        What is sent after a look that found the client there was not sent after the client left.
+        """
+        looked_ns = time.monotonic_ns()
+        if self._transport.is_closing():
+            return False
+        if self._gone():
+            self._transport.abort()
+            return False
+        self._there_ns = looked_ns
+        return True
+
     def _gone(self) -> bool:
-        """Whether the client has closed, however little was read so far of what it said before."""
+        """Return True if the client has closed, even if what it sent before has not been read yet."""
         looking = select.poll()
         looking.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
         return bool(looking.poll(0))
@@ -211,10 +249,11 @@ class Connection(asyncio.Protocol):
                 self._send_later(payload, reply.delay_s, closes), name=f"send:{target[:40]}"
             )
             return
-        ended = time.monotonic_ns()
+        if not self._there():
+            return
         self._write(payload)
         if self._writable.is_set():
-            self._done(ended, closes)
+            self._done(closes)
         else:
             self._task = asyncio.create_task(self._drained(closes), name=f"drain:{target[:40]}")
 
@@ -229,51 +268,49 @@ class Connection(asyncio.Protocol):
             self._write(payload[:-HELD_BACK])
             await self._writable.wait()
             payload = payload[-HELD_BACK:]
-        ended = time.monotonic_ns()
-        self._write(payload)
-        if not self._writable.is_set():
-            await self._writable.wait()
-            ended = time.monotonic_ns()
-        self._task = None
-        self._done(ended, closes)
+        if self._there():
+            self._write(payload)
+            await self._drained(closes)
 
     async def _drained(self, closes: bool) -> None:
         await self._writable.wait()
         self._task = None
-        self._done(time.monotonic_ns(), closes)
+        self._done(closes)
 
     async def _send_raw(self, reply: RawReply) -> None:
-        ended = time.monotonic_ns()
+        if not self._there():
+            return
         async for chunk in reply.stream:
             # A client may take these bytes for the last ones, so the end is not later than they were sent.
-            ended = time.monotonic_ns()
+            if not self._there():
+                return
             self._write(chunk)
-            if not self._writable.is_set():
-                await self._writable.wait()
-                ended = time.monotonic_ns()
+            await self._writable.wait()
             # The wait may return at once for ever: let the loop see that the client has gone.
             await asyncio.sleep(0)
-            if self._transport.is_closing():
-                return
+        if self._transport.is_closing():
+            return
         self._task = None
         if reply.reset:
-            self._finish(ended, complete=True)
+            self._finish(complete=True)
             self._transport.abort()
         else:
-            self._done(ended, closes=not reply.keeps)
+            self._done(closes=not reply.keeps)
             if reply.idle_s and self._open is None:
                 self._idle = asyncio.get_running_loop().call_later(reply.idle_s, self._transport.close)
 
-    def _done(self, ended_ns: int, closes: bool) -> None:
-        self._finish(ended_ns, complete=not self._transport.is_closing())
+    def _done(self, closes: bool) -> None:
+        self._finish(complete=not self._transport.is_closing())
         if closes:
             self._transport.close()
         elif self._task is None and self._buffer:
             self._next(time.monotonic_ns())
 
-    def _finish(self, ended_ns: int, *, complete: bool) -> None:
+    def _finish(self, *, complete: bool) -> None:
+        """Log the open exchange. A client that broke it off left after both times that its end may be taken from."""
         if self._open is not None:
             opened, self._open = self._open, None
+            ended_ns = self._there_ns if complete else max(self._there_ns, self._log.selector.idle_ns)
             self._log.add(
                 Exchange(
                     opened.host,

@@ -167,9 +167,7 @@ async def _serve(sites: list[Site], log: ExchangeLog) -> None:
                 )
             )
     print(port, flush=True)
-    awake = loop.create_task(log.stay_awake(), name="awake")
     await stop.wait()
-    awake.cancel()
     for server in servers:
         server.close()
 
@@ -196,7 +194,8 @@ def main(log_path: str) -> None:
     sites = msgspec.json.decode(_first_line(), type=list[Site])
     log = ExchangeLog(log_path)
     try:
-        asyncio.run(_serve(sites, log))
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(log.selector)) as runner:
+            runner.run(_serve(sites, log))
     finally:
         log.close()
 

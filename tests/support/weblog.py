@@ -10,10 +10,11 @@ class Exchange(msgspec.Struct, frozen=True):
     """One request and what became of it, as the server saw it.
 
     Times are CLOCK_MONOTONIC nanoseconds, comparable across the processes of one machine. `begun_ns` is taken when the
-    request head had been read, so it is never before the request arrived. `ended_ns` is taken just before the last
-    bytes of the response were handed to the kernel, so it is never after the client could have read them; for an
-    exchange that the client broke off (`complete` is False) it is when the server last ran before it learned of it. A
-    gap from one's `ended_ns` to the next one's `begun_ns` is therefore never shorter than what the client kept.
+    request head had been read, so it is never before the request arrived. `ended_ns` is taken before the last bytes of
+    the response are handed to the kernel, so it is never after the client could have read them. For an exchange that
+    the client broke off (`complete` is False) it is when the server last knew that the client was still there, so it
+    is never after the client left. It is before `begun_ns` if the client had left by then. A gap from one's `ended_ns`
+    to the next one's `begun_ns` is therefore never shorter than what the client kept.
     """
 
     host: str

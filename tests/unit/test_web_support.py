@@ -19,6 +19,7 @@ from tests.support import judge
 from tests.support.etcd import stopped
 from tests.support.filetree import FileTree
 from tests.support.hostile import BOMB_BYTES, GOOD, HOSTILE, MIB, RAW, UNENDING, HostileSite, bomb_blocks
+from tests.support.http_site import TICK_S
 from tests.support.synthetic import PageKind, SyntheticSite
 from tests.support.walk import links_of, reachable
 from tests.support.web import Web
@@ -309,19 +310,50 @@ def test_after_a_raw_answer_no_client_sends_another_request_into_the_closing_con
     assert not leaves_the_connection(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 
 
-def test_who_left_while_the_web_stood_still_was_not_answered_when_it_went_on(web: Serve) -> None:
-    """Else a crawler that was told to let go, and rested, would seem to have asked again too soon."""
+def wait_past_timers(since_ns: int, seconds: float) -> None:
+    """Wait until every timer of the web that was due within `seconds` of `since_ns` has run out."""
+    while time.monotonic_ns() < since_ns + seconds * 1e9:
+        time.sleep(0.005)
+
+
+def test_web_log_client_gone_while_web_stopped_ends_before_leaving(web: Serve) -> None:
+    """Else a crawler that released a host, and waited, would seem to have asked again too soon.
+
+    The stop outlasts the web's timers. It interrupts a wait of its loop, which returns nothing: timers run first.
+    """
     served = web(SyntheticSite(pages=3))
-    leaving, coming = connect(served.hosts[0]), connect(served.hosts[0])
-    assert get(leaving, "/robots.txt")[0] == 200
-    with stopped(served.process.pid):
-        leaving.request("GET", "/")
-        leaving.close()
-        left_ns = time.monotonic_ns()
-        coming.request("GET", "/")
-    assert coming.getresponse().status == 200
+    coming = connect(served.hosts[0])
+    for number in range(8):
+        leaving = connect(served.hosts[0])
+        assert get(leaving, "/robots.txt")[0] == 200
+        with stopped(served.process.pid):
+            leaving.request("GET", "/")
+            leaving.close()
+            left_ns = time.monotonic_ns()
+            coming.request("GET", "/")
+            wait_past_timers(left_ns, 3 * TICK_S)
+        response = coming.getresponse()
+        assert (response.status, bool(response.read())) == (200, True)
+        log = served.wait_until(lambda log, ended=3 * (number + 1): len(log) == ended)  # type: ignore[misc]
+        broken, answered = sorted((one for one in log[-3:] if one.path == "/"), key=lambda one: one.complete)
+        assert (broken.complete, answered.complete) == (False, True)
+        assert broken.ended_ns < left_ns < answered.begun_ns
     coming.close()
-    log = served.wait_until(lambda log: len(log) == 3)
-    broken, answered = sorted((one for one in log if one.path == "/"), key=lambda one: one.complete)
-    assert (broken.complete, answered.complete) == (False, True)
-    assert broken.ended_ns < left_ns < answered.begun_ns
+
+
+def test_web_log_delayed_answer_after_client_left_is_not_complete(web: Serve) -> None:
+    """The answer is due when the web goes on, which its client left while the web was stopped."""
+    served = web(SyntheticSite(pages=3, latency_s=(0.3,)))
+    for _ in range(3):
+        leaving = connect(served.hosts[0])
+        assert get(leaving, "/robots.txt")[0] == 200
+        before = len(served.log())
+        leaving.request("GET", "/")
+        served.log()
+        with stopped(served.process.pid):
+            leaving.close()
+            left_ns = time.monotonic_ns()
+            wait_past_timers(left_ns, 0.4)
+        broken = served.wait_until(lambda log, seen=before: len(log) > seen)[-1]  # type: ignore[misc]
+        assert not broken.complete
+        assert broken.ended_ns < left_ns
