@@ -11,10 +11,10 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from structlog.dev import ConsoleRenderer, plain_traceback
 
-from tests.support import leftovers
-from tests.support.corpora import CORPORA, Corpus, missing_packages
-from tests.support.postgres import PostgresServer, postgres, server_programs
-from tests.support.web import Site, Web, serve
+from tests.support import loop_leaks
+from tests.support.engines.postgres import PostgresServer, postgres, server_programs
+from tests.support.web.corpora import CORPORA, Corpus, missing_packages
+from tests.support.web.web_server import Site, Web, serve
 
 # How long an example takes, or its making, says what else the machine does.
 settings.register_profile("orb", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,14 +28,14 @@ if settings().derandomize:
 # A picture of an exception with all its locals takes seconds, in which the loop that logs it stands still.
 ConsoleRenderer.get_active().exception_formatter = plain_traceback
 
-leftovers.watch()
+loop_leaks.watch()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test that closed an event loop with pending tasks or open connections on it."""
     result = yield
-    if left := leftovers.taken():
+    if left := loop_leaks.taken():
         pytest.fail(f"{item.nodeid} left on an event loop:\n" + "\n".join(left), pytrace=False)
     return result
 

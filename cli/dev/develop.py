@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         case "faults" if any(word.partition("=")[0] == "--soak" for word in rest):
             return _python("-m", "tests.support.faults.soak", *rest)
         case "faults" if any(word.partition("=")[0] in _EXPLORING for word in rest):
-            return _python("-m", "tests.support.faults.explore", *rest)
+            return _python("-m", "tests.support.faults.exploration", *rest)
         case "faults":
             return _python("-m", "pytest", "-m", "faults", *rest)
         case "bench":

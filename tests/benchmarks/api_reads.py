@@ -27,9 +27,9 @@ from fastapi import FastAPI
 
 from api.schemas.crawls import EXAMPLE, Crawl
 from api.server.serving import address_of, listening
-from tests.support.clients import address, admin
-from tests.support.cluster import cluster
-from tests.support.orb_command import ROOT
+from tests.support.api.cluster_clients import address, admin
+from tests.support.processes.cluster import cluster
+from tests.support.processes.orb_command import ROOT
 
 PATH: Final = f"/v1/crawls/{EXAMPLE['name']}"
 

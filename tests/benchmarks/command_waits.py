@@ -45,9 +45,9 @@ from shared.domain.web.url import fingerprint
 from shared.ports.broker import Broker, Delivered
 from shared.wire.messages import Begin, Command, Outcome, UrlOutcome, UrlShard, WorkerStatus, encode
 from tests.benchmarks.frontier_scale import database_of, opened
-from tests.support.metering import Step
-from tests.support.scaled import PARTITIONS, URLS_A_HOST, Growing
-from tests.support.standby import SPEC, Sink, Turned
+from tests.support.api.standby_master import SPEC, Sink, Turned
+from tests.support.database.owner_cost import Step
+from tests.support.database.scaled_frontier import PARTITIONS, URLS_A_HOST, Growing
 
 WANTED_MS: Final = 500.0
 _EVERY_S: Final = 0.01

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.support.contestants import BASELINE, CONTESTANTS, ROOT, Contestant
-from tests.support.corpus_site import CannotServe, nginx
-from tests.support.metered import Measured
-from tests.support.peers_env import peers_python
+from tests.support.crawler_commands import BASELINE, CONTESTANTS, ROOT, Contestant
+from tests.support.peer_environment import peers_python
+from tests.support.processes.resource_meter import Measured
+from tests.support.web.corpus_site import CannotServe, nginx
 
 MIB: Final = 1 << 20
 PAGES_TOLERANCE: Final = 0.01
@@ -66,7 +66,7 @@ def run_once(contestant: Contestant, python: Path, start: str) -> Run:
     with tempfile.TemporaryDirectory(prefix="orb-bench-") as folder:
         report = Path(folder, "report.json")
         command = contestant.command(python, start, Path(folder))
-        metered = [sys.executable, "-m", "tests.support.metered", str(report), *command]
+        metered = [sys.executable, "-m", "tests.support.processes.resource_meter", str(report), *command]
         ended = subprocess.run(metered, cwd=ROOT, capture_output=True, text=True, check=False)
         measured = Measured(**json.loads(report.read_text())) if report.exists() else None
     if measured is None or measured.returncode != 0:

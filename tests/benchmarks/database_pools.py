@@ -23,10 +23,10 @@ from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.engine.postgres import PostgresSettings, PostgresStore
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Term
 from shared.ports.catalog import UrlPlace
-from tests.support.metering import Meter, Step
-from tests.support.postgres import PostgresServer, postgres, server_programs
-from tests.support.scaled import PARTITIONS, Growing
-from tests.support.standby import STEPS, Standby
+from tests.support.api.standby_master import STEPS, Standby
+from tests.support.database.owner_cost import Meter, Step
+from tests.support.database.scaled_frontier import PARTITIONS, Growing
+from tests.support.engines.postgres import PostgresServer, postgres, server_programs
 
 _SHARDS: Final = 64
 _CLIENTS: Final = 16

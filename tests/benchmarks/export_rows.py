@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.benchmarks.export_rows [--rows N] [--rounds N]
 
-The rows are those of tests/support/grown.py: a quarter of the URLs are pages. Best of the rounds.
+The rows are those of tests/support/database/large_crawl.py: a quarter of the URLs are pages. Best of the rounds.
 """
 
 import argparse
@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 
 import structlog
 
-from tests.support.api import Api, api
-from tests.support.discarding import sent
-from tests.support.grown import grown
-from tests.support.tables import sqlite_tables
+from tests.support.api.discarding_client import sent
+from tests.support.api.rest_api import Api, api
+from tests.support.database.large_crawl import grown
+from tests.support.database.store_tables import sqlite_tables
 
 FORMATS = ("jsonl", "csv", "parquet")
 

@@ -45,7 +45,7 @@ from shared.domain.frontier.store_model import (
     UrlChange,
 )
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
-from tests.support.postgres import postgres, server_programs
+from tests.support.engines.postgres import postgres, server_programs
 
 _P = Partition(0)
 _NOW_MS = 1_700_000_000_000

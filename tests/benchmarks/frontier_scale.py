@@ -30,11 +30,11 @@ import psutil
 from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from shared.domain.ids import CrawlId, Term
-from tests.support.footprint import Footprint, footprint
-from tests.support.metering import Meter, Step
-from tests.support.postgres import postgres, server_programs
-from tests.support.scaled import PARTITIONS, Growing
-from tests.support.standby import STEPS, Standby, take_over
+from tests.support.api.standby_master import STEPS, Standby, take_over
+from tests.support.database.disk_usage import Footprint, footprint
+from tests.support.database.owner_cost import Meter, Step
+from tests.support.database.scaled_frontier import PARTITIONS, Growing
+from tests.support.engines.postgres import postgres, server_programs
 
 _NOW_MS: Final = 1_700_000_000_000
 _MIB: Final = 1 << 20

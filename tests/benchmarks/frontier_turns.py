@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from shared.domain.ids import CrawlId, Term
 from tests.benchmarks.frontier_scale import opened
-from tests.support.metering import Meter, Step
-from tests.support.scaled import PARTITIONS
-from tests.support.standby import STEPS, Standby
+from tests.support.api.standby_master import STEPS, Standby
+from tests.support.database.owner_cost import Meter, Step
+from tests.support.database.scaled_frontier import PARTITIONS
 
 _CRAWL = CrawlId(1)
 

@@ -20,8 +20,8 @@ from shared.adapters.sql.catalog.overview import SqlOverview
 from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from shared.domain.ids import CrawlId
-from tests.support.ended import ending
-from tests.support.postgres import postgres, server_programs
+from tests.support.database.ended_crawls import ending
+from tests.support.engines.postgres import postgres, server_programs
 
 PARTITIONS: Final = 64
 _SPEC: Final = '{"seeds": [{"url": "https://example.org/"}], "scope": {"max_depth": 3}}'

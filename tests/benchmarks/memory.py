@@ -18,10 +18,10 @@ from typing import Final
 
 import psutil
 
-from tests.support.contestants import ROOT
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web, serve
-from tests.support.weblog import Exchange
+from tests.support.crawler_commands import ROOT
+from tests.support.web.exchange_log import Exchange
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web, serve
 
 MIB: Final = 1 << 20
 MARKS: Final = (25, 50, 75, 100)

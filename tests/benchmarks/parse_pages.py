@@ -20,7 +20,7 @@ from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, Extract, Seed
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.web.url import Location, locate
-from tests.support.corpora import CORPORA
+from tests.support.web.corpora import CORPORA
 from workers.outlinks import KnownLinks, OutlinkResolver
 from workers.parse.charset import sniff
 from workers.parse.html import ParsedPage, parse_html

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import pause_meter
-from tests.support.cluster import cluster
-from tests.support.corpus_site import nginx
+from tests.support.processes.cluster import cluster
+from tests.support.web.corpus_site import nginx
 
 CRAWLS = 3
 

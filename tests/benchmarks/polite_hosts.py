@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.support.corpus_site import small_hosts
-from tests.support.metered import Measured
-from tests.support.orb_command import ROOT, command_line
+from tests.support.processes.orb_command import ROOT, command_line
+from tests.support.processes.resource_meter import Measured
+from tests.support.web.corpus_site import small_hosts
 
 MIB: Final = 1 << 20
 DELAY_S: Final = 1.0
@@ -31,7 +31,7 @@ def crawl(folder: Path, seeds: list[str], pages: int, workers: int) -> Measured:
     spec, report = folder / "spec.json", folder / "report.json"
     spec.write_text(json.dumps({"name": "polite", "seeds": seeds, "egress": {"allow": ["127.0.0.0/8"]}}))
     words = ("crawl", "--spec", spec, "--out", folder / "out", "--json", "--no-progress", "--workers", str(workers))
-    line = [sys.executable, "-m", "tests.support.metered", os.fspath(report), *command_line(*words)]
+    line = [sys.executable, "-m", "tests.support.processes.resource_meter", os.fspath(report), *command_line(*words)]
     ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     measured = Measured(**json.loads(report.read_text()))
     if measured.returncode != 0:

@@ -28,10 +28,10 @@ from sqlalchemy import Connection, text
 from shared.adapters.sql.engine import bulk
 from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.domain.ids import Term
-from tests.support.metering import Step
-from tests.support.postgres import PostgresServer, postgres, server_programs
-from tests.support.scaled import PARTITIONS, Growing
-from tests.support.standby import STEPS, Standby
+from tests.support.api.standby_master import STEPS, Standby
+from tests.support.database.owner_cost import Step
+from tests.support.database.scaled_frontier import PARTITIONS, Growing
+from tests.support.engines.postgres import PostgresServer, postgres, server_programs
 
 _UPDATED: Final = ("urls", "queues", "leases", "crawl_counters")
 _SIZES: Final = text(

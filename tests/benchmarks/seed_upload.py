@@ -21,8 +21,8 @@ from typing import Any, Final
 import httpx
 import psutil
 
-from tests.support.clients import address, admin
-from tests.support.cluster import Cluster, cluster
+from tests.support.api.cluster_clients import address, admin
+from tests.support.processes.cluster import Cluster, cluster
 
 MIB: Final = 1 << 20
 MARKS: Final = (10, 50, 100)

@@ -17,7 +17,7 @@ from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.states import Fence, Position
 from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryTransaction, LeaseRequest, ProducerMark
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
-from tests.support.postgres import PostgresServer, postgres, server_programs
+from tests.support.engines.postgres import PostgresServer, postgres, server_programs
 
 _NOW_MS = 1_700_000_000_000
 _SHARDS = 16

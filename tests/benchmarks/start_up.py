@@ -3,8 +3,8 @@
     orb bench start_up [--rounds 3] [--idle 60]
 
 Each figure is the median of the rounds. CPU seconds are those of the whole process tree, engines included
-(`tests.support.metered`). `orb up` runs with two masters and two workers: first in an empty folder, then again in the
-same one. What it uses when idle is read from the processes that live, over `--idle` seconds.
+(`tests.support.processes.resource_meter`). `orb up` runs with two masters and two workers: first in an empty folder,
+then again in the same one. What it uses when idle is read from the processes that live, over `--idle` seconds.
 """
 
 import argparse
@@ -20,10 +20,10 @@ from typing import Final
 
 import psutil
 
-from tests.support.orb_command import ROOT, command_line
-from tests.support.synthetic import SyntheticSite
-from tests.support.upped import upped
-from tests.support.web import serve
+from tests.support.processes.orb_command import ROOT, command_line
+from tests.support.processes.up_process import upped
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import serve
 
 Figure = tuple[float, float]
 """CPU seconds and seconds."""
@@ -34,7 +34,13 @@ _SETTLE_S: Final = 5.0
 def metered(folder: Path, *arguments: str | Path) -> Figure:
     """Run `orb` to its end."""
     report = folder / "report.json"
-    line = [sys.executable, "-m", "tests.support.metered", os.fspath(report), *command_line(*arguments)]
+    line = [
+        sys.executable,
+        "-m",
+        "tests.support.processes.resource_meter",
+        os.fspath(report),
+        *command_line(*arguments),
+    ]
     subprocess.run(line, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     measured = json.loads(report.read_text())
     if measured["returncode"] != 0:

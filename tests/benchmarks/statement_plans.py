@@ -16,9 +16,9 @@ from pathlib import Path
 
 from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
-from tests.support.plans import Access, accesses, analyze, recorded, worked
-from tests.support.postgres import postgres, server_programs
-from tests.support.scaled import PARTITIONS
+from tests.support.database.query_plans import Access, accesses, analyze, recorded, worked
+from tests.support.database.scaled_frontier import PARTITIONS
+from tests.support.engines.postgres import postgres, server_programs
 
 
 async def _told(store: SqlStore, urls: int) -> None:

@@ -19,10 +19,10 @@ import psutil
 import uvloop
 
 from shared.wire.subjects import WORKER_STATUS
-from tests.support.broker import BrokerServer
-from tests.support.owner import owner_of, spec_for, worker_process
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import serve
+from tests.support.api.scripted_owner import owner_of, spec_for, worker_process
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import serve
 
 _SLOTS: Final = 4
 _SHARD: Final = 50

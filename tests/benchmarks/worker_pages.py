@@ -24,10 +24,10 @@ import psutil
 import uvloop
 
 from shared.wire.subjects import WORKER_STATUS
-from tests.support.broker import BrokerServer
-from tests.support.corpora import CORPORA
-from tests.support.corpus_site import nginx
-from tests.support.owner import owner_of, spec_for, worker_process
+from tests.support.api.scripted_owner import owner_of, spec_for, worker_process
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.web.corpora import CORPORA
+from tests.support.web.corpus_site import nginx
 
 _SEED: Final = 7
 

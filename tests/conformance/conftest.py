@@ -8,10 +8,10 @@ import structlog
 
 from shared.adapters.sql.engine import chunks
 from shared.domain.frontier import command_progress
-from tests.support.simcluster import Cluster, Site
-from tests.support.simhand import Hand, Start
-from tests.support.simstore import Database
-from tests.support.simweb import Kind, Node
+from tests.support.simulation.cluster import Cluster, Site
+from tests.support.simulation.manual_worker import Hand, Start
+from tests.support.simulation.store import Database
+from tests.support.simulation.web import Kind, Node
 
 
 @pytest.fixture(autouse=True)

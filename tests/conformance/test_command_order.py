@@ -12,10 +12,10 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import UrlState
 from shared.domain.web.url import fingerprint
 from tests.conformance.test_commands_in_progress import N, all_failed, by_fingerprint, in_the_middle, step_until, url
-from tests.support.simcluster import Cluster, Site
-from tests.support.simhand import Start
-from tests.support.simstore import Database
-from tests.support.simweb import Kind, Node
+from tests.support.simulation.cluster import Cluster, Site
+from tests.support.simulation.manual_worker import Start
+from tests.support.simulation.store import Database
+from tests.support.simulation.web import Kind, Node
 
 FAILED = UrlState.FAILED
 Race = Callable[[Start], Cluster]

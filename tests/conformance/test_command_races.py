@@ -13,8 +13,8 @@ from shared.domain.frontier.states import UrlState
 from shared.domain.ids import CrawlId
 from shared.domain.web.url import fingerprint, host_of
 from shared.wire.messages import Discoveries, Gone, Link, Origin, encode
-from tests.support.simcluster import Cluster
-from tests.support.simhand import Hand, Start
+from tests.support.simulation.cluster import Cluster
+from tests.support.simulation.manual_worker import Hand, Start
 
 QUEUED, LEASED, EXCLUDED = UrlState.QUEUED, UrlState.LEASED, UrlState.EXCLUDED
 

@@ -10,8 +10,8 @@ from api.frontier.ingest import Ingest
 from shared.domain.frontier.commands import SEED_DELETED, CommandKind
 from shared.domain.frontier.states import UrlState
 from shared.domain.web.url import fingerprint
-from tests.support.simcluster import Cluster
-from tests.support.simhand import Hand, Start
+from tests.support.simulation.cluster import Cluster
+from tests.support.simulation.manual_worker import Hand, Start
 
 QUEUED, LEASED, FAILED, EXCLUDED = UrlState.QUEUED, UrlState.LEASED, UrlState.FAILED, UrlState.EXCLUDED
 N = 9

@@ -9,9 +9,9 @@ from shared.domain.errors import ResourceFull
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.states import UrlState
 from shared.wire.messages import Begin, Extend, Go, ShardUnreadable, Wait, encode
-from tests.support.simbroker import NOISE
-from tests.support.simcluster import Cluster
-from tests.support.simhand import Start, leases
+from tests.support.simulation.broker import NOISE
+from tests.support.simulation.cluster import Cluster
+from tests.support.simulation.manual_worker import Start, leases
 
 FULL_FOR_S = 20
 

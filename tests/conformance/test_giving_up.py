@@ -12,8 +12,8 @@ from shared.domain.frontier.states import UrlState
 from shared.domain.web.url import fingerprint
 from shared.ports.broker import VisitMessage
 from shared.wire.messages import HostNote, Outcome, encode
-from tests.support.simcluster import Cluster
-from tests.support.simhand import Hand, Start
+from tests.support.simulation.cluster import Cluster
+from tests.support.simulation.manual_worker import Hand, Start
 
 CHUNK = 4
 URLS = 3 * CHUNK

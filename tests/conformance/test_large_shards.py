@@ -1,8 +1,8 @@
 """URL shards that are larger than the broker's largest message: they come in smaller ones, and no owner ends."""
 
 from shared.domain.frontier.states import UrlState
-from tests.support.simcluster import Cluster
-from tests.support.simhand import Hand, Start, leases
+from tests.support.simulation.cluster import Cluster
+from tests.support.simulation.manual_worker import Hand, Start, leases
 
 SOME_FIT = 250
 """A shard of ten URLs is larger, and one of two is smaller."""

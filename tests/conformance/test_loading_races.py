@@ -11,8 +11,8 @@ from shared.domain.frontier.states import UrlState
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition
 from shared.wire.messages import Begin, Wait, decode_answer, encode
-from tests.support.simcluster import SETTINGS, Cluster, SimOwner
-from tests.support.simhand import Start, shard_of
+from tests.support.simulation.cluster import SETTINGS, Cluster, SimOwner
+from tests.support.simulation.manual_worker import Start, shard_of
 
 
 def test_crawl_taken_up_while_an_owner_loads_is_dispatched(start: Start) -> None:

@@ -21,10 +21,10 @@ from shared.adapters.sql.frontier import discoveries as found
 from shared.domain.ids import HostId
 from shared.ports.broker import QueuedVisit
 from tests.conformance.test_protocol import Protocol, profile
-from tests.support.simcluster import LONGEST_S, Cluster, Site
-from tests.support.simstore import Database
-from tests.support.simweb import Kind, Node
-from tests.support.simworker import SimWorker
+from tests.support.simulation.cluster import LONGEST_S, Cluster, Site
+from tests.support.simulation.store import Database
+from tests.support.simulation.web import Kind, Node
+from tests.support.simulation.worker import SimWorker
 
 _FEW = 1_000
 """Walks until the breach; which ones are drawn depends on every constant of the code, so that any change of it draws

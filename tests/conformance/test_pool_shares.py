@@ -10,11 +10,11 @@ from api.crawls.seed_messages import publish_seeds
 from shared.domain.crawl.spec import CrawlSpec, Seed, encode_spec
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId
-from tests.support.simclock import EPOCH_MS
-from tests.support.simcluster import SETTINGS, Cluster, Site
-from tests.support.simstore import Database
-from tests.support.simweb import Kind, Node
-from tests.support.simworker import CrawlView
+from tests.support.simulation.cluster import SETTINGS, Cluster, Site
+from tests.support.simulation.store import Database
+from tests.support.simulation.web import Kind, Node
+from tests.support.simulation.worker import CrawlView
+from tests.support.simulation.world import EPOCH_MS
 
 HOSTS, PAGES = 60, 30
 BROAD_HOSTS = 300

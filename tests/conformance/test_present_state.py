@@ -6,9 +6,9 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.ids import HostId
 from shared.wire.messages import Extend, Go, Gone, UrlShard, Wait
-from tests.support.simclock import EPOCH_MS
-from tests.support.simcluster import Cluster
-from tests.support.simhand import Hand, Start, leases, shard_of
+from tests.support.simulation.cluster import Cluster
+from tests.support.simulation.manual_worker import Hand, Start, leases, shard_of
+from tests.support.simulation.world import EPOCH_MS
 
 HOST = "h0.test"
 HOURS_S = 7200.0

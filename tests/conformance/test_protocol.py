@@ -24,10 +24,10 @@ from hypothesis.stateful import (
 )
 
 from shared.domain.frontier.commands import CommandKind
-from tests.support.simclock import EPOCH_MS, Fault
-from tests.support.simcluster import Cluster, Site
-from tests.support.simstore import Database
-from tests.support.simweb import Kind, Node
+from tests.support.simulation.cluster import Cluster, Site
+from tests.support.simulation.store import Database
+from tests.support.simulation.web import Kind, Node
+from tests.support.simulation.world import EPOCH_MS, Fault
 
 _MAX_OWNERS = 3
 _MAX_WORKERS = 3

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.domain.frontier.states import UrlState
-from tests.support.simhand import Start, shard_of
+from tests.support.simulation.manual_worker import Start, shard_of
 
 LOST = 40
 

@@ -9,10 +9,10 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import UrlState
 from shared.domain.ops.config import HotConfig, MasterPart, master_tuning
 from shared.wire.messages import Begin, Extend, Go, Gone, Superseded, Wait, encode
-from tests.support import simcluster
-from tests.support.simclock import EPOCH_MS, Fault
-from tests.support.simcluster import PARTITION, Cluster
-from tests.support.simhand import Hand, Start, leases, shard_of
+from tests.support.simulation import cluster as simulated
+from tests.support.simulation.cluster import PARTITION, Cluster
+from tests.support.simulation.manual_worker import Hand, Start, leases, shard_of
+from tests.support.simulation.world import EPOCH_MS, Fault
 
 QUEUED, WAITING, LEASED, DONE, FAILED = (
     UrlState.QUEUED,
@@ -184,8 +184,8 @@ def test_operators_say_after_how_many_grants_a_shard_is_split_and_a_url_buried(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = HotConfig(master=MasterPart(split_after_expiries=1, dead_letter_after_expiries=2))
-    turned = limits_of(simcluster.SETTINGS, master_tuning(wanted, started_as(simcluster.SETTINGS, "info")))
-    monkeypatch.setattr(simcluster, "SETTINGS", turned)
+    turned = limits_of(simulated.SETTINGS, master_tuning(wanted, started_as(simulated.SETTINGS, "info")))
+    monkeypatch.setattr(simulated, "SETTINGS", turned)
     cluster, hand = start(2)
     message, shard = hand.pull()
     hand.go(shard, 1, "victim1")

@@ -5,9 +5,9 @@ import pytest
 from api.frontier.orphans import OrphanedShards
 from shared.domain.frontier.states import CrawlState, UrlState
 from shared.wire.messages import encode
-from tests.support.simclock import EPOCH_MS
-from tests.support.simcluster import PARTITION, Cluster
-from tests.support.simhand import Start, leases, shard_of
+from tests.support.simulation.cluster import PARTITION, Cluster
+from tests.support.simulation.manual_worker import Start, leases, shard_of
+from tests.support.simulation.world import EPOCH_MS
 
 QUEUED, LEASED = UrlState.QUEUED, UrlState.LEASED
 

@@ -9,9 +9,9 @@ from shared.domain.frontier.politeness import HostHealth
 from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.ids import CrawlId
 from shared.wire.messages import Begin, Extend, Go, Gone, UrlShard, WorkerStatus, decode_shard
-from tests.support.simclock import EPOCH_MS
-from tests.support.simcluster import Cluster, SimOwner
-from tests.support.simhand import Hand, Start, shard_of
+from tests.support.simulation.cluster import Cluster, SimOwner
+from tests.support.simulation.manual_worker import Hand, Start, shard_of
+from tests.support.simulation.world import EPOCH_MS
 
 LATE_S = 60.0
 """Longer than any test here: the master never loads the crawls in time."""

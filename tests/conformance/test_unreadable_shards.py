@@ -5,8 +5,8 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import UrlState
 from shared.ports.broker import VisitMessage
 from shared.wire.messages import ShardUnreadable, UrlShard, encode
-from tests.support.simcluster import PARTITION, Cluster
-from tests.support.simhand import Hand, Start, leases
+from tests.support.simulation.cluster import PARTITION, Cluster
+from tests.support.simulation.manual_worker import Hand, Start, leases
 
 LIMITS = FrontierSettings()
 NOISE = b"\xc1noise"

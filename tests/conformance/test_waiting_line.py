@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.simcluster import SETTINGS, Cluster, Site
-from tests.support.simhand import Hand, Start, shard_of
-from tests.support.simstore import Database
-from tests.support.simweb import Kind, Node
+from tests.support.simulation.cluster import SETTINGS, Cluster, Site
+from tests.support.simulation.manual_worker import Hand, Start, shard_of
+from tests.support.simulation.store import Database
+from tests.support.simulation.web import Kind, Node
 
 HOSTS = 12
 

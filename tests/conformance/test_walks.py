@@ -1,9 +1,9 @@
 """Walks of the protocol's model that broke a promise once."""
 
 from tests.conformance.test_protocol import Protocol
-from tests.support.simclock import Fault
-from tests.support.simcluster import Site
-from tests.support.simweb import Kind, Node
+from tests.support.simulation.cluster import Site
+from tests.support.simulation.web import Kind, Node
+from tests.support.simulation.world import Fault
 
 LINKS = (
     (12,),

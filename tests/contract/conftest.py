@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from shared.ports.coordinator import Coordinator
-from tests.support.coordinators import COORDINATORS
-from tests.support.postgres import PostgresLook, PostgresServer, postgres_tables
-from tests.support.tables import Tables, books, sqlite_tables
+from tests.support.database.store_tables import Tables, books, sqlite_tables
+from tests.support.engines.coordinators import COORDINATORS
+from tests.support.engines.postgres import PostgresLook, PostgresServer, postgres_tables
 
 Story = Callable[[Tables], Awaitable[None]]
 

@@ -11,8 +11,8 @@ from shared.domain.frontier.lag import Waiting
 from shared.domain.frontier.states import Position
 from shared.domain.ids import Partition
 from shared.ports.broker import ReportKind
-from tests.support.broker import BrokerServer, persist
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import BrokerServer, persist
+from tests.support.engines.nats_server import server as server
 
 P, Q = Partition(3), Partition(5)
 

@@ -13,8 +13,8 @@ from shared.adapters.nats import requests as talk
 from shared.domain.errors import OwnershipLost, Permanent, Refused, TooLarge, Transient, Unusable
 from shared.domain.ids import Partition
 from shared.wire import subjects
-from tests.support.broker import POOL, BrokerServer, persist
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import POOL, BrokerServer, persist
+from tests.support.engines.nats_server import server as server
 
 P = Partition(7)
 

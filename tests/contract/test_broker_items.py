@@ -7,8 +7,8 @@ import pytest
 
 from shared.domain.errors import Transient
 from shared.domain.ids import CrawlId
-from tests.support.broker import BrokerServer, persist, read_all
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import BrokerServer, persist, read_all
+from tests.support.engines.nats_server import server as server
 
 
 def test_items_of_all_crawls_are_read_in_order_from_any_place(server: BrokerServer) -> None:

@@ -11,8 +11,8 @@ import uvloop
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
 from shared.runtime.supervise import Tasks
-from tests.support.broker import POOL, BrokerServer, persist
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import POOL, BrokerServer, persist
+from tests.support.engines.nats_server import server as server
 
 P = Partition(7)
 

@@ -14,8 +14,8 @@ from shared.adapters.nats import NatsBroker
 from shared.domain.errors import StreamReplaced, Transient
 from shared.domain.ids import Partition
 from shared.ports.broker import ReportReader
-from tests.support.broker import BrokerServer, persist, read_all
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import BrokerServer, persist, read_all
+from tests.support.engines.nats_server import server as server
 
 P, Q = Partition(3), Partition(4)
 

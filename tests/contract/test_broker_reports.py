@@ -14,8 +14,8 @@ from shared.adapters.nats import reader as reader_module
 from shared.domain.errors import Refused, Transient
 from shared.domain.ids import Partition
 from shared.ports.broker import Delivered
-from tests.support.broker import BrokerServer, persist, read_all
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import BrokerServer, persist, read_all
+from tests.support.engines.nats_server import server as server
 
 P = Partition(3)
 

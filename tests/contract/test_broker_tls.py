@@ -19,9 +19,9 @@ from shared.domain.errors import Transient, Unusable
 from shared.domain.ids import Partition
 from shared.tls import TlsSettings
 from shared.wire import subjects
-from tests.support.broker import POOL, persist
-from tests.support.certificates import OPENSSL, Certificate, authority, signed
-from tests.support.nats_cluster import NatsCluster, nats_cluster
+from tests.support.engines.certificates import OPENSSL, Certificate, authority, signed
+from tests.support.engines.nats_cluster import NatsCluster, nats_cluster
+from tests.support.engines.nats_server import POOL, persist
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
 

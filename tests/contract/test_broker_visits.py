@@ -17,8 +17,8 @@ from shared.domain.errors import Refused, Transient
 from shared.domain.ids import HostId, Partition
 from shared.ports.broker import QueuedVisit, VisitMessage
 from shared.wire.subjects import visits_stream
-from tests.support.broker import POOL, BrokerServer, persist
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import POOL, BrokerServer, persist
+from tests.support.engines.nats_server import server as server
 
 P = Partition(5)
 

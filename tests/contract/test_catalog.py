@@ -17,9 +17,9 @@ from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.access import ApiKey, Role
 from shared.domain.reads.declared import Actor, CrawlFilter, Declaration, DeclaredCrawl, Repeatable
 from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
-from tests.support.stopped import stopped, waiting_for_a_lock
-from tests.support.surroundings import Around
-from tests.support.tables import NOW_MS, Tables
+from tests.support.api.member_view import Around
+from tests.support.database.frozen_owner import stopped, waiting_for_a_lock
+from tests.support.database.store_tables import NOW_MS, Tables
 
 OPERATOR = Actor("0" * 16, "operator", "r")
 NewTables = Callable[[], AbstractAsyncContextManager[Tables]]

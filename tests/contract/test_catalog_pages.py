@@ -20,9 +20,9 @@ from shared.domain.reads.views import Page, SeedView
 from shared.domain.web.url import Location, fingerprint, locate
 from shared.ports.catalog import Missing, Stale, UrlPlace
 from tests.contract.test_catalog import catalog
-from tests.support.archived import elsewhere, reported
-from tests.support.exchanges import AT_MS, answer
-from tests.support.tables import NOW_MS, Tables, link
+from tests.support.archive.archived_pages import elsewhere, reported
+from tests.support.archive.exchanges import AT_MS, answer
+from tests.support.database.store_tables import NOW_MS, Tables, link
 
 NewTables = Callable[[], AbstractAsyncContextManager[Tables]]
 START = UrlPlace(HostId(-1), Fingerprint(b""))

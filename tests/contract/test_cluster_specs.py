@@ -13,7 +13,7 @@ from shared.domain.ids import CrawlId, Revision
 from shared.ports.coordinator import Coordinator, Leadership
 from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
 from shared.wire.keys import Keys
-from tests.support.etcd import settled
+from tests.support.engines.etcd import settled
 
 CRAWL = CrawlId(7)
 KEYS = Keys("test")

@@ -18,7 +18,7 @@ from shared.ports.coordinator import (
     Snapshot,
     differences,
 )
-from tests.support.etcd import CLOCK
+from tests.support.engines.etcd import CLOCK
 
 Story = Callable[[Coordinator], Awaitable[None]]
 

@@ -18,10 +18,10 @@ from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from shared.domain.errors import DiskFull
 from shared.settings import ClusterMasterSettings
 from shared.wire.keys import Keys
-from tests.support.etcd import coordinator, etcd, patient_session
-from tests.support.filled import fill
-from tests.support.orb_command import orb
-from tests.support.postgres import PostgresLook, PostgresServer
+from tests.support.database.random_rows import fill
+from tests.support.engines.etcd import coordinator, etcd, patient_session
+from tests.support.engines.postgres import PostgresLook, PostgresServer
+from tests.support.processes.orb_command import orb
 
 ROWS = 53
 

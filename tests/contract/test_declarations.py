@@ -16,8 +16,8 @@ from shared.adapters.nats.settings import StreamSettings
 from shared.domain.ids import Partition
 from shared.wire.events import EVENTS
 from shared.wire.subjects import REPORTS, visits_stream
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 POOL = "default"
 Declared = tuple[int, int, int, set[str]]

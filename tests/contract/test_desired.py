@@ -15,7 +15,7 @@ from shared.domain.errors import Refused
 from shared.domain.ops.config import AS_STARTED, Drains, HotConfig, MasterPart, MemberRole, StoredConfig, WorkerPart
 from shared.domain.reads.declared import Actor
 from shared.ports.catalog import Missing, Stale
-from tests.support.tables import NOW_MS, Tables
+from tests.support.database.store_tables import NOW_MS, Tables
 
 OPERATOR = Actor("0" * 16, "operator", "r")
 BUSY = HotConfig(log_level="debug", worker=WorkerPart(max_visits=8), pools={"eu": WorkerPart(report_s=0.5)})

@@ -15,8 +15,8 @@ import pytest
 from shared.adapters.etcd import EmbeddedEtcd, EtcdServerSettings
 from shared.adapters.etcd import server as server_module
 from shared.domain.errors import Transient, Unusable
-from tests.support.etcd import QUICK, coordinator
-from tests.support.orphaned import dies_with_its_parent
+from tests.support.engines.etcd import QUICK, coordinator
+from tests.support.engines.orphaned_engine import dies_with_its_parent
 
 
 async def lead(endpoint: str) -> None:

@@ -16,7 +16,7 @@ from shared.adapters.nats import EmbeddedServer, NatsBroker, ServerSettings, Str
 from shared.adapters.nats import server as server_module
 from shared.domain.errors import Transient, Unusable
 from shared.domain.ids import Partition
-from tests.support.orphaned import dies_with_its_parent
+from tests.support.engines.orphaned_engine import dies_with_its_parent
 
 
 def test_it_works_in_any_folder_keeps_its_port_and_what_it_stored(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from shared.adapters.etcd.watching import EtcdView, list_prefix
 from shared.domain.errors import OwnershipLost, Permanent, Transient
 from shared.ports.coordinator import Snapshot, View
 from shared.runtime.retry import until_answered
-from tests.support.cut_wire import cut_wire
-from tests.support.etcd import CLOCK, EtcdServer, Writer, connected, coordinator, etcd, run, settled
+from tests.support.engines.etcd import CLOCK, EtcdServer, Writer, connected, coordinator, etcd, run, settled
+from tests.support.engines.socket_proxy import cut_wire
 
 
 @pytest.fixture

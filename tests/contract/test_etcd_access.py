@@ -18,8 +18,8 @@ from shared.adapters.etcd.session import open_session
 from shared.domain.errors import Transient, Unusable
 from shared.runtime.retry import until_answered
 from shared.tls import TlsSettings
-from tests.support.certificates import OPENSSL, Certificate, authority, signed
-from tests.support.etcd import CLOCK, ELECTION_MS, EtcdServer, connected, coordinator, etcd, run, settled
+from tests.support.engines.certificates import OPENSSL, Certificate, authority, signed
+from tests.support.engines.etcd import CLOCK, ELECTION_MS, EtcdServer, connected, coordinator, etcd, run, settled
 
 needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
 

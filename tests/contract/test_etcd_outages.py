@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from shared.domain.errors import Transient
 from shared.runtime.retry import until_answered
-from tests.support.etcd import (
+from tests.support.engines.etcd import (
     CLOCK,
     Writer,
     cluster,
@@ -23,7 +23,7 @@ from tests.support.etcd import (
     stopped,
 )
 from tests.support.faults.link import links
-from tests.support.lived import living
+from tests.support.machine_clock import living
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 HOLDER = """
 import asyncio, sys
 from shared.domain.errors import OwnershipLost, Transient
-from tests.support.etcd import CLOCK, coordinator
+from tests.support.engines.etcd import CLOCK, coordinator
 
 async def main():
     async with coordinator(sys.argv[1]) as c, c.session(6) as session:

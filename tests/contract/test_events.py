@@ -12,8 +12,8 @@ from shared.domain.errors import Transient
 from shared.ports.broker import Delivered
 from shared.ports.events import EventReader, Events
 from shared.wire.events import EVENTS, EVERY_EVENT, event_subject
-from tests.support.broker import BrokerServer, persist
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import BrokerServer, persist
+from tests.support.engines.nats_server import server as server
 
 
 async def told(events: Events, subject: str, *texts: str) -> int:

@@ -25,8 +25,8 @@ from shared.domain.reads.items import (
     StoredItem,
     TakenItem,
 )
-from tests.support.stored_fetches import ended, fetched, leased
-from tests.support.tables import NOW_MS, Tables
+from tests.support.database.fetch_rows import ended, fetched, leased
+from tests.support.database.store_tables import NOW_MS, Tables
 
 NewTables = Callable[[], AbstractAsyncContextManager[Tables]]
 

@@ -27,8 +27,8 @@ from shared.ports.coordinator import Coordinator, Snapshot, View
 from shared.ports.items import ItemTable
 from shared.runtime.supervise import Tasks
 from shared.wire.keys import EpochRecord, Keys, MemberRecord, PartitionRecord, decode_record
-from tests.support.coordinators import COORDINATORS
-from tests.support.etcd import CLOCK, connected, coordinator, etcd, settled
+from tests.support.engines.coordinators import COORDINATORS
+from tests.support.engines.etcd import CLOCK, connected, coordinator, etcd, settled
 
 KEYS = Keys("test")
 PARTITIONS = 200

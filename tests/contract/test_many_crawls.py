@@ -15,9 +15,9 @@ from shared.domain.errors import Transient
 from shared.domain.frontier.states import CrawlState, Position
 from shared.ports.broker import Broker, ItemsState, StreamState
 from shared.runtime.supervise import Tasks
-from tests.support.executed import executor_of, statements
-from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables
-from tests.support.turned import Turned
+from tests.support.database.statement_log import executor_of, statements
+from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, Tables
+from tests.support.manual_clock import Turned
 
 OnStore = Callable[[Callable[[Tables], Awaitable[None]]], None]
 BOUNDED = '{"seeds": [{"url": "http://a.test/"}], "budget": {"max_pages": 1000}}'

@@ -19,8 +19,8 @@ from shared.domain.frontier.store_model import Changes, DeadLetterRow, HostChang
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ops.audit import AuditFilter
 from shared.domain.reads.declared import Actor
-from tests.support.executed import executor_of, statements
-from tests.support.tables import NOW_MS, Tables, link, links
+from tests.support.database.statement_log import executor_of, statements
+from tests.support.database.store_tables import NOW_MS, Tables, link, links
 
 NewTables = Callable[[], AbstractAsyncContextManager[Tables]]
 OnStore = Callable[..., None]

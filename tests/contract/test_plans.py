@@ -9,9 +9,9 @@ import pytest
 from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from tests.contract.conftest import ENGINES
-from tests.support.plans import accesses, analyze, recorded, worked
-from tests.support.postgres import PostgresServer
-from tests.support.scaled import PARTITIONS
+from tests.support.database.query_plans import accesses, analyze, recorded, worked
+from tests.support.database.scaled_frontier import PARTITIONS
+from tests.support.engines.postgres import PostgresServer
 
 HOT: Final = {"urls", "queues", "hosts", "leases", "partitions"}
 

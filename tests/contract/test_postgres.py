@@ -16,10 +16,10 @@ from shared.domain.frontier.store_model import DeadLetterRow
 from shared.domain.ids import Term
 from shared.runtime.retry import until_answered
 from shared.settings import ClusterMasterSettings
-from tests.support.cut_wire import cut_wire
-from tests.support.postgres import PostgresLook, PostgresServer, postgres, postgres_tables
-from tests.support.stopped import LETTER, buries, letters, stopped
-from tests.support.tables import NOW_MS, PARTITION, Tables
+from tests.support.database.frozen_owner import LETTER, buries, letters, stopped
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables
+from tests.support.engines.postgres import PostgresLook, PostgresServer, postgres, postgres_tables
+from tests.support.engines.socket_proxy import cut_wire
 
 SHORT = PostgresSettings(idle_in_transaction_s=1.8, lock_s=1.9, statement_s=2.0)
 """Limits that are to be reached, and yet leave a machine time to stand still for a moment before."""

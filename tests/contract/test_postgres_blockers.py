@@ -9,10 +9,10 @@ from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.engine.postgres import PostgresPool, PostgresSettings, PostgresStore
 from shared.domain.errors import Transient
 from shared.domain.ids import Term
-from tests.support.half_statement import half_statement
-from tests.support.postgres import PATIENT, PostgresLook, PostgresServer, postgres_tables
-from tests.support.stopped import waiting_for_a_lock
-from tests.support.tables import PARTITION, Tables
+from tests.support.database.frozen_owner import waiting_for_a_lock
+from tests.support.database.store_tables import PARTITION, Tables
+from tests.support.engines.partial_statement import half_statement
+from tests.support.engines.postgres import PATIENT, PostgresLook, PostgresServer, postgres_tables
 
 HEIR = PostgresSettings(idle_in_transaction_s=0.5, lock_s=8.0, statement_s=10.0)
 HASTY = PostgresSettings(idle_in_transaction_s=0.1, lock_s=1.5, statement_s=10.0)

@@ -11,9 +11,9 @@ from shared.adapters.sql.engine.bulk import COPIED_FROM, inserting
 from shared.adapters.sql.frontier.discoveries import INSERT_URL
 from shared.domain.errors import Permanent
 from shared.domain.frontier.store_model import DiscoveredLink
-from tests.support.plans import recorded
-from tests.support.stopped import stopped, waiting_for_a_lock
-from tests.support.tables import Tables, books, link
+from tests.support.database.frozen_owner import stopped, waiting_for_a_lock
+from tests.support.database.query_plans import recorded
+from tests.support.database.store_tables import Tables, books, link
 
 HOST = "a.example.com"
 MANY, FEW = COPIED_FROM, COPIED_FROM - 1

@@ -12,9 +12,9 @@ from shared.adapters.sql.frontier import leasing
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.frontier.store_model import Changes, LeaseRequest
 from shared.domain.ids import LeaseId, Revision, Term
-from tests.support.postgres import PATIENT
-from tests.support.stopped import LETTER, buries, letters, stopped, waiting_for_a_lock
-from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, links
+from tests.support.database.frozen_owner import LETTER, buries, letters, stopped, waiting_for_a_lock
+from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, Tables, links
+from tests.support.engines.postgres import PATIENT
 
 QUICK = PostgresSettings(idle_in_transaction_s=2.0, lock_s=20, statement_s=20)
 

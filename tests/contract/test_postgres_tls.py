@@ -9,10 +9,10 @@ import pytest
 from shared.adapters.sql.engine.postgres import PostgresSettings, PostgresStore
 from shared.domain.errors import Transient, Unusable
 from shared.tls import TlsSettings
-from tests.support.certificates import OPENSSL, Certificate, authority, signed
-from tests.support.postgres import PostgresServer
-from tests.support.postgres_tls import tls_front
-from tests.support.tables import NOW_MS
+from tests.support.database.store_tables import NOW_MS
+from tests.support.engines.certificates import OPENSSL, Certificate, authority, signed
+from tests.support.engines.postgres import PostgresServer
+from tests.support.engines.postgres_tls_proxy import tls_front
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
 

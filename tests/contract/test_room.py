@@ -10,7 +10,7 @@ from shared.adapters.sql.engine.postgres import database_gauge
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.errors import ResourceFull
 from shared.domain.ops.watermarks import OF_STORAGE, PressureState, Resource
-from tests.support.tables import Tables
+from tests.support.database.store_tables import Tables
 
 
 def test_a_database_is_as_full_as_its_size_of_what_it_was_given(on_postgres: Callable[..., None]) -> None:

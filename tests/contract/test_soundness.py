@@ -18,8 +18,8 @@ from shared.domain.frontier.states import UrlState
 from shared.domain.frontier.store_model import Changes, FetchRow
 from shared.domain.ops.integrity import SHOWN, Damage, Findings
 from shared.domain.web.url import partition_of
-from tests.support.postgres import PostgresLook
-from tests.support.tables import NOW_MS, Tables, books, links
+from tests.support.database.store_tables import NOW_MS, Tables, books, links
+from tests.support.engines.postgres import PostgresLook
 
 OnStore = Callable[..., None]
 NewTables = Callable[[], AbstractAsyncContextManager[Tables]]

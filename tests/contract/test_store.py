@@ -15,7 +15,7 @@ from shared.domain.frontier.store_model import (
     LeaseRequest,
 )
 from shared.domain.ids import CrawlId, Fingerprint, LeaseId, Partition, Revision, Term
-from tests.support.tables import NOW_MS, OTHER, PARTITION, SUFFIXES, Tables, link, links
+from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, SUFFIXES, Tables, link, links
 
 OnStore = Callable[..., None]
 

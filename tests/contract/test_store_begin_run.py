@@ -6,7 +6,7 @@ import pytest
 
 from shared.domain.frontier.states import UrlState
 from shared.domain.frontier.store_model import Changes, HostChange
-from tests.support.tables import NOW_MS, Tables, links
+from tests.support.database.store_tables import NOW_MS, Tables, links
 
 OnStore = Callable[..., None]
 HOST = "a.example.com"

@@ -11,8 +11,8 @@ from shared.domain.frontier.states import Fence, UrlState
 from shared.domain.frontier.store_model import Changes, LeaseRequest
 from shared.domain.ids import CrawlId, HostId, LeaseId, Revision, Term, numbered
 from tests.contract.conftest import Story
-from tests.support.stopped import stopped, waiting_for_a_lock
-from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, links
+from tests.support.database.frozen_owner import stopped, waiting_for_a_lock
+from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, Tables, links
 
 OnStore = Callable[[Story], None]
 FIVE_PAGES = Budget(max_pages=5)

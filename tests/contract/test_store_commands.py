@@ -13,8 +13,8 @@ from shared.domain.frontier.command_progress import place_of
 from shared.domain.frontier.states import LEVEL_MS, CrawlState, UrlState
 from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRow, HostChange, UrlChange
 from shared.domain.ids import CrawlId, Fingerprint
-from tests.support.plans import accesses, analyze, recorded
-from tests.support.tables import NOW_MS, PARTITION, Tables, link, links
+from tests.support.database.query_plans import accesses, analyze, recorded
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link, links
 
 OnStore = Callable[..., None]
 

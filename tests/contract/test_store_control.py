@@ -6,7 +6,7 @@ from shared.adapters.sql.frontier import purge_holds as holds
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.frontier.states import CrawlState, Position
 from shared.domain.ids import Partition, Revision
-from tests.support.tables import NOW_MS, PARTITION, Tables, link
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link
 
 OnStore = Callable[..., None]
 

@@ -16,10 +16,10 @@ from shared.domain.crawl.state import CANCELLED, COMPLETE
 from shared.domain.frontier.commands import collection_of
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Partition
-from tests.support.ended import ending
-from tests.support.executed import executor_of
-from tests.support.plans import accesses, recorded
-from tests.support.tables import NOW_MS, PARTITION, Tables, link, links, sqlite_tables
+from tests.support.database.ended_crawls import ending
+from tests.support.database.query_plans import accesses, recorded
+from tests.support.database.statement_log import executor_of
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link, links, sqlite_tables
 
 OnStore = Callable[..., None]
 

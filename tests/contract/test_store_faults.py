@@ -19,8 +19,18 @@ from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import OwnershipLost, ResourceFull, Transient, Unusable
 from shared.domain.frontier.store_model import Changes, DeadLetterRow
 from shared.domain.ids import Term
+from tests.support.database.store_tables import (
+    NOW_MS,
+    PARTITION,
+    SUFFIXES,
+    Tables,
+    books,
+    link,
+    links,
+    look,
+    sqlite_tables,
+)
 from tests.support.faults.disks import small
-from tests.support.tables import NOW_MS, PARTITION, SUFFIXES, Tables, books, link, links, look, sqlite_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 8
@@ -31,7 +41,7 @@ def test_a_killed_writer_leaves_whole_transactions(tmp_path: Path) -> None:
     rng = random.Random(20)
     for seed in range(KILLS):
         writer = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.store_writer", str(tmp_path), str(seed)],
+            [sys.executable, "-m", "tests.support.database.store_writer", str(tmp_path), str(seed)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

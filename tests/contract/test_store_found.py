@@ -7,7 +7,7 @@ import pytest
 from shared.domain.frontier.states import LEVEL_MS, CrawlState, UrlState
 from shared.domain.frontier.store_model import DeadLetterRow, DiscoveredLink, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import MAX_PARTITIONS, CrawlId, Term, partition_of_id
-from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, link, links
+from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, Tables, link, links
 
 OnStore = Callable[..., None]
 

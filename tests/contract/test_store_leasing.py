@@ -9,7 +9,7 @@ from shared.adapters.sql.frontier import leasing
 from shared.domain.frontier.states import LEVEL_MS, UrlState
 from shared.domain.frontier.store_model import Changes, DiscoveredLink, FetchRow, HostChange, LeaseRow
 from shared.domain.ids import Fingerprint, HostId, LeaseId
-from tests.support.tables import NOW_MS, PARTITION, Tables, books, link, links
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, books, link, links
 
 OnStore = Callable[..., None]
 

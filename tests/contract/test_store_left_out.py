@@ -7,7 +7,7 @@ from shared.adapters.sql.frontier import excluded_links as left_out
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.explain.excluded_links import MAX_EXAMPLES, ExcludedLink, ExcludedLinkExample
 from shared.domain.frontier.store_model import Changes, DiscoveredLink, FetchRow
-from tests.support.tables import NOW_MS, Tables, link
+from tests.support.database.store_tables import NOW_MS, Tables, link
 
 OnStore = Callable[..., None]
 PAGE = "http://a.test/page"

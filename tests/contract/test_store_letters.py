@@ -9,7 +9,7 @@ from shared.adapters.sql.frontier import dead_letters as letters_room
 from shared.domain.frontier.states import UrlState
 from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRow, LeaseRow, MessageDeadLetter
 from shared.domain.ids import CrawlId, Term
-from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, link, links
+from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, Tables, link, links
 
 OnStore = Callable[..., None]
 

@@ -17,7 +17,7 @@ from shared.domain.ops.counts import OTHER as OTHERS
 from shared.domain.ops.counts import CrawlCounts
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
-from tests.support.tables import NOW_MS, OTHER, PARTITION, Tables, link, links
+from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, Tables, link, links
 
 OnStore = Callable[..., None]
 

@@ -23,8 +23,8 @@ from shared.domain.ops.access import ApiKey, Role
 from shared.domain.ops.config import HotConfig, WorkerPart
 from shared.domain.ops.retention import DAY_MS, RetainedKind, Retention, named_for, used_until_ms, week_of
 from shared.domain.reads.declared import Actor, Declaration
-from tests.support.plans import accesses, recorded
-from tests.support.tables import NOW_MS, PARTITION, Tables, link
+from tests.support.database.query_plans import accesses, recorded
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link
 
 OnStore = Callable[..., None]
 OPERATOR = Actor("0" * 16, "operator", "r")

@@ -10,8 +10,8 @@ from shared.domain.frontier import command_progress
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.states import COUNTED_AS_PAGE, UrlState
 from shared.domain.frontier.store_model import Changes, CommandRun, DiscoveredLink, UrlChange
-from tests.support.kept import URLS
-from tests.support.tables import NOW_MS, PARTITION, Tables, link, links
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link, links
+from tests.support.database.url_rows import URLS
 
 OnStore = Callable[..., None]
 

@@ -12,7 +12,7 @@ from shared.domain.ids import Fingerprint, HostId
 from shared.domain.reads.declared import PageFilter
 from shared.domain.web.url import Location, locate
 from shared.ports.catalog import UrlPlace
-from tests.support.tables import NOW_MS, Tables, link
+from tests.support.database.store_tables import NOW_MS, Tables, link
 
 A, B = "a.example.com", "b.example.com:8080"
 KEPT = {

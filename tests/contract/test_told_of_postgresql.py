@@ -8,7 +8,7 @@ import pytest
 
 from cli.main import main
 from cli.terminal.exits import Exit
-from tests.support.postgres import PostgresServer
+from tests.support.engines.postgres import PostgresServer
 
 
 def turned(url: str, statement: str) -> None:

@@ -11,15 +11,15 @@ import pytest
 
 from shared.adapters.sql.admin.load import SKIPPED
 from shared.domain.ids import CrawlId
-from tests.support.cluster import KEYS, Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.orb_command import ROOT, command_line, orb
-from tests.support.postgres import PostgresServer
-from tests.support.proof import declared, started, whole
-from tests.support.synthetic import SyntheticSite
-from tests.support.tables import books
-from tests.support.upped import upped
-from tests.support.web import Web
+from tests.support.database.store_tables import books
+from tests.support.engines.postgres import PostgresServer
+from tests.support.processes.cluster import KEYS, Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.processes.crawl_proof import declared, started, whole
+from tests.support.processes.orb_command import ROOT, command_line, orb
+from tests.support.processes.up_process import upped
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 HELD = 300
 """Pages that a site answers until the backup is there: a crawl that had ended by then would prove nothing."""

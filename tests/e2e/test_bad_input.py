@@ -10,13 +10,13 @@ from typing import Any, Final
 import psutil
 import pytest
 
-from tests.support import stored
-from tests.support.hostile import GOOD, HOSTILE, MANY_LINKS, MIB, HostileSite
-from tests.support.kept import URLS
-from tests.support.orb_command import export
-from tests.support.running import Running, write_spec
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.archive import stored_crawl
+from tests.support.database.url_rows import URLS
+from tests.support.processes.crawl_process import Running, write_spec
+from tests.support.processes.orb_command import export
+from tests.support.web.hostile_site import GOOD, HOSTILE, MANY_LINKS, MIB, HostileSite
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -158,11 +158,11 @@ def test_every_hostile_answer_is_an_outcome_in_bounded_memory_beside_good_pages(
     assert {end_of(row) for row in leaves} == {"excluded robots"}
 
     # Within the limits: what is stored, and what was held to store it.
-    stored.check_with_warcio(stored.segments(run.out))
+    stored_crawl.check_with_warcio(stored_crawl.segments(run.out))
     pages = list(export("pages", run.out))
     assert max(row["size"] for row in pages) <= BODY
     for row in pages:
-        record = stored.record_at(run.out, row["segment"], row["offset"], row["length"])
+        record = stored_crawl.record_at(run.out, row["segment"], row["offset"], row["length"])
         assert (record.url, record.status) == (row["url"], row["status"])
     assert peak - ordinary < 8 * (BODY + DECODED), f"{peak >> 20} MiB against {ordinary >> 20} MiB"
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cli.terminal.exits import Exit
-from tests.support.certificates import OPENSSL, Certificate, authority, signed
-from tests.support.orb_command import ROOT, command_line, orb
-from tests.support.rawserver import Connection, RawServer, page, raw_server
+from tests.support.engines.certificates import OPENSSL, Certificate, authority, signed
+from tests.support.processes.orb_command import ROOT, command_line, orb
+from tests.support.web.raw_server import Connection, RawServer, page, raw_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command")]
 HTML = b"Content-Type: text/html"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients import address, asking
-from tests.support.cluster import cluster as opened
-from tests.support.faults import dials
-from tests.support.faults.dials import Dials
-from tests.support.scraped import scraped
+from tests.support.api.cluster_clients import address, asking
+from tests.support.faults import member_controls
+from tests.support.faults.member_controls import Dials
+from tests.support.processes.cluster import cluster as opened
+from tests.support.processes.metrics_scrape import scraped
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 def test_no_age_is_negative_after_the_clock_of_a_master_went_back_an_hour(tmp_path: Path) -> None:
     turned = Dials(tmp_path / "m1.dials")
     with opened(tmp_path) as cluster:
-        cluster.entry = dials.ENTRY
-        cluster.master("m1", **{dials.VARIABLE: str(tmp_path / "m1.dials")})
+        cluster.entry = member_controls.ENTRY
+        cluster.master("m1", **{member_controls.VARIABLE: str(tmp_path / "m1.dials")})
         with asking(cluster, "m1") as api:
 
             def uptime_s() -> float | None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support import judge
-from tests.support.clients import address, asking
-from tests.support.cluster import Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.cluster_clients import address, asking
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.web import log_judge
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -57,5 +57,5 @@ def test_a_crawl_declared_at_a_follower_runs_and_is_shown_there(cluster: Cluster
         stats = api.get("/v1/crawls/docs/stats").json()
     expected = site.expected_pages(served.origins)
     assert sorted(cluster.pages()) == sorted(expected)
-    assert min(judge.smallest_gap(served.log(), host) for host in judge.hosts(served.log())) >= DELAY_S
+    assert min(log_judge.smallest_gap(served.log(), host) for host in log_judge.hosts(served.log())) >= DELAY_S
     assert stats

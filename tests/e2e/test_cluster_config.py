@@ -13,13 +13,13 @@ import pytest
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.domain.ops.config import HotConfig, MemberRole, WorkerPart
 from shared.domain.reads.declared import Actor
-from tests.support.clients import asking
-from tests.support.cluster import Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.postgres import PostgresServer
-from tests.support.synthetic import SyntheticSite
-from tests.support.takeovers import judged, spec, started
-from tests.support.web import Web
+from tests.support.api.cluster_clients import asking
+from tests.support.engines.postgres import PostgresServer
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.processes.takeovers import judged, spec, started
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 T = TypeVar("T")
 

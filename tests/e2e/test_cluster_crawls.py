@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from shared.domain.ids import CrawlId
-from tests.support import judge
-from tests.support.clients import AnyMaster, client, until_written
-from tests.support.cluster import Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.kept import URLS
-from tests.support.lived import living
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.cluster_clients import AnyMaster, client, until_written
+from tests.support.database.url_rows import URLS
+from tests.support.machine_clock import living
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.web import log_judge
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -77,7 +77,7 @@ def pages_of(cluster: Cluster, crawl: int) -> list[str]:
 
 def polite(served: Web) -> None:
     log = served.log()
-    too_soon = {host: gap for host in judge.hosts(log) if (gap := judge.smallest_gap(log, host)) < DELAY_S}
+    too_soon = {host: gap for host in log_judge.hosts(log) if (gap := log_judge.smallest_gap(log, host)) < DELAY_S}
     assert too_soon == {}
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.clients import asking
-from tests.support.cluster import Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.cluster_clients import asking
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

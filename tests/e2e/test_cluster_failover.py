@@ -13,16 +13,26 @@ from msgspec.structs import fields
 from shared.adapters.sql.engine.postgres import PostgresSettings
 from shared.domain.ids import CrawlId
 from shared.settings import ClusterMasterSettings
-from tests.support.clients import Background, client, reading
-from tests.support.cluster import PARTITIONS, TTL_S, Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.etcd import leader_of
-from tests.support.lived import living
-from tests.support.postgres import PostgresServer
-from tests.support.proof import BEGUN, TAKEOVER_S, declared, never_back, rest, spec, started, watched_terms, whole
-from tests.support.stopped import writes_held
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.cluster_clients import Background, client, reading
+from tests.support.database.frozen_owner import writes_held
+from tests.support.engines.etcd import leader_of
+from tests.support.engines.postgres import PostgresServer
+from tests.support.machine_clock import living
+from tests.support.processes.cluster import PARTITIONS, TTL_S, Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.processes.crawl_proof import (
+    BEGUN,
+    TAKEOVER_S,
+    declared,
+    never_back,
+    rest,
+    spec,
+    started,
+    watched_terms,
+    whole,
+)
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 AGAIN = {"Idempotency-Key": "again"}
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from tests.support.clients import asking
-from tests.support.cluster import Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.synthetic import SyntheticSite
-from tests.support.walked import every
-from tests.support.web import Web
+from tests.support.api.cluster_clients import asking
+from tests.support.api.paging import every
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 

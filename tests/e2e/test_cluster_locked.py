@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import TTL_S, Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.lived import living
-from tests.support.synthetic import SyntheticSite
-from tests.support.takeovers import judged, spec, started
-from tests.support.web import Web
+from tests.support.machine_clock import living
+from tests.support.processes.cluster import TTL_S, Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.processes.takeovers import judged, spec, started
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients import client, reading
-from tests.support.cluster import Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.postgres import PostgresServer
-from tests.support.proof import declared, rest, spec, started, whole
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.cluster_clients import client, reading
+from tests.support.engines.postgres import PostgresServer
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.processes.crawl_proof import declared, rest, spec, started, whole
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 

@@ -12,17 +12,17 @@ from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.jetstream import demand
 from shared.tls import TlsSettings, client_context
 from shared.wire.subjects import REPORTS
-from tests.support import judge
-from tests.support.certificates import OPENSSL
-from tests.support.clients import FIRST_KEY
-from tests.support.cluster import OPEN
-from tests.support.cluster import cluster as opened
-from tests.support.composed import Composed, composed
-from tests.support.kept import URLS
-from tests.support.postgres import PostgresLook, PostgresServer
-from tests.support.proof import DELAY_S, spec
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.cluster_clients import FIRST_KEY
+from tests.support.database.url_rows import URLS
+from tests.support.engines.certificates import OPENSSL
+from tests.support.engines.postgres import PostgresLook, PostgresServer
+from tests.support.processes.cluster import OPEN
+from tests.support.processes.cluster import cluster as opened
+from tests.support.processes.compose_cluster import Composed, composed
+from tests.support.processes.crawl_proof import DELAY_S, spec
+from tests.support.web import log_judge
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [
     pytest.mark.e2e,
@@ -106,7 +106,7 @@ def test_it_crawls_and_loses_nothing_when_a_nats_server_and_an_etcd_member_are_k
         look.close()
     assert sorted(pages) == sorted(served.expected_pages())
     log = served.log()
-    assert {host: gap for host in judge.hosts(log) if (gap := judge.smallest_gap(log, host)) < DELAY_S} == {}
+    assert {host: gap for host in log_judge.hosts(log) if (gap := log_judge.smallest_gap(log, host)) < DELAY_S} == {}
 
 
 def test_a_master_that_is_to_keep_more_copies_than_nats_can_ends_and_says_so(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import httpx
 import pytest
 
 from tests.e2e.test_compose import STORED, first_key, keeper
-from tests.support import judge
-from tests.support.certificates import OPENSSL
-from tests.support.composed import Composed, composed, engines
-from tests.support.postgres import PostgresLook, PostgresServer
-from tests.support.proof import DELAY_S, spec
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.engines.certificates import OPENSSL
+from tests.support.engines.postgres import PostgresLook, PostgresServer
+from tests.support.processes.compose_cluster import Composed, composed, engines
+from tests.support.processes.crawl_proof import DELAY_S, spec
+from tests.support.web import log_judge
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [
     pytest.mark.e2e,
@@ -92,4 +92,4 @@ def test_a_backup_under_load_over_tls_goes_on_in_a_fresh_cluster_of_three_nats_s
         look.close()
     assert sorted(pages) == sorted(served.expected_pages())
     log = served.log()
-    assert {host: gap for host in judge.hosts(log) if (gap := judge.smallest_gap(log, host)) < DELAY_S} == {}
+    assert {host: gap for host in log_judge.hosts(log) if (gap := log_judge.smallest_gap(log, host)) < DELAY_S} == {}

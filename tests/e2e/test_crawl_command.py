@@ -20,11 +20,12 @@ import psutil
 import pytest
 
 from shared.runtime.supervise import dying_with
-from tests.support import judge, stored
-from tests.support.filetree import FileTree
-from tests.support.orb_command import ROOT, command_line, export
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.archive import stored_crawl
+from tests.support.processes.orb_command import ROOT, command_line, export
+from tests.support.web import log_judge
+from tests.support.web.file_site import FileTree
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 from workers.parse.compiled import chosen
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -79,8 +80,10 @@ def pages_of(folder: Path) -> list[str]:
 def whole(folder: Path, served: Web, site: SyntheticSite) -> None:
     """The folder holds every page of the site once, and its books balance."""
     assert pages_of(folder) == sorted(site.expected_pages(served.origins))
-    assert sorted(line["url"] for line in stored.index_lines(folder) if line["status"] == "200") == pages_of(folder)
-    stored.check_with_warcio(stored.segments(folder))
+    assert sorted(line["url"] for line in stored_crawl.index_lines(folder) if line["status"] == "200") == pages_of(
+        folder
+    )
+    stored_crawl.check_with_warcio(stored_crawl.segments(folder))
     shown: dict[str, Any] = json.loads(orb("show", folder, "--json")[0])
     assert (shown["state"], shown["identities"], shown["running"]) == ("finished", {"urls": 0, "links": 0}, False)
     assert list((folder / "archive").glob("*.open")) == []
@@ -161,12 +164,12 @@ def test_ctrl_c_drains_says_how_to_go_on_and_that_command_does(web: Served, tmp_
     assert "state      interrupted" in said
     done = pages_of(out)
     assert len(done) >= 5
-    assert sorted(line["url"] for line in stored.index_lines(out) if line["status"] == "200") == done
+    assert sorted(line["url"] for line in stored_crawl.index_lines(out) if line["status"] == "200") == done
     summary = json.loads(orb("crawl", "--out", out, "--json")[0])
     assert summary["end"] == "finished"
     whole(out, served, SLOW)
     # What was reported before the end is not fetched again.
-    assert judge.fetched_more_than_once(served.log()) == {}
+    assert log_judge.fetched_more_than_once(served.log()) == {}
 
 
 def test_a_second_ctrl_c_stops_at_once_and_is_resumable(web: Served, tmp_path: Path) -> None:
@@ -224,12 +227,12 @@ def test_fresh_starts_over_and_keeps_what_is_not_its_own(web: Served, tmp_path: 
     seed = f"{served.origins[0]}/"
     orb("crawl", seed, "--delay", "0", *OPEN, "--out", out, "--json")
     orb("export", "pages", out, "-o", out / "pages.jsonl")
-    first = stored.segments(out)
+    first = stored_crawl.segments(out)
     said, beside = orb("crawl", seed, "--delay", "0", *OPEN, "--out", out, "--json", "--fresh")
     assert json.loads(said)["revision"] == 1
     assert "kept in" in beside
     assert (out / "pages.jsonl").exists()
-    assert set(first).isdisjoint(stored.segments(out))
+    assert set(first).isdisjoint(stored_crawl.segments(out))
     whole(out, served, SMALL)
 
 
@@ -262,17 +265,17 @@ def test_failed_urls_are_fetched_again_on_request_and_no_others(web: Served, tmp
     )
     assert summary["identities"] == {"urls": 0, "links": 0}
     # Redirects and errors can be replayed, too, and robots.txt of each origin is in the archive.
-    index = list(stored.index_lines(out))
+    index = list(stored_crawl.index_lines(out))
     assert {line["url"].removeprefix(seed): line["status"] for line in index} == {
         **dict.fromkeys(("", "page.html", "late.html", "sub/"), "200"),
         **{"sub": "301", "never.html": "404"},
     }
     for line in index:
-        record = stored.record_at(out, line["filename"], int(line["offset"]), int(line["length"]))
+        record = stored_crawl.record_at(out, line["filename"], int(line["offset"]), int(line["length"]))
         assert (record.url, str(record.status)) == (line["url"], line["status"])
         assert record.digest == f"sha1:{line['digest']}"
-    assert stored.payloads(out, f"{seed}robots.txt") == [b"User-agent: *\nDisallow: /private/\n"]
-    stored.check_with_warcio(stored.segments(out))
+    assert stored_crawl.payloads(out, f"{seed}robots.txt") == [b"User-agent: *\nDisallow: /private/\n"]
+    stored_crawl.check_with_warcio(stored_crawl.segments(out))
 
 
 def test_a_typo_in_the_spec_makes_nothing(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults.disks import filled, small
-from tests.support.running import Running
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.processes.crawl_process import Running
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

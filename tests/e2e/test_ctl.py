@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.orb_command import orb
-from tests.support.synthetic import SyntheticSite
-from tests.support.upped import upped
-from tests.support.web import Web
+from tests.support.processes.orb_command import orb
+from tests.support.processes.up_process import upped
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 

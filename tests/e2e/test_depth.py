@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.orb_command import export
-from tests.support.running import Running, write_spec
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.processes.crawl_process import Running, write_spec
+from tests.support.processes.orb_command import export
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -8,11 +8,11 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.descriptors import kept_on_exec, open_in, shared_connections
-from tests.support.running import Running, write_spec
-from tests.support.synthetic import SyntheticSite
-from tests.support.upped import upped
-from tests.support.web import Web
+from tests.support.processes.crawl_process import Running, write_spec
+from tests.support.processes.open_files import kept_on_exec, open_in, shared_connections
+from tests.support.processes.up_process import upped
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = pytest.mark.e2e
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import judge, stored
-from tests.support.corpora import Corpus
-from tests.support.orb_command import export, orb
-from tests.support.walk import Walk, reachable
-from tests.support.web import Web
+from tests.support.archive import stored_crawl
+from tests.support.processes.orb_command import export, orb
+from tests.support.web import log_judge
+from tests.support.web.corpora import Corpus
+from tests.support.web.reference_walk import Walk, reachable
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -39,11 +40,11 @@ def test_every_reachable_page_is_fetched_indexed_and_replayable_exactly_once(
 
     # What the servers saw.
     log = corpora_web.log()
-    assert judge.fetched_more_than_once(log) == {}
+    assert log_judge.fetched_more_than_once(log) == {}
     robots = {host: corpus.robots for host, corpus in zip(corpora_web.hosts, corpora, strict=True)}
-    assert judge.disallowed_requested(log, robots) == []
-    assert judge.asked_before_robots(log) == []
-    assert {url for url in judge.requested(log) if not url.endswith("/robots.txt")} >= expected | missing
+    assert log_judge.disallowed_requested(log, robots) == []
+    assert log_judge.asked_before_robots(log) == []
+    assert {url for url in log_judge.requested(log) if not url.endswith("/robots.txt")} >= expected | missing
 
     # What the crawl says it has.
     pages = [row for row in export("pages", out) if row["status"] == 200]
@@ -59,8 +60,8 @@ def test_every_reachable_page_is_fetched_indexed_and_replayable_exactly_once(
         assert row["depth"] >= walk.documents[path], row
 
     # What other tools find on the disk.
-    stored.check_with_warcio(stored.segments(out))
-    indexed = Counter(line["url"] for line in stored.index_lines(out) if line["status"] == "200")
+    stored_crawl.check_with_warcio(stored_crawl.segments(out))
+    indexed = Counter(line["url"] for line in stored_crawl.index_lines(out) if line["status"] == "200")
     assert indexed == urls
     for row in pages:
         check_record(out, row["url"], row["segment"], row["offset"], row["length"], walks)
@@ -72,10 +73,10 @@ def check_record(
     out: Path, url: str, segment: str, offset: int, length: int, walks: dict[str, tuple[Walk, Path]]
 ) -> None:
     """The record that the index names is the file that was served."""
-    record = stored.record_at(out, segment, offset, length)
+    record = stored_crawl.record_at(out, segment, offset, length)
     body = served_bytes(url, walks)
     assert (record.url, record.status) == (url, 200)
-    assert record.digest == stored.payload_digest(body)
+    assert record.digest == stored_crawl.payload_digest(body)
     if record.kind == "response":
         assert record.payload == body
 
@@ -103,4 +104,4 @@ def test_a_page_that_robots_forbids_is_explained_and_never_asked_for(
         assert b"robots" in orb("show", out, "--url", origin + path)
     pages = {row["url"] for row in export("pages", out) if row["status"] == 200}
     assert pages == {origin + path for path in walk.documents}
-    assert judge.disallowed_requested(corpora_web.log(), {host: corpus.robots}) == []
+    assert log_judge.disallowed_requested(corpora_web.log(), {host: corpus.robots}) == []

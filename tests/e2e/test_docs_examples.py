@@ -17,12 +17,12 @@ from typing import Final
 
 import pytest
 
-from tests.support import documents
-from tests.support.documents import FILES, OUTPUTS, Block, entry
-from tests.support.filetree import FileTree
-from tests.support.orb_command import ROOT
-from tests.support.upped import Up, upped
-from tests.support.web import Web
+from tests.support import doc_examples
+from tests.support.doc_examples import FILES, OUTPUTS, Block, entry
+from tests.support.processes.orb_command import ROOT
+from tests.support.processes.up_process import Up, upped
+from tests.support.web.file_site import FileTree
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -180,12 +180,12 @@ def free_port() -> int:
 
 
 def test_every_example_of_the_documentation_does_what_its_page_shows(reader: Reader) -> None:
-    for page in documents.pages():
-        found = documents.blocks(page)
+    for page in doc_examples.pages():
+        found = doc_examples.blocks(page)
         for block in found:
             if key := entry(FILES, block, block.text):
-                documents.written(reader.folder, FILES[key], reader.declared(block.text))
-        documents.written(reader.folder, "hover.yaml", reader.declared(HOVER))
+                doc_examples.written(reader.folder, FILES[key], reader.declared(block.text))
+        doc_examples.written(reader.folder, "hover.yaml", reader.declared(HOVER))
         for block in found:
             if key := entry(OUTPUTS, block, block.text):
                 if OUTPUTS[key] not in reader.ran[-1]:
@@ -193,9 +193,9 @@ def test_every_example_of_the_documentation_does_what_its_page_shows(reader: Rea
                 for line in block.text.split("\n"):  # the order may be that of made-up ids
                     shows(reader, line, block)
             elif block.text.startswith("$ "):
-                for command, shown in documents.spoken(block.text):
+                for command, shown in doc_examples.spoken(block.text):
                     asks(reader, command, shown, block)
-            elif documents.scripted(block):
+            elif doc_examples.scripted(block):
                 runs(reader, block)
     copied_when_stopped(reader)
     assert not reader.wrong, "\n\n".join(reader.wrong)
@@ -205,7 +205,7 @@ def asks(reader: Reader, command: str, shown: str, block: Block) -> None:
     """Run a command and compare its output. What only reads is asked again, until what comes by and by is there."""
     for _ in range(LOOKS if command.startswith(READS) else 0):
         reader.shell(command, place=block.place)
-        if not documents.missing(shown, reader.said):
+        if not doc_examples.missing(shown, reader.said):
             return
         time.sleep(1)
     reader.shell(command, place=block.place)
@@ -215,7 +215,7 @@ def asks(reader: Reader, command: str, shown: str, block: Block) -> None:
 def shows(reader: Reader, shown: str, block: Block) -> None:
     """The page shows what the command before wrote."""
     lines = [line for line in shown.split("\n") if line not in SOMETIMES]
-    gone = documents.missing("\n".join(lines), reader.said)
+    gone = doc_examples.missing("\n".join(lines), reader.said)
     if gone:
         reader.wrong.append(f"{block.place}: the output has no {gone}:\n{reader.said}")
 
@@ -225,7 +225,7 @@ def runs(reader: Reader, block: Block) -> None:
     if "<<" in block.text:
         reader.shell(block.text, place=block.place)
         return
-    script, _ = documents.remaining(block)
+    script, _ = doc_examples.remaining(block)
     if script == ["./orb up"]:  # the cluster that all pages share
         return
     if script and script[0].startswith("orb db copy"):

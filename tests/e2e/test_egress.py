@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.clients import address, asking
-from tests.support.cluster import Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.cluster_clients import address, asking
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

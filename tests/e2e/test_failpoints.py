@@ -13,12 +13,12 @@ import pytest
 
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.runtime.supervise import FAILPOINT, dying_with
-from tests.support import judge
-from tests.support.orb_command import ROOT
-from tests.support.running import Running, write_spec
-from tests.support.stored import check_crawl
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.archive.stored_crawl import check_crawl
+from tests.support.processes.crawl_process import Running, write_spec
+from tests.support.processes.orb_command import ROOT
+from tests.support.web import log_judge
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -90,6 +90,8 @@ def test_a_worker_that_dies_between_any_two_steps_of_a_report_costs_nothing(
         reader.close()
     assert sorted(item.url for item in items) == sorted(expected), "every page's item is there, and once"
     log = served.log()
-    print(f"{len(STEPS)} deaths, {len(log)} exchanges, {len(judge.fetched_more_than_once(log))} pages fetched again")
-    assert judge.fetched_more_than_once(log), "no page was fetched again: no worker died with work in hand"
-    assert {host: gap for host in served.hosts if (gap := judge.smallest_gap(log, host)) < DELAY_S} == {}
+    print(
+        f"{len(STEPS)} deaths, {len(log)} exchanges, {len(log_judge.fetched_more_than_once(log))} pages fetched again"
+    )
+    assert log_judge.fetched_more_than_once(log), "no page was fetched again: no worker died with work in hand"
+    assert {host: gap for host in served.hosts if (gap := log_judge.smallest_gap(log, host)) < DELAY_S} == {}

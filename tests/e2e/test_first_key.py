@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients import FIRST_KEY
-from tests.support.cluster import cluster as opened
+from tests.support.api.cluster_clients import FIRST_KEY
+from tests.support.processes.cluster import cluster as opened
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.support import judge
-from tests.support.kills import SEED, drawn_seed, play, recoveries_s, report, rounds
-from tests.support.orb_command import export
-from tests.support.running import Running, write_spec
-from tests.support.stored import check_crawl
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.archive.stored_crawl import check_crawl
+from tests.support.processes.crawl_process import Running, write_spec
+from tests.support.processes.kill_rounds import SEED, drawn_seed, play, recoveries_s, report, rounds
+from tests.support.processes.orb_command import export
+from tests.support.web import log_judge
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -53,7 +53,7 @@ def crawled_under_kills(
     assert len(kills) >= 20 * decks
     # A kill after the last request would have struck a crawl that was over.
     assert set(recoveries_s(kills, log)) == {death.victim for death in kills}
-    too_soon = {host: gap for host in judge.hosts(log) if (gap := judge.smallest_gap(log, host)) < DELAY_S}
+    too_soon = {host: gap for host in log_judge.hosts(log) if (gap := log_judge.smallest_gap(log, host)) < DELAY_S}
     assert too_soon == {}
     return run.out, summary
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from shared.runtime.supervise import dying_with
-from tests.support.orb_command import ROOT
+from tests.support.processes.orb_command import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -21,9 +21,9 @@ PATIENCE_S = 60.0
 RUN = """
 import json, os, time
 import psutil
-from tests.support.cluster import cluster
-from tests.support.running import Running
-from tests.support.synthetic import SyntheticSite
+from tests.support.processes.cluster import cluster
+from tests.support.processes.crawl_process import Running
+from tests.support.web.synthetic_site import SyntheticSite
 
 def test_that_never_ends(tmp_path, web, postgres_server):
     origin = web(SyntheticSite(pages=10)).origins[0]

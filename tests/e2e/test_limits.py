@@ -11,12 +11,12 @@ import pytest
 
 from shared.adapters.nats import NatsBroker
 from shared.domain.ids import CrawlId, Partition
-from tests.support.clients import asking
-from tests.support.cluster import Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.synthetic import SyntheticSite
-from tests.support.takeovers import judged, spec, started
-from tests.support.web import Web
+from tests.support.api.cluster_clients import asking
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.processes.takeovers import judged, spec, started
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.clients import address, asking
-from tests.support.cluster import PARTITIONS, Cluster
-from tests.support.cluster import cluster as opened
-from tests.support.postgres import PostgresServer
-from tests.support.scraped import Scrape, faults_found_by, scraped
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.cluster_clients import address, asking
+from tests.support.engines.postgres import PostgresServer
+from tests.support.processes.cluster import PARTITIONS, Cluster
+from tests.support.processes.cluster import cluster as opened
+from tests.support.processes.metrics_scrape import Scrape, faults_found_by, scraped
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = pytest.mark.e2e
 

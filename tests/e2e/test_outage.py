@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from shared.runtime.supervise import dying_with
-from tests.support.orb_command import ROOT, command_line, orb
-from tests.support.running import Running, write_spec
+from tests.support.processes.crawl_process import Running, write_spec
+from tests.support.processes.orb_command import ROOT, command_line, orb
 
 PAGES = 30
 

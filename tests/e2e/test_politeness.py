@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import judge
-from tests.support.orb_command import orb
-from tests.support.running import Role, Running, kill, write_spec
-from tests.support.synthetic import SyntheticSite
-from tests.support.throttled import ThrottledSite
-from tests.support.web import Web
-from tests.support.weblog import Exchange
+from tests.support.processes.crawl_process import Role, Running, kill, write_spec
+from tests.support.processes.orb_command import orb
+from tests.support.web import log_judge
+from tests.support.web.exchange_log import Exchange
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.throttled_site import ThrottledSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -48,10 +48,10 @@ def crawling(
 
 def check_polite(served: Web, log: list[Exchange], site: SyntheticSite, delay_s: float) -> float:
     """One request at a time, robots first, nothing forbidden, the delay kept everywhere; the smallest gap of all."""
-    assert judge.disallowed_requested(log, dict.fromkeys(served.hosts, site.robots())) == []
-    assert judge.asked_before_robots(log) == []
-    assert {host: judge.max_in_flight(log, host) for host in served.hosts} == dict.fromkeys(served.hosts, 1)
-    gaps = {host: judge.smallest_gap(log, host) for host in served.hosts}
+    assert log_judge.disallowed_requested(log, dict.fromkeys(served.hosts, site.robots())) == []
+    assert log_judge.asked_before_robots(log) == []
+    assert {host: log_judge.max_in_flight(log, host) for host in served.hosts} == dict.fromkeys(served.hosts, 1)
+    gaps = {host: log_judge.smallest_gap(log, host) for host in served.hosts}
     assert {host: gap for host, gap in gaps.items() if gap < delay_s} == {}
     return min(gaps.values())
 
@@ -65,8 +65,8 @@ def test_eight_workers_keep_the_delay_on_twenty_hosts(web: Callable[..., Web], t
         summary = run.finish()
     log = served.log()
     assert summary["excluded"]["robots"] > 10
-    assert min(len(judge.of_host(log, host)) for host in served.hosts) >= 20
-    assert judge.hosts_in_motion(log) >= 8, "the hosts were visited one after the other: nothing was put to the test"
+    assert min(len(log_judge.of_host(log, host)) for host in served.hosts) >= 20
+    assert log_judge.hosts_in_motion(log) >= 8, "hosts were visited one after the other: nothing was tested"
     print(f"smallest gap {check_polite(served, log, site, DELAY_S):.6f} s over {len(log)} exchanges")
 
 
@@ -159,13 +159,13 @@ def test_a_crawl_delay_of_robots_txt_is_honoured_from_the_first_page_on(
         run.finish()
     log = served.log()
     check_polite(served, log, site, 0.5)
-    asked = judge.requested(log)
+    asked = log_judge.requested(log)
     assert asked == {**dict.fromkeys(pages, 1), **{f"{origin}/robots.txt": 1 for origin in served.origins}}
 
 
 def after_the_429(log: list[Exchange], host: str) -> list[Exchange]:
     """What was asked of a host after its 429 began."""
-    exchanges = judge.of_host(log, host)
+    exchanges = log_judge.of_host(log, host)
     at = next(index for index, exchange in enumerate(exchanges) if exchange.status == 429)
     return exchanges[at + 1 :]
 
@@ -177,12 +177,12 @@ def test_retry_after_is_honoured_and_explained_also_by_a_crawl_that_goes_on_late
     throttled, other = served.hosts
     with crawling(served, tmp_path, delay_s=0.1, workers=2) as run:
         run.wait_until(lambda: any(exchange.status == 429 for exchange in served.log()), "the host said 429")
-        seen = len(judge.of_host(served.log(), other))
-        run.wait_until(lambda: len(judge.of_host(served.log(), other)) >= seen + 20, "the other host went on")
+        seen = len(log_judge.of_host(served.log(), other))
+        run.wait_until(lambda: len(log_judge.of_host(served.log(), other)) >= seen + 20, "the other host went on")
         run.command.send_signal(signal.SIGINT)
         run.finish(code=3)
         run.start()
-        run.wait_until(lambda: len(judge.of_host(served.log(), other)) >= 61, "the other host was through")
+        run.wait_until(lambda: len(log_judge.of_host(served.log(), other)) >= 61, "the other host was through")
         run.command.send_signal(signal.SIGINT)
         run.finish(code=3)
     assert after_the_429(served.log(), throttled) == []

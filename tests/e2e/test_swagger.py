@@ -9,10 +9,10 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.support.chromium import Browser, browser, chromium_program
-from tests.support.synthetic import SyntheticSite
-from tests.support.upped import Up, upped
-from tests.support.web import Web
+from tests.support.processes.up_process import Up, upped
+from tests.support.web.chromium import Browser, browser, chromium_program
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

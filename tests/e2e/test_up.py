@@ -16,12 +16,12 @@ import httpx
 import psutil
 import pytest
 
-from tests.support import judge
-from tests.support.orb_command import ROOT, command_line, orb
-from tests.support.postgres import PostgresServer
-from tests.support.synthetic import SyntheticSite
-from tests.support.upped import ENDED_S, Up, upped
-from tests.support.web import Web
+from tests.support.engines.postgres import PostgresServer
+from tests.support.processes.orb_command import ROOT, command_line, orb
+from tests.support.processes.up_process import ENDED_S, Up, upped
+from tests.support.web import log_judge
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -51,7 +51,7 @@ def whole(up: Up, served: Web) -> None:
     stats = up.ask("GET", "/v1/crawls/docs/stats").json()
     assert stats["counters"]["pages"] == len(SITE.expected_pages(served.origins))
     assert stats["identity"] == {"url_drift": 0, "link_drift": 0}
-    assert min(judge.smallest_gap(served.log(), host) for host in judge.hosts(served.log())) >= DELAY_S
+    assert min(log_judge.smallest_gap(served.log(), host) for host in log_judge.hosts(served.log())) >= DELAY_S
 
 
 @pytest.mark.smoke

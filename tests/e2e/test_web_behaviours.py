@@ -16,20 +16,20 @@ import pytest
 from cli.local.crawl_folder import CrawlFolder
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.domain.web.url import locate
-from tests.support import judge
+from tests.support.archive.stored_crawl import metadata, payload_digest, record_at
 from tests.support.behaviours.answers import ANSWERS, MAX_BODY
 from tests.support.behaviours.behaviour import Behaviour
 from tests.support.behaviours.host_standards import HOSTS_AND_TIMES
 from tests.support.behaviours.http_standards import HTTP_AND_ROBOTS
-from tests.support.behaviours.judging import Crawled, objections
+from tests.support.behaviours.judgement import Crawled, objections
 from tests.support.behaviours.markup import MARKUP
+from tests.support.behaviours.mutant_command import ENTRY, HOSTS, NAMES
 from tests.support.behaviours.mutants import MUTANTS
-from tests.support.behaviours.mutated import ENTRY, HOSTS, NAMES
 from tests.support.behaviours.page_standards import URLS_AND_PAGES
-from tests.support.behaviours.served import BehaviourSite
-from tests.support.orb_command import ROOT, command_line, export, orb
-from tests.support.stored import metadata, payload_digest, record_at
-from tests.support.web import Web
+from tests.support.behaviours.site import BehaviourSite
+from tests.support.processes.orb_command import ROOT, command_line, export, orb
+from tests.support.web import log_judge
+from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -114,9 +114,9 @@ def test_every_behaviour_is_met_and_every_loss_is_told(web: Served, tmp_path: Pa
     served = web(BehaviourSite.of(BEHAVIOURS))
     summary, seen = crawled(served, BEHAVIOURS, tmp_path)
     assert judged(served, BEHAVIOURS, seen) == {}
-    assert judge.of_host(seen.log, served.hosts[-1]) == []
-    assert judge.asked_before_robots(seen.log) == []
-    assert max(judge.max_in_flight(seen.log, host) for host in served.hosts[:-1]) == 1
+    assert log_judge.of_host(seen.log, served.hosts[-1]) == []
+    assert log_judge.asked_before_robots(seen.log) == []
+    assert max(log_judge.max_in_flight(seen.log, host) for host in served.hosts[:-1]) == 1
     # What the user reads is what the server saw, and every loss has its reason.
     assert (summary["end"], summary["exit_code"], summary["state"]) == ("finished", 0, "finished")
     assert summary["identities"] == {"urls": 0, "links": 0}

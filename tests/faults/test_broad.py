@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import cluster
 from tests.support.faults.traffic import agent
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import serve
+from tests.support.processes.cluster import cluster
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import serve
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import asyncpg
 
-from tests.support.faults.dials import Dials
-from tests.support.faults.engines import FLUSH_MS
-from tests.support.orb_command import ROOT
-from tests.support.postgres import PostgresServer
+from tests.support.engines.postgres import PostgresServer
+from tests.support.faults.engine_faults import FLUSH_MS
+from tests.support.faults.member_controls import Dials
+from tests.support.processes.orb_command import ROOT
 
 MEMBER = """
 import os, sys, time
@@ -19,7 +19,7 @@ from pathlib import Path
 from sqlalchemy import text
 from shared.adapters.sql.engine.sqlite import sqlite_engine
 from shared.adapters.local.clock import SystemClock
-from tests.support.faults.dials import Dials
+from tests.support.faults.member_controls import Dials
 Dials(Path(sys.argv[1])).install()
 clock, began = SystemClock(), time.monotonic()
 elapsed = clock.elapsed()
@@ -46,7 +46,7 @@ import structlog
 from sqlalchemy import text
 from shared.adapters.sql.engine.sqlite import SqliteThreads
 from shared.domain.errors import ResourceFull
-from tests.support.faults.dials import Dials
+from tests.support.faults.member_controls import Dials
 dials = Dials(Path(sys.argv[1]))
 dials.install()
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))

@@ -18,9 +18,9 @@ from cli.terminal.exits import Exit
 from shared.adapters.sql.engine.sqlite import SqliteThreads
 from shared.domain.errors import ResourceFull
 from shared.runtime.supervise import dying_with
+from tests.support.engines.postgres import PostgresServer
 from tests.support.faults.disks import database, filled, of_tables, small
-from tests.support.orb_command import ROOT, command_line
-from tests.support.postgres import PostgresServer
+from tests.support.processes.orb_command import ROOT, command_line
 
 PATIENCE_S = 30.0
 

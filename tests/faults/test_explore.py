@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults.explore import command, explored
+from tests.support.engines.postgres import PostgresServer
+from tests.support.faults.exploration import command, explored
 from tests.support.faults.plan import Fault, Kind, Who, plan
 from tests.support.faults.report import report
-from tests.support.faults.validate import validate
-from tests.support.kills import drawn_seed
-from tests.support.postgres import PostgresServer
+from tests.support.faults.validation import validate
+from tests.support.processes.kill_rounds import drawn_seed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 

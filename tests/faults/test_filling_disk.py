@@ -13,7 +13,7 @@ import pytest
 
 from cli.local.folder_lock import ROOM_BYTES
 from tests.support.faults.disks import small
-from tests.support.upped import Up, upped
+from tests.support.processes.up_process import Up, upped
 
 pytestmark = pytest.mark.e2e
 

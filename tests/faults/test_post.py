@@ -10,9 +10,9 @@ import pytest
 from shared.domain.errors import Refused
 from shared.domain.ids import Partition
 from shared.wire.messages import Command, Malformed, decode_discoveries, decode_report, encode
-from tests.support.broker import POOL, BrokerServer, stored
-from tests.support.cluster import PARTITIONS
-from tests.support.faults.post import Post
+from tests.support.engines.nats_server import POOL, BrokerServer, stored
+from tests.support.faults.message_faults import Post
+from tests.support.processes.cluster import PARTITIONS
 
 P = Partition(1)
 BYTES = 16 << 20

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from shared.adapters.etcd import EtcdServerSettings
-from tests.support.etcd import EtcdServer, connected
+from tests.support.engines.etcd import EtcdServer, connected
 from tests.support.faults.quota import BALLAST, used_up
 
 MIB = 1 << 20

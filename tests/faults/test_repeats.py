@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from shared.domain.ids import CrawlId
-from tests.support.cluster import cluster
-from tests.support.faults.gather import crawl_seen
-from tests.support.faults.rig import prepared
+from tests.support.faults.faulted_cluster import prepared
+from tests.support.faults.history_collector import crawl_seen
 from tests.support.faults.traffic import Declared, agent
-from tests.support.faults.validate import requested_too_often
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import serve
+from tests.support.faults.validation import requested_too_often
+from tests.support.processes.cluster import cluster
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import serve
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 

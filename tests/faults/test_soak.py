@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.engines.postgres import PostgresServer
 from tests.support.faults.census import Sample
 from tests.support.faults.soak import soaked, stored, table
 from tests.support.faults.soak_verdict import (
@@ -18,9 +19,8 @@ from tests.support.faults.soak_verdict import (
     by_minute,
     verdict,
 )
-from tests.support.judge import TooLittleTraffic
-from tests.support.postgres import PostgresServer
-from tests.support.weblog import Exchange
+from tests.support.web.exchange_log import Exchange
+from tests.support.web.log_judge import TooLittleTraffic
 
 SECOND = 1_000_000_000
 KILL = Killed("broker", 1000.0)

@@ -23,9 +23,9 @@ from tests.support.faults.history import (
 )
 from tests.support.faults.plan import Fault, Kind, Who
 from tests.support.faults.report import pause_s, report
-from tests.support.faults.validate import LEAST_EXCHANGES, SENDING_NS, Promise, impolite, unfair, validate
-from tests.support.judge import TooLittleTraffic
-from tests.support.weblog import Exchange
+from tests.support.faults.validation import LEAST_EXCHANGES, SENDING_NS, Promise, impolite, unfair, validate
+from tests.support.web.exchange_log import Exchange
+from tests.support.web.log_judge import TooLittleTraffic
 
 SECOND = 1_000_000_000
 URLS = tuple(f"http://a:1/{number}" for number in range(4))

@@ -15,10 +15,10 @@ from shared.domain.frontier.store_model import DeadLetterRow
 from shared.domain.ids import Fingerprint, HostId, LeaseId, Term
 from shared.domain.ops.access import Role
 from shared.domain.reads.items import CrawlItems, ItemPosition, PageItems, TakenItem
-from tests.support.api import SPEC, Api, Story, api, problem
-from tests.support.api import told as told
-from tests.support.stored_fetches import fetched
-from tests.support.tables import NOW_MS, sqlite_tables
+from tests.support.api.rest_api import SPEC, Api, Story, api, problem
+from tests.support.api.rest_api import told as told
+from tests.support.database.fetch_rows import fetched
+from tests.support.database.store_tables import NOW_MS, sqlite_tables
 
 
 def test_every_write_answers_the_etag_that_a_read_has(told: Callable[[Story], None]) -> None:

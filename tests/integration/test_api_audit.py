@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from shared.domain.ops.access import Role
-from tests.support.api import SPEC, api, problem
+from tests.support.api.rest_api import SPEC, api, problem
 
 
 async def listed(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from shared.domain.ops.access import Role
 from shared.domain.ops.config import MAX_POOLS, MasterTuning
 from shared.domain.reads.declared import Declaration, Repeatable
 from shared.ports.catalog import Exists
-from tests.support.api import SOMEONE, SPEC, api, problem
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
+from tests.support.api.rest_api import SOMEONE, SPEC, api, problem
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 
 def test_one_more_than_a_page_a_crawl_or_a_configuration_may_have_is_refused_by_its_path(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.page_archive import ServedPages
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.access import Role
-from tests.support.api import SPEC, Api, api, problem
-from tests.support.crawled import SEED, made
-from tests.support.tables import sqlite_tables
+from tests.support.api.rest_api import SPEC, Api, api, problem
+from tests.support.archive.crawl_folder import SEED, made
+from tests.support.database.store_tables import sqlite_tables
 
 
 @pytest.mark.parametrize(

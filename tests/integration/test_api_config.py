@@ -15,7 +15,7 @@ from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.engine.access_schema import audit_log
 from shared.domain.ops.access import Role
 from shared.domain.ops.config import Drains, HotConfig, MasterPart, MemberRole, WorkerPart
-from tests.support.api import SOMEONE, Api, api, problem
+from tests.support.api.rest_api import SOMEONE, Api, api, problem
 
 Story = Callable[[Api, httpx.AsyncClient], Awaitable[None]]
 DOCUMENT: dict[str, Any] = {

@@ -26,11 +26,11 @@ from api.http.deps import TAGS
 from api.server.app import application
 from shared.domain.ops.access import Role
 from shared.domain.web.url import MAX_URL_CHARS
-from tests.support.api import SPEC, problem
-from tests.support.broker import BrokerServer
-from tests.support.grown import grown
-from tests.support.kills import SEED
-from tests.support.served import Served, served
+from tests.support.api.api_server import Served, served
+from tests.support.api.rest_api import SPEC, problem
+from tests.support.database.large_crawl import grown
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.processes.kill_rounds import SEED
 
 AnyCase = schemathesis.Case[Any]
 

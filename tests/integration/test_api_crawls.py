@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from shared.domain.ops.access import Role
-from tests.support.api import SPEC, Api, Story, api, problem
-from tests.support.api import told as told
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
+from tests.support.api.rest_api import SPEC, Api, Story, api, problem
+from tests.support.api.rest_api import told as told
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 
 def test_a_crawl_is_created_shown_and_named_by_its_etag(told: Callable[[Story], None]) -> None:

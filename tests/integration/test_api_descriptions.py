@@ -21,8 +21,8 @@ from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.ops.access import Role
 from shared.domain.ops.config import MasterTuning
 from shared.settings import ClusterWorkerSettings
-from tests.support.broker import BrokerServer
-from tests.support.served import Served, served
+from tests.support.api.api_server import Served, served
+from tests.support.engines.nats_server import BrokerServer
 
 DOCUMENT: Final[dict[str, Any]] = application().openapi()
 SCHEMAS: Final[dict[str, Any]] = DOCUMENT["components"]["schemas"]

@@ -12,7 +12,7 @@ import jsonschema_rs
 
 from api.http.forwarding import needs_leader
 from api.server.app import application
-from tests.support.api import client_of
+from tests.support.api.rest_api import client_of
 
 COMMITTED = Path(__file__).resolve().parents[2] / "openapi" / "openapi.json"
 

@@ -15,10 +15,10 @@ from shared.adapters.nats.jetstream import demand
 from shared.domain.ops.access import Role
 from shared.domain.reads.declared import Actor
 from shared.wire.events import EVENTS, Event, EventKind, encode_event
-from tests.support.api import problem
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.streams import consumers, freed, happen, masters, numbers
+from tests.support.api.event_streams import consumers, freed, happen, masters, numbers
+from tests.support.api.rest_api import problem
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 ADMIN = Actor("0" * 16, "admin", "r")
 

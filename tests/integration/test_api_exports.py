@@ -28,11 +28,11 @@ from shared.domain.crawl.state import Verb
 from shared.domain.ids import CrawlId
 from shared.domain.ops.access import Role
 from shared.domain.reads.exports import COLUMNS, Row
-from tests.support.api import SOMEONE, Api, api, problem
-from tests.support.crawled import made
-from tests.support.discarding import sent
-from tests.support.grown import grown, url_of
-from tests.support.tables import sqlite_tables
+from tests.support.api.discarding_client import sent
+from tests.support.api.rest_api import SOMEONE, Api, api, problem
+from tests.support.archive.crawl_folder import made
+from tests.support.database.large_crawl import grown, url_of
+from tests.support.database.store_tables import sqlite_tables
 
 EXPORT = "/v1/crawls/docs/export"
 ROWS = 200_000

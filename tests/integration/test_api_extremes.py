@@ -9,7 +9,7 @@ import pytest
 
 from api.schemas.model import moment_of, ms_of
 from shared.domain.ops.access import Role
-from tests.support.api import SPEC, api, problem
+from tests.support.api.rest_api import SPEC, api, problem
 
 NUMBERED = ("/v1/audit", "/v1/dead-letters", "/v1/hosts", "/v1/config/revisions", "/v1/crawls/docs/revisions")
 PLACED = ("/v1/crawls/docs/urls", "/v1/crawls/docs/pages")

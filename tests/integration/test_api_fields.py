@@ -11,8 +11,8 @@ from api.http.deps import TAGS
 from api.http.fields import FORMS
 from api.server.app import application
 from shared.domain.ops.access import Role
-from tests.support.api import Api, Story, problem
-from tests.support.api import told as told
+from tests.support.api.rest_api import Api, Story, problem
+from tests.support.api.rest_api import told as told
 
 
 def wrongs(body: dict[str, Any]) -> dict[str, tuple[str, str]]:

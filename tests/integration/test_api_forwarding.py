@@ -12,8 +12,8 @@ from api.http import forwarding
 from api.http.limits import BODY_BYTES
 from api.server import serving
 from shared.domain.ops.access import Role
-from tests.support.api import SPEC, Follower, api, problem
-from tests.support.rawserver import Connection, page, raw_server
+from tests.support.api.rest_api import SPEC, Follower, api, problem
+from tests.support.web.raw_server import Connection, page, raw_server
 
 
 def test_a_write_on_a_follower_is_carried_out_by_the_leader_as_whoever_asked(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from shared.domain.web.url import partition_of
 from shared.ports.broker import Broker
 from shared.wire.messages import Command, decode_report
 from shared.wire.robots import encode_robots, robots_key
-from tests.support.api import PARTITIONS, SPEC, api, problem
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.tables import NOW_MS, Tables, link, links, sqlite_tables
-from tests.support.walked import walked
+from tests.support.api.paging import walked
+from tests.support.api.rest_api import PARTITIONS, SPEC, api, problem
+from tests.support.database.store_tables import NOW_MS, Tables, link, links, sqlite_tables
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 DOCS = "/v1/crawls/docs"
 

@@ -19,14 +19,14 @@ from shared.domain.ids import HostId, LeaseId, Term
 from shared.domain.ops.access import Role
 from shared.domain.reads.items import CrawlItems, ItemPosition, PageItems, TakenItem
 from shared.domain.web.url import fingerprint
-from tests.support.api import SPEC, Api, Story, api
-from tests.support.api import told as told
-from tests.support.archived import archived
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.exchanges import AT_MS, answer
-from tests.support.streams import masters
-from tests.support.tables import NOW_MS, Tables, sqlite_tables
+from tests.support.api.event_streams import masters
+from tests.support.api.rest_api import SPEC, Api, Story, api
+from tests.support.api.rest_api import told as told
+from tests.support.archive.archived_pages import archived
+from tests.support.archive.exchanges import AT_MS, answer
+from tests.support.database.store_tables import NOW_MS, Tables, sqlite_tables
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 TRANSPORT = {
     "content-type", "content-length", "transfer-encoding", "cache-control", "x-content-type-options", "date",

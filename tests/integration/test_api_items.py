@@ -19,9 +19,9 @@ from shared.domain.ids import CrawlId, HostId, LeaseId, Term
 from shared.domain.ops.access import Role
 from shared.domain.reads.items import CrawlItems, ItemFence, ItemPosition, PageItems, TakenItem
 from shared.domain.web.url import locate
-from tests.support.api import SOMEONE, Api, api, problem
-from tests.support.stored_fetches import fetched
-from tests.support.walked import walked
+from tests.support.api.paging import walked
+from tests.support.api.rest_api import SOMEONE, Api, api, problem
+from tests.support.database.fetch_rows import fetched
 
 ITEMS = "/v1/crawls/docs/items"
 AT_MS = 1_751_328_000_123

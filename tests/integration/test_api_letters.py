@@ -12,10 +12,10 @@ from shared.domain.frontier.store_model import DeadLetterRow
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.wire.messages import Command, decode_report
-from tests.support.api import PARTITIONS, SPEC, Api, api, problem
-from tests.support.broker import BrokerServer, stored
-from tests.support.broker import server as server
-from tests.support.tables import NOW_MS, PARTITION, Tables, sqlite_tables
+from tests.support.api.rest_api import PARTITIONS, SPEC, Api, api, problem
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, sqlite_tables
+from tests.support.engines.nats_server import BrokerServer, stored
+from tests.support.engines.nats_server import server as server
 
 LETTERS = "/v1/dead-letters"
 

@@ -13,8 +13,8 @@ from api.server.app import application
 from shared.domain.ops.access import Role
 from shared.domain.ops.counts import OTHER
 from shared.telemetry import Metric, registry_of
-from tests.support.api import Api, api, client_of, problem
-from tests.support.scraped import Scrape
+from tests.support.api.rest_api import Api, api, client_of, problem
+from tests.support.processes.metrics_scrape import Scrape
 
 UP = Metric("up", "gauge", "Up.")
 REQUESTS = "orb_http_requests_total"

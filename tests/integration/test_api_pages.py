@@ -22,11 +22,11 @@ from shared.domain.archive.model import Archived, Exchange, Revisit, RevisitProf
 from shared.domain.ops.access import Role
 from shared.domain.web.fetch import Truncation
 from shared.domain.web.url import fingerprint, locate
-from tests.support.api import Api, api, problem
-from tests.support.archived import archived, elsewhere, reported
-from tests.support.exchanges import AT_MS, answer
-from tests.support.tables import Tables, links, sqlite_tables
-from tests.support.walked import walked
+from tests.support.api.paging import walked
+from tests.support.api.rest_api import Api, api, problem
+from tests.support.archive.archived_pages import archived, elsewhere, reported
+from tests.support.archive.exchanges import AT_MS, answer
+from tests.support.database.store_tables import Tables, links, sqlite_tables
 
 PAGES = "/v1/crawls/docs/pages"
 

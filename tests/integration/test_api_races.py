@@ -11,9 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.wire.messages import Discoveries, decode_discoveries
-from tests.support.api import PARTITIONS, SPEC, Api, Follower, api, problem
-from tests.support.broker import BrokerServer, stored
-from tests.support.broker import server as server
+from tests.support.api.rest_api import PARTITIONS, SPEC, Api, Follower, api, problem
+from tests.support.engines.nats_server import BrokerServer, stored
+from tests.support.engines.nats_server import server as server
 
 ROUNDS = 12
 

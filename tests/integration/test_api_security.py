@@ -11,7 +11,7 @@ from api.http.authentication import first_key
 from api.http.limits import BODY_BYTES
 from shared.domain.errors import Transient
 from shared.domain.ops.access import Role
-from tests.support.api import SPEC, api, client_of, problem
+from tests.support.api.rest_api import SPEC, api, client_of, problem
 
 
 def test_without_a_key_that_opens_there_is_nothing_but_health(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.domain.web.url import fingerprint, partition_of
 from shared.wire.messages import Command, decode_report
-from tests.support.api import PARTITIONS, api, problem
-from tests.support.broker import BrokerServer, stored
-from tests.support.broker import server as server
+from tests.support.api.rest_api import PARTITIONS, api, problem
+from tests.support.engines.nats_server import BrokerServer, stored
+from tests.support.engines.nats_server import server as server
 
 DOCS = "/v1/crawls/docs"
 SPEC = {"seeds": ["https://one.test/", "https://two.test/"]}

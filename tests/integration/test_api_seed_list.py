@@ -12,11 +12,11 @@ from api.routes import seed_list as declared_seeds
 from shared.domain.archive.model import Exchange
 from shared.domain.ops.access import Role
 from shared.domain.web.url import fingerprint
-from tests.support.api import api, problem
-from tests.support.archived import elsewhere, reported
-from tests.support.exchanges import AT_MS, answer
-from tests.support.tables import Tables, link, sqlite_tables
-from tests.support.walked import walked
+from tests.support.api.paging import walked
+from tests.support.api.rest_api import api, problem
+from tests.support.archive.archived_pages import elsewhere, reported
+from tests.support.archive.exchanges import AT_MS, answer
+from tests.support.database.store_tables import Tables, link, sqlite_tables
 
 SEEDS = "/v1/crawls/docs/seeds"
 

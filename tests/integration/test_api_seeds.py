@@ -13,9 +13,9 @@ from shared.adapters.nats import NatsBroker
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.wire.messages import Discoveries, decode_discoveries
-from tests.support.api import PARTITIONS, api, problem
-from tests.support.broker import BrokerServer, stored
-from tests.support.broker import server as server
+from tests.support.api.rest_api import PARTITIONS, api, problem
+from tests.support.engines.nats_server import BrokerServer, stored
+from tests.support.engines.nats_server import server as server
 
 SEEDS = "/v1/crawls/docs/seeds"
 TEXT = {"Content-Type": "text/plain"}

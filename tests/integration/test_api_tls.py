@@ -22,8 +22,8 @@ from cli.terminal.exits import Environment
 from shared.domain.errors import Unusable
 from shared.domain.ops.access import Role
 from shared.tls import ClientTls, ServerTls, TlsSettings, following, server_tls
-from tests.support.api import SPEC, Api, Follower, api, problem
-from tests.support.certificates import OPENSSL, Certificate, authority, signed
+from tests.support.api.rest_api import SPEC, Api, Follower, api, problem
+from tests.support.engines.certificates import OPENSSL, Certificate, authority, signed
 from workers.metrics_server import exposing
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")

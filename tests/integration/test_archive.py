@@ -19,7 +19,7 @@ from shared.adapters.objects.repair import repair_torn
 from shared.domain.archive.model import ArchivedCrawl, Exchange, RecordLocation, Revisit, RevisitProfile, payload_digest
 from shared.domain.ids import CrawlId
 from shared.ports.archive import RecordUnreadable
-from tests.support.exchanges import AT_MS, answer, exchange, warcio_check
+from tests.support.archive.exchanges import AT_MS, answer, exchange, warcio_check
 from tests.support.whole_records import read_response
 from workers.archive import WarcArchive
 
@@ -118,7 +118,7 @@ _WRITER = """
     from shared.domain.archive.model import ArchivedCrawl
     from shared.domain.ids import CrawlId
     from shared.ports.archive import ArchiveFull
-    from tests.support.exchanges import AT_MS, exchange
+    from tests.support.archive.exchanges import AT_MS, exchange
     from workers.archive import WarcArchive
 
     def opened():

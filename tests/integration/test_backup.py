@@ -41,9 +41,9 @@ from shared.settings import ClusterMasterSettings
 from shared.wire.events import Event, encode_event, event_subject
 from shared.wire.items import encode_items
 from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.stored_fetches import fetched
+from tests.support.database.fetch_rows import fetched
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 PARTITION = Partition(0)
 SPEC = parse_spec({"seeds": ["http://a.test/"]})

@@ -35,10 +35,10 @@ from shared.wire.events import EVENTS, Event, encode_event, event_subject
 from shared.wire.items import ITEMS
 from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
 from shared.wire.subjects import REPORTS
-from tests.support.broker import stored
-from tests.support.certificates import OPENSSL, authority
-from tests.support.kept import URLS
-from tests.support.nats_cluster import NatsCluster, nats_cluster
+from tests.support.database.url_rows import URLS
+from tests.support.engines.certificates import OPENSSL, authority
+from tests.support.engines.nats_cluster import NatsCluster, nats_cluster
+from tests.support.engines.nats_server import stored
 
 pytestmark = [
     pytest.mark.faults,

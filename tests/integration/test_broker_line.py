@@ -14,7 +14,7 @@ from shared.adapters.nats.client import PlainClient
 from shared.adapters.nats.connection import NatsConnection
 from shared.domain.errors import Transient
 from shared.tls import TlsSettings
-from tests.support.certificates import OPENSSL, authority, signed
+from tests.support.engines.certificates import OPENSSL, authority, signed
 
 GREETING = b'INFO {"server_id":"x","version":"2.10.0","headers":true,"max_payload":1048576%s}\r\n'
 HASTY = StreamSettings(connect_s=0.5, reconnect_s=0.05, unsent_bytes=1 << 30)

@@ -26,11 +26,11 @@ from shared.domain.reads.declared import Declaration
 from shared.ports.overview import CrawlOverview
 from shared.wire.events import EVENTS, EVERY_EVENT, Event, EventKind, decode_event, encode_event, event_subject
 from shared.wire.keys import MemberRecord
-from tests.support.api import SOMEONE, api
-from tests.support.broker import BrokerServer, persist
-from tests.support.broker import server as server
+from tests.support.api.rest_api import SOMEONE, api
+from tests.support.database.store_tables import NOW_MS, Tables, links, sqlite_tables
+from tests.support.engines.nats_server import BrokerServer, persist
+from tests.support.engines.nats_server import server as server
 from tests.support.single_master import SingleMaster
-from tests.support.tables import NOW_MS, Tables, links, sqlite_tables
 
 M1 = MemberRecord("m1", "1", started_at_ms=1, address="127.0.0.1:1")
 

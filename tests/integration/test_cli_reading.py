@@ -24,12 +24,12 @@ from cli.main import main
 from cli.terminal.exits import Exit
 from shared.adapters.sql.catalog import crawl_reader as reading
 from shared.domain.crawl.spec_parse import parse_spec
-from tests.support import stored
-from tests.support.crawled import BODY, SEED, SPEC, TITLE, Made, made
-from tests.support.exchanges import sha1
+from tests.support.archive import stored_crawl
+from tests.support.archive.crawl_folder import BODY, SEED, SPEC, TITLE, Made, made
+from tests.support.archive.exchanges import sha1
+from tests.support.database.store_tables import books
 from tests.support.faults.disks import filled, small
-from tests.support.orb_command import ROOT, command_line
-from tests.support.tables import books
+from tests.support.processes.orb_command import ROOT, command_line
 from workers.fetch.curl import default_ca_bundle
 
 Orb = Callable[..., bytes]
@@ -70,7 +70,7 @@ def test_pages_are_the_stored_ones_with_the_place_of_their_records(crawl: Made, 
     assert (first["status"], first["mime"], first["depth"], first["size"]) == (200, "text/html", 0, len(BODY) + 1)
     assert first["fetched_at"] == "2023-11-14T22:13:20.123Z"
     for page in pages:
-        record = stored.record_at(crawl.path, page["segment"], page["offset"], page["length"])
+        record = stored_crawl.record_at(crawl.path, page["segment"], page["offset"], page["length"])
         assert record.url == page["url"]
 
 
@@ -179,10 +179,10 @@ def test_show_of_a_url_that_no_page_names_doubts_what_was_cut(
 
 def test_the_index_lists_each_page_once_at_its_record(crawl: Made) -> None:
     settle(CrawlFolder(crawl.path))
-    lines = list(stored.index_lines(crawl.path))
+    lines = list(stored_crawl.index_lines(crawl.path))
     assert sorted(line["url"] for line in lines) == sorted(crawl.pages)
     for line in lines:
-        record = stored.record_at(crawl.path, line["filename"], int(line["offset"]), int(line["length"]))
+        record = stored_crawl.record_at(crawl.path, line["filename"], int(line["offset"]), int(line["length"]))
         assert (record.url, record.digest) == (line["url"], f"sha1:{line['digest']}")
 
 
@@ -193,7 +193,7 @@ def test_warc_gives_the_body_the_head_and_the_record(crawl: Made, orb: Orb, tmp_
     assert with_head.endswith(b"\r\n\r\n" + BODY + b"1")
     record = tmp_path / "one.warc.gz"
     record.write_bytes(orb("warc", crawl.path, SEED, "--record"))
-    stored.check_with_warcio([record])
+    stored_crawl.check_with_warcio([record])
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_show_sums_up(crawl: Made, orb: Orb) -> None:
     assert said["excluded"] == {"robots": 1}
     assert said["dead_letters"] == 1
     assert said["archive"]["segments"] == 1
-    assert said["archive"]["bytes"] == sum(path.stat().st_size for path in stored.segments(crawl.path))
+    assert said["archive"]["bytes"] == sum(path.stat().st_size for path in stored_crawl.segments(crawl.path))
     assert (said["running"], said["pid"]) == (False, None)
     assert [host["host"] for host in said["top_hosts"]] == ["a.example", "c.example"]
     text = orb("show", crawl.path).decode()

@@ -22,10 +22,10 @@ from shared.domain.web.url import fingerprint
 from shared.ports.specs import PublishedSpec
 from shared.wire.keys import CrawlRecord, Keys, decode_record
 from tests.integration.test_worker_crawls import at_work, spec
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import CRAWL
+from tests.support.api.scripted_owner import CRAWL
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web.fetchers import run
 
 KEYS = Keys("test")
 

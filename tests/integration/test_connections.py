@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from api.server.serving import MAX_SPARE, address_of, listening, serving
 from shared.runtime.connections import ConnectionLimit
 from shared.tls import ClientTls, ServerTls, TlsSettings
-from tests.support.certificates import authority, signed
+from tests.support.engines.certificates import authority, signed
 
 PATIENCE_S = 30.0
 MAX_COUNT = 8

@@ -20,11 +20,11 @@ from shared.domain.web.url import public_suffix_snapshot
 from shared.runtime.supervise import Tasks
 from shared.wire.messages import decode_progress
 from shared.wire.subjects import PROGRESS
-from tests.support.broker import POOL, BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import spec_for, worker
-from tests.support.rawserver import Connection, page, raw_server
+from tests.support.api.scripted_owner import spec_for, worker
+from tests.support.engines.nats_server import POOL, BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web.fetchers import run
+from tests.support.web.raw_server import Connection, page, raw_server
 from workers import runtime
 
 HOUR_S = 3600.0

@@ -21,11 +21,11 @@ from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.wire.events import EventKind, event_subject
 from shared.wire.messages import decode_discoveries
-from tests.support.api import PARTITIONS, Follower
-from tests.support.broker import BrokerServer, stored
-from tests.support.broker import server as server
-from tests.support.served import Served, served
-from tests.support.tables import links, sqlite_tables
+from tests.support.api.api_server import Served, served
+from tests.support.api.rest_api import PARTITIONS, Follower
+from tests.support.database.store_tables import links, sqlite_tables
+from tests.support.engines.nats_server import BrokerServer, stored
+from tests.support.engines.nats_server import server as server
 
 Orb = Callable[..., str]
 

@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest
-from tests.support.descriptors import kept_on_exec
-from tests.support.fetching import LOOPBACK, fetcher, run
-from tests.support.rawserver import Connection, page, raw_server, saying
+from tests.support.processes.open_files import kept_on_exec
+from tests.support.web.fetchers import LOOPBACK, fetcher, run
+from tests.support.web.raw_server import Connection, page, raw_server, saying
 from workers.fetch.egress import EgressRules
 
 LIMITS = FetchLimits(connect_s=5, first_byte_s=10, total_s=20)

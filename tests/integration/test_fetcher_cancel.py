@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from shared.domain.web.fetch import Answer, FetchLimits, FetchRequest
-from tests.support.fetching import fetcher, run
-from tests.support.rawserver import Connection, page, raw_server
+from tests.support.web.fetchers import fetcher, run
+from tests.support.web.raw_server import Connection, page, raw_server
 
 LIMITS = FetchLimits(connect_s=20, first_byte_s=30, total_s=40)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Truncation
-from tests.support.fetching import fetcher, run
-from tests.support.rawserver import Connection, Script, page, raw_server, saying
+from tests.support.web.fetchers import fetcher, run
+from tests.support.web.raw_server import Connection, Script, page, raw_server, saying
 
 # Where a limit is to be reached, it leaves a server that stands still for a moment time to do its part first.
 LIMITS = FetchLimits(connect_s=5, first_byte_s=10, total_s=20, header_bytes=64 * 1024, body_bytes=100_000)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest
-from tests.support.fetching import fetcher, run
-from tests.support.rawserver import Connection, page, raw_server, saying
+from tests.support.web.fetchers import fetcher, run
+from tests.support.web.raw_server import Connection, page, raw_server, saying
 
 LIMITS = FetchLimits(connect_s=10, first_byte_s=20, total_s=30)
 NAME = "secure.example"

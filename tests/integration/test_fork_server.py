@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from shared.runtime.supervise import dying_with
-from tests.support.orb_command import ROOT
+from tests.support.processes.orb_command import ROOT
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl(2)")
 
 WAIT_S: Final = 60.0
 COMMAND: Final = """
 import sys
-from tests.support.forked_command import command
+from tests.support.processes.fork_server_command import command
 command(*sys.argv[1:])
 """
 
@@ -30,7 +30,7 @@ PATCH: Final = """
 import os
 if "STATE" in os.environ:
     import cli.main
-    from tests.support.forked_command import role
+    from tests.support.processes.fork_server_command import role
     cli.main.main = role
 """
 """Lets a role that was started by exec do what a forked one does."""
@@ -52,7 +52,7 @@ def command(folder: Path, *modules: str) -> Iterator["Command"]:
 
 
 class Command:
-    """The command of `tests.support.forked_command`, which does what it reads."""
+    """The command of `tests.support.processes.fork_server_command`, which does what it reads."""
 
     def __init__(self, process: "subprocess.Popen[str]", folder: Path) -> None:
         self.process = process

@@ -20,10 +20,10 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 from shared.domain.reads.items import CrawlItems, ItemChanges, ItemFence, ItemLetter, ItemPosition, PageItems, TakenItem
 from shared.runtime.supervise import Tasks
 from shared.wire.items import ITEMS, encode_items
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.stored_fetches import ended, fetched, leased
-from tests.support.tables import Tables, sqlite_tables
+from tests.support.database.fetch_rows import ended, fetched, leased
+from tests.support.database.store_tables import Tables, sqlite_tables
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 
 def page(number: int, *names: str, lease: int = 1) -> PageItems:

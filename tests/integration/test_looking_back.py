@@ -25,10 +25,10 @@ from shared.domain.ops.access import Role
 from shared.ports.broker import Broker
 from shared.runtime.supervise import Tasks
 from shared.wire.messages import Command, decode_report
-from tests.support.api import SPEC, api
-from tests.support.broker import BrokerServer, stored
-from tests.support.broker import server as server
-from tests.support.tables import Tables, books, links, sqlite_tables
+from tests.support.api.rest_api import SPEC, api
+from tests.support.database.store_tables import Tables, books, links, sqlite_tables
+from tests.support.engines.nats_server import BrokerServer, stored
+from tests.support.engines.nats_server import server as server
 
 PARTITIONS = 8
 DOCS = "/v1/crawls/docs"

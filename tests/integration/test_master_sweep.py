@@ -21,8 +21,8 @@ from shared.domain.web.url import public_suffix_snapshot
 from shared.runtime.supervise import Tasks
 from shared.wire.messages import Progress, UrlShard, WorkerStatus, decode_progress, decode_shard, encode
 from shared.wire.subjects import PROGRESS, WORKER_STATUS
-from tests.support.broker import POOL, BrokerServer
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import POOL, BrokerServer
+from tests.support.engines.nats_server import server as server
 
 PARTITION = Partition(0)
 

@@ -9,7 +9,7 @@ from cli.local.nats_restart import APART_S, ENOUGH_BYTES, NatsRestart
 from cli.local.process_group import ProcessGroup, RunEnd, RunOutcome
 from cli.local.supervisor import Engine
 from shared.adapters.nats import EmbeddedServer
-from tests.support.noting import Noting
+from tests.support.progress_recorder import Noting
 
 FAILED = "[1] [ERR] JetStream failed to store a msg on stream '$G > REPORTS': write /d/1.blk: no space left on device\n"
 

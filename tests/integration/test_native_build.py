@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sanitized import NoSanitizer, struck
+from tests.support.sanitizer_run import NoSanitizer, struck
 from tests.support.scanners import compiled_scanner
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -115,7 +115,7 @@ def test_the_setting_forces_either_scanner_and_refuses_what_it_does_not_know(clo
 
 @pytest.mark.timeout(600)
 def test_sanitizers_object_to_no_random_document(short: bool) -> None:
-    """Without gcc and its sanitizers nothing is tested; `tests.support.sanitized` runs as long as one likes."""
+    """Without gcc and its sanitizers nothing is tested; `tests.support.sanitizer_run` runs as long as one likes."""
     try:
         done = struck(seed=int.from_bytes(os.urandom(3)), documents=2000 if short else 20_000)
     except NoSanitizer as problem:

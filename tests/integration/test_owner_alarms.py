@@ -19,8 +19,8 @@ from shared.domain.ids import Partition, Term
 from shared.runtime.supervise import Tasks
 from shared.wire.keys import Keys, MemberRecord, PartitionRecord, encode_record
 from shared.wire.subjects import REPORTS
-from tests.support.broker import POOL, BrokerServer
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import POOL, BrokerServer
+from tests.support.engines.nats_server import server as server
 
 P = Partition(0)
 

@@ -14,8 +14,8 @@ from shared.adapters.local.clock import SystemClock
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition, Term
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 
 def test_an_owner_that_is_told_to_end_while_the_broker_fails_does_not_begin_anew(

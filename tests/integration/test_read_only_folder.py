@@ -13,8 +13,8 @@ import pytest
 from cli.terminal.exits import Exit
 from shared.adapters.sql.engine.read_only import ReadFile
 from shared.domain.errors import Transient, Unusable
-from tests.support.crawled import SEED, Made, made
-from tests.support.orb_command import ROOT, command_line
+from tests.support.archive.crawl_folder import SEED, Made, made
+from tests.support.processes.orb_command import ROOT, command_line
 
 _WITHOUT_RIGHTS = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all") if os.geteuid() == 0 else ()
 

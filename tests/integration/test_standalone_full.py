@@ -26,8 +26,8 @@ from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.web.url import public_suffix_snapshot
 from shared.ports.specs import PublishedSpec
 from shared.runtime.supervise import Tasks
-from tests.support.broker import POOL, BrokerServer
-from tests.support.broker import server as server
+from tests.support.engines.nats_server import POOL, BrokerServer
+from tests.support.engines.nats_server import server as server
 
 FULL = ResourceFull("the disk is full", retry_in=0.01)
 AWAY = Transient("the engine is away", retry_in=0.01)

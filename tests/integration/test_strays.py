@@ -18,9 +18,9 @@ from shared.domain.web.url import public_suffix_snapshot
 from shared.runtime.supervise import Tasks
 from shared.wire.messages import Command, WorkerStatus, encode
 from shared.wire.subjects import WORKER_STATUS
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.tables import books
+from tests.support.database.store_tables import books
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
 
 PARTITION = Partition(0)
 POOL = "nobody"

@@ -14,9 +14,9 @@ import pytest
 from shared.runtime.retry import until_answered
 from shared.runtime.supervise import dying_with
 from shared.settings import ClusterWorkerSettings
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.orb_command import ROOT, command_line
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.processes.orb_command import ROOT, command_line
 from workers.main import StopRequest, run
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 
 from shared.domain.ops.access import Role
-from tests.support.broker import BrokerServer
-from tests.support.orb_command import ROOT
-from tests.support.served import Served, served
+from tests.support.api.api_server import Served, served
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.processes.orb_command import ROOT
 
 TOOLS: Final = Path(sys.executable).parent
 PACKAGE: Final = "orbweaver_client"

@@ -9,7 +9,7 @@ from shared.adapters.nats import EmbeddedServer, NatsBroker, StreamSettings
 from shared.adapters.nats import storage as storing
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
-from tests.support.broker import persist
+from tests.support.engines.nats_server import persist
 
 
 def test_a_broker_that_answers_and_stores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

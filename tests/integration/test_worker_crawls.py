@@ -9,14 +9,14 @@ from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.frontier.states import UrlEnd
 from shared.domain.web.url import fingerprint
 from shared.wire.messages import Gone
-from tests.support import judge
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import ScriptedOwner, owner_of, paths, spec_for, worker
-from tests.support.rawserver import Connection, RawServer, page, raw_server
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.scripted_owner import ScriptedOwner, owner_of, paths, spec_for, worker
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web import log_judge
+from tests.support.web.fetchers import run
+from tests.support.web.raw_server import Connection, RawServer, page, raw_server
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 HTML = b"Content-Type: text/html"
 
@@ -202,7 +202,7 @@ def test_a_longer_delay_of_a_new_revision_holds_from_the_next_request_on(
                 assert paths(owner.results(lease), urls) == urls
 
     run(main())
-    assert judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
+    assert log_judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
 
 
 def test_a_shard_without_delay_is_handed_back_when_a_new_revision_asks_for_one(

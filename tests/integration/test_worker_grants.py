@@ -16,11 +16,20 @@ from cli.local.supervisor import RoleProcess, logged_error_of
 from shared.domain.web.url import Location, fingerprint
 from shared.wire.messages import Answer, Begin, Extend, Go, Gone, WorkerStatus, decode_status
 from shared.wire.subjects import WORKER_STATUS
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import ScriptedOwner, exit_of, owner_of, paths, settings_for, spec_for, worker, worker_process
-from tests.support.rawserver import Connection, RawServer, Script, page, raw_server
+from tests.support.api.scripted_owner import (
+    ScriptedOwner,
+    exit_of,
+    owner_of,
+    paths,
+    settings_for,
+    spec_for,
+    worker,
+    worker_process,
+)
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web.fetchers import run
+from tests.support.web.raw_server import Connection, RawServer, Script, page, raw_server
 from workers.main import StopRequest
 from workers.main import run as work
 from workers.page_reading import read

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shared.wire.messages import Begin, Extend
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import owner_of, spec_for, worker, worker_process
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.scripted_owner import owner_of, spec_for, worker, worker_process
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web.fetchers import run
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 Serve = Callable[..., Web]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from shared.domain.crawl.spec import CrawlSpec, Scope, decode_spec, encode_spec
 from shared.domain.frontier.states import UrlEnd
 from shared.domain.web.url import fingerprint
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import owner_of, spec_for, worker
-from tests.support.rawserver import Connection, page, raw_server
+from tests.support.api.scripted_owner import owner_of, spec_for, worker
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web.fetchers import run
+from tests.support.web.raw_server import Connection, page, raw_server
 
 PATTERNS = [r"^https?://.*/.*/.*/.*\.php$", r"(a|aa)+$", r"(a+)+$", r"(?:[ab]*a){20}$"]
 LINKS = ["/x" + "/" * 1900, "/" + "a" * 1900 + "!", "/ab" * 600 + "x", "/a.php" * 300 + "-", "/" + "a/" * 900]

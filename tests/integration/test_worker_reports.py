@@ -17,10 +17,7 @@ from shared.domain.reads.items import TakenItem
 from shared.domain.web.url import fingerprint
 from shared.runtime.supervise import Tasks
 from shared.wire.items import decode_items
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import (
+from tests.support.api.scripted_owner import (
     CRAWL,
     PARTITION,
     UNREADABLE,
@@ -31,8 +28,11 @@ from tests.support.owner import (
     worker,
     worker_process,
 )
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web.fetchers import run
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 from tests.support.whole_records import parse_stored
 
 Serve = Callable[..., Web]

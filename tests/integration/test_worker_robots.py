@@ -12,11 +12,11 @@ from shared.domain.frontier.states import UrlEnd
 from shared.domain.web.robots import RobotsRules
 from shared.domain.web.robots_rules import AgentRules
 from shared.wire.messages import UrlOutcome
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import owner_of, spec_for, worker
-from tests.support.rawserver import Connection, Script, page, raw_server
+from tests.support.api.scripted_owner import owner_of, spec_for, worker
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web.fetchers import run
+from tests.support.web.raw_server import Connection, Script, page, raw_server
 from workers.robots import PARSED_ON_LOOP
 
 PRIVATE = page(b"User-agent: *\nDisallow: /private\n", b"Content-Type: text/plain", b"Cache-Control: max-age=600")

@@ -8,12 +8,12 @@ import nats
 
 from shared.domain.ids import numbered
 from shared.wire.messages import KEPT_BYTES
-from tests.support.broker import POOL, BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import PARTITION, owner_of, spec_for, worker
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.api.scripted_owner import PARTITION, owner_of, spec_for, worker
+from tests.support.engines.nats_server import POOL, BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web.fetchers import run
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 SITE = SyntheticSite(pages=4)
 HOST = numbered(1, PARTITION)

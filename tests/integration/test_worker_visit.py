@@ -13,14 +13,14 @@ from shared.domain.frontier.states import UrlEnd
 from shared.domain.web.fetch import Answer
 from shared.domain.web.url import Location, fingerprint
 from shared.wire.messages import Begin, Gone, ShardUrl, Superseded, Wait
-from tests.support import judge
-from tests.support.broker import BrokerServer
-from tests.support.broker import server as server
-from tests.support.fetching import run
-from tests.support.owner import owner_of, paths, spec_for, worker
-from tests.support.rawserver import Connection, page, raw_server
-from tests.support.synthetic import PageKind, SyntheticSite
-from tests.support.web import Web
+from tests.support.api.scripted_owner import owner_of, paths, spec_for, worker
+from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import server as server
+from tests.support.web import log_judge
+from tests.support.web.fetchers import run
+from tests.support.web.raw_server import Connection, page, raw_server
+from tests.support.web.synthetic_site import PageKind, SyntheticSite
+from tests.support.web.web_server import Web
 from tests.support.whole_records import parse_stored
 from workers import page_reading as pages
 from workers.page_reading import READ_ON_LOOP, PageReading
@@ -81,7 +81,7 @@ def test_the_delay_counts_from_the_end_of_a_response_robots_included(
             await owner.ended(await owner.send(*urls, delay_ms=200))
 
     run(main())
-    assert judge.smallest_gap(served.log(), served.hosts[0]) >= 0.2
+    assert log_judge.smallest_gap(served.log(), served.hosts[0]) >= 0.2
 
 
 def test_a_crawl_delay_of_robots_is_kept_from_the_first_page_on_and_told(
@@ -98,7 +98,7 @@ def test_a_crawl_delay_of_robots_is_kept_from_the_first_page_on_and_told(
             assert last.note.crawl_delay_ms == 500
 
     run(main())
-    assert judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
+    assert log_judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
 
 
 def test_visit_hands_its_shard_back_instead_of_a_long_wait(server: BrokerServer, web: Serve, tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_what_robots_forbids_is_denied_and_never_asked_for(server: BrokerServer,
 
     run(main())
     log = served.log()
-    assert judge.asked_before_robots(log) == []
-    assert judge.disallowed_requested(log, {served.hosts[0]: site.robots()}) == []
+    assert log_judge.asked_before_robots(log) == []
+    assert log_judge.disallowed_requested(log, {served.hosts[0]: site.robots()}) == []
 
 
 def test_with_robots_unreachable_no_page_is_asked_for_and_the_host_is_blamed(

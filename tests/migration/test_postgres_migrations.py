@@ -13,8 +13,8 @@ from shared.adapters.sql.engine.access_schema import api_keys
 from shared.adapters.sql.engine.migrate import HEAD, upgrade
 from shared.adapters.sql.engine.postgres import PostgresPool, PostgresStore
 from shared.domain.errors import Unusable
+from tests.support.engines.postgres import PATIENT, PostgresServer
 from tests.support.later_release import LATER
-from tests.support.postgres import PATIENT, PostgresServer
 
 metadata = api_keys.metadata
 

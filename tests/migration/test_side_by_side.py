@@ -24,9 +24,9 @@ from shared.adapters.sql.engine.sqlite import sqlite_engine
 from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from shared.domain.errors import Unusable
 from shared.domain.frontier.states import UrlState
+from tests.support.database.store_tables import Tables, books, link, look, sqlite_tables
+from tests.support.engines.postgres import PostgresLook, PostgresServer, postgres_tables
 from tests.support.later_release import LATER, later_release, revisions
-from tests.support.postgres import PostgresLook, PostgresServer, postgres_tables
-from tests.support.tables import Tables, books, link, look, sqlite_tables
 
 Schema = dict[str, dict[str, Any]]
 NewTables = Callable[[], AbstractAsyncContextManager[Tables]]

@@ -127,8 +127,8 @@ def test_command_test_runs_the_short_set_unless_told_otherwise(
     [
         ((), ("pytest", "-m", "faults")),
         (("-k", "kills"), ("pytest", "-m", "faults", "-k", "kills")),
-        (("--seed", "7"), ("tests.support.faults.explore", "--seed", "7")),
-        (("--sqlite", "--rounds=9"), ("tests.support.faults.explore", "--sqlite", "--rounds=9")),
+        (("--seed", "7"), ("tests.support.faults.exploration", "--seed", "7")),
+        (("--sqlite", "--rounds=9"), ("tests.support.faults.exploration", "--sqlite", "--rounds=9")),
     ],
 )
 def test_faults_runs_the_tests_and_explores_where_a_seed_or_rounds_are_told(

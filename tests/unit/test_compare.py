@@ -3,8 +3,8 @@
 import pytest
 
 from tests.benchmarks.compare import Run, disagreement, markdown, table
-from tests.support.contestants import BASELINE, CONTESTANTS
-from tests.support.metered import Measured
+from tests.support.crawler_commands import BASELINE, CONTESTANTS
+from tests.support.processes.resource_meter import Measured
 
 
 def run(key: str, cpu_s: float, pages: int = 1000) -> Run:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.broken_markup import FOREIGN_PIECES, HOSTILE, PIECES, joined, spoiled
-from tests.support.corpora import pages_of_every
 from tests.support.scanners import compiled_scanner
+from tests.support.web.broken_markup import FOREIGN_PIECES, HOSTILE, PIECES, joined, spoiled
+from tests.support.web.corpora import pages_of_every
 from workers.parse.start_tags import ScanTags
 from workers.parse.tags import scan_tags
 

@@ -13,7 +13,7 @@ from cli.ctl.client import AttemptFailure, Client, path, waits
 from cli.ctl.contexts import Access
 from cli.ctl.problems import Refusal
 from cli.terminal.exits import Environment, Failed
-from tests.support.masters import Masters, listing, problem
+from tests.support.api.scripted_masters import Masters, listing, problem
 
 REFUSED = httpx.ConnectError("Connection refused")
 BROKEN = httpx.ReadError("cut")

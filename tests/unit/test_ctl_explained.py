@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.masters import Masters
+from tests.support.api.scripted_masters import Masters
 
 STATS: dict[str, Any] = {
     "counters": {"discovered": 12_345, "done": 12_000, "pages": 11_999},

@@ -12,7 +12,7 @@ from api.schemas.events import PAST_KEPT, ping
 from cli.ctl.feed import LONGEST_EVENT, EventParser, SseEvent, follow, kept
 from cli.ctl.problems import Refusal
 from cli.terminal.exits import Environment
-from tests.support.masters import Masters, problem
+from tests.support.api.scripted_masters import Masters, problem
 
 STREAM = (
     b"\xef\xbb\xbf: hello\n\n"

@@ -5,7 +5,7 @@ import pytest
 
 from cli.ctl.problems import ProblemAnswer, Refusal, WrongField, problem_of, sentence
 from cli.terminal.exits import Environment, Failed, Usage
-from tests.support.masters import problem
+from tests.support.api.scripted_masters import problem
 
 
 def read(response: httpx.Response, now_s: float = 0.0) -> ProblemAnswer:

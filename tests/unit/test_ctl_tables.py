@@ -15,7 +15,7 @@ from cli.ctl.resources import CRAWLS, HOSTS, RESOURCES, URLS, ResourceKind, name
 from cli.ctl.sections import Section, flat, lines_of
 from cli.ctl.tables import Column, laid_out, offered
 from cli.terminal.exits import Usage
-from tests.support.masters import NOW, Masters, listing
+from tests.support.api.scripted_masters import NOW, Masters, listing
 
 CRAWL: dict[str, Any] = {
     "name": "docs", "id": 7, "revision": 3, "state": "finished", "finished_reason": "complete",

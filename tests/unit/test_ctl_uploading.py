@@ -12,7 +12,7 @@ import pytest
 from cli.ctl.problems import Refusal
 from cli.ctl.upload import Upload, lines_of, pieces_of
 from cli.terminal.exits import Usage
-from tests.support.masters import Masters, problem
+from tests.support.api.scripted_masters import Masters, problem
 
 AT = "/v1/crawls/docs/seeds"
 

@@ -20,7 +20,7 @@ from cli.ctl.resources import RESOURCES
 from cli.terminal.exits import Exit, Failed, Usage
 from shared.domain.crawl.spec import LABEL_WORDS
 from shared.domain.ops.config import HotConfig
-from tests.support.masters import Masters, Say, listing, problem
+from tests.support.api.scripted_masters import Masters, Say, listing, problem
 
 BROKEN = httpx.ReadError("cut")
 STALE = problem(412, "lost-update")

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from tests.support.kills import SEED, VICTIMS, Kill, drawn_seed, recoveries_s, rounds
-from tests.support.weblog import Exchange
+from tests.support.processes.kill_rounds import SEED, VICTIMS, Kill, drawn_seed, recoveries_s, rounds
+from tests.support.web.exchange_log import Exchange
 
 
 def begun(at_ns: int) -> Exchange:

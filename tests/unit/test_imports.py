@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.orb_command import ROOT
+from tests.support.processes.orb_command import ROOT
 
 DRAWING: Final = {"rich", "pygments"}
 EXPORTING: Final = {"pyarrow"}

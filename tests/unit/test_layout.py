@@ -35,7 +35,9 @@ ROOMS = {
     "shared/domain": {"archive", "crawl", "explain", "frontier", "ops", "reads", "web"},
     "cli": {"admin", "ctl", "data", "dev", "local", "terminal"},
     "tests/benchmarks": {"peers"},
-    "tests/support": {"behaviours", "faults", "recorded"},
+    "tests/support": {
+        "api", "archive", "behaviours", "database", "engines", "faults", "processes", "recorded", "simulation", "web",
+    },
     "tests": {
         "unit", "contract", "integration", "conformance", "faults", "migration", "benchmarks", "e2e", "support",
     },

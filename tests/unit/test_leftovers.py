@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from tests.support.leftovers import taken
+from tests.support.loop_leaks import taken
 
 
 @pytest.mark.parametrize("kind", [asyncio.SelectorEventLoop, uvloop.Loop])

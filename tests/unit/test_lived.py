@@ -7,12 +7,12 @@ import sys
 import threading
 import time
 
-from tests.support.lived import living
-from tests.support.orb_command import ROOT
+from tests.support.machine_clock import living
+from tests.support.processes.orb_command import ROOT
 
 LIVES = """
 import os, signal, time
-from tests.support.lived import living
+from tests.support.machine_clock import living
 
 with living() as lived:
     while lived() < 0.2:

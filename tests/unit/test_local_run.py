@@ -10,7 +10,7 @@ from cli.local import local_run as local
 from cli.local.crawl_folder import CrawlFolder
 from cli.local.local_run import LocalRun
 from shared.domain.crawl.spec_parse import parse_spec
-from tests.support.noting import Noting
+from tests.support.progress_recorder import Noting
 
 
 @pytest.mark.parametrize("heard", [False, True])

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.metered import Measured
+from tests.support.processes.resource_meter import Measured
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +30,15 @@ time.sleep(3)  # who takes the samples may stand still for one
 
 def measure(folder: Path, program: str) -> Measured:
     report = folder / "report.json"
-    command = [sys.executable, "-m", "tests.support.metered", str(report), sys.executable, "-c", program]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.processes.resource_meter",
+        str(report),
+        sys.executable,
+        "-c",
+        program,
+    ]
     subprocess.run(command, cwd=ROOT, check=True, timeout=60)
     return Measured(**json.loads(report.read_text()))
 

@@ -16,7 +16,7 @@ from shared.adapters.objects.repair import Repaired, repair_torn, scan_records
 from shared.domain.archive.model import ArchivedCrawl
 from shared.domain.archive.warc import page_records, warcinfo_record
 from shared.domain.ids import CrawlId
-from tests.support.exchanges import AT_MS, IDS, exchange, members_of, read_all
+from tests.support.archive.exchanges import AT_MS, IDS, exchange, members_of, read_all
 
 NAME = "7-20231114221320-w-0001.warc.gz"
 INFO = isal_zlib.compress(warcinfo_record(ArchivedCrawl(CrawlId(7), "c"), NAME, "orb/1", IDS[0], AT_MS), 1, 31)

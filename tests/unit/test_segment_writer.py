@@ -17,7 +17,7 @@ import uvloop
 from shared.domain.archive.model import ArchivedCrawl, RecordLocation
 from shared.domain.ids import CrawlId
 from shared.ports.archive import ArchiveFull, RecordUnreadable
-from tests.support.exchanges import AT_MS, exchange, read_all
+from tests.support.archive.exchanges import AT_MS, exchange, read_all
 from tests.support.whole_records import read_response
 from workers.archive import RecordIds, WarcArchive
 from workers.runtime import IDLE_S, MAX_OPEN, at_rest

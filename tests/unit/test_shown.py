@@ -15,7 +15,7 @@ from shared.domain.ops.watermarks import Pressure
 from shared.domain.reads.declared import DeclaredCrawl, Stamp
 from shared.ports.catalog import Catalog
 from shared.wire.keys import MemberRecord
-from tests.support.surroundings import Around
+from tests.support.api.member_view import Around
 
 
 class Shelf:

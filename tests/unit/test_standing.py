@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from api.leader.candidacy import Candidacy, better_candidates
 from shared.wire.keys import Keys, LeaderRecord, MemberRecord, encode_record
-from tests.support.published import Published
+from tests.support.api.snapshot_view import Published
 
 KEYS = Keys("test")
 LEFT_FOR_S = 0.05

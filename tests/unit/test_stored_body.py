@@ -14,7 +14,7 @@ from shared.domain.archive.model import Exchange, Revisit, RevisitProfile
 from shared.domain.archive.stored_body import Member, NotARecord, StoredBody
 from shared.domain.archive.warc import page_records
 from shared.domain.web.fetch import Truncation
-from tests.support.exchanges import AT_MS, IDS, exchange
+from tests.support.archive.exchanges import AT_MS, IDS, exchange
 from tests.support.whole_records import parse_stored
 from tests.unit.test_coding import bodies, codings, encode
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
 from shared.domain.crawl.spec import Extract
-from tests.support.broken_markup import HOSTILE, PIECES
-from tests.support.corpora import pages_of_every
 from tests.support.scanners import each_scanner
+from tests.support.web.broken_markup import HOSTILE, PIECES
+from tests.support.web.corpora import pages_of_every
 from workers.page_reading import READ_ON_LOOP
 from workers.parse.charset import sniff
 from workers.parse.html import _read_tag, parse_html

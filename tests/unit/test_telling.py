@@ -20,7 +20,7 @@ from shared.domain.ids import CrawlId, Partition, Revision
 from shared.ports.events import EventsState
 from shared.ports.overview import CrawlOverview
 from shared.wire.events import Event, EventKind, decode_event
-from tests.support.api import AwayEvents
+from tests.support.api.rest_api import AwayEvents
 
 STATES = [state for state in CrawlState if state is not CrawlState.DELETED]
 CRAWL = CrawlOverview(CrawlId(7), "docs", Revision(1), 1, CrawlState.RUNNING, None, 0)

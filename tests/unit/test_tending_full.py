@@ -19,7 +19,7 @@ from shared.ports.items import ItemTable
 from shared.ports.retained import SweepResult
 from shared.ports.store import Store
 from shared.runtime.supervise import Tasks
-from tests.support.turned import Turned
+from tests.support.manual_clock import Turned
 
 
 class Small:

@@ -16,7 +16,7 @@ from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
 from shared.ports.store import Store
 from shared.runtime.supervise import Tasks
-from tests.support.turned import Turned
+from tests.support.manual_clock import Turned
 
 
 class Counted:

@@ -35,7 +35,7 @@ from shared.ports.store import Store
 from shared.wire.desired_state import config_record, drains_record
 from shared.wire.keys import DRAINS, SETTINGS, Keys
 from shared.wire.messages import WorkerStatus
-from tests.support.published import Published
+from tests.support.api.snapshot_view import Published
 
 KEYS = Keys("test")
 STARTED = MasterTuning(grant_s=30.0)

@@ -12,7 +12,7 @@ from shared.domain.archive.model import ArchivedCrawl, Exchange, Revisit, Revisi
 from shared.domain.archive.warc import page_records, stored_response_head, warc_date, warcinfo_record
 from shared.domain.ids import CrawlId
 from shared.domain.web.fetch import Truncation
-from tests.support.exchanges import AT_MS, IDS, answer, exchange, members_of, read_all, response_of, sha1
+from tests.support.archive.exchanges import AT_MS, IDS, answer, exchange, members_of, read_all, response_of, sha1
 
 _LINE = st.binary(max_size=40).map(lambda line: line.replace(b"\n", b""))
 _FRAMING_LINE = st.sampled_from(

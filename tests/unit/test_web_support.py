@@ -15,14 +15,14 @@ from typing import cast
 
 import pytest
 
-from tests.support import judge
-from tests.support.etcd import stopped
-from tests.support.filetree import FileTree
-from tests.support.hostile import BOMB_BYTES, GOOD, HOSTILE, MIB, RAW, UNENDING, HostileSite, bomb_blocks
-from tests.support.http_site import TICK_S
-from tests.support.synthetic import PageKind, SyntheticSite
-from tests.support.walk import links_of, reachable
-from tests.support.web import Web
+from tests.support.engines.etcd import stopped
+from tests.support.web import log_judge
+from tests.support.web.file_site import FileTree
+from tests.support.web.hostile_site import BOMB_BYTES, GOOD, HOSTILE, MIB, RAW, UNENDING, HostileSite, bomb_blocks
+from tests.support.web.http_server import TICK_S
+from tests.support.web.reference_walk import links_of, reachable
+from tests.support.web.synthetic_site import PageKind, SyntheticSite
+from tests.support.web.web_server import Web
 
 Serve = Callable[..., Web]
 
@@ -48,9 +48,9 @@ def test_hosts_are_separate_and_connections_are_kept(web: Serve) -> None:
         assert get(connection, "/nothing-here")[0] == 404
         connection.close()
     log = served.wait_until(lambda log: len(log) == 6)
-    assert judge.hosts(log) == list(served.hosts)
+    assert log_judge.hosts(log) == list(served.hosts)
     assert len({exchange.connection for exchange in log}) == 3
-    assert judge.user_agents(log) == {"tester": 6}
+    assert log_judge.user_agents(log) == {"tester": 6}
 
 
 def test_the_log_brackets_what_the_client_saw(web: Serve) -> None:
@@ -70,7 +70,7 @@ def test_the_log_brackets_what_the_client_saw(web: Serve) -> None:
     assert first.sent_bytes > 600_000
     assert second.begun_ns > again
     # The gap a client keeps is never measured shorter than it was.
-    assert judge.smallest_gap([first, second], served.hosts[0]) >= (again - read) * 1e-9
+    assert log_judge.smallest_gap([first, second], served.hosts[0]) >= (again - read) * 1e-9
 
 
 @pytest.mark.parametrize("size", [2_000, 600_000])
@@ -165,7 +165,7 @@ def test_a_crawl_of_a_synthetic_site_stores_exactly_the_expected_pages(web: Serv
     assert 200 < len(expected) < 400
     assert crawl(served, site) == set(expected)
     log = served.log()
-    assert judge.disallowed_requested(log, {host: site.robots() for host in served.hosts}) == []
+    assert log_judge.disallowed_requested(log, {host: site.robots() for host in served.hosts}) == []
     assert any(exchange.status == 500 for exchange in log)
 
 
@@ -276,7 +276,7 @@ def test_hostile_answers_are_sent_and_the_good_pages_come_through(web: Serve) ->
     assert all(get(connection, path)[0] == 200 for path in ("/", *GOOD))
     connection.close()
     log = served.wait_until(lambda log: {exchange.path for exchange in log} >= {*HOSTILE, *GOOD, "/"})
-    assert judge.requested(log)[f"{served.origins[0]}/endless"] == 1
+    assert log_judge.requested(log)[f"{served.origins[0]}/endless"] == 1
 
 
 class Sent:

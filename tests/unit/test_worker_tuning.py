@@ -17,7 +17,7 @@ from shared.runtime.supervise import Tasks
 from shared.wire.desired_state import config_record, drains_record
 from shared.wire.keys import DRAINS, SETTINGS, Keys
 from shared.wire.messages import UrlOutcome, WorkerStatus, decode_status
-from tests.support.published import Published
+from tests.support.api.snapshot_view import Published
 from workers.archive import WarcArchive
 from workers.config_follower import WorkerConfigFollower
 from workers.report import Reporter

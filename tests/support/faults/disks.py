@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.postgres import PostgresServer
+from tests.support.engines.postgres import PostgresServer
 
 ARCHIVE_MIB: Final = 96
 TABLES_MIB: Final = 256

@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tests.support.clients import AnyMaster
+from tests.support.api.cluster_clients import AnyMaster
+from tests.support.faults.faulted_cluster import MASTERS, START_S, Rig
 from tests.support.faults.history import Shared, Sharer
-from tests.support.faults.rig import MASTERS, START_S, Rig
 from tests.support.faults.traffic import agent
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 WARM_S: Final = 15.0
 """From the declaration until shares are counted: the first shards and robots.txt of each host are over by then."""

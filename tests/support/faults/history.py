@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from shared.domain.frontier.states import UrlState
 from tests.support.faults.plan import Fault
-from tests.support.weblog import Exchange
+from tests.support.web.exchange_log import Exchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import etcd3.etcdrpc as rpc
 import grpc
 
-from tests.support.etcd import PATIENCE_S, connected
+from tests.support.engines.etcd import PATIENCE_S, connected
 
 BALLAST: Final = b"/ballast/"
 _PIECE: Final = bytes(1 << 20)

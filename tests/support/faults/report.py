@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tests.support.faults.history import History, Round
-from tests.support.faults.validate import Promise, Violation, impolite, parts
+from tests.support.faults.validation import Promise, Violation, impolite, parts
 
 
 def report(histories: Sequence[History], violations: Sequence[Violation]) -> str:

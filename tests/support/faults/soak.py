@@ -27,15 +27,15 @@ import httpx
 import msgspec
 import structlog
 
-from tests.support.clients import AnyMaster, Background, address
-from tests.support.cluster import Cluster, cluster
+from tests.support.api.cluster_clients import AnyMaster, Background, address
+from tests.support.engines.ports import free_ports
+from tests.support.engines.postgres import PostgresServer, postgres, server_programs
 from tests.support.faults.census import Sample, bytes_below, held
 from tests.support.faults.soak_verdict import STALLS, Killed, Line, Soaked, by_minute, verdict
-from tests.support.judge import TooLittleTraffic
-from tests.support.ports import free_ports
-from tests.support.postgres import PostgresServer, postgres, server_programs
-from tests.support.synthetic import SyntheticSite
-from tests.support.web import Web, serve
+from tests.support.processes.cluster import Cluster, cluster
+from tests.support.web.log_judge import TooLittleTraffic
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web, serve
 
 MASTERS: Final = ("m1", "m2")
 WORKERS: Final = ("w1", "w2")

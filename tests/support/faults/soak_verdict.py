@@ -6,10 +6,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
-from tests.support import judge
 from tests.support.faults.census import Sample
-from tests.support.judge import TooLittleTraffic
-from tests.support.weblog import Exchange
+from tests.support.web import log_judge
+from tests.support.web.exchange_log import Exchange
+from tests.support.web.log_judge import TooLittleTraffic
 
 RSS_GROWTH: Final = 1.10
 RSS_FLOOR: Final = 24 << 20
@@ -128,7 +128,7 @@ def _impolite(soaked: Soaked) -> Iterator[str]:
     for exchange in soaked.exchanges:
         by_host.setdefault(exchange.host, []).append(exchange)
     for host, exchanges in by_host.items():
-        ordered = judge.of_host(exchanges, host)
+        ordered = log_judge.of_host(exchanges, host)
         ended_ns = ordered[0].ended_ns
         for before, after in pairwise(ordered):
             ended_ns = max(ended_ns, before.ended_ns)

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import asyncpg
 
-from tests.support.clients import Answer, AnyMaster, Background
-from tests.support.faults.rig import MASTERS, Rig
-from tests.support.synthetic import PageKind, SyntheticSite
-from tests.support.web import Site, Web
+from tests.support.api.cluster_clients import Answer, AnyMaster, Background
+from tests.support.faults.faulted_cluster import MASTERS, Rig
+from tests.support.web.synthetic_site import PageKind, SyntheticSite
+from tests.support.web.web_server import Site, Web
 
 DELAY_S: Final = 0.1
 CLIENTS: Final = ("writer", "reader")

@@ -1,0 +1,1 @@
+"""Masters and clients for tests of the REST API."""

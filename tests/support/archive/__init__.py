@@ -1,0 +1,1 @@
+"""Archives and crawl folders for tests, and independent readers of them."""

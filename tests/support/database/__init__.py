@@ -1,0 +1,1 @@
+"""Databases for tests: stores, rows, statements, and what they cost."""

@@ -1,0 +1,1 @@
+"""Real processes of Orbweaver for tests: clusters, commands, and measurements of them."""
