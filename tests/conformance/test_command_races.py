@@ -61,9 +61,7 @@ def test_links_of_a_buried_message_are_refused_and_its_producer_goes_on(buried: 
 
 
 @pytest.mark.parametrize("letter", [0, 1])
-def test_a_replayed_message_is_accepted_anew_and_applied_though_its_producer_is_far_beyond(
-    buried: tuple[Cluster, Hand], letter: int
-) -> None:
+def test_replayed_message_is_applied_though_producer_is_far_beyond(buried: tuple[Cluster, Hand], letter: int) -> None:
     cluster, hand = buried
     hand.discover(cluster.crawl_id, {url(7): 1})
     cluster.command(CommandKind.REPLAY, letter=letter)
@@ -75,7 +73,7 @@ def test_a_replayed_message_is_accepted_anew_and_applied_though_its_producer_is_
     cluster.assert_kept()
 
 
-def test_an_owner_that_dies_between_publishing_a_letter_and_forgetting_it_publishes_it_once_more(
+def test_owner_death_between_publish_and_delete_repeats_dead_letter(
     buried: tuple[Cluster, Hand],
 ) -> None:
     """It is applied once: by its message id within two minutes, by its producer's number after them."""
@@ -125,7 +123,7 @@ def test_a_message_whose_links_can_never_be_written_says_whose_it_is(start: Star
     cluster.assert_kept()
 
 
-def test_seeds_accepted_before_their_deletion_are_deleted_however_late_they_are_applied(
+def test_seeds_accepted_before_deletion_are_deleted_when_applied_late(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They travel on another subject than the command, and may be behind it."""

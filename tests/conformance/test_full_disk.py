@@ -105,7 +105,7 @@ def test_a_lease_that_is_worn_out_on_a_full_disk_ends_when_there_is_room(start: 
     cluster.assert_kept()
 
 
-def test_who_asks_to_begin_on_a_full_disk_is_told_to_wait_and_who_has_begun_goes_on(start: Start) -> None:
+def test_begin_on_full_disk_must_wait_and_running_visit_continues(start: Start) -> None:
     cluster, hand = start(1)
     _, shard = hand.pull()
     cluster.database.full = True
@@ -124,9 +124,7 @@ def test_who_asks_to_begin_on_a_full_disk_is_told_to_wait_and_who_has_begun_goes
     cluster.assert_kept()
 
 
-def test_a_grant_that_ran_out_is_counted_once_however_often_there_is_no_room_for_the_next(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_grant_is_counted_once_while_there_is_no_space(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk may take the one and refuse the other. Counted at every try, the URL would be given up unfetched."""
     cluster, hand = start(1)
     _, shard = hand.pull()

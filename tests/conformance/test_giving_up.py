@@ -75,7 +75,7 @@ def test_a_crawl_says_itself_how_often_a_host_may_not_answer(start: Start, monke
     cluster.assert_kept()
 
 
-def test_a_host_whose_owner_dies_while_it_is_given_up_is_given_up_by_the_next(start: Start) -> None:
+def test_next_owner_completes_giving_up_of_host_after_owner_death(start: Start) -> None:
     """After one more request: the next owner finds what is left in the queue, and the host as dead as it was."""
     cluster, hand = begun(start)
     for _ in range(2):

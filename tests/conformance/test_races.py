@@ -180,9 +180,7 @@ def test_a_single_url_is_buried_after_five_grants_and_can_be_retried(start: Star
     cluster.assert_kept()
 
 
-def test_operators_say_after_how_many_grants_a_shard_is_split_and_a_url_buried(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grants_before_split_and_dead_letter_are_configurable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = HotConfig(master=MasterPart(split_after_expiries=1, dead_letter_after_expiries=2))
     turned = limits_of(simulated.SETTINGS, master_tuning(wanted, started_as(simulated.SETTINGS, "info")))
     monkeypatch.setattr(simulated, "SETTINGS", turned)

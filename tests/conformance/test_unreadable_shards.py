@@ -38,7 +38,7 @@ def letters(cluster: Cluster) -> list[tuple[str, int | None]]:
     return [(kind, crawl) for kind, crawl in cluster.database.rows("SELECT kind, crawl_id FROM dead_letters")]
 
 
-def test_a_shard_that_cannot_be_read_once_is_a_letter_of_no_crawl_and_its_urls_are_visited_all_the_same(
+def test_shard_unreadable_once_is_dead_lettered_and_its_urls_visited(
     start: Start,
 ) -> None:
     cluster, hand = start(1)
@@ -58,7 +58,7 @@ def test_a_shard_that_cannot_be_read_once_is_a_letter_of_no_crawl_and_its_urls_a
     cluster.assert_kept()
 
 
-def test_a_url_whose_shard_can_never_be_read_is_given_up_with_evidence_and_comes_no_more(start: Start) -> None:
+def test_url_of_never_readable_shard_is_given_up_with_evidence(start: Start) -> None:
     cluster, hand = start(1)
     for _ in range(LIMITS.dead_letter_after_expiries):
         unread(hand)

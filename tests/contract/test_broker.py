@@ -42,7 +42,7 @@ def test_a_wrong_token_is_unusable_and_not_retried_until_the_bound(server: Broke
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_a_call_while_the_broker_is_away_fails_at_once_and_stores_nothing_later(server: BrokerServer) -> None:
+def test_call_while_broker_is_away_fails_at_once_and_stores_nothing(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker(answer_s=3600.0) as broker:
             first = await broker.publish_report(P, "outcome", b"1", "a")
@@ -119,7 +119,7 @@ def test_closing_while_the_broker_is_away_does_not_hang(server: BrokerServer) ->
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_a_connection_that_the_broker_closed_for_good_is_unusable_and_says_why(server: BrokerServer) -> None:
+def test_connection_closed_for_good_is_unusable_and_says_why(server: BrokerServer) -> None:
     """No message of ours can do that, so the test sends one behind the adapter's back."""
 
     async def run() -> None:
@@ -162,7 +162,7 @@ def test_declaring_again_and_with_other_bounds_keeps_every_message(server: Broke
     asyncio.run(run())
 
 
-def test_declaring_again_on_a_server_that_has_set_most_of_its_room_apart_is_no_matter(tmp_path: Path) -> None:
+def test_declaring_again_on_server_with_little_space_succeeds(tmp_path: Path) -> None:
     """The 256 MiB of the bucket and the 512 of items fit once: what a second master declares is there, and needs no
     room of its own."""
     server = BrokerServer(tmp_path / "broker", max_store=900 << 20)
@@ -180,7 +180,7 @@ def test_declaring_again_on_a_server_that_has_set_most_of_its_room_apart_is_no_m
         asyncio.run(server.embedded.stop())
 
 
-def test_a_bound_below_what_is_stored_is_refused_because_the_server_would_delete(server: BrokerServer) -> None:
+def test_bound_below_stored_amount_is_refused(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker() as broker:
             for number in range(5):
@@ -197,7 +197,7 @@ def test_a_bound_below_what_is_stored_is_refused_because_the_server_would_delete
     asyncio.run(run())
 
 
-def test_a_stream_that_cannot_become_what_is_declared_is_permanent_and_says_which(server: BrokerServer) -> None:
+def test_stream_that_cannot_be_redeclared_is_permanent_and_named(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker(declare=False, replicas=3) as broker:
             with pytest.raises(Permanent, match="REPORTS"):
@@ -256,7 +256,7 @@ def test_questions_are_answered_side_by_side_and_only_to_their_partition(server:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_question_that_is_not_answered_or_breaks_the_owner_times_out_and_the_next_is_answered(
+def test_unanswered_question_times_out_and_next_is_answered(
     server: BrokerServer,
 ) -> None:
     async def run() -> None:
@@ -378,7 +378,7 @@ async def _until(heard: AsyncIterator[bytes], end: bytes) -> AsyncIterator[bytes
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_largest_message_fits_and_a_larger_one_is_refused_and_does_not_cost_the_connection(
+def test_largest_message_fits_and_larger_is_refused_on_open_connection(
     server: BrokerServer,
 ) -> None:
     """With its header a message of exactly the limit is too large; the server would close the connection for it."""
@@ -410,7 +410,7 @@ def unused_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-def test_a_question_beyond_those_that_are_open_is_not_answered_and_may_be_asked_again(
+def test_question_beyond_open_limit_is_refused_and_may_be_repeated(
     server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(talk, "_OPEN_QUESTIONS", 2)

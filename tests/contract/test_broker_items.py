@@ -34,7 +34,7 @@ def test_items_of_all_crawls_are_read_in_order_from_any_place(server: BrokerServ
     asyncio.run(story())
 
 
-def test_the_oldest_items_go_when_there_are_too_many_and_producers_are_never_refused(server: BrokerServer) -> None:
+def test_oldest_items_are_dropped_at_limit_and_producers_never_refused(server: BrokerServer) -> None:
     async def story() -> None:
         async with server.broker(items_bytes=64 * 1024) as broker:
             for n in range(40):

@@ -66,9 +66,7 @@ async def two(server: BrokerServer) -> AsyncIterator[tuple[NatsBroker, NatsBroke
 
 
 @pytest.mark.parametrize("purged", [False, True])
-def test_a_reader_refuses_a_stream_that_came_back_shorter_and_has_grown_beyond_it(
-    server: BrokerServer, purged: bool
-) -> None:
+def test_reader_refuses_stream_restored_shorter_and_regrown(server: BrokerServer, purged: bool) -> None:
     """Of 155 messages 40 were lost with the store, and 60 new ones stood at old places and at new ones."""
 
     async def run() -> None:
@@ -97,7 +95,7 @@ def test_a_reader_refuses_a_stream_that_came_back_shorter_and_has_grown_beyond_i
     asyncio.run(run())
 
 
-def test_a_purge_never_reaches_a_stream_that_took_the_place_of_the_one_that_was_read(server: BrokerServer) -> None:
+def test_purge_never_reaches_a_replacing_stream(server: BrokerServer) -> None:
     """It would drop what was never read: the server comes back with another store while the request is on its way."""
 
     async def run() -> None:
@@ -126,7 +124,7 @@ def test_a_purge_never_reaches_a_stream_that_took_the_place_of_the_one_that_was_
     asyncio.run(run())
 
 
-def test_a_stream_that_was_never_put_back_continues_whatever_was_purged_and_by_whom(server: BrokerServer) -> None:
+def test_stream_never_restored_continues_after_any_purge(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker() as broker:
             for turn in range(4):

@@ -218,7 +218,7 @@ def test_reading_over_kills_of_the_broker_has_no_gap_and_no_repeat(server: Broke
     asyncio.run(asyncio.wait_for(run(), 110))
 
 
-def test_a_reader_that_was_idle_longer_than_the_broker_keeps_its_cursor_goes_on(server: BrokerServer) -> None:
+def test_reader_idle_beyond_cursor_lifetime_resumes(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker(reader_idle_s=0.2) as broker, server.broker() as other:
             await publish(other, 0, 5)
@@ -279,9 +279,7 @@ def test_while_the_broker_is_away_a_read_is_transient_and_does_not_hang(server: 
 
 
 @pytest.mark.parametrize("length", [0, 3, 20])
-def test_a_broker_replaced_by_another_is_noticed_whatever_the_new_stream_holds(
-    server: BrokerServer, length: int
-) -> None:
+def test_replaced_broker_is_noticed_whatever_its_stream_holds(server: BrokerServer, length: int) -> None:
     """A reader must not wait at its old position in a shorter stream, nor skip the start of a longer one."""
 
     async def run() -> None:
@@ -311,7 +309,7 @@ def test_a_broker_replaced_by_another_is_noticed_whatever_the_new_stream_holds(
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_stopped_broker_is_transient_within_the_bound_and_repeats_nothing_when_it_goes_on(
+def test_stopped_broker_is_transient_in_time_and_repeats_nothing(
     server: BrokerServer,
 ) -> None:
     async def run() -> None:

@@ -76,7 +76,7 @@ async def refused(urls: Sequence[str], tls: TlsSettings | None) -> str:
     return str(caught.value)
 
 
-def test_servers_tell_each_other_of_others_by_the_names_in_their_certificates(tmp_path: Path) -> None:
+def test_servers_advertise_names_in_their_certificates(tmp_path: Path) -> None:
     """By the addresses that connections come from they would try each other for ever, forty times a second."""
     with nats_cluster(tmp_path, told=1) as nats:
         nats.wait_until_acquainted()
@@ -155,9 +155,7 @@ def test_a_server_that_demands_no_tls_is_told_nothing_at_all(nats: NatsCluster, 
     assert bytes(heard) == b""
 
 
-def test_the_next_connection_shows_the_certificate_that_the_files_hold_by_then(
-    nats: NatsCluster, tmp_path: Path
-) -> None:
+def test_next_connection_shows_certificate_currently_in_files(nats: NatsCluster, tmp_path: Path) -> None:
     own = Certificate(tmp_path / "own.pem", tmp_path / "own.key")
 
     def renew(by: Certificate) -> None:
@@ -183,7 +181,7 @@ def test_the_next_connection_shows_the_certificate_that_the_files_hold_by_then(
     asyncio.run(asyncio.wait_for(run(), 90))
 
 
-def test_nothing_acknowledged_is_lost_when_the_server_that_leads_the_stream_is_killed(nats: NatsCluster) -> None:
+def test_killed_stream_leader_loses_nothing_acknowledged(nats: NatsCluster) -> None:
     async def run() -> None:
         async with broker(nats) as held:
             await declare(held)

@@ -54,7 +54,7 @@ def hosts(visits: Sequence[VisitMessage]) -> list[int]:
     return [int(visit.data) for visit in visits]
 
 
-def test_a_second_shard_for_a_host_slot_is_refused_until_the_first_is_acknowledged(server: BrokerServer) -> None:
+def test_second_shard_of_host_slot_is_refused_until_first_is_acked(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker() as broker:
             assert await broker.publish_shard(POOL, P, 1, 0, b"1")
@@ -77,7 +77,7 @@ def test_a_full_queue_refuses_and_is_not_taken_for_an_occupied_slot(server: Brok
     asyncio.run(run())
 
 
-def test_a_shard_handed_back_comes_again_after_its_delay_and_counts_its_deliveries(server: BrokerServer) -> None:
+def test_nacked_shard_returns_after_its_delay_and_counts_deliveries(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker() as broker:
             await queue(broker, 1, 2)
@@ -95,7 +95,7 @@ def test_a_shard_handed_back_comes_again_after_its_delay_and_counts_its_deliveri
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_silent_shard_comes_again_after_ack_wait_and_one_that_says_working_does_not(server: BrokerServer) -> None:
+def test_silent_shard_returns_after_ack_wait_and_working_one_does_not(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker(ack_wait_s=3.0) as broker:
             await queue(broker, 1, 3)
@@ -109,7 +109,7 @@ def test_a_silent_shard_comes_again_after_ack_wait_and_one_that_says_working_doe
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_what_stands_in_the_queues_is_listed_over_all_pools_and_dropped_only_up_to_a_sequence(
+def test_queued_visits_are_listed_over_pools_and_dropped_up_to_sequence(
     server: BrokerServer,
 ) -> None:
     async def run() -> None:
@@ -197,7 +197,7 @@ def test_dropping_deletes_that_slot_alone_queued_or_in_flight(server: BrokerServ
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_pull_waits_for_the_first_only_and_returns_a_backlog_in_whole_batches(
+def test_pull_waits_for_first_only_and_returns_whole_batches(
     server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the broker pauses within what it said it has."""
@@ -228,7 +228,7 @@ def test_a_pull_that_finds_nothing_ends_with_its_wait(server: BrokerServer) -> N
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_shards_that_arrive_between_two_pulls_are_in_the_next_at_their_first_delivery(server: BrokerServer) -> None:
+def test_shards_between_two_pulls_come_in_the_next_as_first_delivery(server: BrokerServer) -> None:
     """Pulls are cancelled and run out while shards are on their way to them."""
     chance = random.Random(1)
 
@@ -292,7 +292,7 @@ def test_workers_share_a_queue_and_each_shard_goes_to_one(server: BrokerServer) 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_over_kills_of_the_broker_no_shard_is_lost_and_none_comes_after_its_ack(server: BrokerServer) -> None:
+def test_broker_kills_lose_no_shard_and_repeat_none_after_ack(server: BrokerServer) -> None:
     total = 1_500
     chance = random.Random(7)
 
@@ -338,7 +338,7 @@ def test_over_kills_of_the_broker_no_shard_is_lost_and_none_comes_after_its_ack(
     asyncio.run(asyncio.wait_for(run(), 110))
 
 
-def test_a_pull_under_way_when_the_broker_dies_is_transient_and_the_next_goes_on(server: BrokerServer) -> None:
+def test_pull_during_broker_death_is_transient_and_next_continues(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker() as broker:
             pulling = asyncio.create_task(broker.pull_visits(POOL, 10, 3600.0))
@@ -373,7 +373,7 @@ def test_settling_while_the_broker_is_away_is_transient_and_works_afterwards(ser
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_worker_beyond_those_that_may_wait_is_refused_and_has_its_turn_later(server: BrokerServer) -> None:
+def test_worker_beyond_waiting_limit_is_refused_and_served_later(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker(max_waiting=1) as broker, server.broker(declare=False) as other:
             waiting = asyncio.create_task(broker.pull_visits(POOL, 1, 30.0))

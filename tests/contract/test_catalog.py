@@ -81,7 +81,7 @@ def test_of_many_who_create_the_same_name_exactly_one_succeeds(new_tables: NewTa
     asyncio.run(story())
 
 
-def test_creates_at_once_under_one_idempotency_key_all_get_the_first_ones_answer(new_tables: NewTables) -> None:
+def test_concurrent_creates_with_one_idempotency_key_share_an_answer(new_tables: NewTables) -> None:
     async def story() -> None:
         async with new_tables() as t:
             crawls, wanted, again = catalog(t), Declaration("news", "{}"), Repeatable("k", b"d" * 32)
@@ -164,7 +164,7 @@ def test_masters_that_start_together_make_one_first_key(new_tables: NewTables) -
     asyncio.run(story())
 
 
-def test_who_had_no_answer_for_the_first_key_asks_again_and_learns_that_it_is_kept(new_tables: NewTables) -> None:
+def test_repeated_request_for_first_key_learns_that_it_is_kept(new_tables: NewTables) -> None:
     async def story() -> None:
         async with new_tables() as t:
             first, late = (ApiKey(f"{n:016}", f"m{n}", Role.ADMIN, bytes(32), NOW_MS, "first start") for n in range(2))
@@ -176,7 +176,7 @@ def test_who_had_no_answer_for_the_first_key_asks_again_and_learns_that_it_is_ke
     asyncio.run(story())
 
 
-def test_of_a_delete_and_another_verb_of_one_version_at_once_exactly_one_is_carried_out(new_tables: NewTables) -> None:
+def test_concurrent_delete_and_verb_of_one_version_run_exactly_one(new_tables: NewTables) -> None:
     async def story() -> None:
         async with new_tables() as t:
             crawls = catalog(t)
@@ -198,7 +198,7 @@ def test_of_a_delete_and_another_verb_of_one_version_at_once_exactly_one_is_carr
     asyncio.run(story())
 
 
-def test_whatever_changes_of_a_crawl_its_stamp_does_and_the_answer_kept_is_never_an_old_one(
+def test_crawl_change_alters_its_stamp_and_cached_answer_is_never_old(
     new_tables: NewTables,
 ) -> None:
     async def story() -> None:

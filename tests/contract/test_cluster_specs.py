@@ -64,7 +64,7 @@ def test_absent_or_older_is_not_deleted_but_not_known_yet(on_coordinator: Callab
     on_coordinator(story)
 
 
-def test_a_deleted_crawl_is_gone_whatever_revision_is_wanted_and_does_not_come_back(
+def test_deleted_crawl_stays_deleted_at_every_revision(
     on_coordinator: Callable[[Story], None],
 ) -> None:
     async def story(c: Coordinator) -> None:
@@ -95,7 +95,7 @@ def test_a_reader_waits_for_the_revision_it_needs(on_coordinator: Callable[[Stor
     on_coordinator(story)
 
 
-def test_the_same_again_writes_nothing_and_an_older_one_never_replaces_a_newer(
+def test_same_spec_writes_nothing_and_older_never_replaces_newer(
     on_coordinator: Callable[[Story], None],
 ) -> None:
     async def story(c: Coordinator) -> None:

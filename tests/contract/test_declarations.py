@@ -57,7 +57,7 @@ async def declare(server: BrokerServer, by: int, per_subject: int, ack_wait_s: f
     )  # fmt: skip
 
 
-def test_an_earlier_release_that_starts_beside_a_later_one_takes_nothing_back(server: BrokerServer) -> None:
+def test_earlier_release_beside_later_one_reverts_nothing(server: BrokerServer) -> None:
     async def story() -> None:
         assert await declare(server, 1, 5, 10, 50) == (5, 10, 50, {"1"})
         assert await declare(server, 2, 7, 20, 70) == (7, 20, 70, {"2"})
@@ -113,7 +113,7 @@ def test_what_operators_set_of_a_stream_and_nobody_declares_stays(server: Broker
     asyncio.run(story())
 
 
-def test_a_master_with_another_number_of_waiting_workers_starts_on_the_queue_that_is_there(
+def test_master_with_other_waiting_limit_starts_on_existing_queue(
     server: BrokerServer,
 ) -> None:
     """NATS takes no other for a consumer that it has: told one, the master would wait for ever. All else is set."""

@@ -237,7 +237,7 @@ def test_it_dies_with_its_parent_and_not_by_the_terminals_interrupt(tmp_path: Pa
     dies_with_its_parent("shared.adapters.etcd", "EmbeddedEtcd", tmp_path)
 
 
-def test_importing_the_stubs_leaves_protobuf_on_its_fast_implementation_and_says_nothing() -> None:
+def test_importing_stubs_keeps_fast_protobuf_and_logs_nothing() -> None:
     program = (
         "import etcd3.etcdrpc\n"
         "from google.protobuf.internal import api_implementation\n"
@@ -247,7 +247,7 @@ def test_importing_the_stubs_leaves_protobuf_on_its_fast_implementation_and_says
     assert (done.stdout.strip(), done.stderr) == ("upb", "")
 
 
-def test_the_link_to_a_long_path_goes_with_a_stop_and_is_replaced_after_a_kill(tmp_path: Path) -> None:
+def test_link_to_long_path_is_removed_on_stop_and_replaced_after_kill(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 40)
     server = EmbeddedEtcd(folder, QUICK)
 

@@ -352,7 +352,7 @@ def test_a_list_larger_than_one_message_may_be_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unaware")
-def test_a_leader_of_before_is_refused_by_another_etcd_where_the_same_revision_leads(tmp_path: Path) -> None:
+def test_former_leader_is_refused_by_other_etcd_at_same_revision(tmp_path: Path) -> None:
     """Both won at revision 2: what tells them apart is the lease."""
 
     async def story() -> None:

@@ -74,7 +74,7 @@ async def tls_etcd(folder: Path, ca: Certificate, own: Certificate) -> AsyncIter
         return
 
 
-def test_a_token_that_the_server_forgot_is_renewed_for_calls_renewals_and_watches(tmp_path: Path) -> None:
+def test_forgotten_token_is_renewed_for_calls_keepalives_and_watches(tmp_path: Path) -> None:
     async def story() -> None:
         async with etcd(tmp_path) as server:
             await demand_passwords(server.endpoint)
@@ -103,7 +103,7 @@ def test_a_token_that_the_server_forgot_is_renewed_for_calls_renewals_and_watche
     run(story)
 
 
-def test_a_server_that_begins_to_demand_passwords_interrupts_nobody_who_has_one(tmp_path: Path) -> None:
+def test_server_that_starts_demanding_passwords_keeps_those_with_one(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             etcd(tmp_path) as server,

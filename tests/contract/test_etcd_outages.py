@@ -55,7 +55,7 @@ asyncio.run(main())
 """
 
 
-def test_a_stopped_leader_believes_itself_deposed_before_another_one_is_elected(tmp_path: Path) -> None:
+def test_stopped_leader_is_deposed_before_another_is_elected(tmp_path: Path) -> None:
     async def story() -> None:
         async with etcd(tmp_path) as server, coordinator(server.endpoint) as c, c.session(30) as session:
             holder = await asyncio.create_subprocess_exec(
@@ -84,7 +84,7 @@ def test_a_stopped_leader_believes_itself_deposed_before_another_one_is_elected(
     run(story)
 
 
-def test_an_outage_shorter_than_its_time_does_not_end_a_session_and_a_longer_one_does(tmp_path: Path) -> None:
+def test_session_survives_short_outage_and_ends_in_long_one(tmp_path: Path) -> None:
     async def story() -> None:
         async with etcd(tmp_path) as server, coordinator(server.endpoint) as c, c.session(6) as session:
             leader = await session.campaign("/t/leader", b"")

@@ -38,7 +38,7 @@ def texts_of(found: Sequence[Delivered]) -> list[str]:
     return [each.data.decode() for each in found]
 
 
-def test_events_are_read_in_order_from_any_place_and_only_the_subjects_asked_for(server: BrokerServer) -> None:
+def test_events_are_read_in_order_from_any_place_by_subject(server: BrokerServer) -> None:
     async def story() -> None:
         async with server.broker() as broker:
             events = broker.events
@@ -126,7 +126,7 @@ def test_what_is_bounded_forgets_the_oldest_and_says_where_it_begins(server: Bro
     asyncio.run(story())
 
 
-def test_a_stream_that_takes_the_place_of_another_begins_behind_all_that_was_ever_given(server: BrokerServer) -> None:
+def test_replacing_stream_begins_beyond_all_earlier_positions(server: BrokerServer) -> None:
     async def story() -> None:
         async with server.broker() as broker:
             events = broker.events
@@ -153,7 +153,7 @@ def test_a_stream_that_takes_the_place_of_another_begins_behind_all_that_was_eve
     asyncio.run(story())
 
 
-def test_masters_that_declare_at_once_and_with_other_bounds_make_one_stream_and_keep_it(server: BrokerServer) -> None:
+def test_masters_declaring_at_once_with_other_bounds_keep_one_stream(server: BrokerServer) -> None:
     async def story() -> None:
         async with server.broker() as one, server.broker(events_age_s=60.0) as other:
             await asyncio.gather(*(broker.events.declare() for broker in (one, other) * 4))

@@ -117,7 +117,7 @@ def test_what_comes_again_is_there_once(on_items: OnItems) -> None:
     on_items(story)
 
 
-def test_a_later_fetch_replaces_all_of_a_page_and_an_earlier_one_that_comes_late_nothing(on_items: OnItems) -> None:
+def test_later_fetch_replaces_page_items_and_late_earlier_one_does_not(on_items: OnItems) -> None:
     async def story(w: Written) -> None:
         await w.put(page(1, "a", "b", "c", lease=5), page(2, "x", lease=5))
         assert await w.put(page(1, "b", lease=5, grant=2)) == 1

@@ -228,9 +228,7 @@ def leads(name: str) -> Callable[[Snapshot], bool]:
 
 
 @pytest.mark.parametrize("kind", list(StoreKind))
-def test_a_leader_that_drains_leaves_the_lead_to_another_and_takes_it_rather_than_nobody(
-    on_stage: Callable[..., None], kind: StoreKind
-) -> None:
+def test_draining_leader_yields_to_another_and_leads_if_alone(on_stage: Callable[..., None], kind: StoreKind) -> None:
     async def story(stage: Stage) -> None:
         async with stage.master("m1") as first:
             await stage.until(all_with("m1"))
@@ -249,7 +247,7 @@ def test_a_leader_that_drains_leaves_the_lead_to_another_and_takes_it_rather_tha
     on_stage(story, kind)
 
 
-def test_a_leader_whose_engine_is_away_resigns_and_campaigns_no_more_until_it_is_back(
+def test_leader_without_its_engine_resigns_until_engine_returns(
     on_stage: Callable[..., None],
 ) -> None:
     async def story(stage: Stage) -> None:
@@ -299,7 +297,7 @@ def test_a_master_that_is_unfit_from_the_start_does_not_campaign(on_stage: Calla
     on_stage(story)
 
 
-def test_a_leader_whose_session_dies_registers_and_campaigns_again_under_a_new_one(tmp_path: Path) -> None:
+def test_leader_with_dead_session_registers_and_campaigns_again(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             asyncio.timeout(PATIENCE_S),

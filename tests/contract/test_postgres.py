@@ -25,7 +25,7 @@ SHORT = PostgresSettings(idle_in_transaction_s=1.8, lock_s=1.9, statement_s=2.0)
 """Limits that are to be reached, and yet leave a machine time to stand still for a moment before."""
 
 
-def test_a_server_killed_inside_a_transaction_is_transient_and_the_owner_goes_on_when_it_is_back(
+def test_server_killed_in_transaction_is_transient_and_owner_resumes(
     postgres_programs: Path,
 ) -> None:
     with postgres(postgres_programs) as server:
@@ -227,9 +227,7 @@ def test_a_lock_that_is_held_too_long_is_transient(on_postgres: Callable[..., No
     on_postgres(story)
 
 
-def test_a_server_that_is_not_there_is_transient_and_an_address_that_is_wrong_unusable(
-    postgres_server: PostgresServer, tmp_path: Path
-) -> None:
+def test_absent_server_is_transient_and_wrong_address_unusable(postgres_server: PostgresServer, tmp_path: Path) -> None:
     async def story() -> None:
         for url, error in (
             (f"postgresql://orb@/orb?host={tmp_path}", Transient),
@@ -243,7 +241,7 @@ def test_a_server_that_is_not_there_is_transient_and_an_address_that_is_wrong_un
     asyncio.run(story())
 
 
-def test_a_pool_that_is_exhausted_is_transient_and_says_who_has_its_connections(
+def test_exhausted_pool_is_transient_and_names_its_holders(
     on_postgres: Callable[..., None],
 ) -> None:
     async def story(t: Tables, url: str) -> None:

@@ -44,7 +44,7 @@ def test_a_batch_of_either_size_makes_the_same_rows(on_postgres: Callable[..., N
     on_postgres(story)
 
 
-def test_a_row_that_another_inserted_meanwhile_is_known_when_the_batch_runs_again(
+def test_row_inserted_meanwhile_is_known_when_batch_repeats(
     on_postgres: Callable[..., None],
 ) -> None:
     async def story(t: Tables, url: str) -> None:
@@ -70,7 +70,7 @@ def test_a_row_that_another_inserted_meanwhile_is_known_when_the_batch_runs_agai
     on_postgres(story)
 
 
-def test_a_number_that_no_column_holds_is_the_batchs_fault_and_leaves_nothing(on_postgres: Callable[..., None]) -> None:
+def test_number_beyond_column_fails_batch_and_leaves_nothing(on_postgres: Callable[..., None]) -> None:
     async def story(t: Tables, url: str) -> None:
         with pytest.raises(Permanent, match="does not fit its column"):
             await t.found(*found_links(MANY, depth=1 << 20))

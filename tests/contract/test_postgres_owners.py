@@ -19,7 +19,7 @@ from tests.support.engines.postgres import PATIENT
 QUICK = PostgresSettings(idle_in_transaction_s=2.0, lock_s=20, statement_s=20)
 
 
-def test_an_owner_stopped_inside_a_transaction_holds_no_takeover_up_and_writes_nothing(
+def test_owner_stopped_in_transaction_delays_no_takeover_and_no_write(
     on_postgres: Callable[..., None],
 ) -> None:
     async def story(t: Tables, url: str) -> None:
@@ -123,7 +123,7 @@ def test_crawls_declared_at_once_are_one_crawl_with_every_revision(on_postgres: 
     on_postgres(story)
 
 
-def test_leasing_reads_what_it_takes_however_little_the_server_knows_of_a_host(
+def test_leasing_reads_only_what_it_takes_without_server_statistics(
     on_postgres: Callable[..., None],
 ) -> None:
     """Statistics are as old as the last ANALYZE, and a host may have grown to any size since."""

@@ -25,7 +25,7 @@ def url_of(server_url: str, port: int, **parts: object) -> str:
     return f"postgresql://orb@127.0.0.1:{port}/{database}?" + "&".join(f"{name}={part}" for name, part in parts.items())
 
 
-def test_only_a_server_of_the_authority_is_spoken_to_and_our_certificate_is_shown(
+def test_client_accepts_only_server_of_authority_and_shows_certificate(
     postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     ca = authority(tmp_path)

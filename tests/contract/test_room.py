@@ -32,7 +32,7 @@ def test_a_database_is_as_full_as_its_size_of_what_it_was_given(on_postgres: Cal
     on_postgres(story)
 
 
-def test_a_database_whose_disk_is_full_says_so_where_room_is_looked_at_until_it_takes_something_again(
+def test_full_database_reports_pressure_until_a_write_succeeds(
     on_postgres: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever tries is told to wait, and nothing is given up for it."""

@@ -59,7 +59,7 @@ def test_a_reader_waits_for_the_revision_it_needs(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_on_a_full_disk_nothing_is_published_and_the_same_is_when_there_is_room(tmp_path: Path) -> None:
+def test_spec_publish_on_full_disk_writes_nothing_and_resumes_later(tmp_path: Path) -> None:
     with ExitStack() as stack:
         small(stack, tmp_path, 1)
         specs = LocalSpecs(tmp_path / "specs")
@@ -80,7 +80,7 @@ def test_a_file_that_nobody_can_read_is_replaced(tmp_path: Path) -> None:
     assert specs.latest(CRAWL) == published(1)
 
 
-def test_publishing_the_same_again_writes_nothing_and_an_older_one_never_replaces_a_newer(tmp_path: Path) -> None:
+def test_same_spec_writes_nothing_and_older_never_replaces_newer(tmp_path: Path) -> None:
     async def main() -> None:
         specs = LocalSpecs(tmp_path)
         await specs.publish(published(2))

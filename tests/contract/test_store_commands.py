@@ -42,7 +42,7 @@ def test_failed_urls_are_queued_again_with_fresh_attempts(on_store: OnStore) -> 
     on_store(story)
 
 
-def test_what_no_server_answered_is_queued_again_alone_and_the_tallies_follow(on_store: OnStore) -> None:
+def test_unanswered_urls_are_queued_again_and_counts_follow(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         await t.found(*links(HOST, range(3)))
         for reason in ("egress_denied", "http_404", "httpd_is_no_status"):
@@ -115,7 +115,7 @@ def test_retry_over_many_hosts_goes_on_after_a_takeover(on_store: OnStore) -> No
     on_store(story)
 
 
-def test_deleting_removes_every_row_of_a_crawl_in_chunks_and_nothing_of_another(on_store: OnStore) -> None:
+def test_delete_removes_all_rows_of_one_crawl_in_chunks(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         other, _ = await t.store.put_crawl("other", "{}", NOW_MS)
         hosts = [f"h{i:03}.example.com" for i in range(401)]

@@ -21,7 +21,7 @@ def test_the_epoch_only_rises(on_store: OnStore) -> None:
     on_store(story)
 
 
-def test_every_partition_has_a_position_from_the_start_and_owners_move_theirs(on_store: OnStore) -> None:
+def test_partition_positions_exist_from_start_and_owners_move_theirs(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         assert await t.store.positions() == {Partition(p): Position() for p in range(8)}
         await t.found(link("http://a.test/"))
@@ -46,7 +46,7 @@ def test_a_crawl_advances_only_from_the_state_and_revision_that_were_seen(on_sto
     on_store(story)
 
 
-def test_a_leader_that_looked_before_the_counters_moved_does_not_end_the_crawl(on_store: OnStore) -> None:
+def test_leader_with_outdated_counters_does_not_end_crawl(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         running, finished = CrawlState.RUNNING, CrawlState.FINISHED
         await t.store.set_state(t.crawl_id, running, None, NOW_MS)
@@ -62,7 +62,7 @@ def test_a_leader_that_looked_before_the_counters_moved_does_not_end_the_crawl(o
     on_store(story)
 
 
-def test_holds_of_several_beat_apart_and_what_the_dead_left_behind_is_forgotten(on_store: OnStore) -> None:
+def test_holds_beat_apart_and_those_of_dead_processes_are_removed(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         assert isinstance(t.store, SqlStore)
         write = t.store.executor.write

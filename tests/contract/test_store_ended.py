@@ -69,7 +69,7 @@ def test_a_crawl_runs_again_when_it_was_complete_and_something_is_queued(
     on_store(story)
 
 
-def test_of_crawls_with_something_queued_a_bounded_number_is_looked_at_and_none_is_left_out(
+def test_crawls_with_queued_work_are_checked_in_bounded_rotation(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ended, "LOOKED_AT", 2)
@@ -89,7 +89,7 @@ def test_of_crawls_with_something_queued_a_bounded_number_is_looked_at_and_none_
     on_store(story)
 
 
-def test_the_looks_of_a_leader_find_crawls_by_indexes_of_those_alone_that_something_is_to_be_done_for(
+def test_leader_finds_crawls_to_act_on_by_partial_indexes(
     on_store: OnStore,
 ) -> None:
     async def story(t: Tables) -> None:

@@ -64,7 +64,7 @@ def test_a_killed_writer_leaves_whole_transactions(tmp_path: Path) -> None:
     assert n > 100, "too little happened to prove anything"
 
 
-def test_a_cancelled_callers_transaction_is_whole_or_not_there_and_never_twice(tmp_path: Path) -> None:
+def test_transaction_of_cancelled_caller_is_whole_or_absent(tmp_path: Path) -> None:
     """Its fate is unknown to the caller, who loads again; the old fence refuses a second try either way."""
 
     async def story() -> None:
@@ -161,7 +161,7 @@ def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_query_that_finds_no_room_to_sort_in_is_not_taken_for_a_write_that_left_nothing(tmp_path: Path) -> None:
+def test_query_without_space_to_sort_is_not_taken_for_a_lost_write(tmp_path: Path) -> None:
     """Tried again together with what it stands behind, that would be refused by its own fence: the partition would be
     another's."""
 

@@ -154,7 +154,7 @@ def test_queues_are_listed_least_recently_served_first(on_store: OnStore) -> Non
     on_store(story)
 
 
-def test_queues_that_may_be_visited_soon_are_listed_before_blocked_and_waiting_ones(on_store: OnStore) -> None:
+def test_queues_due_soon_are_listed_before_blocked_and_waiting_ones(on_store: OnStore) -> None:
     """However many hosts are blocked, those that are not find their place in an owner's memory."""
 
     async def story(t: Tables) -> None:
@@ -178,9 +178,7 @@ def test_queues_that_may_be_visited_soon_are_listed_before_blocked_and_waiting_o
 
 
 @pytest.mark.parametrize("state", [UrlState.FAILED, UrlState.EXCLUDED])
-def test_giving_up_a_host_ends_what_is_queued_and_waits_and_leaves_what_is_out(
-    on_store: OnStore, state: UrlState
-) -> None:
+def test_giving_up_host_ends_queued_urls_and_leaves_leased_ones(on_store: OnStore, state: UrlState) -> None:
     async def story(t: Tables) -> None:
         await t.found(*links(HOST, range(6)), *links("b.example.com", range(2)))
         out = await _leased(t, 2)

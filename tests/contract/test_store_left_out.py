@@ -55,7 +55,7 @@ def test_a_link_that_the_crawl_knows_by_now_is_no_example(on_store: OnStore) -> 
     on_store(story)
 
 
-def test_a_repeated_fetch_replaces_the_counts_and_one_without_a_page_does_not(on_store: OnStore) -> None:
+def test_repeated_fetch_replaces_counts_only_with_a_page(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         page = await page_of(t)
         first = fetch(t, page, 200, "depth 50;other_host 2", "length")

@@ -33,7 +33,7 @@ def _ids(t: Tables) -> list[int]:
     return [letter for (letter,) in t.rows("SELECT id FROM dead_letters ORDER BY id")]
 
 
-def test_a_replayed_url_is_queued_again_with_fresh_attempts_and_its_letter_is_gone(on_store: OnStore) -> None:
+def test_replayed_url_is_queued_with_fresh_attempts_without_dead_letter(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         await t.found(*links(HOST, range(3), depth=2))
         await _buried(t, 2)

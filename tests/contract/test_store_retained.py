@@ -150,7 +150,7 @@ def test_dead_letters_of_crawls_stay_and_those_of_none_age(on_store: OnStore) ->
     on_store(story)
 
 
-def test_a_producer_goes_when_its_name_is_no_longer_used_and_one_without_a_week_stays(on_store: OnStore) -> None:
+def test_producer_unused_is_deleted_and_one_without_week_stays(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         weekly = named_for("w1.ab", week_of(NOW_MS))
         until = used_until_ms(weekly)
@@ -198,7 +198,7 @@ def test_verbs_go_on_upon_a_crawl_whose_earlier_revisions_are_forgotten(on_store
     on_store(story)
 
 
-def test_the_mark_of_an_upload_goes_so_long_after_it_was_first_seen_and_the_repeat_counts_anew(
+def test_upload_mark_expires_after_first_seen_and_repeat_counts_anew(
     on_store: OnStore,
 ) -> None:
     async def story(t: Tables) -> None:
@@ -256,7 +256,7 @@ async def host_of(t: Tables, host: str, **columns: int) -> None:
     )
 
 
-def test_a_host_goes_when_no_crawl_has_anything_of_it_and_nobody_has_set_anything_for_it(on_store: OnStore) -> None:
+def test_host_without_crawl_or_setting_is_deleted(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         for host, columns in {
             "old.test": {},
@@ -281,7 +281,7 @@ def test_a_host_goes_when_no_crawl_has_anything_of_it_and_nobody_has_set_anythin
 
 
 @pytest.mark.parametrize("max_count", [1, 4, 20])
-def test_old_hosts_are_looked_at_in_steps_the_shorter_the_more_queues_crawls_have_of_them(
+def test_old_hosts_are_checked_in_steps_shorter_with_more_queues(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch, max_count: int
 ) -> None:
     monkeypatch.setattr(old_hosts, "LOOKED_UP", max_count)
@@ -324,7 +324,7 @@ def test_hosts_are_asked_for_by_the_key_of_queues(on_store: OnStore) -> None:
     on_store(story)
 
 
-def test_an_owner_that_meets_a_host_while_it_is_forgotten_gives_it_another_number(
+def test_host_met_while_deleted_gets_another_number(
     on_postgres: Callable[..., None],
 ) -> None:
     """SQLite has one writer. Elsewhere its transaction waits at its fence, and reads the hosts after that."""

@@ -60,7 +60,7 @@ def test_a_seed_that_was_never_fetched_is_excluded_and_one_that_was_stays(on_sto
     on_store(story)
 
 
-def test_a_page_queued_to_be_fetched_again_stays_a_page_and_what_is_out_stays_out(on_store: OnStore) -> None:
+def test_page_queued_for_refetch_stays_page_and_leased_url_stays_leased(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         page, out = links(HOST, ("page", "out"))
         await t.found(page)

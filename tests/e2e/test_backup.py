@@ -73,7 +73,7 @@ def counted(cluster: Cluster, crawl: CrawlId, name: str) -> int:
         pytest.param("postgresql", "postgresql", marks=pytest.mark.slow),
     ],
 )
-def test_a_backup_under_load_restored_into_a_fresh_cluster_finishes_the_crawl_with_exactly_the_pages(
+def test_backup_under_load_restored_finishes_with_exactly_the_pages(
     tmp_path: Path, web: Callable[..., Web], postgres_server: PostgresServer, first: str, second: str
 ) -> None:
     """The second cluster has etcd, NATS and database of its own, and members that know nothing of before. Two pairs,

@@ -132,9 +132,7 @@ def end_of(row: Mapping[str, Any]) -> str:
     return f"{row['state']} {row['status'] if row['state'] == 'done' else row['reason']}"
 
 
-def test_every_hostile_answer_is_an_outcome_in_bounded_memory_beside_good_pages(
-    web: Callable[..., Web], tmp_path: Path
-) -> None:
+def test_hostile_responses_become_outcomes_in_bounded_memory(web: Callable[..., Web], tmp_path: Path) -> None:
     assert set(ENDS) >= set(HOSTILE), "a hostile path is not judged"
     _, _, ordinary = crawled(web(SyntheticSite(pages=300)), tmp_path / "ordinary")
     served = web(HostileSite())

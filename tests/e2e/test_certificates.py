@@ -96,9 +96,7 @@ def test_site_of_an_own_authority_is_crawled_with_ca_and_named_without(tmp_path:
     serving({"own": signed(tmp_path, own, "site")}, story)
 
 
-def test_expired_foreign_and_self_signed_certificates_fail_and_a_valid_one_does_not(
-    tmp_path: Path, own: Certificate
-) -> None:
+def test_invalid_certificates_fail_and_a_valid_one_does_not(tmp_path: Path, own: Certificate) -> None:
     (tmp_path / "self").mkdir()
     certificates = {
         "valid": signed(tmp_path, own, "valid"),

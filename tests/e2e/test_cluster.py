@@ -71,7 +71,7 @@ def test_a_leader_that_was_stopped_for_longer_than_its_lease_changes_nothing(
     judged(cluster, served)
 
 
-def test_a_leader_that_is_told_to_stop_hands_over_without_waiting_for_its_lease(cluster: Cluster, served: Web) -> None:
+def test_stopping_leader_hands_over_without_waiting_for_its_lease(cluster: Cluster, served: Web) -> None:
     leader = started(cluster)
     standby = "m2" if leader == "m1" else "m1"
     crawl = cluster.declare(spec(served))
@@ -152,7 +152,7 @@ def test_an_etcd_that_lost_everything_is_another_epoch_and_the_crawl_goes_on(clu
     judged(cluster, served)
 
 
-def test_masters_who_share_the_partitions_use_up_one_budget_and_do_not_exceed_it(
+def test_masters_sharing_partitions_spend_one_budget_exactly(
     web: Callable[..., Web], tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
     """One host has one partition: all of the budget is there for it, and for ten hosts of two masters as well."""

@@ -117,7 +117,7 @@ def test_what_is_put_at_a_follower_is_run_by_every_member_without_a_restart(clus
         assert refused.status_code == 422, "above what the masters were started with"
 
 
-def test_a_leader_that_died_between_sql_and_etcd_is_made_up_for_by_the_next_one(cluster: Cluster) -> None:
+def test_next_leader_publishes_config_stored_by_a_dead_one(cluster: Cluster) -> None:
     leader = started(cluster)
     other = "m2" if leader == "m1" else "m1"
     with asking(cluster, other) as api:
@@ -155,9 +155,7 @@ def test_an_etcd_that_lost_everything_turns_nothing_back_and_is_told_anew(cluste
 # --- drains -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_drains_under_load_loses_nothing_and_works_again_when_it_may(
-    cluster: Cluster, web: Callable[..., Web]
-) -> None:
+def test_worker_drained_under_load_loses_nothing_and_resumes(cluster: Cluster, web: Callable[..., Web]) -> None:
     served = web(SyntheticSite(pages=2000, hosts=10, missing=10, flaky=10, redirects=10))
     leader = started(cluster)
     follower = "m2" if leader == "m1" else "m1"
@@ -217,7 +215,7 @@ def test_a_drained_master_hands_over_what_it_owns_and_the_lead(
         judged(cluster, served, DELAY_S)
 
 
-def test_a_drained_master_stays_drained_when_it_is_started_anew_and_leads_rather_than_nobody(cluster: Cluster) -> None:
+def test_drained_master_stays_drained_over_restart_and_leads_if_alone(cluster: Cluster) -> None:
     leader = started(cluster, workers=0)
     other = "m2" if leader == "m1" else "m1"
     with asking(cluster, leader) as api:

@@ -114,9 +114,7 @@ def test_crawls_declared_at_a_follower_run_on_all_workers_at_once(cluster: Clust
     polite(served)
 
 
-def test_a_deleted_crawl_stops_everywhere_and_one_of_its_name_begins_anew_meanwhile(
-    cluster: Cluster, web: Callable[..., Web]
-) -> None:
+def test_deleted_crawl_stops_everywhere_while_its_name_is_reused(cluster: Cluster, web: Callable[..., Web]) -> None:
     site = SyntheticSite(pages=160, hosts=8, latency_s=(0.0, 0.4))
     served = web(site)
     _, follower = started(cluster)
@@ -150,9 +148,7 @@ def test_a_deleted_crawl_stops_everywhere_and_one_of_its_name_begins_anew_meanwh
     polite(served)
 
 
-def test_a_leader_that_dies_between_storing_a_crawl_and_publishing_it_leaves_that_to_the_next(
-    cluster: Cluster, web: Callable[..., Web]
-) -> None:
+def test_next_leader_publishes_crawl_stored_by_a_dead_one(cluster: Cluster, web: Callable[..., Web]) -> None:
     site = SyntheticSite(pages=60, hosts=6)
     served = web(site)
     leader, follower = started(cluster, workers=1, ORB_FAILPOINT="before_spec")
@@ -168,9 +164,7 @@ def test_a_leader_that_dies_between_storing_a_crawl_and_publishing_it_leaves_tha
     assert sorted(cluster.pages()) == sorted(site.expected_pages(served.origins))
 
 
-def test_a_leader_that_dies_between_deleting_a_crawl_and_saying_so_leaves_that_to_the_next(
-    cluster: Cluster, web: Callable[..., Web]
-) -> None:
+def test_next_leader_announces_deletion_stored_by_a_dead_one(cluster: Cluster, web: Callable[..., Web]) -> None:
     site = SyntheticSite(pages=600, hosts=6)
     served = web(site)
     leader, follower = started(cluster, workers=1, ORB_FAILPOINT="before_gone")

@@ -74,9 +74,7 @@ def actions(seen: list[dict[str, Any]], crawl: str) -> list[str]:
     return [body["action"] for body in seen if body.get("kind") == "crawl" and body["crawl"] == crawl]
 
 
-def test_whoever_follows_one_master_sees_all_that_happens_also_past_the_death_of_the_leader(
-    cluster: Cluster, web: Callable[..., Web]
-) -> None:
+def test_reader_of_one_master_sees_all_events_past_leader_death(cluster: Cluster, web: Callable[..., Web]) -> None:
     served = web(SyntheticSite(pages=60, hosts=4))
     for name in ("m1", "m2"):
         cluster.master(name)

@@ -57,9 +57,7 @@ def served(web: Callable[..., Web]) -> Web:
     return web(SyntheticSite(pages=600, hosts=10, missing=20, flaky=20, redirects=20))
 
 
-def test_after_the_death_of_the_leader_writes_work_again_in_time_and_reads_never_stop(
-    cluster: Cluster, served: Web
-) -> None:
+def test_leader_death_restores_writes_in_time_and_reads_never_stop(cluster: Cluster, served: Web) -> None:
     leader, follower = started(cluster)
     crawl = declared(cluster, served, follower)
     served.wait_served(100)
@@ -92,9 +90,7 @@ def written_again(cluster: Cluster, served: Web, master: str) -> float:
     return took_s
 
 
-def test_when_the_leader_of_etcd_dies_with_ours_writes_work_again_within_two_lifetimes(
-    tmp_path: Path, served: Web
-) -> None:
+def test_death_of_both_leaders_restores_writes_within_two_lifetimes(tmp_path: Path, served: Web) -> None:
     """A new leader of etcd gives every lease its whole time again, that of our dead leader, too."""
     with opened(tmp_path, election_ms=500) as cluster:
         leader, follower = started(cluster)
@@ -132,9 +128,7 @@ def test_the_bound_holds_for_the_lifetime_that_members_have_unless_told(
 
 
 @pytest.mark.smoke
-def test_after_the_death_of_one_that_owns_half_of_the_partitions_the_other_goes_on_with_all(
-    shared: Cluster, served: Web
-) -> None:
+def test_death_of_owner_of_half_leaves_all_partitions_to_the_other(shared: Cluster, served: Web) -> None:
     leader, owner = started(shared)
     crawl = declared(shared, served, leader)
     served.wait_served(100)
@@ -163,7 +157,7 @@ def test_what_killed_workers_had_in_hand_is_done_by_others(cluster: Cluster, ser
 
 
 @pytest.mark.parametrize("seconds", [0.0, pytest.param(30.0, marks=pytest.mark.slow)])
-def test_an_owner_stopped_inside_a_transaction_holds_up_nobody_and_changes_nothing(
+def test_owner_stopped_in_transaction_delays_no_other_and_changes_nothing(
     shared: Cluster, web: Callable[..., Web], seconds: float
 ) -> None:
     """The database's server ends the session that holds the partition's row; then the next owner's claim goes through,
@@ -198,9 +192,7 @@ def test_an_owner_stopped_inside_a_transaction_holds_up_nobody_and_changes_nothi
     never_back(terms)
 
 
-def test_members_exchanged_one_by_one_under_running_crawls_cost_no_read_no_write_and_no_page(
-    cluster: Cluster, web: Callable[..., Web]
-) -> None:
+def test_rolling_replacement_under_load_loses_no_request_and_no_page(cluster: Cluster, web: Callable[..., Web]) -> None:
     served = web(SyntheticSite(pages=240, hosts=10, missing=20, flaky=20, redirects=20))
     leader, follower = started(cluster)
     acknowledged: list[str] = []

@@ -31,9 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def test_every_page_has_its_items_once_though_workers_and_the_leader_are_killed(
-    cluster: Cluster, web: Callable[..., Web]
-) -> None:
+def test_every_page_has_items_once_after_worker_and_leader_kills(cluster: Cluster, web: Callable[..., Web]) -> None:
     site = SyntheticSite(pages=150, hosts=5)
     served = web(site)
     for name in ("m1", "m2"):

@@ -39,7 +39,7 @@ def wait_leaderless(cluster: Cluster, *masters: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, A_MINUTE])
-def test_without_etcd_crawling_and_reads_go_on_and_writes_of_crawls_are_refused(
+def test_without_etcd_crawls_and_reads_continue_and_writes_are_refused(
     cluster: Cluster, web: Callable[..., Web], seconds: float
 ) -> None:
     site = served(web, seconds)
@@ -77,7 +77,7 @@ def test_without_etcd_crawling_and_reads_go_on_and_writes_of_crawls_are_refused(
 
 
 @pytest.mark.parametrize("seconds", [0.0, A_MINUTE])
-def test_without_nats_nobody_leads_reads_go_on_and_the_crawl_is_taken_up_where_it_was(
+def test_without_nats_no_master_leads_reads_continue_and_crawl_resumes(
     cluster: Cluster, web: Callable[..., Web], seconds: float
 ) -> None:
     site = served(web, 0.0)

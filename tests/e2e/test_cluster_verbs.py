@@ -43,7 +43,7 @@ def stats(api: httpx.Client) -> dict[str, Any]:
     return counters
 
 
-def test_seeds_are_added_to_a_finished_crawl_taken_back_from_a_paused_one_and_a_deleted_ones_rows_are_collected(
+def test_seeds_are_added_and_deleted_and_rows_of_deleted_crawl_collected(
     cluster: Cluster, web: Callable[..., Web]
 ) -> None:
     served = web(SyntheticSite(pages=40, hosts=4))

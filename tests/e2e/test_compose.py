@@ -53,7 +53,7 @@ async def keeper(cluster: Composed) -> tuple[str, int]:
     return info["cluster"]["leader"], info["config"]["num_replicas"]
 
 
-def test_it_crawls_and_loses_nothing_when_a_nats_server_and_an_etcd_member_are_killed(
+def test_compose_crawl_survives_death_of_nats_server_and_etcd_member(
     tmp_path: Path, postgres_server: PostgresServer, web: Callable[..., Web]
 ) -> None:
     served = web(SyntheticSite(pages=400, hosts=8, missing=20, redirects=20))

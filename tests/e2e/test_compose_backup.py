@@ -53,7 +53,7 @@ def finished(cluster: Composed, key: str) -> bool:
             return False
 
 
-def test_a_backup_under_load_over_tls_goes_on_in_a_fresh_cluster_of_three_nats_servers(
+def test_backup_under_load_over_tls_resumes_in_new_three_server_cluster(
     tmp_path: Path, postgres_server: PostgresServer, web: Callable[..., Web]
 ) -> None:
     served = web(SyntheticSite(pages=500, hosts=8, missing=10, redirects=10))

@@ -16,9 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 PAGES = 30
 
 
-def test_a_crawl_whose_disk_is_filled_says_what_to_do_and_goes_on_when_there_is_room(
-    web: Callable[..., Web], tmp_path: Path
-) -> None:
+def test_crawl_on_full_disk_says_what_to_do_and_resumes_with_space(web: Callable[..., Web], tmp_path: Path) -> None:
     out = tmp_path / "a.crawl"
     out.mkdir()
     with ExitStack() as stack:

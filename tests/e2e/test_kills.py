@@ -81,9 +81,7 @@ def test_a_hundred_sudden_deaths_lose_nothing_and_store_nothing_twice(web: Calla
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_under_sudden_deaths_the_pages_within_a_depth_are_those_of_a_breadth_first_search(
-    web: Callable[..., Web], tmp_path: Path
-) -> None:
+def test_killed_crawl_within_depth_equals_breadth_first_search(web: Callable[..., Web], tmp_path: Path) -> None:
     site = SyntheticSite(
         pages=3000, hosts=20, branching=1, out_degree=2, latency_s=(0.0, 0.0, 0.2), redirects=30, flaky=20
     )

@@ -82,9 +82,7 @@ def told(api: httpx.Client, *expected: tuple[str, str, str]) -> list[tuple[str, 
 
 
 @pytest.mark.smoke
-def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
-    cluster: Cluster, web: Callable[..., Web]
-) -> None:
+def test_disk_above_watermark_holds_crawl_until_space_returns(cluster: Cluster, web: Callable[..., Web]) -> None:
     """The disk is as full as it is: the watermark is turned below that, and back."""
     served = web(SyntheticSite(pages=30, hosts=3))
     leader = started(cluster, masters=1, workers=1)
@@ -127,9 +125,7 @@ def test_a_disk_above_its_watermark_holds_the_crawl_until_there_is_room_again(
     judged(cluster, served, DELAY_S)
 
 
-def test_a_bounded_jetstream_that_fills_up_holds_the_crawl_and_nothing_is_lost(
-    cluster: Cluster, web: Callable[..., Web]
-) -> None:
+def test_full_jetstream_holds_crawl_and_loses_nothing(cluster: Cluster, web: Callable[..., Web]) -> None:
     served = web(SyntheticSite(pages=30, hosts=3))
     for name in ("m1", "m2"):
         cluster.master(name, ORB_REPORTS_BYTES=str(BOUND))

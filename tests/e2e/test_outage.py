@@ -87,7 +87,7 @@ def test_an_outage_longer_than_the_attempts_of_a_host_loses_no_page(tmp_path: Pa
     assert (summary["pages"], summary["failed"]) == (PAGES + 1, {})
 
 
-def test_a_blocked_crawl_begins_its_lines_with_the_reason_and_unblocks_on_request(tmp_path: Path) -> None:
+def test_blocked_crawl_prints_reason_first_and_unblocks_on_request(tmp_path: Path) -> None:
     """A site's `Retry-After: 86400` left "0 in flight, about 6688563 d left" and no way to go on."""
     out, served, limited = tmp_path / "crawl", list[str](), {"/7"}
     with serving(0, served, limited) as port:

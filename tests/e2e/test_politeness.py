@@ -170,9 +170,7 @@ def after_the_429(log: list[Exchange], host: str) -> list[Exchange]:
     return exchanges[at + 1 :]
 
 
-def test_retry_after_is_honoured_and_explained_also_by_a_crawl_that_goes_on_later(
-    web: Callable[..., Web], tmp_path: Path
-) -> None:
+def test_retry_after_is_honoured_and_explained_in_resumed_crawl(web: Callable[..., Web], tmp_path: Path) -> None:
     served = web(ThrottledSite(pages=40, after=10, retry_after="3600"), SyntheticSite(pages=60))
     throttled, other = served.hosts
     with crawling(served, tmp_path, delay_s=0.1, workers=2) as run:
@@ -193,9 +191,7 @@ def test_retry_after_is_honoured_and_explained_also_by_a_crawl_that_goes_on_late
 
 
 @pytest.mark.slow
-def test_a_host_is_asked_again_after_its_retry_after_and_its_pages_are_fetched(
-    web: Callable[..., Web], tmp_path: Path
-) -> None:
+def test_host_is_requested_after_retry_after_and_pages_fetched(web: Callable[..., Web], tmp_path: Path) -> None:
     served = web(ThrottledSite(pages=20, after=10, retry_after="75"))
     with crawling(served, tmp_path, delay_s=0.1, workers=1) as run:
         summary = run.finish(timeout_s=240)

@@ -173,7 +173,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_begun(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_database_that_does_not_answer_is_told_with_what_to_check_and_nothing_is_left(tmp_path: Path) -> None:
+def test_silent_database_is_reported_with_advice_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.socket() as silent:  # which has the port, and does not listen
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
@@ -200,7 +200,7 @@ def test_what_makes_no_sense_is_wrong_usage_and_makes_nothing(
     assert not (tmp_path / "a").exists()
 
 
-def test_on_postgresql_the_masters_share_the_partitions_and_the_folder_belongs_to_that_database(
+def test_masters_on_postgresql_share_partitions_and_bind_the_folder(
     web: Served, tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
     served, folder = web(SITE), tmp_path / "orb.cluster"

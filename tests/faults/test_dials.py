@@ -93,7 +93,7 @@ def test_a_members_wall_clock_and_its_disks_are_where_they_were_turned_to(tmp_pa
     assert read_s < committed_s
 
 
-def test_a_file_that_may_not_grow_takes_nothing_that_needs_a_page_until_it_may(tmp_path: Path) -> None:
+def test_file_that_may_not_grow_refuses_new_pages_until_allowed(tmp_path: Path) -> None:
     said = subprocess.run(
         [sys.executable, "-c", WRITER, tmp_path / "dials", tmp_path / "file.db"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -116,7 +116,7 @@ def test_a_turn_is_seen_by_whoever_looks_and_holds_until_the_next(tmp_path: Path
     assert (member.commit_s, member.full) == (0.0, True)
 
 
-def test_a_slow_database_takes_its_time_for_every_commit_until_it_is_as_before(postgres_server: PostgresServer) -> None:
+def test_slow_database_delays_every_commit_until_reset(postgres_server: PostgresServer) -> None:
     async def slow(connection: asyncpg.Connection) -> bool:
         """Whether each of five commits took its time: one does on any machine, now and then."""
         took_s = []

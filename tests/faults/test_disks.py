@@ -25,7 +25,7 @@ from tests.support.processes.orb_command import ROOT, command_line
 PATIENCE_S = 30.0
 
 
-def test_a_database_whose_disk_is_full_takes_nothing_until_there_is_room_and_keeps_what_it_has(
+def test_database_on_full_disk_refuses_writes_and_keeps_its_rows(
     postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     rows = "INSERT INTO t SELECT repeat(md5(i::text), 30) FROM generate_series(1, 2000) i"
@@ -50,7 +50,7 @@ def test_a_database_whose_disk_is_full_takes_nothing_until_there_is_room_and_kee
     assert not tables.is_mount()
 
 
-def test_an_orb_up_whose_database_has_no_room_says_what_to_do_and_leaves_nothing(
+def test_orb_up_with_full_database_says_what_to_do_and_leaves_nothing(
     postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     disk, folder = tmp_path / "disk", tmp_path / "cluster"
@@ -71,7 +71,7 @@ def test_an_orb_up_whose_database_has_no_room_says_what_to_do_and_leaves_nothing
         assert asyncio.run(first_key(url)) is not None, "there is room again"
 
 
-def test_a_sqlite_file_whose_disk_is_full_takes_nothing_until_there_is_room_and_keeps_what_it_has(
+def test_sqlite_file_on_full_disk_refuses_writes_and_keeps_its_rows(
     tmp_path: Path,
 ) -> None:
     rows = text(

@@ -20,7 +20,7 @@ def test_each_deck_holds_every_fault_once() -> None:
     assert len(kinds(plan(7, size))) == size
 
 
-def test_every_member_and_engine_is_killed_stopped_and_restarted_and_every_link_between_them_is_struck() -> None:
+def test_plan_strikes_every_member_engine_and_link() -> None:
     faults = deck(served_database=True)
     for who in Who:
         assert (Kind.KILL, who, None) in faults
@@ -31,7 +31,7 @@ def test_every_member_and_engine_is_killed_stopped_and_restarted_and_every_link_
         assert {(who, engine) for struck, who, engine in faults if struck is kind} == links
 
 
-def test_every_kind_of_fault_is_in_the_deck_and_every_clock_and_disk_is_turned() -> None:
+def test_deck_holds_every_fault_kind_clock_and_disk() -> None:
     faults = deck(served_database=True)
     assert {kind for kind, _, _ in faults} == set(Kind)
     assert {who for kind, who, _ in faults if kind is Kind.STEP} == set(MEMBERS)
@@ -39,12 +39,12 @@ def test_every_kind_of_fault_is_in_the_deck_and_every_clock_and_disk_is_turned()
         assert {who for struck, who, _ in faults if struck is kind} == {Who.WORKER, *ENGINES}
 
 
-def test_a_database_that_is_a_file_has_no_process_and_no_link_and_a_disk_that_gets_slow_and_full() -> None:
+def test_plan_for_database_file_has_slow_and_full_disk_but_no_process() -> None:
     of_a_file = [fault for fault in deck(served_database=False) if Who.DATABASE in fault]
     assert of_a_file == [(Kind.SLOW, Who.DATABASE, None), (Kind.FILL, Who.DATABASE, None)]
 
 
-def test_some_faults_strike_the_recovery_from_the_one_before_and_some_outlast_a_lease() -> None:
+def test_some_faults_strike_during_recovery_and_some_outlast_a_lease() -> None:
     faults = plan(7, 200)
     assert any(fault.after_s == 0 for fault in faults)
     assert any(fault.hold_s > 4 for fault in faults)

@@ -27,7 +27,7 @@ def small(tmp_path: Path) -> Iterator[BrokerServer]:
     asyncio.run(server.embedded.stop())
 
 
-def test_letters_that_nobody_can_read_reach_every_partition_and_are_counted_and_others_come_again(
+def test_unreadable_messages_reach_every_partition_and_are_counted(
     small: BrokerServer,
 ) -> None:
     mine = encode(Command(id="c", crawl=1, kind="k"))

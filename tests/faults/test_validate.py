@@ -257,12 +257,12 @@ def test_why_a_page_was_given_up_is_part_of_the_evidence() -> None:
     assert [violation.evidence for violation in validate(given_up)] == [f"c1: no page of {URLS[0]} (FAILED, poison)"]
 
 
-def test_the_same_partition_under_growing_terms_of_either_member_is_no_offence() -> None:
+def test_partition_owned_under_growing_terms_is_no_offence() -> None:
     fences = (FenceSeen(1, 0, 5, "m1"), FenceSeen(2, 0, 6, "m2"), FenceSeen(3, 0, 6, "m2"), FenceSeen(4, 0, 7, "m1"))
     assert broken(replace(GOOD, fences=fences, writes=())) == set()
 
 
-def test_only_a_request_just_after_a_stopped_worker_went_on_is_within_the_documented_limit() -> None:
+def test_only_request_just_after_stopped_worker_resumed_is_excused() -> None:
     early = exchange(0.25)
     excused = replace(GOOD, exchanges=(*GOOD.exchanges, early), went_on_ns=(early.begun_ns - SENDING_NS // 2,))
     assert validate(excused) == ()

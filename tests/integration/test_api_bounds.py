@@ -18,7 +18,7 @@ from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
 
 
-def test_one_more_than_a_page_a_crawl_or_a_configuration_may_have_is_refused_by_its_path(tmp_path: Path) -> None:
+def test_count_beyond_limit_of_page_crawl_or_config_names_its_path(tmp_path: Path) -> None:
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.OPERATOR) as client:
             for more, status in ((0, 200), (1, 422)):
@@ -76,9 +76,7 @@ def test_a_repeat_is_known_for_a_day_and_is_a_request_of_its_own_afterwards(tmp_
     asyncio.run(story())
 
 
-def test_beside_as_many_crawls_as_there_may_be_none_is_made_until_one_is_deleted(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_create_at_crawl_limit_is_refused_until_one_is_deleted(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         tuned = MasterTuning(max_crawls=2)
         async with (
@@ -121,7 +119,7 @@ def test_a_master_that_was_told_so_takes_larger_bodies_or_only_smaller_ones(tmp_
     asyncio.run(story())
 
 
-def test_the_root_leads_to_the_document_for_people_and_a_problem_says_only_what_there_is_to_say(
+def test_root_redirects_to_docs_and_problem_holds_only_set_fields(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:

@@ -114,7 +114,7 @@ def test_a_changed_crawl_has_another_version_and_an_old_revision_the_same(tmp_pa
     asyncio.run(story())
 
 
-def test_a_crawl_that_went_on_by_itself_is_sent_again_and_may_be_changed_as_it_was_seen(tmp_path: Path) -> None:
+def test_crawl_that_progressed_is_sent_again_and_may_be_changed_as_seen(tmp_path: Path) -> None:
     """Its state is the leader's doing: who polls must hear of it, and who edits the spec need not."""
 
     async def story() -> None:

@@ -57,7 +57,7 @@ def test_a_configuration_is_put_as_a_whole_and_shown_as_it_is_understood(tmp_pat
     as_operator(tmp_path, story)
 
 
-def test_of_two_operators_who_saw_the_same_configuration_the_second_is_told_so(tmp_path: Path) -> None:
+def test_second_of_two_concurrent_config_changes_is_refused(tmp_path: Path) -> None:
     async def story(opened: Api, client: httpx.AsyncClient) -> None:
         seen = {"If-Match": (await client.get("/v1/config")).headers["etag"]}
         assert (await client.put("/v1/config", json=DOCUMENT, headers=seen)).status_code == 200
@@ -140,7 +140,7 @@ def test_a_drain_is_kept_until_it_is_taken_back_and_again_is_harmless(tmp_path: 
     as_operator(tmp_path, story)
 
 
-def test_a_member_that_is_not_there_is_not_drained_but_its_drain_can_be_taken_back(tmp_path: Path) -> None:
+def test_absent_member_is_not_drained_but_its_drain_can_be_undone(tmp_path: Path) -> None:
     async def story(opened: Api, client: httpx.AsyncClient) -> None:
         problem(await client.post("/v1/workers/w9/drain"), 404, "not-found")
         problem(await client.post("/v1/workers/w9/undrain"), 404, "not-found")

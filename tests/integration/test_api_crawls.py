@@ -134,7 +134,7 @@ def test_a_create_that_is_repeated_with_its_key_creates_once(told: Callable[[Sto
     told(story)
 
 
-def test_a_walk_over_pages_sees_every_crawl_that_stays_once_while_others_come_and_go(
+def test_paging_lists_every_remaining_crawl_once_under_changes(
     told: Callable[[Story], None],
 ) -> None:
     async def story(served: Api) -> None:

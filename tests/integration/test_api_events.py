@@ -45,9 +45,7 @@ def test_what_happens_is_told_from_now_on_as_a_browser_reads_it(tmp_path: Path, 
     asyncio.run(story())
 
 
-def test_a_client_that_was_cut_off_goes_on_without_gap_or_repeat_on_another_master(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_disconnected_client_resumes_on_another_master_without_gap(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with masters(tmp_path, server, 2) as [one, other]:
             async with one.follow() as client:
@@ -145,9 +143,7 @@ def test_what_has_aged_out_is_told_as_a_gap_and_the_rest_follows(tmp_path: Path,
     asyncio.run(story())
 
 
-def test_a_stream_that_was_made_anew_is_told_as_a_gap_to_those_who_listen_and_to_those_who_return(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_recreated_stream_is_a_gap_for_open_and_returning_readers(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with masters(tmp_path, server) as [master]:
             events = master.broker.events
@@ -185,9 +181,7 @@ def test_a_client_that_leaves_frees_what_was_kept_for_it(tmp_path: Path, server:
     asyncio.run(story())
 
 
-def test_no_more_streams_than_may_be_are_open_and_a_place_that_is_left_is_free(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_event_streams_are_bounded_and_a_closed_one_frees_its_slot(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with masters(tmp_path, server, max_count=2) as [master]:
             async with master.follow(), master.follow():

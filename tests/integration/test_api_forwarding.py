@@ -48,7 +48,7 @@ def test_a_write_on_a_follower_is_carried_out_by_the_leader_as_whoever_asked(tmp
     asyncio.run(story())
 
 
-def test_two_followers_that_take_each_other_for_the_leader_pass_nothing_to_and_fro(tmp_path: Path) -> None:
+def test_followers_that_name_each_other_leader_forward_nothing_in_loops(tmp_path: Path) -> None:
     async def story() -> None:
         path = tmp_path / "crawl.db"
         async with (
@@ -102,7 +102,7 @@ def test_a_leader_that_is_gone_or_silent_is_a_503_in_bounded_time(tmp_path: Path
     asyncio.run(story())
 
 
-def test_a_write_does_not_meet_the_closing_of_a_connection_that_the_leader_has_kept(
+def test_write_does_not_meet_leaders_closing_of_kept_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader closes what has rested; on a machine that stands still, with a request already in it."""

@@ -173,7 +173,7 @@ def test_a_url_is_looked_up_and_explained_whether_it_was_seen_or_not(tmp_path: P
     asyncio.run(story())
 
 
-def test_every_rule_that_applies_is_told_in_order_and_the_first_that_holds_is_why(tmp_path: Path) -> None:
+def test_explain_lists_all_rules_in_order_and_first_blocks(tmp_path: Path) -> None:
     async def story() -> None:
         shared = SharedRobots(example_org=b"User-agent: *\nDisallow: /private\n")
         async with crawled(tmp_path, shared) as (tables, client):

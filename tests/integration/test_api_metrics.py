@@ -97,7 +97,7 @@ def test_nobody_who_asks_chooses_a_label(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_what_is_turned_away_at_the_door_counts_under_the_same_route_as_what_gets_in(tmp_path: Path) -> None:
+def test_rejected_and_served_requests_count_under_the_same_route(tmp_path: Path) -> None:
     async def story() -> None:
         async with measured(tmp_path) as (served, client), served.as_role(Role.ADMIN) as admin:
             paths = [path for path, item in application().openapi()["paths"].items() if "get" in item]

@@ -170,9 +170,7 @@ OURS = {
 
 
 @pytest.mark.parametrize("stored", HOSTILE, ids=[each.answer.url for each in HOSTILE])
-def test_nothing_of_a_hostile_page_gets_into_our_headers_or_runs_on_our_origin(
-    tmp_path: Path, stored: Exchange
-) -> None:
+def test_hostile_page_reaches_no_header_and_runs_not_on_our_origin(tmp_path: Path, stored: Exchange) -> None:
     async def story() -> None:
         async with shelf(tmp_path, [stored]) as (_, _, client):
             got = await client.get(f"{PAGES}/lookup/body", params={"url": stored.answer.url})
@@ -213,9 +211,7 @@ def test_a_file_is_named_for_the_end_of_its_url_within_bounds() -> None:
     ],
     ids=lambda place: f"{place.location.segment[:20]} at {place.location.offset}",
 )
-def test_a_location_that_leads_elsewhere_is_refused_without_a_word_of_what_is_there(
-    tmp_path: Path, place: Archived
-) -> None:
+def test_location_elsewhere_is_refused_without_revealing_content(tmp_path: Path, place: Archived) -> None:
     async def story() -> None:
         (tmp_path / "archive").mkdir()
         (tmp_path / "archive" / "noise.warc.gz").write_bytes(b"SECRET" * 100)
@@ -284,7 +280,7 @@ def test_a_body_larger_than_is_kept_in_memory_comes_whole_and_piece_by_piece(
 
 
 @pytest.mark.parametrize("what", ["coding", "record"])
-def test_a_large_body_that_breaks_behind_its_beginning_does_not_end_as_if_it_were_whole(
+def test_large_body_broken_off_does_not_end_as_if_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """In process there is no connection to break: the application's failure stands for it."""

@@ -63,9 +63,7 @@ def test_a_delete_and_a_start_at_once_leave_no_crawl_whichever_comes_first(
     asyncio.run(story())
 
 
-def test_a_delete_of_the_version_one_has_seen_is_refused_when_another_has_started_it(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_delete_of_seen_version_is_refused_after_another_start(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         path = tmp_path / "crawl.db"
         async with server.broker() as broker, api(path, broker) as one, api(path, broker) as other:
@@ -81,9 +79,7 @@ def test_a_delete_of_the_version_one_has_seen_is_refused_when_another_has_starte
     asyncio.run(story())
 
 
-def test_an_upload_to_a_crawl_that_is_deleted_meanwhile_ends_in_404_and_seeds_no_other(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_upload_to_crawl_deleted_meanwhile_is_404_and_seeds_no_other(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         path = tmp_path / "crawl.db"
         async with server.broker() as broker, api(path, broker) as one, api(path, broker) as other:
@@ -111,7 +107,7 @@ def test_an_upload_to_a_crawl_that_is_deleted_meanwhile_ends_in_404_and_seeds_no
     asyncio.run(story())
 
 
-def test_one_create_passed_on_by_two_masters_while_the_leader_changes_is_carried_out_once(tmp_path: Path) -> None:
+def test_create_forwarded_by_two_masters_in_leader_change_runs_once(tmp_path: Path) -> None:
     """One follower still takes the former leader for the leader, which does not know yet that it is none."""
 
     async def story() -> None:
@@ -137,7 +133,7 @@ def test_one_create_passed_on_by_two_masters_while_the_leader_changes_is_carried
     asyncio.run(story())
 
 
-def test_a_create_whose_answer_died_with_the_leader_is_not_carried_out_twice_by_the_next(tmp_path: Path) -> None:
+def test_create_whose_answer_died_with_leader_is_not_repeated(tmp_path: Path) -> None:
     async def story() -> None:
         path = tmp_path / "crawl.db"
         async with api(path) as dying, api(path) as present:

@@ -145,9 +145,7 @@ def test_every_answer_names_its_request_and_other_origins_get_nothing(tmp_path: 
     asyncio.run(story())
 
 
-def test_a_database_that_is_away_is_503_and_a_bug_is_500_and_both_are_problems(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_database_away_is_503_bug_is_500_and_both_are_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.VIEWER) as client:
             assert (await client.get("/v1/crawls/docs")).status_code == 404

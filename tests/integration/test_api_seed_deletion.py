@@ -68,9 +68,7 @@ def test_an_uploaded_seeds_owner_is_told_and_the_spec_stays(tmp_path: Path, serv
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_a_seed_of_the_spec_leaves_it_as_a_new_revision_and_the_last_one_stays(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_deleting_a_spec_seed_adds_a_revision_and_last_seed_stays(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with declared(tmp_path, server) as (broker, client):
             asked = await delete(client, {"seeds": ["https://one.test/"]})
@@ -137,7 +135,7 @@ async def all_told(broker: NatsBroker) -> list[tuple[int, Command]]:
     return found
 
 
-def test_more_seeds_than_a_message_may_name_go_in_several_and_the_last_bears_the_name_that_is_asked_after(
+def test_seeds_beyond_one_message_are_split_and_last_bears_the_id(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seed_deletion, "MESSAGE_BYTES", 200)
@@ -171,7 +169,7 @@ def test_more_seeds_than_a_message_may_name_go_in_several_and_the_last_bears_the
 
 
 @given(st.lists(st.tuples(st.text("ab.", max_size=40), st.binary(min_size=16, max_size=16)), unique_by=lambda p: p[1]))
-def test_every_fingerprint_is_in_the_range_of_one_command_with_those_that_stay_there(
+def test_each_fingerprint_is_in_one_commands_range_with_kept_ones(
     kept: list[tuple[str, bytes]],
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -62,9 +62,7 @@ def test_seeds_arrive_in_every_form(tmp_path: Path, server: BrokerServer) -> Non
     asyncio.run(story())
 
 
-def test_an_upload_that_is_repeated_under_its_key_is_stored_once_and_another_one_is_not_taken_for_it(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_upload_repeated_under_its_key_is_stored_once(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         lines = [f"http://h{n % 7}.test/{n}" for n in range(2_500)]
         again = {**TEXT, "Idempotency-Key": "nightly"}

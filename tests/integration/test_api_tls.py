@@ -96,9 +96,7 @@ def test_only_holders_of_a_certificate_of_the_authority_are_answered(tmp_path: P
     asyncio.run(story())
 
 
-def test_a_write_on_a_follower_reaches_the_leader_over_tls_with_the_followers_certificate(
-    tmp_path: Path, papers: Papers
-) -> None:
+def test_write_on_follower_reaches_leader_with_followers_certificate(tmp_path: Path, papers: Papers) -> None:
     async def story() -> None:
         path = tmp_path / "crawl.db"
         async with api(path) as leader, at_address(leader, ServerTls(papers.files)) as address:
@@ -119,9 +117,7 @@ def test_a_write_on_a_follower_reaches_the_leader_over_tls_with_the_followers_ce
     asyncio.run(story())
 
 
-def test_new_connections_are_made_with_what_the_files_hold_and_those_that_are_open_go_on(
-    tmp_path: Path, papers: Papers
-) -> None:
+def test_new_connections_use_current_files_and_open_ones_continue(tmp_path: Path, papers: Papers) -> None:
     own, ca = Certificate(tmp_path / "own.pem", tmp_path / "own.key"), tmp_path / "clients.pem"
 
     def put(certificate: Certificate) -> None:
@@ -228,7 +224,7 @@ def test_a_workers_metrics_are_for_holders_of_a_certificate(papers: Papers) -> N
     asyncio.run(story())
 
 
-def test_orb_ctl_keeps_a_login_with_its_certificate_and_says_when_one_is_missing(
+def test_ctl_login_keeps_certificate_and_reports_a_missing_one(
     tmp_path: Path, papers: Papers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -51,7 +51,7 @@ def opened(folder: Path) -> WarcArchive:
     return WarcArchive(LocalSegments(folder), worker_id="w1", software="orb/test", wall_ms=lambda: AT_MS)
 
 
-def test_every_shape_of_answer_passes_warcio_check_and_reads_back_by_location(tmp_path: Path) -> None:
+def test_every_response_shape_passes_warcio_and_reads_by_location(tmp_path: Path) -> None:
     async def body() -> None:
         archive = opened(tmp_path)
         writer = archive.writer(ArchivedCrawl(CrawlId(1), "shapes"))
@@ -202,7 +202,7 @@ _SHORT_OF_ROOM = """
 """
 
 
-def test_a_disk_without_room_leaves_whole_records_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_full_disk_leaves_whole_records_and_writing_resumes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _script(_WRITER, _SHORT_OF_ROOM), str(tmp_path), "w1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -225,7 +225,7 @@ def test_a_segment_is_hidden_from_tools_until_it_is_finished(tmp_path: Path) -> 
     asyncio.run(body())
 
 
-def test_a_second_process_of_the_same_worker_in_the_same_second_takes_other_names(tmp_path: Path) -> None:
+def test_second_process_in_same_second_takes_other_names(tmp_path: Path) -> None:
     async def body() -> None:
         first, second = opened(tmp_path), opened(tmp_path)
         crawl = ArchivedCrawl(CrawlId(1), "c")

@@ -137,7 +137,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_what_is_applied_between_the_snapshot_and_the_copy_of_the_reports_is_in_the_backup(
+def test_reports_applied_between_snapshot_and_copy_are_in_backup(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The race of every backup of two engines: the master applies it too late for the snapshot, and would purge it too
@@ -186,7 +186,7 @@ def test_a_hold_that_was_lost_while_reports_were_copied_leaves_no_backup(
     run(story)
 
 
-def test_a_restore_that_was_broken_off_leaves_no_database_and_the_same_again_is_whole(
+def test_interrupted_restore_leaves_no_database_and_can_be_repeated(
     tmp_path: Path, server: BrokerServer, other: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = restoring._events
@@ -313,7 +313,7 @@ def test_a_folder_that_a_restore_failed_to_fill_is_empty_and_taken_again(
         into_folder(backup, folder, None)
 
 
-def test_items_that_are_not_in_the_table_yet_are_in_the_backup_and_in_the_restored_one(
+def test_items_not_yet_in_table_are_in_backup_and_restored(
     tmp_path: Path, server: BrokerServer, other: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def page(n: int) -> PageItems:

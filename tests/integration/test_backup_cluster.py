@@ -139,7 +139,7 @@ async def looked_at(nats: NatsCluster, stream: str) -> dict[str, Any]:
         await connection.close()
 
 
-def test_a_backup_of_three_servers_has_all_that_was_acknowledged_though_one_dies_under_it(
+def test_backup_of_three_servers_holds_all_acknowledged_when_one_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that leads the stream of reports, just when they are to be copied."""

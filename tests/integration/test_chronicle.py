@@ -146,7 +146,7 @@ def on_stage(tmp_path: Path, server: BrokerServer) -> Callable[..., None]:
     return run
 
 
-def test_what_operators_and_the_leader_make_of_a_crawl_is_told_once_and_in_order(on_stage: Callable[..., None]) -> None:
+def test_crawl_changes_by_operator_and_leader_are_recorded_once_in_order(on_stage: Callable[..., None]) -> None:
     async def story(s: Stage) -> None:
         leader = s.leader()
         await leader.look()
@@ -259,7 +259,7 @@ def test_a_crawl_whose_events_have_aged_is_not_told_of_as_new(on_stage: Callable
     on_stage(story)
 
 
-def test_progress_is_told_while_it_moves_with_rates_that_fall_back_to_nothing(on_stage: Callable[..., None]) -> None:
+def test_progress_is_recorded_while_it_changes_and_rates_fall_to_zero(on_stage: Callable[..., None]) -> None:
     async def story(s: Stage) -> None:
         leader = s.leader()
         await s.tables.found(*links("a.test", range(40)))

@@ -296,7 +296,7 @@ def test_a_database_of_another_version_is_said_to_be_one(orb: Orb, tmp_path: Pat
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_disk_that_fills_up_as_the_crawl_ends_is_a_failure_only_where_there_is_more_to_do(
+def test_disk_filled_at_crawl_end_fails_only_with_work_left(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], finished: bool
 ) -> None:
     there = made(tmp_path / "a.crawl", finished=finished)
@@ -309,7 +309,7 @@ def test_a_disk_that_fills_up_as_the_crawl_ends_is_a_failure_only_where_there_is
     assert (there.path / "archive" / "index.cdxj").stat().st_size > 0
 
 
-def test_a_disk_without_a_byte_left_as_the_crawl_ends_is_told_with_how_to_go_on(
+def test_disk_without_a_byte_at_crawl_end_says_how_to_resume(
     tmp_path: Path, orb: Orb, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Not even the index of the database's log has room then, without which nobody reads it."""

@@ -125,7 +125,7 @@ def files_open() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_beyond_the_connections_that_may_stay_a_request_is_told_so_and_how_we_are_is_answered() -> None:
+def test_request_beyond_connection_limit_is_refused_and_health_answered() -> None:
     async def story(port: Port) -> None:
         held = await port.filled()
         reader, writer = await port.connect()
@@ -174,7 +174,7 @@ def test_a_flood_of_silence_keeps_neither_probes_out_nor_files_open(tmp_path: Pa
     run(story, TlsSettings(ca.cert, own.cert, own.key) if secure else None)
 
 
-def test_a_request_that_was_answered_does_not_keep_its_connection_by_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answered_request_does_not_hold_connection_by_its_unread_body(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has no key is answered at once, and could go on sending for ever."""
 
     async def story(port: Port) -> None:

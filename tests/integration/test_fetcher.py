@@ -156,7 +156,7 @@ def test_idle_connections_never_exceed_the_limit_over_many_hosts() -> None:
     run(main())
 
 
-def test_a_kept_connection_that_the_server_closes_on_reuse_is_a_failure_and_nothing_is_sent_twice() -> None:
+def test_kept_connection_closed_on_reuse_fails_and_sends_nothing_twice() -> None:
     async def close_after_one(connection: Connection) -> None:
         await connection.request()
         await connection.send(page(b"one"))
@@ -178,7 +178,7 @@ def test_a_kept_connection_that_the_server_closes_on_reuse_is_a_failure_and_noth
     run(main())
 
 
-def test_a_fresh_request_uses_no_kept_connection_and_its_reset_is_the_servers() -> None:
+def test_fresh_request_uses_no_kept_connection_and_blames_its_reset() -> None:
     connections: list[int] = []
 
     async def first_only(connection: Connection) -> None:

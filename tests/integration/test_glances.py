@@ -16,7 +16,7 @@ from shared.ports.catalog import Missing
 OPERATOR = Actor("0" * 16, "operator", "r")
 
 
-def test_a_glance_sees_what_was_committed_before_it_and_leaves_no_snapshot_behind(tmp_path: Path) -> None:
+def test_point_query_sees_committed_rows_and_leaves_no_snapshot(tmp_path: Path) -> None:
     async def run() -> None:
         threads = SqliteThreads(tmp_path / "orb.db")
         try:

@@ -133,9 +133,7 @@ def test_items_that_a_full_disk_refused_are_tried_again_where_they_stand(tmp_pat
     asyncio.run(story())
 
 
-def test_every_item_is_in_the_table_once_whoever_writes_and_however_often_it_changes(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_every_item_is_stored_once_whichever_owner_writes(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with stage(tmp_path, server) as s:
             for term in range(1, 6):
@@ -224,7 +222,7 @@ def test_a_stream_that_is_another_than_before_is_read_from_its_start(tmp_path: P
 
 
 @pytest.mark.parametrize("left", [0, 3])
-def test_what_left_the_stream_before_it_was_read_is_told_and_nothing_waits_for_it(
+def test_items_dropped_from_stream_are_reported_and_block_nothing(
     tmp_path: Path, server: BrokerServer, left: int
 ) -> None:
     async def story() -> None:

@@ -110,7 +110,7 @@ def test_set_up_builds_the_tag_scanner_where_it_can_and_is_silent_where_not(
     assert orb(clone, environment).stderr == ""
 
 
-def test_a_symlink_from_elsewhere_keeps_the_callers_directory_and_imports_nothing_from_it(
+def test_symlinked_launcher_keeps_directory_and_imports_nothing_there(
     clone: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"

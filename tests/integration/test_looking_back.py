@@ -95,7 +95,7 @@ async def applied(tables: Tables, partition: Partition, command: Command) -> Non
 
 
 @pytest.mark.parametrize("verb", ["delete", "reset"])
-def test_a_deletion_that_died_between_the_database_and_the_broker_is_gone_on_with_by_the_leader(
+def test_leader_resumes_deletion_interrupted_between_sql_and_broker(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     monkeypatch.setattr(turning, "COMMAND_S", 0.05)
@@ -130,7 +130,7 @@ def test_a_deletion_that_died_between_the_database_and_the_broker_is_gone_on_wit
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_a_collection_is_told_only_to_those_who_have_not_done_it_and_again_much_later(tmp_path: Path) -> None:
+def test_collection_is_sent_to_members_without_it_and_repeated_later(tmp_path: Path) -> None:
     """What was acknowledged is on its way; a stream may be lost all the same."""
 
     class Late(SystemClock):
@@ -188,9 +188,7 @@ def test_what_is_queued_after_the_end_is_run_where_the_crawl_was_complete(
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_seeds_are_taken_by_a_crawl_that_was_complete_and_by_none_that_was_ended(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_complete_crawl_takes_seeds_and_ended_crawl_does_not(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with (
             sqlite_tables(tmp_path) as tables,

@@ -41,9 +41,7 @@ async def first_shard(broker: NatsBroker) -> UrlShard:
             return decode_shard(message.data)
 
 
-def test_a_shard_that_the_broker_never_delivers_and_never_removes_does_not_stall_its_host(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_shard_never_delivered_nor_removed_does_not_stall_its_host(tmp_path: Path, server: BrokerServer) -> None:
     """A broker killed between an acknowledgement and its removal keeps such a shard. Here it is one that was taken and
     is never settled: it, too, is not delivered again, and lets no other onto its subject."""
     spec = parse_spec({"seeds": ["http://a.test/"]})
@@ -190,9 +188,7 @@ class Ahead(SystemClock):
         return super().elapsed() + self.by
 
 
-def test_a_local_crawl_whose_master_is_short_of_room_sends_nothing_out_and_uses_up_no_time(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_local_crawl_with_master_under_pressure_pauses_its_clock(tmp_path: Path, server: BrokerServer) -> None:
     spec = parse_spec({"seeds": ["http://a.test/"], "budget": {"max_seconds": 600}})
     level, clock = FillLevel(100, 100), Ahead()
 

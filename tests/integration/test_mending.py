@@ -38,7 +38,7 @@ class Broker:
         return ""
 
 
-def test_it_is_killed_when_a_write_failed_and_there_is_room_and_not_at_every_look() -> None:
+def test_broker_is_killed_after_failed_write_with_space_not_at_each_check() -> None:
     broker, watch, clock = Broker(), Noting(), [100.0]
     mending = NatsRestart(broker, broker, watch, now=lambda: clock[0])
     mending.look(ENOUGH_BYTES)

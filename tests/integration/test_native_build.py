@@ -47,7 +47,7 @@ def built(clone: Path) -> list[Path]:
     return sorted((clone / ".venv" / "orb-compiled").glob("*"))
 
 
-def test_set_up_builds_with_the_standard_library_alone_and_a_changed_source_is_not_run_until_built_again(
+def test_set_up_builds_with_standard_library_and_rebuilds_changed_source(
     clone: Path,
 ) -> None:
     compiled_scanner()

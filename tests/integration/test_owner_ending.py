@@ -18,7 +18,7 @@ from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
 
 
-def test_an_owner_that_is_told_to_end_while_the_broker_fails_does_not_begin_anew(
+def test_owner_ending_while_broker_fails_does_not_start_again(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = asyncio.Event()

@@ -43,7 +43,7 @@ async def record(coordinator: LocalCoordinator, crawl_id: CrawlId) -> CrawlRecor
     return decode_record(CrawlRecord, entry.value)
 
 
-def test_a_leader_publishes_a_spec_as_it_is_stored_also_when_it_pauses_and_deletes_the_crawl(tmp_path: Path) -> None:
+def test_leader_publishes_stored_spec_also_on_pause_and_delete(tmp_path: Path) -> None:
     """Made anew from what it knows, the workers of the later version would crawl by another spec under the same
     revision, and no leader would ever publish it again."""
 

@@ -168,7 +168,7 @@ def test_a_master_that_is_told_to_stop_while_it_waits_for_room_ends(tmp_path: Pa
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_crawl_ends_when_there_is_room_for_its_end_and_the_log_is_not_full_of_it(
+def test_crawl_ends_once_disk_has_space_without_flooding_the_log(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standalone, "_ACTIVE_TIME_S", 0.0)

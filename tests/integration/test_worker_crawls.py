@@ -77,9 +77,7 @@ def archived(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in (folder / "archive").iterdir()}
 
 
-def test_what_is_in_flight_for_a_deleted_crawl_is_ended_and_nothing_more_is_archived(
-    server: BrokerServer, tmp_path: Path
-) -> None:
+def test_visit_of_deleted_crawl_ends_and_archives_nothing_more(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         held = Held()
         async with raw_server(held) as site, owner_of(server, tmp_path, spec()) as owner:
@@ -110,9 +108,7 @@ def test_what_is_in_flight_for_a_deleted_crawl_is_ended_and_nothing_more_is_arch
     run(main())
 
 
-def test_a_visit_that_waits_for_its_host_ends_at_once_when_its_crawl_is_deleted(
-    server: BrokerServer, tmp_path: Path
-) -> None:
+def test_visit_waiting_for_host_ends_when_its_crawl_is_deleted(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         async with at_work(server, tmp_path, spec()) as (_, site, owner):
             lease = await owner.send(site.url("/quick"), site.url("/never"), delay_ms=25_000)
@@ -170,9 +166,7 @@ def test_the_next_request_is_sent_under_the_new_revision(server: BrokerServer, t
     run(main())
 
 
-def test_a_revision_that_comes_while_the_host_rests_holds_for_the_next_request(
-    server: BrokerServer, tmp_path: Path
-) -> None:
+def test_revision_during_politeness_wait_applies_to_next_request(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         async with at_work(server, tmp_path, spec("one")) as (held, site, owner):
             lease = await owner.send(site.url("/held"), site.url("/next"), delay_ms=4_000)
@@ -205,9 +199,7 @@ def test_a_longer_delay_of_a_new_revision_holds_from_the_next_request_on(
     assert log_judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
 
 
-def test_a_shard_without_delay_is_handed_back_when_a_new_revision_asks_for_one(
-    server: BrokerServer, tmp_path: Path
-) -> None:
+def test_shard_without_delay_is_handed_back_when_revision_adds_one(server: BrokerServer, tmp_path: Path) -> None:
     """Others of its host may be out: only the owner can keep them apart."""
 
     async def main() -> None:

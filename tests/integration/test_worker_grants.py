@@ -67,9 +67,7 @@ async def visited(server: BrokerServer, folder: Path, site: Script) -> AsyncIter
         yield served, owner
 
 
-def test_what_is_in_flight_when_the_grant_ends_is_cancelled_and_nothing_is_sent_after_it(
-    server: BrokerServer, tmp_path: Path
-) -> None:
+def test_grant_end_cancels_requests_and_sends_nothing_after(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         slow = Slow()
         async with (
@@ -115,9 +113,7 @@ def test_a_grant_that_is_extended_outlasts_lost_answers(server: BrokerServer, tm
     run(main())
 
 
-def test_told_that_the_lease_is_gone_it_ends_what_is_in_flight_and_leaves_the_message(
-    server: BrokerServer, tmp_path: Path
-) -> None:
+def test_lost_lease_ends_requests_and_leaves_the_message(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         slow = Slow()
         async with (

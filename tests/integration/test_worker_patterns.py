@@ -50,9 +50,7 @@ def test_page_made_for_costly_patterns_is_judged_and_yields_items(server: Broker
     run(main())
 
 
-def test_stored_pattern_that_is_refused_hands_its_urls_back_and_stops_no_worker(
-    server: BrokerServer, tmp_path: Path
-) -> None:
+def test_refused_stored_pattern_hands_urls_back_and_stops_no_worker(server: BrokerServer, tmp_path: Path) -> None:
     """A master of another version may send such a crawl out."""
     stored = decode_spec(encode_spec(LOOKAHEAD))
 

@@ -113,7 +113,7 @@ RULES = {"items": [{"name": "title", "fields": {"title": {"css": "title"}}}]}
 @pytest.mark.faults
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_worker_killed_between_two_steps_leaves_no_outcome_without_its_links_and_its_record(
+def test_worker_killed_between_steps_leaves_no_outcome_without_links(
     server: BrokerServer, web: Serve, tmp_path: Path, step: str, count: int
 ) -> None:
     served = web(SITE)
@@ -144,7 +144,7 @@ def test_a_worker_killed_between_two_steps_leaves_no_outcome_without_its_links_a
 
 
 @pytest.mark.faults
-def test_a_broker_that_dies_in_the_middle_of_a_flush_loses_nothing_and_numbers_no_gap(
+def test_broker_death_during_flush_loses_nothing_and_leaves_no_gap(
     server: BrokerServer, web: Serve, tmp_path: Path
 ) -> None:
     served = web(SITE)
@@ -246,9 +246,7 @@ def test_links_are_reported_again_only_until_they_are_known_to_be_reported(
     run(main())
 
 
-def test_a_worker_killed_with_the_process_that_reads_pages_leaves_none_behind(
-    server: BrokerServer, web: Serve, tmp_path: Path
-) -> None:
+def test_killed_worker_leaves_no_page_reader_behind(server: BrokerServer, web: Serve, tmp_path: Path) -> None:
     served = web(SITE)
     urls = [served.origins[0] + SITE.path(page) for page in range(FETCHED)]
 

@@ -19,7 +19,7 @@ SITE = SyntheticSite(pages=4)
 HOST = numbered(1, PARTITION)
 
 
-def test_a_worker_tells_the_owner_of_a_shard_that_it_cannot_read_and_takes_the_next(
+def test_worker_reports_unreadable_shard_to_owner_and_takes_next(
     server: BrokerServer, web: Callable[..., Web], tmp_path: Path
 ) -> None:
     served = web(SITE)

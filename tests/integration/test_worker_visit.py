@@ -33,9 +33,7 @@ def urls_of(web: Web, site: SyntheticSite, pages: range) -> list[str]:
     return [web.origins[0] + site.path(number) for number in pages]
 
 
-def test_a_shard_is_fetched_in_order_archived_and_its_links_are_reported_before_its_outcome(
-    server: BrokerServer, web: Serve, tmp_path: Path
-) -> None:
+def test_shard_is_fetched_in_order_and_links_precede_outcome(server: BrokerServer, web: Serve, tmp_path: Path) -> None:
     site = SyntheticSite(pages=40)
     served = web(site)
     urls = urls_of(served, site, range(5))
@@ -121,7 +119,7 @@ def test_visit_hands_its_shard_back_instead_of_a_long_wait(server: BrokerServer,
     assert [exchange.path for exchange in served.log()] == ["/robots.txt", site.path(0)]
 
 
-def test_without_a_delay_a_crawl_delay_is_first_told_since_other_slots_may_be_out(
+def test_crawl_delay_is_reported_first_where_spec_sets_no_delay(
     server: BrokerServer, web: Serve, tmp_path: Path
 ) -> None:
     site = SyntheticSite(pages=10, crawl_delay_s=0.5)
@@ -187,9 +185,7 @@ def test_with_robots_unreachable_no_page_is_asked_for_and_the_host_is_blamed(
     run(main())
 
 
-def test_an_address_that_egress_denies_fails_each_url_with_the_rule_and_sends_nothing(
-    server: BrokerServer, tmp_path: Path
-) -> None:
+def test_address_denied_by_egress_fails_each_url_and_sends_nothing(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         async def never(connection: Connection) -> None:
             await connection.request()
@@ -207,9 +203,7 @@ def test_an_address_that_egress_denies_fails_each_url_with_the_rule_and_sends_no
     run(main())
 
 
-def test_a_redirect_is_an_answer_and_its_target_a_discovery_of_the_same_depth(
-    server: BrokerServer, tmp_path: Path
-) -> None:
+def test_redirect_is_a_response_and_its_target_found_at_same_depth(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         async def moved(connection: Connection) -> None:
             while True:

@@ -16,7 +16,7 @@ def crawl(**politeness: float) -> DispatchCrawl:
     return DispatchCrawl(CrawlId(1), "a", Revision(1), spec, CrawlState.RUNNING, allowance)
 
 
-def test_several_shards_of_a_host_are_out_only_once_its_robots_txt_asked_for_no_delay() -> None:
+def test_host_gets_parallel_shards_only_after_robots_without_delay() -> None:
     eager = crawl(delay_s=0)
     assert eager.slots(HostFacts(HostHealth())) == 1
     assert eager.slots(HostFacts(HostHealth(), visited=True)) == SLOTS_WITHOUT_DELAY

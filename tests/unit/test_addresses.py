@@ -46,7 +46,7 @@ def test_a_port_that_was_taken_meanwhile_moves_that_master_only(free: int) -> No
     assert now[1] == before[1] or now[0] == before[1]
 
 
-def test_a_port_that_was_asked_for_is_taken_exactly_or_the_command_says_why_not(free: int) -> None:
+def test_requested_port_is_taken_exactly_or_the_error_says_why(free: int) -> None:
     assert chosen(Address("127.0.0.1", free), (1, 2), 1) == [Address("127.0.0.1", free)]
     with (
         socket.create_server(("127.0.0.1", free)),

@@ -45,7 +45,7 @@ class Specs:
         return PublishedSpec(crawl_id, Revision(1), spec, 8)
 
 
-def test_of_more_crawls_than_are_kept_the_one_used_least_recently_is_worked_out_again(
+def test_crawl_cache_full_evicts_least_recently_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(crawls, "_KEPT", 2)
@@ -65,7 +65,7 @@ def test_of_more_crawls_than_are_kept_the_one_used_least_recently_is_worked_out_
     asyncio.run(story())
 
 
-def test_of_more_robots_txt_than_are_kept_the_one_used_least_recently_is_asked_for_again(
+def test_robots_cache_full_evicts_least_recently_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(robots, "CACHE_BYTES", 9_000)

@@ -100,7 +100,7 @@ def test_a_start_that_is_refused_leaves_nothing_that_it_made(tmp_path: Path) -> 
         assert (tmp_path / "there").exists()
 
 
-def test_a_disk_without_room_for_the_log_of_etcd_is_told_before_anything_is_made(
+def test_disk_without_space_for_etcd_log_is_reported_before_creation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else etcd ends with a panic, behind a database that was made and a key that was shown."""

@@ -157,7 +157,7 @@ def test_a_coordinator_that_lost_everything_turns_nothing_back() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"value":{"worker":{"max_visits":"many"}}}', b'{"value":7}'])
-def test_a_configuration_that_cannot_be_read_is_complained_of_and_the_last_one_stays(value: bytes) -> None:
+def test_unreadable_config_is_logged_and_last_one_kept(value: bytes) -> None:
     before = DesiredState(StoredConfig(4, HotConfig(log_level="debug")), Drains())
     drains = Drains(workers=("w1",))
     wanted, (complaint,) = desired_state_after(before, snapshot(settings=value, drains=drains_record(drains)), KEYS)

@@ -187,7 +187,7 @@ def test_a_stored_spec_with_fields_of_a_later_version_is_read() -> None:
 @given(
     st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), st.lists, max_leaves=5)
 )
-def test_whatever_stands_in_a_field_the_answer_is_a_spec_or_problems_at_that_field(value: Any) -> None:
+def test_any_field_value_gives_a_spec_or_problems_at_that_field(value: Any) -> None:
     for name in CrawlSpec.__struct_fields__:
         assert all(path.startswith(name) for path in problem_paths({"seeds": SEEDS, name: value}))
 

@@ -20,7 +20,7 @@ BROKEN = httpx.ReadError("cut")
 OK = httpx.Response(200, json={"ok": True}, headers={"ETag": '"7-1"'})
 
 
-def test_a_master_that_cannot_be_reached_is_passed_over_for_reads_and_writes_alike() -> None:
+def test_unreachable_master_is_skipped_for_reads_and_writes() -> None:
     for method, repeatable in (("GET", True), ("POST", False)):
         masters = Masters([REFUSED, OK], count=2)
         answer = masters.client().ask(method, "/v1/x", repeatable=repeatable)
@@ -37,14 +37,14 @@ def test_the_master_that_answered_is_asked_first_from_then_on() -> None:
     assert masters.told[-1] == "m2 GET /v1/y"
 
 
-def test_where_no_master_can_be_reached_the_command_ends_at_once_and_names_them_all() -> None:
+def test_no_reachable_master_ends_command_and_names_them_all() -> None:
     masters = Masters([REFUSED, httpx.ConnectTimeout("")], count=2)
     with pytest.raises(Environment, match=r"http://m1 \(Connection refused\); http://m2 \(it does not answer\)"):
         masters.client().get("/v1/x")
     assert masters.now == 0
 
 
-def test_a_write_whose_answer_was_lost_is_not_repeated_unless_that_is_harmless() -> None:
+def test_write_with_lost_answer_is_repeated_only_if_harmless() -> None:
     masters = Masters([BROKEN], count=2)
     with pytest.raises(Failed, match="the change may have been made"):
         masters.client().ask("POST", "/v1/x", repeatable=False)
@@ -54,7 +54,7 @@ def test_a_write_whose_answer_was_lost_is_not_repeated_unless_that_is_harmless()
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_without_a_leader_the_next_master_is_asked_after_the_time_that_was_told(status: int) -> None:
+def test_without_leader_next_master_is_asked_after_advised_time(status: int) -> None:
     no_leader = problem(status, "no-leader", headers={"Retry-After": "2"})
     masters = Masters([no_leader, OK], count=2)
     assert masters.client().get("/v1/x").body == {"ok": True}
@@ -66,7 +66,7 @@ def test_without_a_leader_the_next_master_is_asked_after_the_time_that_was_told(
     assert refused.value.problem.kind == "no-leader"
 
 
-def test_too_much_waiting_is_waited_for_at_the_same_master_also_by_writes_that_must_not_be_repeated() -> None:
+def test_too_many_requests_waits_at_same_master_also_for_writes() -> None:
     masters = Masters([problem(429, "busy", headers={"Retry-After": "7"}), OK], count=2)
     answer = masters.client().ask("POST", "/v1/x", repeatable=False)
     assert (answer.unsure, masters.now, [each.url.host for each in masters.asked]) == (False, 7.0, ["m1", "m1"])

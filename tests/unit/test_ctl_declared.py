@@ -25,7 +25,7 @@ def test_documents_lists_folders_and_standard_input_hold_crawls(tmp_path: Path) 
     ]
 
 
-def test_what_a_master_adds_to_what_it_shows_declares_nothing_but_the_rest_goes_to_it(tmp_path: Path) -> None:
+def test_fields_added_by_master_declare_nothing_and_the_rest_is_sent(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(
         "name: a\nid: 1\nrevision: 2\nstate: running\nallowed_verbs: []\n"

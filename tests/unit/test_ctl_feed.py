@@ -85,14 +85,14 @@ def test_behind_a_cut_the_stream_goes_on_with_the_last_event_that_arrived() -> N
     assert masters.now > 0
 
 
-def test_a_heartbeat_says_from_where_to_go_on_but_an_event_that_was_cut_does_not() -> None:
+def test_heartbeat_sets_resume_position_and_cut_event_does_not() -> None:
     masters = Masters([stream(b": ping\nid: 7\n\nevent: x\ndata: cut\nid: 8\n"), stream(b"data: a\n\n")])
     said = list(islice(follow(masters.client(), "/v1/events", None, last_id=None), 2))
     assert [each.data for each in said if isinstance(each, SseEvent)] == ["a"]
     assert masters.asked[1].headers["last-event-id"] == "7"
 
 
-def test_a_stream_ends_when_its_crawl_is_gone_and_goes_on_when_a_master_stops() -> None:
+def test_stream_ends_with_its_crawl_and_survives_a_master_stop() -> None:
     shutdown = stream(b'event: end\ndata: {"reason":"shutdown"}\n\n', broken=False)
     deleted = stream(b'data: a\n\nevent: end\ndata: {"reason":"deleted"}\n\n', broken=False)
     masters = Masters([shutdown, deleted])
@@ -114,7 +114,7 @@ class Silent(httpx.SyncByteStream):
 
 
 @pytest.mark.parametrize("said", [PAST_KEPT, ping(2)], ids=["all were told", "nothing came for long"])
-def test_what_is_kept_is_read_from_the_oldest_on_until_the_server_says_that_it_was_all(said: bytes) -> None:
+def test_kept_events_are_read_from_oldest_until_server_says_end(said: bytes) -> None:
     masters = Masters([httpx.Response(200, stream=Silent(b"id: 1\ndata: a\n\nid: 2\ndata: b\n\n" + said))])
     assert [event.id for event in kept(masters.client(), "/v1/events", None, last_id=None)] == ["1", "2"]
     assert masters.asked[0].headers["last-event-id"] == "0"
@@ -157,7 +157,7 @@ def test_a_stream_that_is_refused_ends_the_command_also_later(status: int) -> No
             list(follow(masters.client(), "/v1/events", None, last_id=None))
 
 
-def test_a_cluster_that_is_away_for_long_is_waited_for_once_the_stream_has_begun() -> None:
+def test_started_stream_waits_for_cluster_that_is_long_away() -> None:
     away = [httpx.ConnectError("refused")] * 8
     masters = Masters([stream(b"id: 1\ndata: a\n\n"), *away, stream(b"id: 2\ndata: b\n\n")])
     said = list(islice(follow(masters.client(), "/v1/events", None, last_id=None), 11))

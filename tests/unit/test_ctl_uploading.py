@@ -59,7 +59,7 @@ def test_each_piece_goes_under_a_key_of_its_own_and_lines_count_through() -> Non
     assert [line for line, _, _ in total.first_rejected] == begins[:10]
 
 
-def test_a_piece_whose_answer_was_lost_is_sent_again_under_the_same_key_to_the_next_master() -> None:
+def test_piece_with_lost_answer_is_resent_with_its_key_to_next_master() -> None:
     asked: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -89,7 +89,7 @@ def test_an_upload_goes_on_behind_what_is_durable_when_the_server_says(status: i
     assert (upload.total.lines, upload.total.accepted, masters.now) == (10, 9, 15.0)
 
 
-def test_an_upload_that_gets_nowhere_is_given_up_and_what_is_durable_is_known() -> None:
+def test_stalled_upload_is_given_up_and_reports_what_is_durable() -> None:
     busy = problem(429, "busy", durable_lines=4, accepted=4, headers={"Retry-After": "5"})
     stuck = problem(429, "busy", durable_lines=0, accepted=0, headers={"Retry-After": "5"})
     masters = Masters([busy, stuck, stuck], patience_s=12)

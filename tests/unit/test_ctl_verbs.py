@@ -50,7 +50,7 @@ def test_a_list_that_is_refused_leaves_nothing_on_stdout(form: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".", ""])
-def test_a_name_that_would_be_another_path_is_refused_before_anything_is_asked(name: str) -> None:
+def test_name_that_would_change_the_path_is_refused_before_any_request(name: str) -> None:
     for words in (("get", "crawl", name), ("pause", name), ("get", "urls", "--crawl", name), ("delete", "crawl", name)):
         masters = Masters([])
         with pytest.raises(Usage) as refused:
@@ -111,7 +111,7 @@ def test_a_verb_names_the_version_it_was_meant_for() -> None:
     ],
 )
 @pytest.mark.parametrize("refused", [STALE, problem(409, "illegal-transition")])
-def test_a_verb_whose_answer_was_lost_is_found_carried_out_and_not_done_twice(
+def test_verb_with_lost_answer_is_found_done_and_not_repeated(
     verb: str, before: httpx.Response, now: httpx.Response, refused: httpx.Response
 ) -> None:
     masters = Masters([before, BROKEN, refused, now], count=2)
@@ -227,7 +227,7 @@ def test_nothing_is_applied_where_one_of_several_is_wrong(three: str) -> None:
     assert [each.url.path for each in masters.asked] == ["/v1/crawls/a/plan", "/v1/crawls/b/plan"]
 
 
-def test_apply_tells_a_name_that_no_crawl_can_have_as_create_does_and_asks_nobody(tmp_path: Path) -> None:
+def test_apply_refuses_invalid_crawl_name_as_create_without_request(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('{"name": "a/b", "spec": {}}')
     masters = Masters([])
@@ -316,7 +316,7 @@ def config(revision: int, **values: Any) -> httpx.Response:
     return httpx.Response(200, json=body, headers={"ETag": f'"{revision}"'})
 
 
-def test_single_values_are_set_in_what_is_there_also_when_that_changes_meanwhile() -> None:
+def test_set_changes_single_values_also_under_concurrent_changes() -> None:
     masters = Masters([config(1, worker={"max_visits": 8}), STALE, config(2, log_level="debug"), config(3)])
     assert masters.run("config", "set", "worker.max_visits=64", "master.grant_s=null") == "config/3 configured\n"
     sent = [json.loads(each.content) for each in masters.asked if each.method == "PUT"]
@@ -345,7 +345,7 @@ def test_values_are_set_at_their_paths_and_nothing_else_changes() -> None:
     assert before == {"a": {"b": 1, "c": 2}, "d": 3}
 
 
-def test_a_new_key_is_the_only_thing_on_standard_output_and_is_not_asked_for_twice(
+def test_new_key_is_alone_on_stdout_and_not_requested_twice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     made = httpx.Response(201, json={"id": "0" * 16, "name": "ci", "role": "viewer", "key": "orb_x"})

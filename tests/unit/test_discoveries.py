@@ -99,7 +99,7 @@ def test_streams_are_numbered_apart() -> None:
     assert [(message.n, message.total) for message in numbers] == [(2, 6), (1, 3)]
 
 
-def test_each_week_numbers_begin_anew_under_a_name_that_tells_until_when_it_is_used() -> None:
+def test_weekly_numbers_restart_under_a_name_with_its_expiry() -> None:
     numbering, batch = Numbering("w1.0"), DiscoveryBatch(Revision(1), [], 3)
     resting, busy = (DiscoveryStream(CrawlId(1), Partition(number)) for number in (0, 1))
     names = []

@@ -139,7 +139,7 @@ class Forgotten:
             self.answered.set()
 
 
-def test_a_handing_back_that_fails_after_the_worker_has_gone_on_is_nobodys_error(
+def test_failed_nak_after_worker_resumed_raises_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runtime, "_HAND_BACK_S", 0.01)

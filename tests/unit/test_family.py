@@ -97,7 +97,7 @@ def test_a_second_ctrl_c_waits_for_nobody(second: int) -> None:
     assert ended(work) == (RunOutcome(RunEnd.INTERRUPTED, at_once=True), ["engine SIGKILL", "member SIGKILL"])
 
 
-def test_a_terminal_that_goes_says_so_twice_and_the_family_is_drained_all_the_same() -> None:
+def test_closed_terminal_signals_twice_and_group_still_drains() -> None:
     async def work(family: ProcessGroup, ends: list[str]) -> None:
         await two(family, ends)
         send(signal.SIGHUP)
@@ -109,7 +109,7 @@ def test_a_terminal_that_goes_says_so_twice_and_the_family_is_drained_all_the_sa
     assert ended(work) == (RunOutcome(RunEnd.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
 
 
-def test_a_child_that_does_not_end_in_its_own_time_is_killed_whatever_time_others_have() -> None:
+def test_child_beyond_its_stop_time_is_killed() -> None:
     async def work(family: ProcessGroup, ends: list[str]) -> None:
         assert await family.start(Living("engine", ends, stubborn=True, patience_s=0.01))
         assert await family.start(Living("member", ends))
@@ -138,7 +138,7 @@ def test_the_first_reason_to_end_is_the_one_that_counts() -> None:
     assert ended(work) == (RunOutcome(RunEnd.FAILED, "the disk is full"), [])
 
 
-def test_a_child_that_cannot_be_started_is_the_end_and_takes_the_others_along() -> None:
+def test_child_that_cannot_start_ends_the_whole_group() -> None:
     async def work(family: ProcessGroup, ends: list[str]) -> None:
         await two(family, ends)
         third = Living("third", ends)

@@ -79,7 +79,7 @@ def on(story: Callable[[Busy, FinishedCheck], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_complete_crawl_is_found_in_the_first_possible_pass_beside_a_backlog() -> None:
+def test_complete_crawl_is_found_in_first_pass_beside_backlog() -> None:
     async def story(busy: Busy, check: FinishedCheck) -> None:
         found = [bool(await busy.look(check)) for _ in range(6)]
         assert found == [False] * 5 + [True], "45 reports were ahead of it, and each pass applies 10"
@@ -112,7 +112,7 @@ def test_a_crawl_with_a_command_in_progress_is_not_finished(behind: int) -> None
     on(story)
 
 
-def test_crawls_that_come_to_rest_one_after_another_wait_each_for_their_own_reports() -> None:
+def test_crawls_finishing_in_turn_wait_for_their_own_reports() -> None:
     async def story(busy: Busy, check: FinishedCheck) -> None:
         busy.counters[OTHER] = Counters(queued=1, version=1)
         found = [set(await busy.look(check, DONE, OTHER)) for _ in range(2)]

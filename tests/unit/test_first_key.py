@@ -28,7 +28,7 @@ class Small:
         return key in self.kept
 
 
-def test_a_master_waits_until_there_is_room_for_the_first_key_and_shows_the_one_that_is_kept(
+def test_master_waits_for_space_for_first_key_and_shows_kept_one(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     small = Small()

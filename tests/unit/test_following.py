@@ -60,7 +60,7 @@ async def opened(stream: Stream, after: int) -> EventCursor:
     return following
 
 
-def test_a_broker_that_goes_again_while_its_stream_is_looked_at_ends_no_follower() -> None:
+def test_broker_failing_again_during_stream_check_ends_no_reader() -> None:
     """It came back without its newest events, and by the time it answers has others under their numbers."""
 
     async def story() -> None:
@@ -86,7 +86,7 @@ def test_a_broker_that_goes_again_while_its_stream_is_looked_at_ends_no_follower
     asyncio.run(story())
 
 
-def test_a_stream_that_came_back_with_less_is_read_from_its_oldest_event_behind_a_gap() -> None:
+def test_stream_restored_shorter_is_read_from_oldest_after_a_gap() -> None:
     async def story() -> None:
         stream = Stream(last=10)
         following = await opened(stream, 10)
@@ -100,7 +100,7 @@ def test_a_stream_that_came_back_with_less_is_read_from_its_oldest_event_behind_
     asyncio.run(story())
 
 
-def test_a_gap_is_told_though_the_broker_goes_before_the_first_event_behind_it() -> None:
+def test_gap_is_reported_if_broker_fails_before_the_next_event() -> None:
     async def story() -> None:
         stream = Stream(last=10)
         following = await opened(stream, 10)

@@ -307,7 +307,7 @@ def test_hosts_that_are_blocked_for_long_hold_nobody_else_up() -> None:
     assert taken[0].host_id == 3
 
 
-def test_a_large_front_is_gone_over_in_pieces_and_every_host_of_it_has_its_turn(
+def test_large_heap_is_scanned_in_pieces_and_serves_every_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The owner does nothing else meanwhile."""

@@ -51,7 +51,7 @@ def test_a_link_no_nearer_changes_nothing(state: UrlState, known: int, found: in
 
 
 @given(st.sampled_from(UrlState), depths, depths, st.none() | depths)
-def test_only_done_pages_are_queued_again_and_only_where_their_links_may_matter(
+def test_only_done_pages_are_requeued_where_their_links_may_matter(
     state: UrlState, known: int, found: int, limit: int | None
 ) -> None:
     again = merge_link(state, known, found, limit) is Merge.QUEUE_AGAIN
@@ -59,9 +59,7 @@ def test_only_done_pages_are_queued_again_and_only_where_their_links_may_matter(
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=20), st.none() | st.integers(0, 6))
-def test_the_depth_a_page_was_last_fetched_with_does_not_depend_on_the_order_of_links(
-    found: list[tuple[int, bool]], limit: int | None
-) -> None:
+def test_last_fetched_depth_does_not_depend_on_link_order(found: list[tuple[int, bool]], limit: int | None) -> None:
     """However links and fetches interleave, what the page led to was last seen with the least depth that matters."""
     state, depth, fetched = UrlState.QUEUED, found[0][0], None
     for at, fetch_now in found:

@@ -31,7 +31,7 @@ def test_a_full_disk_is_told_of_once_a_minute_however_many_try() -> None:
     assert told(entries) == ["database_writes.refused"] * 3
 
 
-def test_it_is_over_when_all_that_was_refused_has_been_taken_and_nothing_was_refused_for_a_while() -> None:
+def test_pressure_ends_after_refused_writes_succeed_for_a_while() -> None:
     refusals = FullDiskRefusals()
     with structlog.testing.capture_logs() as entries:
         refusals.refused(reports, 0.0, FULL)

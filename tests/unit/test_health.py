@@ -50,7 +50,7 @@ def ailments(*seen: tuple[float, Observation]) -> list[str | None]:
     return [condition.ailment for _, _, condition in followed(seen)]
 
 
-def test_an_engine_that_is_silent_for_long_makes_unfit_and_for_a_moment_does_not() -> None:
+def test_engine_silent_for_long_is_unhealthy_and_briefly_is_not() -> None:
     misses = again(6, 1.0, ProbeMissed("nats"))
     assert ailments((0.0, ProbeAnswered("nats")), *misses[:5])[-1] is None
     assert ailments((0.0, ProbeAnswered("nats")), *misses)[-1] == "nats is silent for 6.0 s"

@@ -66,7 +66,7 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-def test_who_stood_still_for_as_long_as_owners_heed_a_beat_has_no_hold_any_more() -> None:
+def test_process_stopped_beyond_beat_lifetime_loses_its_hold() -> None:
     async def story() -> None:
         clock = Clock()
         hold = PurgeHold(Database(), clock)

@@ -3,7 +3,7 @@
 from shared.domain.frontier.purge_holds import BEAT_S, HOLD_S, ObservedHolds, held_until
 
 
-def test_a_hold_counts_from_when_it_is_first_seen_and_no_longer_than_its_last_beat_plus_its_time() -> None:
+def test_hold_lasts_from_first_sight_to_last_beat_plus_lifetime() -> None:
     holds = ObservedHolds()
     assert not holds.standing({}, 100.0)
     assert holds.standing({"a": 1}, 100.0)

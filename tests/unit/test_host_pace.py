@@ -85,7 +85,7 @@ class Crawl:
         return self
 
 
-def test_a_site_where_2_percent_answer_503_once_keeps_four_fifths_of_its_pace() -> None:
+def test_site_with_2_percent_single_503_keeps_four_fifths_of_pace() -> None:
     """It got 87 of 2,000 pages in 6 minutes."""
     busy = set(random.Random(3).sample(range(2_000), 40))
 

@@ -70,7 +70,7 @@ def test_only_who_is_shut_out_is_told_to_look_at_the_servers_door(error: Excepti
 
 
 @pytest.mark.parametrize("words", [("key", "create"), ("db", "check"), ("migrate",)])
-def test_a_command_that_finds_no_database_says_which_setting_names_it_and_makes_none(
+def test_command_without_database_names_the_setting_and_creates_none(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -217,7 +217,7 @@ def test_a_first_key_whose_answer_was_lost_is_the_one_that_is_shown(monkeypatch:
     assert run(first_key("c.db")) is None
 
 
-def test_a_start_does_not_wait_for_a_database_that_is_away_or_full_or_loses_every_answer(
+def test_start_does_not_wait_for_a_failing_or_full_database(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     every = dict.fromkeys(range(1, 100), LOST)

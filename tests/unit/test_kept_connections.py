@@ -26,7 +26,7 @@ class Site:
             self.now += pause_s
 
 
-def test_a_server_that_keeps_connections_longer_than_the_pause_has_them_reused() -> None:
+def test_server_keeping_connections_beyond_the_pause_sees_reuse() -> None:
     site = Site(kept_s=5.0)
     site.asked(100, 1.0)
     assert (site.fresh, site.stale) == (1, 0)

@@ -31,7 +31,7 @@ def test_a_coordinator_without_an_epoch_or_with_another_one_was_replaced() -> No
     assert epoch_after(3, 5, Term(0), 9) == 6, "then it was the database that is of an earlier time"
 
 
-def test_a_coordinator_restored_within_an_epoch_is_known_by_terms_beyond_its_revision() -> None:
+def test_coordinator_restored_within_epoch_is_known_by_higher_terms() -> None:
     assert epoch_after(3, 3, term_of(3, 5000), 1000) == 4
 
 

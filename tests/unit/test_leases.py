@@ -47,7 +47,7 @@ def test_the_first_asker_may_have_it_and_asking_again_is_harmless() -> None:
     assert held.live(34.9), "a late answer never shortens a grant"
 
 
-def test_another_delivery_waits_for_the_end_of_the_grant_and_an_older_one_is_superseded() -> None:
+def test_new_delivery_waits_for_grant_end_and_supersedes_older() -> None:
     leases = Leases(grant_s=GRANT_S)
     held = leases.add(row(), 0.0)
     leases.granted(held, 2, "w", 0.0)
@@ -81,7 +81,7 @@ def test_a_new_owner_takes_an_earlier_grant_as_given_at_its_claim() -> None:
     assert leases.granted(held, 9, "v", 130.0).number == 5
 
 
-def test_a_lease_never_granted_is_free_for_the_new_owner_and_proven_dead_workers_hold_nothing() -> None:
+def test_ungranted_lease_is_free_and_dead_workers_hold_nothing() -> None:
     leases = Leases(grant_s=GRANT_S)
     fresh = leases.take_over(row(1), 100.0, ended=False)
     ended = leases.take_over(row(2, grants=1), 100.0, ended=True)

@@ -59,7 +59,7 @@ def test_what_users_run_is_what_was_tested() -> None:
     assert runtime.items() <= dev.items()
 
 
-def test_the_image_is_built_by_what_developers_have_and_what_the_project_asks_for() -> None:
+def test_image_is_built_from_developer_tools_and_project_requirements() -> None:
     build, dev = pins("requirements-build.lock"), pins("requirements-dev.lock")
     assert build.items() <= dev.items()
     assert GROUPS["build"] == PROJECT["build-system"]["requires"]

@@ -43,7 +43,7 @@ def test_flags_go_over_the_environment() -> None:
     assert (settings.id, settings.partitions, settings.database) == ("m2", 16, "x.db")
 
 
-def test_flags_go_over_variables_these_over_the_file_and_that_over_the_defaults(tmp_path: Path) -> None:
+def test_flags_override_variables_then_file_then_defaults(tmp_path: Path) -> None:
     path = written(
         tmp_path / "orb.yaml", "id: by-file\ngrant_s: 9\npartitions: 3\nlog_level: error\npools: [default, eu]\n"
     )
@@ -64,7 +64,7 @@ def test_every_setting_but_the_secrets_has_a_flag(role: str) -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_file_says_wrongly_is_told_at_once_each_with_its_line_and_meaning(tmp_path: Path) -> None:
+def test_file_errors_are_listed_together_with_line_and_meaning(tmp_path: Path) -> None:
     path = written(
         tmp_path / "orb.yaml", "etcd: http://a\npatitions: 3\nmax_visits: 8\nlog-level: info\ngrant_s: {x: 1}\nhttp:\n"
     )
@@ -217,7 +217,7 @@ def test_a_name_that_is_no_key_is_refused_at_once(name: str) -> None:
         from_environment(ClusterMasterSettings, {**TOLD, "ORB_ID": name})
 
 
-def test_more_partitions_than_numbers_of_hosts_have_room_for_are_refused_at_the_start() -> None:
+def test_partitions_beyond_host_number_space_are_refused_at_start() -> None:
     told = {**TOLD, "ORB_PARTITIONS": str(MAX_PARTITIONS)}
     assert from_environment(ClusterMasterSettings, told).partitions == MAX_PARTITIONS
     with pytest.raises(Unusable, match=r"partitions \(ORB_PARTITIONS\): .*<= 4096"):

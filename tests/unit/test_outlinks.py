@@ -132,7 +132,7 @@ def test_base_href_moves_relative_links_and_a_bad_one_does_not() -> None:
     assert with_base("mailto:x") == ["http://site.example/dir/x"]
 
 
-def test_nofollow_of_link_page_and_header_is_obeyed_unless_the_spec_says_otherwise() -> None:
+def test_nofollow_of_link_page_and_header_is_obeyed_unless_spec_says() -> None:
     parsed = page_of("a", "b", nofollow=frozenset("b"))
     obeyed = resolver().outlinks(PAGE, parsed, depth=0)
     assert (urls(obeyed), obeyed.nofollow) == (["http://site.example/dir/a"], 1)

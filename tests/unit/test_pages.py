@@ -107,13 +107,13 @@ def test_an_error_is_no_page_and_leads_nowhere(status: int) -> None:
     assert (page.title, page.found, page.outlinks) == (None, (), None)
 
 
-def test_a_redirect_leads_to_its_target_at_the_same_depth_and_one_hop_further() -> None:
+def test_redirect_leads_to_target_at_same_depth_one_hop_further() -> None:
     page = reading(b"", ("location", "/elsewhere#x"), status=302, depth=3, hops=2)
     assert (page.location, found(page)) == ("/elsewhere#x", ["http://site.example/elsewhere"])
     assert (page.depth, page.hops, page.links) == (3, 3, 1)
 
 
-def test_a_seed_may_redirect_to_another_host_of_its_domain_and_a_page_may_not() -> None:
+def test_seed_may_redirect_within_its_domain_and_page_may_not() -> None:
     to = ("location", "http://www.site.example/")
     assert found(reading(b"", to, status=301, depth=0)) == ["http://www.site.example/"]
     assert found(reading(b"", to, status=301, depth=1)) == []

@@ -99,7 +99,7 @@ def _fails_again(health: HostHealth, base_s: float = 5) -> HostHealth:
 
 
 @pytest.mark.parametrize("max_count", [3, 5])
-def test_so_many_failures_in_a_row_to_connect_give_the_host_up_and_an_answer_ends_the_row(max_count: int) -> None:
+def test_failed_connects_in_a_row_give_host_up_and_response_resets(max_count: int) -> None:
     retry = Retry(host_attempts=max_count)
     health = HostHealth()
     for _ in range(max_count - 1):

@@ -79,7 +79,7 @@ def reason(found: PressureAt | None) -> str | None:
         (("",), ("full", "full"), True),
     ],
 )
-def test_a_pool_stands_still_when_no_master_sends_anything_out_or_no_worker_takes_any(
+def test_pool_stalls_when_no_master_sends_or_no_worker_takes(
     masters: tuple[str, ...], workers: tuple[str, ...], still: bool
 ) -> None:
     roster = MemberStats()
@@ -157,7 +157,7 @@ def test_a_workers_shortage_is_told_once_by_whoever_leads() -> None:
 # --- what is shown of it ----------------------------------------------------------------------------------------------
 
 
-def test_a_crawl_is_held_by_a_master_that_says_so_or_where_every_worker_of_its_pool_does() -> None:
+def test_crawl_is_held_by_a_master_or_by_all_workers_of_its_pool() -> None:
     roster = MemberStats()
     assert roster.pressure("default", 0.0) is None, "of nobody nothing is known"
     for name, pool, short in (("w1", "default", "no disk"), ("w2", "default", ""), ("w3", "eu", "no memory")):

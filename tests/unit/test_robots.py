@@ -183,7 +183,7 @@ def test_no_record_lives_longer_than_a_day(status: int, max_age_s: float | None)
     assert not record.fresh(1_000 + int(MAX_LIFETIME_S * 1000))
 
 
-def test_a_record_of_a_clock_that_was_far_ahead_is_not_used_until_that_time_comes() -> None:
+def test_robots_record_from_a_clock_ahead_is_unused_until_then() -> None:
     """It would outlive its day by as much as the clock was ahead."""
     record = robots_record(200, b"", fetched_at_ms=3_600_000)
     assert record.fresh(3_600_000 - 60_000), "a minute is what clocks differ by"

@@ -42,7 +42,7 @@ def test_a_worker_that_stops_pulling_or_is_overloaded_counts_for_nothing() -> No
     assert room.for_pool("default", 1.0) == AHEAD * 6
 
 
-def test_shards_on_their_way_are_counted_until_they_begin_and_only_in_their_pool() -> None:
+def test_undelivered_shards_count_against_their_own_pool_only() -> None:
     room, leases, others = PoolCapacity(), Leases(grant_s=30.0), Leases(grant_s=30.0)
     room.watch(leases)
     room.watch(others)

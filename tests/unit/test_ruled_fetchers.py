@@ -66,7 +66,7 @@ class Web:
         assert isinstance(await crawl.fetcher.fetch(REQUEST), Answer)
 
 
-def test_no_more_fetchers_stay_open_than_may_and_one_that_is_needed_again_is_opened_again(
+def test_open_fetchers_are_bounded_and_closed_ones_reopen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ruled, "MAX_FETCHERS", 3)
@@ -108,7 +108,7 @@ def test_fetches_under_way_end_before_their_fetcher_is_closed(monkeypatch: pytes
     asyncio.run(story())
 
 
-def test_what_no_crawl_uses_any_more_is_closed_and_crawls_of_the_same_rules_share_one() -> None:
+def test_unused_fetcher_closes_and_crawls_of_same_rules_share_one() -> None:
     async def story() -> None:
         web = Web()
         web.answers.set()

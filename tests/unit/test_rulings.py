@@ -37,7 +37,7 @@ def view(state: UrlState, **more: Any) -> UrlView:
     return replace(known, **more)
 
 
-def test_what_to_do_about_a_host_that_was_given_up_is_said_for_where_the_crawl_is() -> None:
+def test_advice_for_given_up_host_fits_the_crawls_state() -> None:
     spec = parse_spec({"seeds": ["http://a.test/"]})
     lost = view(UrlState.FAILED, reason=HOST_UNREACHABLE)
     said = why(lost, spec, NOW_MS, retry="orb ctl retry-failed docs")
@@ -158,7 +158,7 @@ def test_what_is_fetched_or_given_up_is_held_by_its_own_state() -> None:
     assert "status 404" in judged(view(UrlState.FAILED, reason="http_404"))["state"].detail
 
 
-def test_one_that_was_kept_out_is_judged_again_and_one_in_another_spelling_is_named() -> None:
+def test_excluded_url_is_checked_again_and_other_spelling_named() -> None:
     excluded = judged(view(UrlState.EXCLUDED, reason="depth", depth=4), scope={"max_depth": 3})
     assert held_by(excluded) == ["depth", "state"]
     unseen = judged(None, replace(AROUND, host=None), url="HTTP://B.test:80/x#y")

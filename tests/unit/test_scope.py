@@ -89,7 +89,7 @@ def test_seeds_are_in_scope_unless_scheme_length_or_exclude_refuse() -> None:
     assert verdict(compiled, "http://uploaded.example/" + "a" * 99, via=None, depth=0) is ExclusionReason.LENGTH
 
 
-def test_a_seed_may_redirect_within_its_registrable_domain_and_nobody_else_may() -> None:
+def test_only_seed_may_redirect_within_registrable_domain() -> None:
     compiled = scope(include=["/never/"])
     there = "https://www.example.org/"
     assert verdict(compiled, there, depth=0, via_seed_redirect=True, hops=1) is None

@@ -54,7 +54,7 @@ def test_a_cut_at_any_byte_keeps_exactly_the_whole_records() -> None:
 
 
 @pytest.mark.parametrize("cut", sorted({end + off for end in ENDS for off in (-1, 0, 1)} & set(range(len(WHOLE) + 1))))
-def test_a_cut_segment_gets_its_final_name_or_is_removed_when_it_holds_no_page(tmp_path: Path, cut: int) -> None:
+def test_cut_segment_is_finalized_or_removed_when_without_page(tmp_path: Path, cut: int) -> None:
     left_open(tmp_path, WHOLE[:cut])
     kept = max((end for end in ENDS[1:] if end <= cut), default=0)
     assert repair_torn(tmp_path) == [Repaired(NAME, kept, cut - kept)]

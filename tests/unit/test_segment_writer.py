@@ -139,7 +139,7 @@ class ByHand(Executor):
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_who_syncs_between_the_end_of_a_commit_and_its_booking_waits_for_that(
+def test_sync_between_commit_end_and_booking_waits_for_booking(
     store: MemorySegments, run: Callable[[Coroutine[Any, Any, None]], None]
 ) -> None:
     """To ask again and again whether it is booked would never let the loop book it: the worker stood still for good,
@@ -175,7 +175,7 @@ def test_a_sync_of_nothing_new_writes_nothing(store: MemorySegments) -> None:
     asyncio.run(body())
 
 
-def test_no_room_reaches_every_waiter_and_a_later_sync_keeps_all_locations_valid(store: MemorySegments) -> None:
+def test_full_disk_reaches_every_waiter_and_later_sync_keeps_locations(store: MemorySegments) -> None:
     async def body() -> None:
         archive = opened(store)
         writer = archive.writer(CRAWL)
@@ -356,7 +356,7 @@ def test_record_ids_are_unique_in_several_threads() -> None:
     assert len(set().union(*made)) == 120_000
 
 
-def test_a_page_that_comes_while_the_crawls_segments_are_finished_opens_one_that_was_never_used(
+def test_page_arriving_during_segment_finish_opens_an_unused_segment(
     store: MemorySegments,
 ) -> None:
     async def main() -> None:
@@ -383,7 +383,7 @@ def test_a_page_that_comes_while_the_crawls_segments_are_finished_opens_one_that
     asyncio.run(main())
 
 
-def test_segments_that_could_not_be_finished_are_finished_later_at_the_latest_at_the_end(store: MemorySegments) -> None:
+def test_unfinished_segments_are_finished_later_or_at_close(store: MemorySegments) -> None:
     async def main() -> None:
         archive = opened(store)
         for number in (1, 2):
@@ -401,7 +401,7 @@ def test_segments_that_could_not_be_finished_are_finished_later_at_the_latest_at
     asyncio.run(main())
 
 
-def test_crawls_that_nobody_visits_come_to_rest_and_of_too_many_those_visited_least_recently() -> None:
+def test_idle_crawls_close_and_least_recently_used_beyond_limit() -> None:
     visited = {CrawlId(number): float(number) for number in range(5)}
     assert at_rest(visited, {CrawlId(0)}, IDLE_S + 2.0, max_open=MAX_OPEN) == [1, 2]
     assert at_rest(visited, {CrawlId(0)}, 5.0, max_open=5) == []

@@ -262,7 +262,7 @@ def test_a_page_found_nearer_while_it_was_out_is_queued_again() -> None:
     assert (again.reason, again.attempts, again.flags) == ("depth", 0, COUNTED_AS_PAGE)
 
 
-def test_a_dead_host_ends_all_its_urls_and_those_still_out_when_they_come_back() -> None:
+def test_dead_host_ends_queued_urls_and_leased_ones_on_return() -> None:
     desk = Desk(sizes=(2, 2))
     before = HostHealth(
         failures=2, unreachable=Retry().host_attempts - 1, last_failure_ms=NOW_MS - 2, blocked_until_ms=NOW_MS
@@ -311,7 +311,7 @@ def test_a_url_that_kills_its_workers_is_buried_with_the_evidence() -> None:
     assert draft.changes.tallies[CRAWL, "failed", "poison"] == 1
 
 
-def test_a_host_rests_from_the_end_of_its_last_response_and_an_expired_grant_from_its_end() -> None:
+def test_host_waits_from_last_response_or_end_of_expired_grant() -> None:
     desk = Desk()
     draft = desk.draft(NOW + 5)
     draft.outcome(outcome(1, page(fingerprint(1, 0)), quiet_ms=1500), LIMITS)
@@ -382,9 +382,7 @@ def test_visits_that_fail_again_and_again_split_the_shard_and_bury_the_url() -> 
 
 
 @pytest.mark.parametrize(("attempts", "state"), [(3, UrlState.WAITING), (1, UrlState.DONE)])
-def test_a_page_whose_connection_ended_is_tried_again_and_kept_as_cut_in_the_end(
-    attempts: int, state: UrlState
-) -> None:
+def test_cut_page_is_retried_and_finally_stored_as_cut(attempts: int, state: UrlState) -> None:
     """An index page that was cut at its first fetch cost 74 of 101 pages, with exit code 0."""
     desk = Desk(sizes=(1,))
     retry = msgspec.structs.replace(desk.crawl.spec.retry, attempts=attempts)

@@ -60,7 +60,7 @@ def test_the_watch_ends_with_its_block_even_when_it_has_just_begun_to_ask() -> N
     assert not [thread for thread in threading.enumerate() if thread.name == "stall-watch"]
 
 
-def test_a_loop_that_does_nothing_for_long_is_given_up_and_one_that_goes_on_in_time_is_not() -> None:
+def test_loop_idle_for_long_is_given_up_and_timely_one_is_not() -> None:
     given_up = threading.Event()
 
     async def story(still: threading.Event, dead_s: float, patience_s: float) -> None:
@@ -195,7 +195,7 @@ def test_process_ends_while_the_lock_is_held_and_no_log_is_read() -> None:
             process.wait()
 
 
-def test_process_that_was_stopped_for_longer_than_the_watchdog_waits_lives_on() -> None:
+def test_process_stopped_beyond_watchdog_time_survives() -> None:
     """The first timer fires at once when it continues; the second one leaves it time to show a sign of life."""
     code = (
         HELD.format(last=4)
@@ -256,7 +256,7 @@ workers.main.serve(WorkerSettings(id="w-1", dir="/nowhere", nats_url="nats://127
 
 
 @pytest.mark.parametrize("member", [MASTER, WORKER], ids=["master", "worker"])
-def test_a_member_whose_loop_runs_in_circles_ends_so_that_it_is_started_again(member: str) -> None:
+def test_member_with_spinning_loop_ends_to_be_restarted(member: str) -> None:
     sooner = """
 from shared.runtime import stalls
 

@@ -84,7 +84,7 @@ def test_one_that_leads_and_is_drained_hears_of_it() -> None:
     asyncio.run(story())
 
 
-def test_one_that_drains_stands_where_nobody_takes_the_lead_and_does_not_give_it_away_to_the_same_again() -> None:
+def test_draining_master_campaigns_when_no_other_candidate_wins() -> None:
     async def story() -> None:
         clock = HandClock()
         masters = members(me=True, sick=False)

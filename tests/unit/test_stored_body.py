@@ -64,7 +64,7 @@ def test_a_coding_nobody_knows_leaves_the_body_as_it_is() -> None:
 
 
 @given(st.data())
-def test_a_damaged_record_is_refused_or_breaks_off_and_is_never_taken_for_whole(data: st.DataObject) -> None:
+def test_damaged_record_is_refused_or_cut_and_never_taken_for_whole(data: st.DataObject) -> None:
     record = stored(exchange(bytes(range(256)) * 8, b"Content-Type: text/html"))
     at = data.draw(st.integers(0, len(record) - 1))
     cut = data.draw(st.booleans())

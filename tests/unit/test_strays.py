@@ -50,7 +50,7 @@ class Queued:
         self.places.remove(QueuedVisit(pool, HostId(host_id), slot))
 
 
-def test_so_many_shards_without_a_lease_are_dropped_at_a_turn_and_the_others_at_the_next() -> None:
+def test_orphaned_shards_are_dropped_in_bounded_batches() -> None:
     broker = Queued(AT_ONCE + 10)
 
     async def proven() -> bool:

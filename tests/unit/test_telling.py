@@ -56,7 +56,7 @@ def run_through(telling: EventPublisher) -> None:
     asyncio.run(published(telling))
 
 
-def test_what_is_told_is_published_in_order_and_tried_again_under_the_same_id() -> None:
+def test_events_are_published_in_order_and_retried_under_one_id() -> None:
     events = Kept(Transient("away", retry_in=0.0), Transient("away", retry_in=0.0))
     telling = EventPublisher(events, SystemClock(), "m1")
     for n in range(3):

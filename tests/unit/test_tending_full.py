@@ -111,7 +111,7 @@ def test_what_finds_no_room_keeps_nothing_else_from_being_done() -> None:
     story(small, told)
 
 
-def test_what_found_no_room_is_tried_again_before_the_next_look_back_and_then_rests() -> None:
+def test_action_without_space_is_retried_before_next_sweep() -> None:
     small = Small()
     small.refused = {"reopen": ResourceFull("the disk is full", retry_in=1.0)}
 
@@ -131,7 +131,7 @@ def test_what_found_no_room_is_tried_again_before_the_next_look_back_and_then_re
     story(small, told)
 
 
-def test_a_look_back_that_an_engine_broke_off_is_taken_up_when_it_answers_again() -> None:
+def test_sweep_broken_off_by_an_engine_resumes_when_it_answers() -> None:
     small = Small()
     small.refused = {"tell": Transient("the broker is away", retry_in=0.5)}
 

@@ -132,7 +132,7 @@ def test_a_shorter_grant_is_for_new_grants_and_shortens_none_that_was_given() ->
     assert leases.begin(LeaseId(1), 2, "v", 10.0) == HeldByAnother(20.0)
 
 
-def test_a_new_owner_waits_for_grants_of_before_as_long_as_any_owner_gives_them() -> None:
+def test_new_owner_waits_for_earlier_grants_by_the_longest_duration() -> None:
     """The earlier owner may not have heard of the shorter grants: two workers would fetch from the host at once."""
     leases = Leases(grant_s=5.0, longest_s=30.0)
     held = leases.take_over(row(1, grants=1), 0.0, ended=False)
@@ -140,7 +140,7 @@ def test_a_new_owner_waits_for_grants_of_before_as_long_as_any_owner_gives_them(
     assert leases.begin(LeaseId(1), 2, "v", 30.0) == MayGrant(held, expired=True)
 
 
-def test_whatever_is_turned_owners_take_grants_of_before_for_as_long_as_they_were_started_to_give_them() -> None:
+def test_owners_honour_grants_for_their_start_duration_after_config_change() -> None:
     started = FrontierSettings(partitions=8, grant_s=30.0, ack_wait_s=7.0)
     assert master_tuning(AS_STARTED, started_as(started, "info")) == started_as(started, "info")
     turned = master_tuning(HotConfig(master=MasterPart(grant_s=5.0, report_batch_size=7)), started_as(started, "info"))
@@ -150,7 +150,7 @@ def test_whatever_is_turned_owners_take_grants_of_before_for_as_long_as_they_wer
     assert limits_of(started, started_as(started, "info")).longest_grant_s == 30.0
 
 
-def test_dispatch_keeps_as_many_shards_ahead_as_it_may_and_none_at_all_at_zero() -> None:
+def test_dispatch_keeps_allowed_shards_ahead_and_none_at_zero() -> None:
     room = PoolCapacity()
     room.worker_reported(WorkerStatus("w", "default", 10, 0), 0.0)
     assert room.for_pool("default", 0.0) == 20

@@ -108,7 +108,7 @@ class Stage:
         self.endings.append(ending)
 
 
-def test_an_answer_that_arrives_in_the_moment_of_the_deletion_is_not_archived() -> None:
+def test_response_arriving_during_deletion_is_not_archived() -> None:
     stage = Stage()
     stage.on_answer = [published(gone=True)]
     asyncio.run(stage.run())

@@ -69,7 +69,7 @@ def visit_of(reporter: Reporter) -> VisitReport:
     return reporter.visit(CRAWL, 7, LeaseId(4096), 1, 1)
 
 
-def test_items_are_acknowledged_before_the_outcome_is_told_under_one_id_however_often_it_is_tried() -> None:
+def test_items_are_acked_before_outcome_under_one_id_over_retries() -> None:
     async def story() -> None:
         engines = Engines(away=3)
         reporter = reporter_over(engines)
@@ -85,7 +85,7 @@ def test_items_are_acknowledged_before_the_outcome_is_told_under_one_id_however_
     asyncio.run(story())
 
 
-def test_a_visit_takes_no_further_url_while_too_many_bytes_of_items_are_in_hand() -> None:
+def test_visit_starts_no_url_above_the_pending_item_bytes() -> None:
     async def story() -> None:
         engines = Engines()
         reporter = reporter_over(engines)

@@ -37,7 +37,7 @@ _FRAMING_LINE = st.sampled_from(
     method=st.sampled_from([b"GET", b"HEAD", b"POST"]),
     version=st.sampled_from(["1.0", "1.1", "2"]),
 )
-def test_any_header_bytes_and_any_body_replay_to_the_body_and_pass_the_digest_check(
+def test_any_headers_and_body_replay_and_pass_digest_check(
     body: bytes, lines: list[bytes], status: int, method: bytes, version: str
 ) -> None:
     request_head = method + b" / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -183,7 +183,7 @@ def test_an_unchanged_payload_becomes_a_revisit_with_headers_and_no_body() -> No
     assert revisit.warc["WARC-Payload-Digest"] == sha1(body)
 
 
-def test_a_not_modified_answer_becomes_a_revisit_of_the_payload_it_stands_for() -> None:
+def test_not_modified_response_becomes_revisit_of_its_payload() -> None:
     earlier = Revisit(RevisitProfile.NOT_MODIFIED, "http://example.org/page", AT_MS, payload_digest(b"earlier body"))
     revisit = response_of(Exchange(answer(b"", b"ETag: x", status=304), AT_MS, 0, revisit=earlier))
     assert revisit.warc["WARC-Profile"] == "http://netpreserve.org/warc/1.1/revisit/server-not-modified"

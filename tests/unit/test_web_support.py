@@ -301,7 +301,7 @@ def leaves_the_connection(sent: bytes) -> bool:
     return closes
 
 
-def test_after_a_raw_answer_no_client_sends_another_request_into_the_closing_connection() -> None:
+def test_raw_response_prevents_requests_on_the_closing_connection() -> None:
     async def collected(path: str) -> bytes:
         return b"".join([piece async for piece in RAW[path]()])
 

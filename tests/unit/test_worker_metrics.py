@@ -115,7 +115,7 @@ def test_an_address_that_is_none_is_refused_with_the_name_of_the_flag(address: s
     asyncio.run(story())
 
 
-def test_who_sends_too_much_or_holds_too_many_connections_does_not_keep_others_out() -> None:
+def test_client_with_large_requests_or_many_connections_blocks_no_other() -> None:
     async def story() -> None:
         async with exposing("127.0.0.1:0", REGISTRY) as address:
             host, _, port = address.rpartition(":")

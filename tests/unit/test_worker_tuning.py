@@ -185,7 +185,7 @@ def test_saturated_worker_pulls_nothing_until_fewer_requests_wait() -> None:
     within(story)
 
 
-def test_a_worker_told_to_hold_fewer_or_none_while_its_reports_held_it_back_pulls_no_more_than_that() -> None:
+def test_visits_lowered_while_reports_wait_bound_the_next_pull() -> None:
     async def story() -> None:
         broker, room = OneMessageAPull(), asyncio.Event()
         held = asyncio.Event()
@@ -216,7 +216,7 @@ def test_a_worker_told_to_hold_fewer_or_none_while_its_reports_held_it_back_pull
     within(story)
 
 
-def test_a_drained_worker_hands_back_what_an_open_pull_still_brings_and_pulls_again_when_it_may() -> None:
+def test_drained_worker_hands_back_open_pull_and_resumes_later() -> None:
     async def story() -> None:
         broker = OneMessageAPull()
         async with Tasks() as tasks:
