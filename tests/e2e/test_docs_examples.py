@@ -1,6 +1,6 @@
 """Every example of README and docs is run in order, on one small site and one cluster, and does what its page shows.
 
-What cannot run here is in `documents.LISTED` with the reason (tests/unit/test_docs_examples.py).
+What cannot run here is in `doc_examples.LISTED` with the reason (tests/unit/test_docs_examples.py).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A watch of a run that keeps what is told."""
+"""A display of a run that records what the run reports."""
 
 from cli.terminal.progress import Silent
 

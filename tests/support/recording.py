@@ -119,7 +119,7 @@ def plain(value: object) -> Any:
 
 
 def says_still(was: Any, now: Any) -> bool:
-    """Whether all that a recording said is said now; what later versions added is not asked for."""
+    """Return True if all fields of a recording are read now; fields of later versions are ignored."""
     if isinstance(was, dict) and isinstance(now, dict):
         return all(name in now and says_still(value, now[name]) for name, value in was.items())
     if isinstance(was, list) and isinstance(now, list):

@@ -30,7 +30,7 @@ class Served:
     events: Events | None = None
 
     def environ(self, role: Role = Role.ADMIN) -> dict[str, str]:
-        """What `orb ctl` is told."""
+        """Return the environment for `orb ctl`."""
         return {"ORB_SERVER": self.url, "ORB_API_KEY": self.keys[role]}
 
 
@@ -76,6 +76,6 @@ def served(folder: Path, broker: BrokerServer | None = None, **more: Any) -> Ite
                 thread.join(60)
             assert not thread.is_alive(), "the API does not end"
             if len(said) > 1:
-                raise AssertionError("the API ended by itself") from said[1]  # type: ignore[misc]  # what is said last is why it ended
+                raise AssertionError("the API ended by itself") from said[1]  # type: ignore[misc]  # the last entry is why it ended
         case error:
             raise error

@@ -64,7 +64,7 @@ class Patient(httpx.HTTPTransport):
 
 
 def asking(cluster: Cluster, name: str, *, timeout_s: float = 20) -> httpx.Client:
-    """A client of one master with the first admin key. It waits while nobody leads: a machine that stood still for a
+    """A client of one master with the first admin key. It waits while no master leads: a machine that stood still for a
     moment is no failure of a test that is not about leaders."""
     return httpx.Client(base_url=address(cluster, name), headers=admin(cluster), timeout=timeout_s, transport=Patient())
 
@@ -170,7 +170,7 @@ class Background:
 
 @contextmanager
 def reading(cluster: Cluster, *names: str, path: str = "/v1/crawls", pause_s: float = 0.05) -> Iterator[AnyMaster]:
-    """Somebody reads `path` all the time, from whichever of the masters answers."""
+    """Read `path` all the time, from any master that answers."""
     reader = AnyMaster(cluster, list(names))
     try:
         with Background(lambda: reader.ask("GET", path), pause_s):

@@ -165,5 +165,5 @@ async def consumers(broker: NatsBroker) -> int:
 async def freed(master: Master) -> None:
     """Until the master has let go of every stream, and the broker of every consumer."""
     async with asyncio.timeout(30):
-        while master.streams.open or await consumers(master.broker):  # noqa: ASYNC110  the broker tells nobody
+        while master.streams.open or await consumers(master.broker):  # noqa: ASYNC110  the broker does not notify
             await asyncio.sleep(0.01)

@@ -48,7 +48,7 @@ SOMEONE = Actor("0" * 16, "test", "r")
 
 
 class Follower:
-    """A control plane that does not lead, and knows who does (or nobody)."""
+    """A control plane that does not lead, and knows the leader, if any."""
 
     def __init__(self, leader: str | None) -> None:
         self._leader = leader

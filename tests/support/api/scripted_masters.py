@@ -81,7 +81,7 @@ class Masters:
 
     @property
     def told(self) -> list[str]:
-        """What was asked of whom: `m1 GET /v1/crawls`."""
+        """Return the requests that the masters got: `m1 GET /v1/crawls`."""
         return [f"{each.url.host} {each.method} {each.url.raw_path.decode()}" for each in self.asked]
 
     def _respond(self, request: httpx.Request) -> httpx.Response:

@@ -106,7 +106,7 @@ def check_with_warcio(paths: list[Path]) -> None:
 
 
 def check_crawl(out: Path, summary: dict[str, Any], expected: set[str]) -> None:
-    """The page set of an undisturbed crawl, nothing stored twice, the books balanced, every record where it is said."""
+    """Check that a crawl stored each page once and every record at its indexed place, with balanced counters."""
     assert (summary["end"], summary["state"], summary["finished_reason"]) == ("finished", "finished", "complete")
     index = list(index_lines(out))
     pages = Counter(line["url"] for line in index if line["status"] == "200")

@@ -1,4 +1,4 @@
-"""Judge a behaviour by what its server saw and by what the user is told: the exports of URLs and pages."""
+"""Judge a behaviour by what its server saw and by what the user reads: the exports of URLs and pages."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

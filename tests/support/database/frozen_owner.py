@@ -14,7 +14,7 @@ from shared.domain.frontier.store_model import DeadLetterRow
 from tests.support.database.store_tables import NOW_MS, PARTITION, Tables
 from tests.support.engines.postgres import PATIENT, PostgresLook
 
-LETTER = DeadLetterRow(None, "url", NOW_MS, "kept by whoever owns the partition")
+LETTER = DeadLetterRow(None, "url", NOW_MS, "kept by the owner of the partition")
 
 
 class Stopped:
@@ -112,7 +112,7 @@ class WritesHeld:
         self._holder("ROLLBACK")
 
     def wait_idle_in_transaction(self) -> None:
-        """Wait until somebody has said nothing inside of a transaction for longer than any that lives."""
+        """Wait until a session has been silent inside a transaction for longer than any live one."""
         self._wait(
             f"SELECT 1 WHERE ({_SESSIONS} AND state = 'idle in transaction' AND backend_xid IS NOT NULL"
             " AND clock_timestamp() - state_change > interval '2 s') > 0"

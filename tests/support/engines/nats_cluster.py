@@ -114,7 +114,7 @@ class NatsCluster:
 
 @contextmanager
 def nats_cluster(folder: Path, ca: Certificate | None = None, *, told: int = SERVERS) -> Iterator[NatsCluster]:
-    """The cluster for the block, with certificates of `ca` or of a CA of its own. Each is told of the first `told`."""
+    """Run a cluster for the block, with certificates of `ca` or its own CA. Each has addresses of the first `told`."""
     folder.mkdir(exist_ok=True)
     ca = ca or authority(folder)
     client = signed(folder, ca, "client")
@@ -125,7 +125,7 @@ def nats_cluster(folder: Path, ca: Certificate | None = None, *, told: int = SER
                 each.start()
             try:
                 made.wait_until_healthy()
-            except AssertionError as error:  # somebody was quicker to take a port
+            except AssertionError as error:  # another process was quicker to take a port
                 if last or "address already in use" not in str(error):
                     raise
                 continue

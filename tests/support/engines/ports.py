@@ -1,4 +1,4 @@
-"""Ports for servers that a test stops and starts again, or that are told their port before they start."""
+"""Ports for servers that a test stops and starts again, or that get their port before they start."""
 
 import os
 import socket
@@ -7,8 +7,7 @@ from itertools import count
 from typing import Final
 
 _FIRST: Final = 10_000
-"""From here on, which is below what systems give to who asks for any port: in a while without its server nobody gets
-one of these."""
+"""The first port. Systems give out higher ones on request, so no process takes a port whose server is stopped."""
 _BLOCK: Final = 400
 _BLOCKS: Final = 50
 _next = count()
@@ -23,7 +22,7 @@ def own_address() -> str:
 
 
 def free_ports(several: int) -> list[int]:
-    """Ports that nobody has; this process gives each out once in a while, and its neighbours have others."""
+    """Yield free ports. This process gives each out once in a while, and other test processes have other ports."""
     own = _FIRST + os.getpid() % _BLOCKS * _BLOCK
     found: list[int] = []
     with _taking:

@@ -190,7 +190,7 @@ class PostgresServer:
         return self.url(name)
 
     async def drop(self, url: str) -> None:
-        """Drop a database; whoever is connected is cut off. Hundreds that are kept are gigabytes to write, and to
+        """Drop a database and close its connections. Hundreds that are kept are gigabytes to write, and to
         delete within the bound of the last test."""
         await self._administer(f"DROP DATABASE {_name(url)} WITH (FORCE)")
 
@@ -200,7 +200,7 @@ class PostgresServer:
         await self._administer(f"DROP TABLESPACE {_name(url)}")
 
     def place(self) -> Path:
-        """A new folder that the server can reach; whoever mounts something there `gives` it again."""
+        """Return a new folder that the server can reach; a test that mounts something there `gives` it again."""
         return self.given(Path(tempfile.mkdtemp(prefix="place-", dir=self.folder)))
 
     def given(self, folder: Path) -> Path:

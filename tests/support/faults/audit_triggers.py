@@ -18,10 +18,10 @@ from shared.domain.frontier.states import UrlState
 from tests.support.faults.history import Turn
 
 MEMBER: Final = "faults.member"
-"""The setting of a session that names the member; it is part of the URL that the member is told."""
+"""The setting of a session that names the member; it is part of the URL that the member gets."""
 
 OWNED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters")
-"""Tables that nobody but a partition's owner may write."""
+"""Tables that only the owner of a partition may write."""
 
 _TABLES: Final = """
 CREATE TABLE faults_turns (

@@ -22,7 +22,7 @@ _PATIENCE_S: Final = 30.0
 def mounted(stack: ExitStack, at: Path, mib: int) -> str | None:
     """Mount a file system of that size on the folder, for the stack; the reason where the machine does not let us.
 
-    A process of its own takes the mount away, at the stack's end or with whoever dies before it.
+    A process of its own takes the mount away, at the stack's end or when the process of the test dies before it.
     """
     command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(at)]
     try:

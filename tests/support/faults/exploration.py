@@ -81,7 +81,7 @@ def _finish(cluster: Cluster) -> None:
 
 
 def _say(round: Round, begun: float) -> None:
-    """A line as it happens, for whoever watches."""
+    """Print a line as it happens."""
     recovery = "" if round.recovery_s is None else f", whole after {round.recovery_s:.1f} s"
     skipped = "" if round.skipped is None else f", not done: {round.skipped}"
     at_s = round.begun_ns / 1e9 - begun

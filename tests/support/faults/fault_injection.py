@@ -1,4 +1,4 @@
-"""One round: a fault is done to whoever it is for, holds, and is over; then the cluster is awaited whole."""
+"""One round: inject a fault into its target, hold it, end it, and wait until the cluster is whole."""
 
 import signal
 import time
@@ -93,7 +93,7 @@ def _done(rig: Rig, fault: Fault, victim: str) -> int:
                     rig.went_on_ns.append(time.monotonic_ns())
         case Kind.SLOW | Kind.FILL if fault.who is Who.DATABASE and rig.served is None:
             with ExitStack() as turned:
-                for master in MASTERS:  # whoever leads by the end of it
+                for master in MASTERS:  # the leader is known at the end only
                     if fault.kind is Kind.FILL:
                         turned.enter_context(_turned(rig, master, full=True))
                     else:

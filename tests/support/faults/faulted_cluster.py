@@ -33,7 +33,7 @@ TTL_S: Final = "2"
 """Which most holds of a plan are short of, and the others beyond."""
 GRANT_S: Final = "3"
 """As short as an answer may take (ANSWER_S), so that grants do expire under faults and are given anew; one that was
-answered so late that nobody waited for it any more counts for nothing."""
+answered after its worker stopped waiting counts for nothing."""
 VISITS: Final = "8"
 """Of each worker. All of them hold fewer than a crawl that is to have its share of the pool could use."""
 ELECTION_MS: Final = 300
@@ -109,7 +109,7 @@ class Rig:
         return f"postgresql://orb@127.0.0.1:{port}{urlsplit(self.cluster.url).path}?{audit_triggers.MEMBER}={name}"
 
     def named(self, who: Who, draw: int) -> str:
-        """The member that is this at the moment; while nobody leads, any master."""
+        """Return the member that has this role now; any master while there is no leader."""
         if who is Who.WORKER:
             return WORKERS[draw % len(WORKERS)]
         try:
@@ -165,7 +165,7 @@ class Rig:
             return False
 
     def described(self) -> str:
-        """What can be seen at the moment, for whoever asks why it is not whole."""
+        """Describe the current state, to explain why the cluster is not whole."""
         try:
             leader, owned = self.cluster.leader(), self.cluster.assigned()
             return f"{self.standing()} under {leader}, {asyncio.run(self._registered())} registered, owners {owned}"
@@ -181,7 +181,7 @@ class Rig:
 
     def back(self, name: str) -> bool:
         """Whether a member that was started anew is registered. A worker that finds no broker within 10 s gives up, for
-        whoever keeps it to start it again: here that is us."""
+        its supervisor to start it again, which is this cluster."""
         if name in WORKERS and self.cluster.members[name].process.poll() is not None:
             self.start(name)
         return self.registered(name)

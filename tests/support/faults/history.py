@@ -1,4 +1,4 @@
-"""What a run leaves behind for its judge: plain facts, each from whoever saw it."""
+"""The evidence that a run leaves for its judge: plain facts, each from the process that saw it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class PageSeen:
-    """A page in the index, and where its record is said to be."""
+    """A page in the index, and where the index places its record."""
 
     url: str
     status: int
@@ -145,7 +145,7 @@ class Shared:
 class History:
     """All of it. `delay_s`: what every crawl promised every host. `records`: the URL of the record that lies at each
     place an index names. `left`: what still stands in streams, in words. `statuses`: how often clients got each
-    answer. `went_on_ns`: when stopped workers went on. `unreadable`: reports that were published although nobody can
+    answer. `went_on_ns`: when stopped workers went on. `unreadable`: reports that were published although no owner can
     read them, and `noise` shards of that kind; `buried`: the messages that stand among the dead letters, and
     `buried_shards` the shards; `repeated`: letters that were published
     again. `shared`: what crawls shared before the first fault; none where that was not asked for."""

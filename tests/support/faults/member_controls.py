@@ -1,5 +1,6 @@
-"""A member whose wall clock and disks somebody else turns: `python -m tests.support.faults.member_controls master` is
-`orb master` with them in the hands of whoever holds its `Dials`.
+"""A member whose wall clock and disks a test controls.
+
+`python -m tests.support.faults.member_controls master` is `orb master` under the control of its `Dials`.
 
 Nothing in the product knows of it. The wall clock is Python's `time.time` and `time.time_ns`, which the `Clock` port
 stands on; the clock that measures is left alone, as a step of the real one leaves it. The disk of an archive
@@ -82,7 +83,7 @@ class Dials:
         dials = self
 
         class Committing(sqlite3.Connection):
-            """Its commits of something written take longer; those of readers do not. Whoever asks it for a cursor
+            """Its commits of something written take longer; those of readers do not. A caller that asks it for a cursor
             finds the file as full as it is now."""
 
             written = 0

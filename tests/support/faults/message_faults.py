@@ -1,5 +1,7 @@
-"""The post between workers and owners, read and meddled with by somebody who has the broker's token: letters that
-nobody can read, letters that come again and in another order, and a store without room for any."""
+"""Faults of the messages between workers and owners, injected with the broker's token.
+
+Messages are unreadable, repeated or in another order, or the store has no space for them.
+"""
 
 import asyncio
 import random
@@ -41,7 +43,7 @@ class Post:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.unreadable: list[bytes] = []
-        """Reports that were published although nobody can read them."""
+        """Return the published reports that no owner can read."""
         self.noise: list[bytes] = []
         """The same of shards."""
         self.heard = 0

@@ -1,4 +1,4 @@
-"""What happens to whom, drawn from a seed: decks of all faults, shuffled, so that a long run has met each of them."""
+"""The plan of a run, drawn from a seed: faults and their targets in shuffled decks, so that a long run meets each."""
 
 import random
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Kind(StrEnum):
     STEP = "step"
     """The wall clock jumps a minute ahead or back, and returns after the hold."""
     CORRUPT = "corrupt"
-    """Letters that nobody can read."""
+    """Messages that no reader can decode."""
     REPEAT = "repeat"
     """Letters come again, in another order."""
     CUT = "cut"

@@ -108,7 +108,7 @@ class Traffic:
                 "SELECT count(*) FROM crawls WHERE state NOT IN ('finished', 'deleted')"
             )
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            return UNDER_WAY  # nobody knows; there is time
+            return UNDER_WAY  # not known yet; there is time
         return int(count)
 
     @property
@@ -171,7 +171,7 @@ class Traffic:
             self._starts[who] = started
         answer = one.ask(method, path, body, **headers)
         if answer is None:
-            self._starts[who] = -1  # whoever is starting now has not said yet where it listens
+            self._starts[who] = -1  # a starting master has not published its address yet
         return answer
 
 

@@ -32,11 +32,11 @@ class Promise(StrEnum):
     IMPOLITE = "impolite"
     TWO_OWNERS = "two owners"
     STALE_WRITE = "stale write"
-    """A deposed owner, or nobody's transaction, changed what only an owner may."""
+    """A deposed owner, or a transaction without an owner, changed what only an owner may."""
     IDENTITY = "identity"
     UNDEAD = "deleted and not gone"
     BURIED = "dead letters"
-    """A message that nobody can read and that is not kept as a dead letter, once (a shard: at least once, as it may be
+    """An unreadable message that is not kept as a dead letter, once (a shard: at least once, as it may be
     delivered again before its acknowledgement is known); or one of ours that is."""
     ANSWER = "answer"
     """A client was told of a fault of the server's own."""

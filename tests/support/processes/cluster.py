@@ -33,7 +33,7 @@ from tests.support.engines.postgres import PostgresLook
 from tests.support.processes.orb_command import ENTRY, ROOT, command_line
 
 TTL_S: Final = 3.0
-"""So that a machine that stands still for a second, and an engine for another, cost nobody the lead."""
+"""So long that a leader survives a machine that stops for a second and an engine that stops for another."""
 PARTITIONS: Final = 8
 OPEN: Final = {"ORB_ALLOW_NET": "127.0.0.0/8"}
 """Sites of tests are on loopback, which workers open on purpose only."""
@@ -203,7 +203,7 @@ class Cluster:
         return int(self.query(f"SELECT coalesce(sum(leased), 0) FROM crawl_counters WHERE crawl_id = {crawl_id}")[0][0])
 
     def record(self, crawl_id: CrawlId) -> CrawlRecord:
-        """What the workers are told of the crawl."""
+        """Return what the workers read of the crawl."""
         found = self._get(KEYS.crawl(crawl_id))
         assert found is not None
         return decode_record(CrawlRecord, found)
@@ -222,7 +222,7 @@ class Cluster:
         return None if entry is None else decode_record(LeaderRecord, entry).id
 
     def owners(self) -> Counter[str]:
-        """How many partitions each master owns, by etcd; those that nobody owns count under ""."""
+        """How many partitions each master owns, by etcd; those without an owner count under ""."""
 
         owned = Counter(self.assigned().values())
         return +(owned + Counter({"": PARTITIONS - owned.total()}))

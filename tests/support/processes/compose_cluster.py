@@ -149,7 +149,7 @@ class Composed:
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def here(self, service: str, text: str) -> str:
-        """What a service is told, as it holds on this machine."""
+        """Return the environment of a service, rewritten for this machine."""
 
         def place(found: re.Match[str]) -> str:
             host = found["host"]

@@ -58,7 +58,7 @@ def declared(cluster: Cluster, served: Web, *masters: str, name: str = "docs") -
 
 
 def whole(cluster: Cluster, served: Web, crawl: CrawlId) -> None:
-    """The crawl is finished with exactly the pages of the site, each once; both identities hold; nobody was pressed."""
+    """Check that the crawl finished with each page of the site once, balanced counters and polite gaps."""
     assert cluster.finish(crawl).finished_reason == "complete"
     expected = set(served.expected_pages())
     pages = [url for (url,) in cluster.query(PAGES.format(crawl))]

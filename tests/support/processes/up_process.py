@@ -53,7 +53,7 @@ class Up:
         raise AssertionError(f"there is no {name} among {self.family()}")
 
     def ask(self, method: str, path: str, body: Any = None, *, at: int = 0) -> httpx.Response:
-        """Ask a master with the admin key; as its clients do, wait while nobody leads."""
+        """Ask a master with the admin key; as its clients do, wait while no master leads."""
         headers = {"Authorization": f"Bearer {self.key}"}
         with httpx.Client(transport=Patient(), headers=headers, timeout=20) as client:
             return client.request(method, f"{self.facts['api'][at]}{path}", json=body)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 ACK_WAIT_S: Final = 30.0
 DEDUP_S: Final = 120.0
 NOISE: Final = b"\xc1"
-"""What nobody can read."""
+"""A message that no reader can decode."""
 _CREATED_NS: Final = 1_700_000_000_000_000_000
 
 
@@ -338,10 +338,10 @@ class _Client:
         return len(self.server.items)
 
     async def read_items(self, after: int) -> ReportReader:
-        raise NotImplementedError("nobody reads items in this world: they are judged where they lie")
+        raise NotImplementedError("items are not read in this world: they are judged where they lie")
 
     async def items_state(self) -> ItemsState:
-        raise NotImplementedError("nobody reads items in this world: they are judged where they lie")
+        raise NotImplementedError("items are not read in this world: they are judged where they lie")
 
     async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
         def places() -> list[QueuedVisit]:
@@ -398,7 +398,7 @@ class _Client:
             async with asyncio.timeout_at(until):
                 reply = await answer
         except TimeoutError as error:
-            raise Transient(f"nobody of {with_whom} answered", retry_in=0.5) from error
+            raise Transient(f"none of {with_whom} answered", retry_in=0.5) from error
         await world.gate(self.process, "answer.arrives")
         return reply
 
@@ -441,7 +441,7 @@ class _Client:
         await self.io("robots.put", lambda: self.server.robots.__setitem__(key, value))
 
     async def tell(self, subject: str, data: bytes) -> None:
-        """Nobody listens."""
+        """Do nothing: there is no listener."""
 
     def listen(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         raise NotImplementedError("nothing is told in this world")

@@ -206,7 +206,7 @@ class Cluster:
         self.world.do(self.operator, publish_seeds(client, self.crawl_id, Revision(1), [seed], SETTINGS.partitions))
 
     def move_pool(self) -> None:
-        """All workers are of another pool from now on, as the next crawl is: nobody pulls from the old one any more."""
+        """Move all workers, and the next crawl, to another pool: no worker pulls from the old one any more."""
         self.pool = f"pool{self.crawl_id}"
 
     def command(self, kind: CommandKind, **args: object) -> str:
@@ -243,7 +243,7 @@ class Cluster:
             self.judge.finished(crawl_id, self._expected(), lossy=self.lossy)
 
     def tell_unreadable(self, choice: int, times: int) -> None:
-        """Somebody tells of a shard that stands in its queue that it cannot be read, whether or not that is so."""
+        """Report a queued shard as unreadable, whether or not that is so."""
         visits = list(self.broker.visits.values())
         place = queued_visit(visits[choice % len(visits)].subject)
         assert place is not None
@@ -307,7 +307,7 @@ class Cluster:
         self.world.run_for(100.0)
         self.judge.at_rest(self.crawl_id, self._expected(), lossy=self.lossy)
         if self.broker.visits:
-            self.world.blame(f"shards {sorted(self.broker.visits)} are left, of which nobody has a lease")
+            self.world.blame(f"shards {sorted(self.broker.visits)} are left, which have no lease")
 
     def until_finished(self) -> None:
         """Run until the finished check says so, for `LONGEST_S` beyond the time until which a host is left alone: one

@@ -175,7 +175,7 @@ class Judge:
             return
         excluded = {row[0] for row in rows if row[2] == SEED_DELETED}
         if not excluded <= self.taken_back.get(crawl_id, set()):
-            self._blame(f"{sorted(excluded)} are excluded as deleted seeds, and nobody asked for all of that")
+            self._blame(f"{sorted(excluded)} are excluded as deleted seeds, and no command asked for all of that")
         wanted = self.web.expected(*expected, excluded)
         ends = {row[0]: UrlState(row[1]) for row in rows}
         if ends != wanted:

@@ -121,7 +121,7 @@ class SimWeb:
     ) -> dict[str, UrlState]:
         """What every URL within reach ends as. A redirect's target is as deep as the redirect.
 
-        `excluded`: those that nobody fetches, whatever they are.
+        `excluded`: those that no worker fetches, whatever they are.
         """
         depth: dict[int, int] = dict.fromkeys(seeds, 0)
         waiting = deque(seeds)

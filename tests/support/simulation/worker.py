@@ -206,7 +206,7 @@ class SimWorker:
         try:
             return await self._work(shard, visit)
         finally:
-            # Of a killed worker nobody can know that it is over.
+            # The end of a killed worker cannot be known.
             visit.over = not self.process.dead
             renewing.cancel()
 

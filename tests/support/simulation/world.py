@@ -1,7 +1,7 @@
 """A world whose time and whose every input and output are moved by hand: real coroutines, no threads, no waiting.
 
 Each process of the world runs as ordinary asyncio tasks on one `SimLoop`. Whatever it asks of an engine goes through
-`World.io`, which halts at two *gates*, before the effect and between the effect and its answer; whoever drives the
+`World.io`, which halts at two *gates*, before the effect and between the effect and its answer; the driver of the
 world chooses which gate opens next. So a process can be stopped, killed or overtaken between any two steps, and an
 answer can be lost although its effect took place. Nothing here is random: the same choices give the same history.
 """
@@ -43,7 +43,7 @@ class _Instant(selectors.SelectSelector):
 
 
 class SimLoop(asyncio.SelectorEventLoop):
-    """An event loop on a clock that somebody else moves."""
+    """An event loop on a clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

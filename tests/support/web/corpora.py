@@ -1,4 +1,4 @@
-"""The real documentation trees that Debian packages install: input that nobody wrote for this project."""
+"""The real documentation trees that Debian packages install: input that was not written for this project."""
 
 import os
 from dataclasses import dataclass

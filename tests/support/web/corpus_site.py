@@ -59,7 +59,7 @@ def nginx(home: Path, workers: int = 1, copies: int = 1) -> Iterator[str]:
     With `copies` > 1 the trees stand side by side that many times, each page under as many URLs: a longer crawl, in
     which the start of processes weighs less.
 
-    nginx is used so that the server is never the bottleneck and is the same for all; its CPU time counts for nobody.
+    nginx is used so that the server is never the bottleneck and is the same for all; its CPU time is not counted.
     """
     if missing := missing_packages():
         raise CannotServe(f"the corpus is not installed: apt-get install {' '.join(missing)}")

@@ -184,7 +184,7 @@ def _heed(gate: Gate, stop: asyncio.Event) -> None:
         return
     if line.strip():
         gate.open(msgspec.json.decode(line, type=int | None))
-    # Whoever had to wait until the last of a long answer was sent logs it in the loop's next turn.
+    # A connection that waited for the last bytes of a long answer logs it in the loop's next turn.
     loop = asyncio.get_running_loop()
     loop.call_soon(loop.call_soon, partial(print, flush=True))
 
