@@ -1,15 +1,11 @@
 """The folder of a crawl: nobody else's files are touched, one run at a time, starting over leaves nothing."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cli.local.crawl_folder import NAMES, RENEWAL, CrawlFolder, running
-from cli.local.folder_lock import holders
 from cli.terminal.exits import Environment, Usage
 from shared.adapters.local.suffixes import SNAPSHOT
 from shared.domain.crawl.spec_parse import parse_spec
@@ -61,25 +57,6 @@ def test_a_second_run_is_told_who_is_at_work(folder: CrawlFolder) -> None:
     with folder.held():
         assert running(folder) == os.getpid()
     assert running(folder) is None
-
-
-def test_the_lock_is_held_until_the_last_heir_has_ended(folder: CrawlFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of a run whose command was killed keeps the next run out, and is named."""
-    monkeypatch.setattr("cli.local.folder_lock._STRAGGLERS_S", 0.2)
-    with folder.held() as lock:
-        heir = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
-    # The command that started it is gone.
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    folder.lock_file.write_text(json.dumps({"pid": dead.pid}))
-    try:
-        assert holders(folder.lock_file) == [heir.pid]
-        with pytest.raises(Environment, match=rf"kill -KILL {heir.pid}"), folder.held():
-            pass
-    finally:
-        heir.communicate(b"\n")
-    with folder.held():
-        pass
 
 
 def test_starting_over_removes_what_runs_made_and_nothing_else(folder: CrawlFolder, tmp_path: Path) -> None:

@@ -2,10 +2,7 @@
 
 import argparse
 import json
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -245,19 +242,3 @@ def test_prometheus_scrapes_every_member_and_finds_alertmanager() -> None:
     assert alertmanager["static_configs"][0]["targets"][0].split(":")[0] in SERVICES
     routes = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text())
     assert routes["route"]["receiver"] in {receiver["name"] for receiver in routes["receivers"]}
-
-
-def test_prometheus_own_judge_finds_nothing_wrong(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        reason = "promtool is not installed: apt-get install prometheus"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    folder = shutil.copytree(DEPLOY / "prometheus", tmp_path / "prometheus")
-    for name in ("ca.pem", "tls.pem", "tls.key"):
-        (tmp_path / name).touch()
-    config = folder / "prometheus.yml"
-    config.write_text(config.read_text().replace("/certs/", f"{tmp_path}/"))
-    judged = subprocess.run([promtool, "check", "config", config], capture_output=True, text=True, check=False)
-    assert judged.returncode == 0, judged.stdout + judged.stderr

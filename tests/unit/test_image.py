@@ -1,14 +1,9 @@
 """The image and the engines of compose.yaml, as far as they can be tried without an engine that runs containers."""
 
 import importlib.metadata
-import os
 import re
-import subprocess
 import tomllib
-from pathlib import Path
 from typing import Final
-
-import pytest
 
 from tests.unit.test_deploy import DEPLOY, ROOT, SERVICES
 
@@ -78,41 +73,3 @@ def test_the_engines_of_compose_are_those_that_the_tests_start() -> None:
     assert image("nats-1")[:2] == tuple(nats[:2])
     assert image("etcd-1")[:2] == tuple(etcd[:2])
     assert int(image("etcd-1")[2]) >= 3
-
-
-def test_postgresql_takes_the_settings_of_compose(tmp_path: Path, postgres_programs: Path) -> None:
-    """All but those of TLS, without which the wheel's was built."""
-    server = postgres_programs / "postgres"
-    said = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
-    assert f" {image('postgres')[0]}." in said
-    settings = tmp_path / "postgresql.conf"
-    lines = (DEPLOY / "postgres" / "postgresql.conf").read_text().splitlines()
-    settings.write_text("\n".join(line for line in lines if not line.startswith("ssl")))
-    (tmp_path / "data").mkdir()
-    judged = subprocess.run(
-        [server, "-C", "max_connections", "-D", tmp_path / "data", "-c", f"config_file={settings}"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (judged.returncode, judged.stdout) == (0, "100\n"), judged.stderr
-    mounted = [volume.split(":")[1] for volume in SERVICES["postgres"]["volumes"] if volume.startswith("postgres:")]
-    assert mounted == ["/var/lib/postgresql"], "the image of 18 and later keeps its data below, under its version"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_what_the_image_runs_at_its_build_makes_the_command(tmp_path: Path) -> None:
-    """The same steps in a folder, with the Python that runs this: what is locked can be installed, and is enough."""
-    source, installed = tmp_path / "src", tmp_path / "orb"
-    source.mkdir()
-    subprocess.run(["cp", "-r", *(ROOT / name for name in let_through()), source], check=True)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("ORB_", "PYTHON"))}
-    runs = [run for run in steps("RUN") if "pip" in run]
-    assert len(runs) == 4
-    for run in runs:
-        here = re.sub(r"(?<!\S)/(orb|build|wheel)\b", rf"{tmp_path}/\1", run.replace("python -m", "python3 -m"))
-        subprocess.run(["sh", "-ec", here], cwd=source, env=clean, check=True, stdout=subprocess.DEVNULL)
-    assert not list(installed.glob("bin/pip*")), "what runs needs no installer"
-    path = {**clean, "PATH": f"{installed}/bin:{clean['PATH']}"}
-    for words in (["--version"], ["master", "--help"], ["worker", "--help"], ["ctl", "--help"]):
-        ended = subprocess.run(["orb", *words], cwd="/", env=path, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr

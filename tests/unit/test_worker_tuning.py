@@ -1,11 +1,7 @@
 """A worker follows what is published: how much it holds, how soon it reports, and that it drains."""
 
 import asyncio
-import json
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,7 +23,6 @@ from workers.stats import WorkerStats
 from workers.visit import VisitContext
 from workers.visit_report import SettledUrl
 
-ROOT = Path(__file__).resolve().parents[2]
 KEYS = Keys("test")
 STARTED = WorkerTuning(max_visits=64, report_s=2.0, log_level="info")
 
@@ -278,32 +273,3 @@ def test_a_page_that_waits_is_reported_at_the_new_pace() -> None:
             running.cancel()
 
     within(story)
-
-
-# --- logging ----------------------------------------------------------------------------------------------------------
-
-_LOGGING = """
-import logging, structlog
-from shared.telemetry import configure_logging, set_log_level
-configure_logging("info", "json")
-log = structlog.get_logger("orb")
-for level in ("info", "debug", "error", "info"):
-    set_log_level(level)
-    for name in ("debug", "info", "warning", "error"):
-        getattr(log, name)(f"{level}.{name}")
-    logging.getLogger("other").info(f"{level}.other")
-"""
-
-
-def test_the_log_level_changes_for_loggers_that_were_used_before() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _LOGGING], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == ""
-    said = [json.loads(line)["event"] for line in done.stderr.splitlines()]
-    assert said == [
-        *("info.info", "info.warning", "info.error"),
-        *("debug.debug", "debug.info", "debug.warning", "debug.error"),
-        "error.error",
-        *("info.info", "info.warning", "info.error"),
-    ]

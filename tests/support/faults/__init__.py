@@ -8,5 +8,5 @@ the clients, the database and the archives. `validation`, a pure function with t
     ./orb faults --seed N --rounds R
 
 The moments of faults are not drawn, so a seed repeats the faults and their order, not every interleaving.
-A bug that a run finds gets a row in `tests/faults/test_explore.py`.
+A bug that a run finds gets a row in `tests/faults/test_exploration.py`.
 """
