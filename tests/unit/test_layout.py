@@ -16,6 +16,7 @@ CODE = ("api", "workers", "shared", "cli")
 MODULE_LINES = 450
 DECISION_LINES = 40
 PACKAGE_FILES = 25
+TEST_NAME = 72
 
 TOP_LEVEL = {
     *CODE, "orb", "orb.py", "hatch_build.py", "alembic", "tests", "docs", "deploy", "openapi",
@@ -137,7 +138,7 @@ def test_rooms_hold_only_their_rooms_and_modules(room: str) -> None:
 
 def test_no_package_outgrows_its_reader() -> None:
     sizes: dict[str, int] = {}
-    for path in modules(*CODE):
+    for path in modules(*CODE, "tests/support"):
         sizes[relative(path.parent)] = sizes.get(relative(path.parent), 0) + 1
     assert {package: size for package, size in sizes.items() if size > PACKAGE_FILES} == {}
 
@@ -200,6 +201,13 @@ def test_tests_lie_in_their_tier() -> None:
         if wrong:
             strangers.append(relative(path))
     assert strangers == []
+
+
+def test_names_of_tests_are_short() -> None:
+    """`test_<subject>_<condition>_<result>`; a docstring says what does not fit."""
+    definition = re.compile(rf"def (test_\w{{{TEST_NAME - 4},}})\(")
+    found = [(relative(path), definition.findall(path.read_text("utf-8"))) for path in modules("tests")]
+    assert [(path, names) for path, names in found if names] == []
 
 
 def test_decisions_are_short_numbered_once_and_indexed() -> None:
