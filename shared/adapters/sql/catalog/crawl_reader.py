@@ -5,16 +5,17 @@ running crawl from checkpointing its write-ahead log. A listing is therefore no 
 appears in its old or its new form.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Row, TextClause, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from shared.adapters.sql.catalog import host_waits as waiting
 from shared.adapters.sql.catalog import items as item_table
+from shared.adapters.sql.engine.executor import bound
 from shared.adapters.sql.engine.migrate import current_schema
 from shared.adapters.sql.engine.read_only import ReadFile
 from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
@@ -25,15 +26,14 @@ from shared.domain.archive.cdxj import IndexRow, surt
 from shared.domain.archive.model import RecordLocation
 from shared.domain.errors import Unusable
 from shared.domain.explain import excluded_links as left_out
-from shared.domain.explain.excluded_links import ExcludedLinkExample
-from shared.domain.explain.waits import HostState
 from shared.domain.frontier.states import UrlState
-from shared.domain.frontier.store_model import Counters, CrawlRow
+from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.reads.items import ItemFilter, StoredItem
 from shared.domain.reads.views import FetchView, HostView, KnownUrl, Page, UrlView
 from shared.domain.web.url import Location
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 PIECE: Final = 2_000
@@ -93,6 +93,16 @@ _DEAD = text("SELECT evidence FROM dead_letters WHERE crawl_id = :crawl_id AND u
 _DEAD_COUNT = text("SELECT count(*) FROM dead_letters WHERE crawl_id = :crawl_id")
 
 
+def _read(query: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate["CrawlReader", P], T]:
+    """Make the method that runs `query`."""
+
+    @wraps(query)
+    def method(self: "CrawlReader", /, *args: P.args, **keywords: P.kwargs) -> T:
+        return self.read(bound(query, *args, **keywords))
+
+    return method
+
+
 class CrawlReader:
     """Reads one crawl's database file, which must exist. Raises the errors that engine.sqlite.mapped makes.
 
@@ -112,49 +122,34 @@ class CrawlReader:
 
     def crawl(self) -> CrawlRow | None:
         """Return the newest crawl that is not deleted, or None if there are no crawls or no tables yet."""
-        crawls = self._read(_crawls)
+        crawls = self.read(_crawls)
         return crawls[-1] if crawls else None
 
-    def counters(self, crawl_id: CrawlId) -> Counters:
-        """Return the crawl's counters, summed over partitions."""
-        return self._read(lambda c: crawls.counters(c, crawl_id))
-
-    def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
-        """Return the crawl's counts by kind and key, summed over partitions."""
-        return self._read(lambda c: crawls.tallies(c, crawl_id))
-
-    def left_out(self, crawl_id: CrawlId) -> dict[str, list[ExcludedLinkExample]]:
-        """Return examples of excluded links, by reason."""
-        return self._read(lambda c: links_left_out.examples(c, crawl_id))
+    counters = _read(crawls.counters)
+    tallies = _read(crawls.tallies)
+    left_out = _read(links_left_out.examples)
+    host_states = _read(waiting.host_states)
+    hosts_given_up = _read(waiting.hosts_given_up)
 
     def dead_letters(self, crawl_id: CrawlId) -> int:
         """Return the number of the crawl's dead letters."""
-        return int(self._read(lambda c: c.execute(_DEAD_COUNT, {"crawl_id": crawl_id}).scalar_one()))
+        return int(self._rows(_DEAD_COUNT, {"crawl_id": crawl_id})[0][0])
 
     def hosts(self, crawl_id: CrawlId) -> int:
         """Return the number of hosts that the crawl has found."""
-        return int(self._read(lambda c: c.execute(_HOST_COUNT, {"crawl_id": crawl_id}).scalar_one()))
+        return int(self._rows(_HOST_COUNT, {"crawl_id": crawl_id})[0][0])
 
     def top_hosts(self, crawl_id: CrawlId, max_count: int) -> list[HostView]:
         """Return the hosts with the most pages."""
-        rows = self._read(lambda c: c.execute(TOP_HOSTS, {"crawl_id": crawl_id, "max_count": max_count}).all())
-        return [host_view(row) for row in rows]
+        return [host_view(row) for row in self._rows(TOP_HOSTS, {"crawl_id": crawl_id, "max_count": max_count})]
 
     def last_failures(self, crawl_id: CrawlId) -> dict[str, int]:
         """Return the number of hosts by the first word of their last failure."""
         counts: dict[str, int] = {}
-        for row in self._read(lambda c: c.execute(_LAST_FAILURES, {"crawl_id": crawl_id}).all()):
+        for row in self._rows(_LAST_FAILURES, {"crawl_id": crawl_id}):
             kind = row.last_failure.split(" ", 1)[0]
             counts[kind] = counts.get(kind, 0) + row.n
         return counts
-
-    def host_states(self, crawl_id: CrawlId, now_ms: int) -> list[HostState]:
-        """See `host_waits.host_states`."""
-        return self._read(lambda c: waiting.host_states(c, crawl_id, now_ms))
-
-    def hosts_given_up(self, crawl_id: CrawlId) -> dict[str, str]:
-        """See `host_waits.hosts_given_up`."""
-        return self._read(lambda c: waiting.hosts_given_up(c, crawl_id))
 
     def pages(self, crawl_id: CrawlId) -> Iterator[Page]:
         """Return every stored page, clustered by host."""
@@ -168,7 +163,8 @@ class CrawlReader:
         """Yield every item, in the order of their ids."""
         after: bytes | None = b""
         while after is not None:
-            items, after = self._read(partial(_items, crawl_id, after))
+            read = bound(item_table.listing, crawl_id, after=after, which=ItemFilter(), max_count=PIECE)
+            items, after = self.read(read)
             yield from items
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
@@ -186,23 +182,27 @@ class CrawlReader:
 
     def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
         """Return a host, or None if the crawl has not found it."""
-        row = self._read(lambda c: c.execute(HOST, {"crawl_id": crawl_id, "host": name}).first())
-        return None if row is None else host_view(row)
+        rows = self._rows(HOST, {"crawl_id": crawl_id, "host": name})
+        return host_view(rows[0]) if rows else None
 
     def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None:
         """Return a URL with its host, fetch and evidence, or None if the crawl has not found it."""
-        return self._read(lambda c: url_view(c, crawl_id, location))
+        return self.read(bound(url_view, crawl_id, location))
 
     def _pieces(self, query: TextClause, crawl_id: CrawlId) -> Iterator[Row[Any]]:
         place: dict[str, Any] = {"crawl_id": crawl_id, "max_count": PIECE, **_START}
         while True:
-            rows = self._read(partial(_all, query, place))
+            rows = self._rows(query, place)
             yield from rows
             if len(rows) < PIECE:
                 return
             place = place | {"after_host": rows[-1].host_id, "after": rows[-1].fingerprint}
 
-    def _read(self, query: Callable[[Connection], T]) -> T:
+    def _rows(self, query: TextClause, values: Mapping[str, Any]) -> Sequence[Row[Any]]:
+        return self.read(lambda connection: connection.execute(query, values).all())
+
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query on a snapshot of its own."""
         try:
             with self._engine.begin() as connection:
                 result = query(connection)
@@ -221,14 +221,6 @@ def _crawls(connection: Connection) -> Sequence[CrawlRow]:
         return []
     current_schema(connection)  # raises for a database from before the first release
     return crawls.crawls(connection)
-
-
-def _items(crawl_id: CrawlId, after: bytes, connection: Connection) -> tuple[list[StoredItem], bytes | None]:
-    return item_table.listing(connection, crawl_id, after=after, which=ItemFilter(), max_count=PIECE)
-
-
-def _all(query: TextClause, place: dict[str, Any], connection: Connection) -> Sequence[Row[Any]]:
-    return connection.execute(query, place).all()
 
 
 def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlView | None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, text
@@ -12,10 +12,10 @@ from shared.adapters.sql.catalog.list_bytes import ByteLength, first_page
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.access_schema import audit_log
 from shared.adapters.sql.engine.executor import SqlAdapter, read
+from shared.adapters.sql.frontier import crawl_rows
 from shared.adapters.sql.frontier import leader_state as control
 from shared.domain.frontier.lag import FrontierLag, Waiting
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.ops.audit import AuditFilter, AuditLine
 from shared.domain.reads.declared import DeadLetterView
@@ -79,13 +79,6 @@ def _crawl_overviews(connection: Connection, *, worked_on: bool = False) -> Sequ
         )
         for row in connection.execute(query.order_by(crawls.crawl_id))
     ]
-
-
-def _counters(connection: Connection, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
-    table, names = schema.crawl_counters.c, (*schema.COUNTERS, "version")
-    sums = (func.sum(table[name]).label(name) for name in names)
-    rows = connection.execute(select(table.crawl_id, *sums).where(table.crawl_id.in_(crawls)).group_by(table.crawl_id))
-    return {CrawlId(row.crawl_id): Counters(**{name: int(row._mapping[name]) for name in names}) for row in rows}
 
 
 def _lag(connection: Connection, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
@@ -198,7 +191,7 @@ class SqlOverview(SqlAdapter):
 
     crawl_overviews = read(_crawl_overviews)
     newest_line = read(_newest_line)
-    counters = read(_counters)
+    counters = read(crawl_rows.counters_of)
     host_states = read(some_host_states)
     lag = read(_lag)
     letters = read(_letters)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, insert, select, text, update
+from sqlalchemy import Connection, Row, func, insert, select, text, true, update
 
 from shared.adapters.sql.engine import schema
 from shared.domain.errors import Unusable
@@ -156,12 +156,12 @@ def add_active_time_to_all(connection: Connection, ms: int, *, held: Collection[
 
 def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
     """Return the crawl's counters, summed over partitions; all zero for an unknown crawl."""
-    names = (*schema.COUNTERS, "version")
-    sums = ", ".join(f"coalesce(sum({name}), 0)" for name in names)
-    row = connection.execute(
-        text(f"SELECT {sums} FROM crawl_counters WHERE crawl_id = :crawl_id"), {"crawl_id": crawl_id}
-    ).one()
-    return Counters(**{name: int(value) for name, value in zip(names, row, strict=True)})
+    return counters_of(connection, [crawl_id]).get(crawl_id, Counters())
+
+
+def counters_of(connection: Connection, crawls: Sequence[CrawlId]) -> dict[CrawlId, Counters]:
+    """See Overview.counters."""
+    return _summed(connection, crawls, true())
 
 
 def counters_by_partition(
@@ -181,10 +181,14 @@ def counters_in(
     connection: Connection, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
 ) -> dict[CrawlId, Counters]:
     """See Store.counters_in."""
+    return _summed(connection, crawl_ids, schema.crawl_counters.c.partition.in_(partitions))
+
+
+def _summed(connection: Connection, crawl_ids: Collection[CrawlId], condition: Any) -> dict[CrawlId, Counters]:
     table = schema.crawl_counters
     names = (*schema.COUNTERS, "version")
     sums = select(table.c.crawl_id, *(func.sum(table.c[name]).label(name) for name in names))
-    query = sums.where(table.c.partition.in_(partitions)).group_by(table.c.crawl_id)
+    query = sums.where(condition).group_by(table.c.crawl_id)
     return {
         CrawlId(row.crawl_id): Counters(**{name: int(getattr(row, name)) for name in names})
         for some in chunked(crawl_ids)
