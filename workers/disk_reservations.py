@@ -8,13 +8,15 @@ second while it fetches.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from shared.adapters.local.resources import disk_of, memory_of_process
 from shared.domain.errors import Transient
-from shared.domain.ops.watermarks import FillLevel, Watermarks
+from shared.domain.ops.watermarks import FillLevel, Pressure, Resource, Watermarks
 from shared.domain.web.fetch import FetchLimits
-from shared.runtime.pressure_monitor import Gauge
+from shared.runtime.pressure_monitor import Gauge, PressureMonitor
+from shared.settings import ClusterWorkerSettings, WorkerSettings
 from workers.archive import WarcArchive
 
 RECORD_BYTES: Final = 256 << 10
@@ -26,11 +28,14 @@ _PATIENCE_S: Final = 2.0
 
 
 class DiskReservations:
-    """The disk reservations of one worker process. Without a `gauge` every fetch fits: another process watches it."""
+    """The disk reservations of one worker process. Without a `gauge` every fetch fits: another process watches it.
+
+    `marks` returns the present watermarks. It may be replaced.
+    """
 
     def __init__(self, gauge: Gauge | None, marks: Callable[[], Watermarks], archive: WarcArchive) -> None:
         self._gauge = gauge
-        self._marks = marks
+        self.marks = marks
         self._archive = archive
         self._level: FillLevel | None = None
         self._durable = 0
@@ -87,7 +92,7 @@ class DiskReservations:
         if self._level is None:
             return True
         unseen = self._archive.stats.bytes - self._durable
-        free = self._level.free - self._marks().stops_at(self._level.capacity) - unseen
+        free = self._level.free - self.marks().stops_at(self._level.capacity) - unseen
         return need < free if self._reserved == 0 else self._reserved + need <= free / 2
 
     async def _admitted(self, need: int, ending: asyncio.Event) -> bool:
@@ -107,3 +112,22 @@ class DiskReservations:
     def _need(self, size: int) -> int:
         """Return the bytes to reserve: `size`, but at most a quarter of the disk, so that a small disk is usable."""
         return size if self._level is None else min(size, self._level.capacity // 4)
+
+
+def archive_disk(settings: WorkerSettings) -> Gauge | None:
+    """Return the gauge of the archive's disk, None if another process watches it: in a local crawl the command does."""
+    return disk_of(settings.dir / "archive") if isinstance(settings, ClusterWorkerSettings) else None
+
+
+def pressure_monitor_of(
+    settings: WorkerSettings, reservations: DiskReservations, set_pressure: Callable[[Sequence[Pressure]], None]
+) -> PressureMonitor:
+    """Return the monitor of the worker's memory and archive disk.
+
+    It passes the resources under pressure to `set_pressure`: the worker then takes no further shard. A request under
+    way is finished, because its disk space is reserved.
+    """
+    gauges: dict[Resource, Gauge] = {Resource.MEMORY: memory_of_process(settings.memory_bytes)}
+    if isinstance(settings, ClusterWorkerSettings):
+        gauges[Resource.ARCHIVE] = reservations.level
+    return PressureMonitor(gauges, reservations.marks, lambda state, _: set_pressure(state.pressure))

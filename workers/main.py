@@ -42,7 +42,7 @@ from shared.telemetry import configure_logging, set_log_level
 from shared.tls import following, server_tls
 from workers.archive import WarcArchive
 from workers.config_follower import WorkerConfigFollower
-from workers.disk_reservations import DiskReservations
+from workers.disk_reservations import DiskReservations, archive_disk, pressure_monitor_of
 from workers.drain import cut_short
 from workers.extract.extractor import Extractor
 from workers.fetch.curl import CurlFetcher
@@ -52,7 +52,6 @@ from workers.metrics_server import exposing
 from workers.outlinks import KnownLinks
 from workers.owner_client import OwnerClient
 from workers.parse.scanner import CHOICE
-from workers.pressure import archive_disk, pressure_monitor_of
 from workers.report import Reporter
 from workers.request_slots import Requests
 from workers.robots import RobotsCache
@@ -148,8 +147,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
             stats=stats,
             failpoint=failpoint,
         )
-        marks: Callable[[], Watermarks] = Watermarks
-        reservations = DiskReservations(archive_disk(settings), lambda: marks(), archive)
+        reservations = DiskReservations(archive_disk(settings), Watermarks, archive)
         equipment = VisitContext(
             clock=clock,
             crawls=crawls,
@@ -176,8 +174,8 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
         if place is not None:
             tuning = _tuning(settings, place, runtime, reporter)
             background.start("tuning", tuning.run())
-            marks = tuning.marks
-        rationing = pressure_monitor_of(settings, reservations, marks, runtime.set_pressure)
+            reservations.marks = tuning.marks
+        rationing = pressure_monitor_of(settings, reservations, runtime.set_pressure)
         await rationing.once()  # a worker that starts on a full disk must pull nothing
         background.start("rationing", rationing.run())
         background.start("reservations", reservations.run())

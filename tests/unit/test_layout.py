@@ -50,7 +50,7 @@ MODULES = {
     "workers": {
         "main", "runtime", "visit", "owner_client", "grant", "visit_crawls", "robots", "page_reading", "outlinks",
         "archive", "report", "visit_report", "retry", "discoveries", "outcome", "membership", "config_follower",
-        "pressure", "disk_reservations", "request_slots", "stats", "metrics", "metrics_server", "drain",
+        "disk_reservations", "request_slots", "stats", "metrics", "metrics_server", "drain",
     },
     "shared": {"settings", "telemetry", "tls"},
     "shared/adapters": set[str](),

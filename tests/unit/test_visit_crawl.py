@@ -98,7 +98,7 @@ class Stage:
     def visit(self, *_: object) -> "Stage":
         return self
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         pass
 
     def add(self, page: SettledUrl) -> None:
