@@ -168,5 +168,5 @@ def forget_deleted(own: Ownership, crawl_id: CrawlId) -> None:
         own.leases.settle(held.row.lease_id, {}, freed=unbegun)
         host = own.front.host(held.row.host_id)
         if host is not None and unbegun:
-            own.front.released(host, held.row.slot, own.clock.elapsed(), held.row.delay_ms / 1000)
+            own.front.release(host, held.row.slot, own.clock.elapsed(), held.row.delay_ms / 1000)
     own.front.drop_crawl(crawl_id)

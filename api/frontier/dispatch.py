@@ -125,10 +125,11 @@ class Dispatch:
                     # Other masters spend the budget, too. `restore` reads what they spent before long.
                     crawl.allowance.pause_until(now + _RETRY_S)
                 queue.queued = 0
-                own.front.release(host, request.slot, queue)
+                own.front.release(host, request.slot)
+                own.front.reschedule(host, queue)
                 own.front.mark_incomplete(request.crawl_id)
                 continue
-            own.front.leased(host, queue, request.slot, taken)
+            own.front.record_lease(host, queue, request.slot, taken)
             shards.append(own.leases.add(row, now))
         await own.committed()
         return shards
@@ -140,7 +141,8 @@ class Dispatch:
             crawl = own.crawls.get(request.crawl_id)
             if crawl is not None:
                 crawl.allowance.settled(own.partition, request.max_urls)
-            own.front.release(host, request.slot, queue)
+            own.front.release(host, request.slot)
+            own.front.reschedule(host, queue)
 
     def _budgets(self, crawls: Iterable[CrawlId]) -> dict[CrawlId, Budget]:
         """Return the budgets of those crawls that have one."""
@@ -236,14 +238,14 @@ class Dispatch:
                     await self._close(host, queue)
                     continue
                 max_count = min(max_count, limit - queue.pages - queue.leased)
-            slot = host.free_slot(queue)
-            if queue.queued <= 0 or slot is None:
+            slot = own.front.acquire(host, queue) if queue.queued > 0 else None
+            if slot is None:
                 own.front.reschedule(host, queue)
                 continue
             if max_count <= 0:
+                own.front.release(host, slot)
                 own.front.defer(host, queue, now + _RETRY_S)
                 continue
-            own.front.reserve(host, slot, queue.slots)
             crawl.allowance.take(own.partition, max_count)
             request = LeaseRequest(
                 lease_id=own.allot_lease(),

@@ -9,7 +9,7 @@ line (`lines`) until capacity is allotted to it. After `PASS_S` it also enters t
 the first crawl may not go on. So a crawl that waits for capacity does not block a host.
 
 Invariants:
-- At most one lease has a slot of a host: `reserve`, then `leased` and `released`, or `release`.
+- At most one lease has a slot of a host: from `acquire`, or `restore` under a new owner, until `release`.
 - A host has at most as many shards out as the strictest of their crawls allows.
 - A queue with URLs is either in its host's turns or in its crawl's line, never in both.
 - A host has one valid entry in `_later`. Replaced entries stay until there are about as many as hosts.
@@ -175,8 +175,8 @@ class HostQueues:
     def take(self, now: float) -> tuple[Host, CrawlQueue] | None:
         """Return the next queue that has capacity allotted, or None.
 
-        The caller reserves a slot and leases (`leased`), or puts the queue back (`defer`, `reschedule`). It ends its
-        pass with `lines.settle`.
+        The caller acquires a slot and leases (`record_lease`), or puts the queue back (`defer`, `reschedule`). It ends
+        its pass with `lines.settle`.
         """
         self._now = now
         while (place := self.lines.pop()) is not None:
@@ -201,8 +201,8 @@ class HostQueues:
         queue.not_before = until
         self._place(host, queue)
 
-    def leased(self, host: Host, queue: CrawlQueue, slot: int, n: int) -> None:
-        """Record a lease of `n` URLs in its reserved slot."""
+    def record_lease(self, host: Host, queue: CrawlQueue, slot: int, n: int) -> None:
+        """Record a lease of `n` URLs in its acquired slot."""
         latency_s = host.facts.latency_ms / 1000 or _EXPECTED_FETCH_S
         estimate = n * max(queue.delay_s, latency_s) / max(1, queue.slots)
         host.taken[slot] = ReservedSlot(queue.slots, queue, self._now, estimate)
@@ -212,19 +212,30 @@ class HostQueues:
         queue.leased += n
         self._place(host, queue)
 
-    def reserve(self, host: Host, slot: int, slots: int) -> None:
-        """Reserve a slot for a lease, beside which `slots` - 1 others may be out."""
-        host.taken[slot] = ReservedSlot(slots)
+    def acquire(self, host: Host, queue: CrawlQueue) -> int | None:
+        """Reserve the host's least free slot for a shard of the queue. Return None if the queue may not use one."""
+        slot = host.free_slot(queue)
+        if slot is not None:
+            host.taken[slot] = ReservedSlot(queue.slots)
+        return slot
 
-    def release(self, host: Host, slot: int, queue: CrawlQueue | None = None) -> None:
-        """Release a slot. `queue` is the one it was reserved for, if nothing was leased."""
-        host.taken.pop(slot, None)
-        if queue is not None:
-            self._place(host, queue)
+    def release(self, host: Host, slot: int, rested_from: float | None = None, delay_s: float = 0.0) -> None:
+        """Release a slot. Without `rested_from` nothing was leased in it.
+
+        Otherwise its lease is over. The host rests `delay_s` from `rested_from`, or until the end of an earlier lease's
+        delay if that is later.
+        """
+        shard = host.taken.pop(slot, None)
+        if rested_from is not None:
+            rested_at = max(host.rested_from + host.last_delay_s, rested_from + delay_s)
+            host.rested_from = max(host.rested_from, rested_from)
+            host.last_delay_s = rested_at - host.rested_from
+            if shard is not None:
+                host.charge(shard, rested_from + delay_s)
         self._arm(host)
 
-    def pin(self, host_id: HostId, name: str, slot: int, delay_s: float, crawl_id: CrawlId | None = None) -> None:
-        """Reserve a slot for a lease of an earlier owner, even if its crawl is unknown now."""
+    def restore(self, host_id: HostId, name: str, slot: int, delay_s: float, crawl_id: CrawlId | None = None) -> None:
+        """Reserve the slot of an earlier owner's lease, even if its crawl is unknown now."""
         host = self._hosts.get(host_id)
         if host is None:
             facts = HostFacts(HostHealth())
@@ -233,19 +244,6 @@ class HostQueues:
         slots = min((queue.slots for queue in host.queues.values()), default=1)
         queue = host.queues.get(crawl_id) if crawl_id is not None else None
         host.taken[slot] = ReservedSlot(1 if delay_s > 0 else slots, queue, self._claimed_at)
-
-    def released(self, host: Host, slot: int, rested_from: float, delay_s: float) -> None:
-        """Release the slot of a lease that is over.
-
-        The host rests `delay_s` from `rested_from`, or until the end of an earlier lease's delay if that is later.
-        """
-        rested_at = max(host.rested_from + host.last_delay_s, rested_from + delay_s)
-        host.rested_from = max(host.rested_from, rested_from)
-        host.last_delay_s = rested_at - host.rested_from
-        shard = host.taken.get(slot)
-        if shard is not None:
-            host.charge(shard, rested_from + delay_s)
-        self.release(host, slot)
 
     def block(self, host: Host, until: float) -> None:
         """Block the host: nothing of it starts before `until`."""

@@ -229,7 +229,7 @@ class OutcomeBatch:
         for release in self._releases:
             host = self.front.host(release.host_id)
             if host is not None:
-                self.front.released(host, release.slot, release.rested_from, release.delay_s)
+                self.front.release(host, release.slot, release.rested_from, release.delay_s)
         for crawl_id, host_id, _, _ in self.changes.give_up:
             host = self.front.host(host_id)
             queue = host.queues.get(crawl_id) if host is not None else None

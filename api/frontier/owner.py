@@ -220,7 +220,7 @@ class Owner:
         await own.look_up(row.crawl_id for row in claimed.leases)
         await own.offer_queues([(row.crawl_id, row.host_id) for row in claimed.leases], pinned=True)
         for row in claimed.leases:
-            own.front.pin(row.host_id, row.host, row.slot, row.delay_ms / 1000, row.crawl_id)
+            own.front.restore(row.host_id, row.host, row.slot, row.delay_ms / 1000, row.crawl_id)
         read: set[CrawlId] = set()
         while unread := [crawl for crawl in own.crawls if crawl.crawl_id not in read]:
             read |= {crawl.crawl_id for crawl in unread}

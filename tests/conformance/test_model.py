@@ -46,7 +46,8 @@ def _no_patience_after_takeover(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_rest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HostQueues, "released", lambda self, host, slot, rested_from, delay_s: self.let_go(host, slot))
+    release = HostQueues.release
+    patch.setattr(HostQueues, "release", lambda self, host, slot, *_: release(self, host, slot))
 
 
 def _repeats_counted(patch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ class FrontMachine(RuleBasedStateMachine):
                 self.front.reschedule(host, queue)
                 continue
             self.judge_start(host, queue, slot, [(other.host_id, at) for other, _, at in asked])
-            self.front.reserve(host, slot, queue.slots)
+            assert self.front.acquire(host, queue) == slot
             asked.append((host, queue, slot))
             self.out.append(Out(host.host_id, queue.crawl_id, slot, 0))
         for host, queue, slot in asked:
@@ -168,7 +168,7 @@ class FrontMachine(RuleBasedStateMachine):
             sql.leased += n
             out = next(o for o in self.out if o.host == host.host_id and o.slot == slot)
             out.n = n
-            self.front.leased(host, queue, slot, n)
+            self.front.record_lease(host, queue, slot, n)
             self.shares.add("default", queue.crawl_id, 1)
         self.front.lines.settle()
 
@@ -220,7 +220,7 @@ class FrontMachine(RuleBasedStateMachine):
         self.shares.add("default", out.crawl, -1)
         ended = self.now - quiet
         self.rests[out.host].append((ended, DELAYS[out.crawl]))
-        self.front.released(host, out.slot, ended, DELAYS[out.crawl])
+        self.front.release(host, out.slot, ended, DELAYS[out.crawl])
 
     @rule(host_id=st.sampled_from(HOSTS), seconds=st.sampled_from([0.5, 4.0]))
     def block(self, host_id: HostId, seconds: float) -> None:
@@ -269,7 +269,7 @@ class FrontMachine(RuleBasedStateMachine):
             queue.leased -= out.n
         self.shares.add("default", out.crawl, -1)
         self.rests[out.host].append((self.now, DELAYS[out.crawl]))
-        self.front.released(host, out.slot, self.now, DELAYS[out.crawl])
+        self.front.release(host, out.slot, self.now, DELAYS[out.crawl])
 
     def teardown(self) -> None:
         """Liveness: once everything is released and time goes on, every URL is leased."""

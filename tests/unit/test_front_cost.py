@@ -74,8 +74,8 @@ def per_shard(crawls: int, *, shared: bool) -> float:
         shares.allot("default", 20, now, lambda _: True)
         while (place := front.take(now)) is not None:
             host, queue = place
-            front.reserve(host, 0, 1)
-            front.leased(host, queue, 0, 10)
+            assert front.acquire(host, queue) == 0
+            front.record_lease(host, queue, 0, 10)
             shares.add("default", queue.crawl_id, 1)
             taken.append(place)
         front.lines.settle()
@@ -83,7 +83,7 @@ def per_shard(crawls: int, *, shared: bool) -> float:
             shares.add("default", queue.crawl_id, -1)
             queue.leased -= 10
             front.reschedule(host, queue)
-            front.released(host, 0, now, 1.0)
+            front.release(host, 0, now, 1.0)
         return len(taken)
 
     turn(0.0)

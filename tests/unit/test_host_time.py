@@ -88,8 +88,8 @@ class Sim:
             assert slot is not None
             n = shard_size(queue.delay_s, FETCH_S)
             n = max(1, n // queue.slots)
-            self.front.reserve(host, slot, queue.slots)
-            self.front.leased(host, queue, slot, n)
+            assert self.front.acquire(host, queue) == slot
+            self.front.record_lease(host, queue, slot, n)
             self.shares.add("default", queue.crawl_id, 1)
             lasts = n * FETCH_S + (n - 1) * queue.delay_s
             self.shards += 1
@@ -102,7 +102,7 @@ class Sim:
         assert host is not None
         host.queues[crawl_id].leased = 0
         self.shares.add("default", crawl_id, -1)
-        self.front.released(host, slot, at, crawl.delay_s)
+        self.front.release(host, slot, at, crawl.delay_s)
         time = (lasts + crawl.delay_s) / crawl.slots
         self.used[crawl_id] += time
         self.largest[crawl_id] = max(self.largest[crawl_id], time)

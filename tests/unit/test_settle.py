@@ -81,7 +81,7 @@ class Desk:
                 LeaseRow(lease_id(n), CRAWL, Revision(1), HOST, "a.test", n - 1, "default", 0, order, urls), NOW
             )
             self.leases.granted(held, 1, "w", NOW)
-            self.front.reserve(host, n - 1, self.slots)
+            assert self.front.acquire(host, self.queue) == n - 1
         self.counters.update(queued=WAITED, leased=out)
 
     def draft(self, now: float = NOW) -> OutcomeBatch:
