@@ -138,12 +138,12 @@ class ActiveCrawlSync:
     def _forget_queues(self, crawl_id: CrawlId) -> None:
         for owner in self._fleet:
             if owner.ownership is not None:
-                owner.ownership.front.drop_crawl(crawl_id)
+                owner.ownership.hosts.drop_crawl(crawl_id)
 
     def _mark_queues_incomplete(self, crawl_id: CrawlId) -> None:
         for owner in self._fleet:
             if owner.ownership is not None:
-                owner.ownership.front.mark_incomplete(crawl_id)
+                owner.ownership.hosts.mark_incomplete(crawl_id)
 
     def _may_dispatch(self, crawl: DispatchCrawl, row: CrawlRow) -> bool:
         if crawl.refused is not None or row.state is CrawlState.PAUSED:

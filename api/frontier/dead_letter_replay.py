@@ -12,10 +12,11 @@ from typing import Final
 import msgspec
 import structlog
 
-from api.frontier.ownership import Ownership
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.frontier.store_model import CommandRun, MessageDeadLetter
-from shared.ports.broker import ReportKind
+from shared.domain.ids import Partition
+from shared.ports.broker import Broker, ReportKind
+from shared.ports.store import Store
 from shared.wire.items import crawl_of
 from shared.wire.messages import Malformed, decode_discoveries, encode
 
@@ -24,14 +25,14 @@ log = structlog.get_logger("orb.frontier")
 _AT_ONCE: Final = 50
 
 
-async def publish_letters(own: Ownership, command: CommandRun) -> tuple[list[int], int]:
+async def publish_letters(store: Store, broker: Broker, command: CommandRun) -> tuple[list[int], int]:
     """Publish the next messages of a REPLAY. Return the ids of the sent letters, and the last letter id covered.
 
     A message that the broker refuses stays a dead letter. A message that fails again meanwhile becomes a new dead
     letter, which this command does not cover.
     """
-    letters = await own.store.message_letters(command, _AT_ONCE)
-    sent = [letter.id for letter in letters if await _published(own, letter)]
+    letters = await store.message_letters(command, _AT_ONCE)
+    sent = [letter.id for letter in letters if await _published(broker, command.partition, letter)]
     return sent, letters[-1].id if len(letters) == _AT_ONCE else command.through
 
 
@@ -47,24 +48,24 @@ def anew(letter: MessageDeadLetter) -> tuple[ReportKind, bytes]:
     return "discovery", encode(msgspec.structs.replace(message, producer=f"letter-{letter.id}", n=1, total=links))
 
 
-async def _publish(own: Ownership, letter: MessageDeadLetter) -> None:
+async def _publish(broker: Broker, partition: Partition, letter: MessageDeadLetter) -> None:
     message_id = f"letter-{letter.id}"
     if letter.kind == "shard":
         return  # Its lease has published its URLs again.
     if letter.kind == "items":
-        await own.broker.publish_items(crawl_of(letter.payload), letter.payload, message_id)
+        await broker.publish_items(crawl_of(letter.payload), letter.payload, message_id)
     else:
         kind, data = anew(letter)
-        await own.broker.publish_report(own.partition, kind, data, message_id)
+        await broker.publish_report(partition, kind, data, message_id)
 
 
-async def _published(own: Ownership, letter: MessageDeadLetter) -> bool:
+async def _published(broker: Broker, partition: Partition, letter: MessageDeadLetter) -> bool:
     while True:
         try:
-            await _publish(own, letter)
+            await _publish(broker, partition, letter)
             return True
         except (Refused, Permanent) as error:
-            log.warning("dead_letter_replay.refused", partition=own.partition, dead_letter=letter.id, error=str(error))
+            log.warning("dead_letter_replay.refused", partition=partition, dead_letter=letter.id, error=str(error))
             return False
         except Transient as error:
             await asyncio.sleep(error.retry_in)

@@ -7,9 +7,9 @@ tried again after the time that the error names.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 
 import structlog
@@ -17,14 +17,15 @@ import structlog
 from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import Host
 from api.frontier.leases import TrackedLease
-from api.frontier.ownership import Ownership
 from api.frontier.stats import TransactionKind
+from api.frontier.writer import PartitionWriter
 from shared.domain.crawl.spec import Budget
 from shared.domain.errors import ResourceFull, TooLarge, Transient
 from shared.domain.frontier.politeness import shard_part, shard_size
 from shared.domain.frontier.states import UrlState
 from shared.domain.frontier.store_model import LeaseRequest
 from shared.domain.ids import CrawlId, LeaseId
+from shared.ports.broker import Broker
 from shared.wire.messages import ShardUrl, UrlShard, encode
 
 log = structlog.get_logger("orb.frontier")
@@ -44,14 +45,38 @@ class _Refused:
     wait_s: float
 
 
+class _Preparation(Enum):
+    """What SQL must do for a queue before URLs of it can be leased."""
+
+    PROMOTE = "move the URLs that waited and are due into the queue"
+    EXCLUDE = "exclude the rest of the queue, because the host's page budget is spent"
+
+
 _Request = tuple[LeaseRequest, Host, CrawlQueue]
+
+
+@dataclass(slots=True)
+class DispatchPlan:
+    """What one pass of dispatch does. The queues of it are out of their lines until they are leased or put back.
+
+    - `requests`: leases to write. Their slots are acquired and their budget is taken.
+    - `unprepared`: queues that need a `_Preparation` first.
+    - `taken`: a queue was taken, so there may be more to do at once.
+    """
+
+    requests: list[_Request] = field(default_factory=list)
+    unprepared: list[tuple[Host, CrawlQueue]] = field(default_factory=list)
+    taken: bool = False
 
 
 class Dispatch:
     """Leases and publishes the shards of one partition."""
 
-    def __init__(self, own: Ownership) -> None:
-        self._own = own
+    def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
+        own = writer.own
+        self._own, self._hosts, self._leases, self._crawls = own, own.hosts, own.leases, own.crawls
+        self._writer, self._store, self._clock, self._stats = writer, writer.store, writer.clock, writer.stats
+        self._broker = broker
         self._refused: dict[LeaseId, _Refused] = {}
         self._paused_until = float("-inf")
 
@@ -59,63 +84,167 @@ class Dispatch:
         """Lease and publish whenever a host is due and a worker has capacity, until cancelled."""
         own = self._own
         while True:
-            own.work.clear()
+            seen = own.work.revision
             await self._publish_refused()
-            more = await self.once()
-            if more:
-                continue
-            try:
-                async with asyncio.timeout(self._pause()):
-                    await own.work.wait()
-            except TimeoutError:
-                continue
-            await asyncio.sleep(own.settings.linger_s / 2)
+            if not await self.once() and await own.work.changed(seen, self._pause()):
+                await asyncio.sleep(own.settings.linger_s / 2)
 
     def _pause(self) -> float | None:
         """Return how many seconds to wait for work. None means no limit: the partition has no host."""
-        own = self._own
-        if not self._refused and not len(own.front):
+        if not self._refused and not len(self._hosts):
             return None
-        wake = max(own.front.next_wake(), self._paused_until)
-        pause = min(own.settings.sweep_interval_s, max(0.002, wake - own.clock.elapsed()))
+        wake = max(self._hosts.next_wake(), self._paused_until)
+        pause = min(self._own.settings.sweep_interval_s, max(0.002, wake - self._clock.elapsed()))
         return min(pause, _REFUSED_FIRST_S) if self._refused else pause
+
+    # --- decide -------------------------------------------------------------------------------------------------------
+
+    def plan(self, now: float) -> DispatchPlan:
+        """Begin a pass, and return what to do in it. It performs no I/O. `lines.settle` ends the pass."""
+        plan, left = DispatchPlan(), self._own.settings.dispatch_batch_size
+        self._hosts.lines.begin(now)
+        self._hosts.wake(now)
+        self._own.capacity.allot(now, partial(self._may_go_on, now))
+        while left and (taken := self._hosts.take(now)) is not None:
+            plan.taken = True
+            step = self._decide(*taken, now)
+            left -= step is not None
+            if isinstance(step, LeaseRequest):
+                plan.requests.append((step, *taken))
+            elif step is not None:
+                plan.unprepared.append(taken)
+        return plan
+
+    def _may_go_on(self, now: float, crawl_id: CrawlId) -> bool:
+        """Return True if the crawl is dispatching and has budget left."""
+        crawl = self._crawls.get(crawl_id)
+        if crawl is None or not crawl.dispatching:
+            return False
+        return not crawl.allowance.paused(now) and crawl.allowance.remaining(1) > 0
+
+    def _decide(
+        self, host: Host, queue: CrawlQueue, now: float, *, promoted: bool = False
+    ) -> LeaseRequest | _Preparation | None:
+        """Return what to do with a taken queue. None: it was put back, or its crawl is gone."""
+        crawl = self._crawls.get(queue.crawl_id)
+        if crawl is None:
+            return None
+        queue.delay_s, queue.slots = crawl.pace(host.facts)
+        if queue.waiting and queue.next_due <= now and not promoted:
+            return _Preparation.PROMOTE
+        max_count = crawl.allowance.remaining(min(shard_limit(host, queue), queue.queued))
+        limit = crawl.spec.budget.max_pages_per_host
+        if limit is not None:
+            if queue.pages >= limit and queue.leased == 0:
+                return _Preparation.EXCLUDE
+            max_count = min(max_count, limit - queue.pages - queue.leased)
+        slot = self._hosts.acquire(host, queue) if queue.queued > 0 else None
+        if slot is None:
+            self._hosts.reschedule(host, queue)
+            return None
+        if max_count <= 0:
+            self._hosts.release(host, slot)
+            self._hosts.defer(host, queue, now + _RETRY_S)
+            return None
+        crawl.allowance.take(self._own.partition, max_count)
+        return LeaseRequest(
+            lease_id=self._own.allot_lease(),
+            crawl_id=queue.crawl_id,
+            spec=crawl.revision,
+            host_id=host.host_id,
+            host=host.name,
+            slot=slot,
+            pool=crawl.spec.pool,
+            delay_ms=int(queue.delay_s * 1000 + 0.999),
+            max_urls=max_count,
+        )
+
+    def _undo(self, plan: DispatchPlan) -> None:
+        """Put back all queues of the plan: nothing was leased."""
+        for request, host, queue in plan.requests:
+            crawl = self._crawls.get(request.crawl_id)
+            if crawl is not None:
+                crawl.allowance.settled(self._own.partition, request.max_urls)
+            self._hosts.release(host, request.slot)
+            self._hosts.reschedule(host, queue)
+        for host, queue in plan.unprepared:
+            self._hosts.reschedule(host, queue)
+
+    def _budgets(self, crawls: Iterable[CrawlId]) -> dict[CrawlId, Budget]:
+        """Return the budgets of those crawls that have one."""
+        known = {crawl_id: self._crawls.get(crawl_id) for crawl_id in crawls}
+        return {
+            crawl_id: crawl.spec.budget
+            for crawl_id, crawl in known.items()
+            if crawl is not None and crawl.spec.budget.bounded
+        }
+
+    # --- act ----------------------------------------------------------------------------------------------------------
 
     async def once(self) -> bool:
         """Lease and publish one batch. Return True if there may be more to do at once."""
-        own = self._own
-        if own.clock.elapsed() < self._paused_until:
+        if self._clock.elapsed() < self._paused_until:
             return False
         shards: list[TrackedLease] = []
-        requests: list[_Request] = []
-        more = False
-        async with own.writing(TransactionKind.DISPATCH):
+        async with self._writer.writing(TransactionKind.DISPATCH):
+            now = self._clock.elapsed()
+            plan = self.plan(now)
             try:
-                more = await self._request(requests)
-                if requests:
-                    shards = await self._lease(requests)
+                await self._prepare(plan, now)
+                if plan.requests:
+                    shards = await self._lease(plan.requests)
             except ResourceFull as error:
-                self._undo(requests)
-                self._paused_until = own.clock.elapsed() + error.retry_in
+                self._undo(plan)
+                self._paused_until = self._clock.elapsed() + error.retry_in
             finally:
-                own.front.lines.settle()
+                self._hosts.lines.settle()
         if shards:
-            own.tally.shards += len(shards)
-            own.tally.urls += sum(len(held.row.order) for held in shards)
+            self._stats.shards += len(shards)
+            self._stats.urls += sum(len(held.row.order) for held in shards)
             await asyncio.gather(*(self.publish(held) for held in shards))
-        return more
+        return plan.taken
+
+    async def _prepare(self, plan: DispatchPlan, now: float) -> None:
+        """Prepare the queues that need it, and add their leases to the plan (within `writing`)."""
+        for host, queue in plan.unprepared:
+            step = self._decide(host, queue, now)  # again: the crawl may have changed during another preparation
+            if step is _Preparation.PROMOTE:
+                await self._promote(host, queue)
+                step = self._decide(host, queue, now, promoted=True)
+            if isinstance(step, LeaseRequest):
+                plan.requests.append((step, host, queue))
+            elif step is _Preparation.EXCLUDE:
+                await self._exclude_rest(host, queue)
+
+    async def _promote(self, host: Host, queue: CrawlQueue) -> None:
+        """Move URLs that waited and are due into the queue."""
+        await self._store.promote(self._writer.fence, queue.crawl_id, host.host_id, self._clock.unix_ms())
+        self._writer.committed()
+        for row in await self._store.queue_rows([(queue.crawl_id, host.host_id)]):
+            queue.queued, queue.waiting = row.queued, row.waiting
+            wait_s = (row.next_due_ms - self._clock.unix_ms()) / 1000
+            queue.next_due = self._clock.elapsed() + wait_s if row.waiting else float("inf")
+
+    async def _exclude_rest(self, host: Host, queue: CrawlQueue) -> None:
+        """Exclude the rest of the queue: the host's page budget is spent. A large queue takes several turns."""
+        changes = self._own.changes()
+        changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, "max_pages_per_host"))
+        if await self._writer.apply(changes):
+            self._hosts.defer(host, queue, self._clock.elapsed() + _GO_ON_S)
+            return
+        queue.queued = queue.waiting = 0
+        self._hosts.reschedule(host, queue)
 
     async def _lease(self, requests: Sequence[_Request]) -> list[TrackedLease]:
         """Lease the requests in one transaction (within `writing`)."""
-        own = self._own
-        bounded = self._budgets(request.crawl_id for request, _, _ in requests)
-        rows = await own.store.dispatch(
-            own.fence, own.next_lease, [request for request, _, _ in requests], own.clock.unix_ms(), bounded
-        )
+        own, asked = self._own, [request for request, _, _ in requests]
+        bounded = self._budgets(request.crawl_id for request in asked)
+        rows = await self._store.dispatch(self._writer.fence, own.next_lease, asked, self._clock.unix_ms(), bounded)
         by_lease = {row.lease_id: row for row in rows}
-        now = own.clock.elapsed()
+        now = self._clock.elapsed()
         shards: list[TrackedLease] = []
         for request, host, queue in requests:
-            crawl = own.crawls.get(request.crawl_id)
+            crawl = self._crawls.get(request.crawl_id)
             row = by_lease.get(request.lease_id)
             taken = len(row.order) if row is not None else 0
             if crawl is not None:
@@ -125,43 +254,24 @@ class Dispatch:
                     # Other masters spend the budget, too. `restore` reads what they spent before long.
                     crawl.allowance.pause_until(now + _RETRY_S)
                 queue.queued = 0
-                own.front.release(host, request.slot)
-                own.front.reschedule(host, queue)
-                own.front.mark_incomplete(request.crawl_id)
+                self._hosts.release(host, request.slot)
+                self._hosts.reschedule(host, queue)
+                self._hosts.mark_incomplete(request.crawl_id)
                 continue
-            own.front.record_lease(host, queue, request.slot, taken)
-            shards.append(own.leases.add(row, now))
-        await own.committed()
+            self._hosts.record_lease(host, queue, request.slot, taken)
+            shards.append(self._leases.add(row, now))
+        self._writer.committed()
         return shards
-
-    def _undo(self, requests: Iterable[_Request]) -> None:
-        """Undo the requests: nothing was leased."""
-        own = self._own
-        for request, host, queue in requests:
-            crawl = own.crawls.get(request.crawl_id)
-            if crawl is not None:
-                crawl.allowance.settled(own.partition, request.max_urls)
-            own.front.release(host, request.slot)
-            own.front.reschedule(host, queue)
-
-    def _budgets(self, crawls: Iterable[CrawlId]) -> dict[CrawlId, Budget]:
-        """Return the budgets of those crawls that have one."""
-        known = {crawl_id: self._own.crawls.get(crawl_id) for crawl_id in crawls}
-        return {
-            crawl_id: crawl.spec.budget
-            for crawl_id, crawl in known.items()
-            if crawl is not None and crawl.spec.budget.bounded
-        }
 
     async def publish(self, held: TrackedLease) -> bool:
         """Publish the shard of a lease, unless the lease has ended. Return False if another shard has its subject.
 
         If the broker is away, the sweep publishes it later.
         """
-        own, row = self._own, held.row
-        if own.leases.get(row.lease_id) is not held:
+        row = held.row
+        if held not in self._leases:
             return True
-        held.published_at = own.clock.elapsed()
+        held.published_at = self._clock.elapsed()
         shard = UrlShard(
             lease=row.lease_id,
             crawl=row.crawl_id,
@@ -176,9 +286,11 @@ class Dispatch:
             ],
         )
         try:
-            queued = await own.broker.publish_shard(row.pool, own.partition, row.host_id, row.slot, encode(shard))
+            queued = await self._broker.publish_shard(
+                row.pool, self._own.partition, row.host_id, row.slot, encode(shard)
+            )
         except Transient as error:
-            own.tally.unpublished += 1
+            self._stats.unpublished += 1
             log.warning("shard_publishing.delayed", lease=row.lease_id, host=row.host, error=str(error))
             return True
         except TooLarge as error:
@@ -191,127 +303,36 @@ class Dispatch:
         if queued or held.grant is not None:
             self._refused.pop(row.lease_id, None)
         else:
-            own.tally.refused += 1
+            self._stats.refused += 1
             wait_s = self._refused[row.lease_id].wait_s * 2 if row.lease_id in self._refused else _REFUSED_FIRST_S
-            self._refused[row.lease_id] = _Refused(held, own.clock.elapsed() + wait_s, wait_s)
+            self._refused[row.lease_id] = _Refused(held, self._clock.elapsed() + wait_s, wait_s)
         return queued
 
     async def _publish_refused(self) -> None:
         """Publish shards again whose slot still had its previous message: its worker has reported and will ack soon."""
-        own = self._own
-        now = own.clock.elapsed()
+        now = self._clock.elapsed()
         for lease_id in list(self._refused):
             # The sweep may publish others while this loop awaits.
             refused = self._refused.get(lease_id)
             if refused is None:
                 continue
-            over = own.leases.get(lease_id) is not refused.held or refused.held.grant is not None
-            if over or refused.wait_s > own.settings.republish_s:
+            over = refused.held not in self._leases or refused.held.grant is not None
+            if over or refused.wait_s > self._own.settings.republish_s:
                 del self._refused[lease_id]
             elif refused.at <= now:
                 await self.publish(refused.held)
 
-    async def _request(self, requests: list[_Request]) -> bool:
-        """Add what to lease now to `requests`. Return True if there may be more.
 
-        A queue that was taken is out of the front until it is leased, deferred or put back.
-        """
-        own = self._own
-        now = own.clock.elapsed()
-        own.front.lines.begin(now)
-        own.front.wake(now)
-        own.room.allot(now, partial(self._may_go_on, now))
-        more = False
-        while len(requests) < own.settings.dispatch_batch_size and (taken := own.front.take(now)) is not None:
-            more = True
-            host, queue = taken
-            crawl = own.crawls.get(queue.crawl_id)
-            if crawl is None:
-                continue
-            queue.delay_s, queue.slots = crawl.pace(host.facts)
-            if queue.waiting and queue.next_due <= now:
-                await self._promote(host, queue)
-            max_count = crawl.allowance.remaining(min(self._shard_limit(host, queue), queue.queued))
-            limit = crawl.spec.budget.max_pages_per_host
-            if limit is not None:
-                if queue.pages >= limit and queue.leased == 0:
-                    await self._close(host, queue)
-                    continue
-                max_count = min(max_count, limit - queue.pages - queue.leased)
-            slot = own.front.acquire(host, queue) if queue.queued > 0 else None
-            if slot is None:
-                own.front.reschedule(host, queue)
-                continue
-            if max_count <= 0:
-                own.front.release(host, slot)
-                own.front.defer(host, queue, now + _RETRY_S)
-                continue
-            crawl.allowance.take(own.partition, max_count)
-            request = LeaseRequest(
-                lease_id=own.allot_lease(),
-                crawl_id=queue.crawl_id,
-                spec=crawl.revision,
-                host_id=host.host_id,
-                host=host.name,
-                slot=slot,
-                pool=crawl.spec.pool,
-                delay_ms=int(queue.delay_s * 1000 + 0.999),
-                max_urls=max_count,
-            )
-            requests.append((request, host, queue))
-        return more
+def shard_limit(host: Host, queue: CrawlQueue) -> int:
+    """Return the most URLs of the next shard: about 10 s of polite work, or a fair part if slots share the queue.
 
-    def _may_go_on(self, now: float, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl is dispatching and has budget left."""
-        crawl = self._own.crawls.get(crawl_id)
-        if crawl is None or not crawl.dispatching:
-            return False
-        return not crawl.allowance.paused(now) and crawl.allowance.remaining(1) > 0
-
-    def _shard_limit(self, host: Host, queue: CrawlQueue) -> int:
-        """Return the most URLs of the next shard: about 10 s of polite work, or a fair part if slots share the queue.
-
-        Without a delay, the first visit of a host is a single URL: other shards wait for the facts that it brings.
-        """
-        if queue.delay_s == 0 and not host.facts.visited:
-            return 1
-        latency_s = host.facts.latency_ms / 1000 if host.facts.latency_ms else _EXPECTED_FETCH_S
-        max_count = shard_size(queue.delay_s, latency_s)
-        if queue.slots > 1:
-            # Latency is kept in whole milliseconds, so a host that answers in less than one has 0.
-            max_count = min(max_count, shard_part(queue.queued, queue.slots, max(host.facts.latency_ms, 1) / 1000))
-        return min(max_count, queue.cap) if queue.cap else max_count
-
-    async def _promote(self, host: Host, queue: CrawlQueue) -> None:
-        """Move URLs that waited and are due into the queue."""
-        own = self._own
-        with self._reschedule_if_full(host, queue):
-            await own.store.promote(own.fence, queue.crawl_id, host.host_id, own.clock.unix_ms())
-        await own.committed()
-        for row in await own.store.queue_rows([(queue.crawl_id, host.host_id)]):
-            queue.queued, queue.waiting = row.queued, row.waiting
-            wait_s = (row.next_due_ms - own.clock.unix_ms()) / 1000
-            queue.next_due = own.clock.elapsed() + wait_s if row.waiting else float("inf")
-
-    @contextmanager
-    def _reschedule_if_full(self, host: Host, queue: CrawlQueue) -> Iterator[None]:
-        """Put a taken queue back into the front if the block raises ResourceFull."""
-        try:
-            yield
-        except ResourceFull:
-            self._own.front.reschedule(host, queue)
-            raise
-
-    async def _close(self, host: Host, queue: CrawlQueue) -> None:
-        """Exclude the rest of the queue: the host's page budget is spent. A large queue takes several turns."""
-        own = self._own
-        changes = own.changes()
-        changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, "max_pages_per_host"))
-        with self._reschedule_if_full(host, queue):
-            unfinished = await own.store.apply(own.fence, own.position, changes)
-        await own.committed()
-        if unfinished:
-            own.front.defer(host, queue, own.clock.elapsed() + _GO_ON_S)
-            return
-        queue.queued = queue.waiting = 0
-        own.front.reschedule(host, queue)
+    Without a delay, the first visit of a host is a single URL: other shards wait for the facts that it brings.
+    """
+    if queue.delay_s == 0 and not host.facts.visited:
+        return 1
+    latency_s = host.facts.latency_ms / 1000 if host.facts.latency_ms else _EXPECTED_FETCH_S
+    max_count = shard_size(queue.delay_s, latency_s)
+    if queue.slots > 1:
+        # Latency is kept in whole milliseconds, so a host that answers in less than one has 0.
+        max_count = min(max_count, shard_part(queue.queued, queue.slots, max(host.facts.latency_ms, 1) / 1000))
+    return min(max_count, queue.cap) if queue.cap else max_count

@@ -49,12 +49,8 @@ class DispatchCrawl:
         """Return a host's delay for this crawl: the longest that the spec, robots.txt, latency or operator require."""
         return delay_of(self.spec.politeness, facts)
 
-    def slots(self, facts: HostFacts) -> int:
-        """Return how many shards of the host may be out at once. It is one until the host was visited (robots.txt)."""
-        return self.pace(facts)[1]
-
     def pace(self, facts: HostFacts) -> tuple[float, int]:
-        """Return the host's delay and slots for this crawl."""
+        """Return the host's delay for this crawl, and how many shards of it may be out: one until it was visited."""
         delay_s = self.delay_s(facts)
         return delay_s, host_slots(self.spec.politeness, delay_s) if facts.visited else 1
 
@@ -67,8 +63,8 @@ class DispatchCrawls:
     """The crawls by id.
 
     The master loads the crawls that are worked on, soon after it starts. An owner may need a crawl before that, or
-    after it has ended. Then it reads the crawl from SQL (`Ownership.look_up`) and decides by that row. Such a crawl is
-    never dispatched, and is kept until the master has compared all crawls with SQL again (`forget_looked_up`).
+    after it has ended. Then it reads the crawl from SQL (`PartitionWriter.look_up`) and decides by that row. Such a
+    crawl is never dispatched, and is kept until the master has compared all crawls with SQL again (`forget_looked_up`).
     """
 
     def __init__(self) -> None:

@@ -24,11 +24,11 @@ from api.frontier.leases import (
     SameHolder,
     TrackedLease,
 )
-from api.frontier.outcome_batch import OutcomeBatch
-from api.frontier.ownership import Ownership
 from api.frontier.stats import TransactionKind
+from api.frontier.writer import PartitionWriter
 from shared.domain.errors import OwnershipLost, ResourceFull, Transient
 from shared.domain.ids import LeaseId
+from shared.ports.broker import Broker
 from shared.wire.messages import (
     Answer,
     Begin,
@@ -95,8 +95,9 @@ class _PendingAsk:
 class GrantService:
     """Answers the workers of one partition."""
 
-    def __init__(self, own: Ownership) -> None:
-        self._own = own
+    def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
+        self._own, self._leases, self._crawls = writer.own, writer.own.leases, writer.own.crawls
+        self._writer, self._clock, self._stats, self._broker = writer, writer.clock, writer.stats, broker
         self._asked: list[_PendingAsk] = []
 
     async def answer(self, data: bytes) -> bytes | None:
@@ -117,23 +118,22 @@ class GrantService:
         except (Transient, OwnershipLost) as error:
             log.warning("grant_request.delayed", partition=self._own.partition, error=str(error))
             reply = None
-        self._own.tally.answers["none" if reply is None else type(reply).__name__.lower()] += 1
+        self._stats.answers["none" if reply is None else type(reply).__name__.lower()] += 1
         return None if reply is None else encode(reply)
 
     async def _begin(self, question: Begin) -> Answer | None:
-        own = self._own
-        lease_id, since = LeaseId(question.lease), own.clock.elapsed()
-        decision = own.leases.begin(lease_id, question.delivery, question.holder, own.clock.elapsed())
+        lease_id, since = LeaseId(question.lease), self._clock.elapsed()
+        decision = self._leases.begin(lease_id, question.delivery, question.holder, since)
         # An outcome that is not applied yet may have handed back a grant that is live here.
-        held = own.leases.get(lease_id) if isinstance(decision, HeldByAnother | MayGrant) else None
+        held = self._leases.get(lease_id) if isinstance(decision, HeldByAnother | MayGrant) else None
         before = held.grant.number if held is not None and held.grant is not None else None
         if before is not None:
-            through = await own.broker.last_report(own.partition, "outcome")
-            if not await own.applied_outcomes(through, own.settings.barrier_s):
+            through = await self._broker.last_report(self._own.partition, "outcome")
+            if not await self._writer.applied_outcomes(through):
                 return None
         ask = _PendingAsk(lease_id, question.delivery, question.holder, since, before)
         self._asked.append(ask)
-        async with own.writing(TransactionKind.GRANT):
+        async with self._writer.writing(TransactionKind.GRANT):
             # The first caller to get the lock answers all pending questions, in one transaction.
             asked, self._asked = self._asked, []
             if asked:
@@ -142,11 +142,11 @@ class GrantService:
 
     async def _answer_all(self, asked: Sequence[_PendingAsk]) -> None:
         """Answer the questions, and grant what may be granted (within `writing`)."""
-        own = self._own
+        leases = self._leases
         granting: list[tuple[_PendingAsk, TrackedLease]] = []
         proven: list[_PendingAsk] = []
         for ask in asked:
-            decision = own.leases.begin(ask.lease_id, ask.delivery, ask.holder, own.clock.elapsed())
+            decision = leases.begin(ask.lease_id, ask.delivery, ask.holder, self._clock.elapsed())
             match decision:
                 case NoSuchLease() | SameHolder():
                     proven.append(ask)
@@ -170,14 +170,14 @@ class GrantService:
         if granting:
             await self._grant(granting)
         # A deposed owner does not have newer leases in memory, so "gone", too, requires a proven term.
-        if proven and await own.still_owner():
+        if proven and await self._writer.still_owner():
             for ask in proven:
                 # During the await above the grant may have expired, and another may have been given.
-                match own.leases.begin(ask.lease_id, ask.delivery, ask.holder, own.clock.elapsed()):
+                match leases.begin(ask.lease_id, ask.delivery, ask.holder, self._clock.elapsed()):
                     case NoSuchLease():
                         ask.reply = Gone()
                     case SameHolder(same):
-                        own.leases.extended(same, own.clock.elapsed())
+                        leases.extended(same, self._clock.elapsed())
                         ask.reply = self._go(same)
                     case _:
                         ask.reply = Wait(_NOT_YET_MS)
@@ -197,72 +197,69 @@ class GrantService:
         A shard that would wait for long goes back to the queue, so that it occupies neither a visit nor a slot.
         """
         own = self._own
-        if own.crawls.find(held.row.crawl_id) is None:
-            await own.look_up([held.row.crawl_id])
-        if not own.crawls.going_on(held.row.crawl_id):
+        if self._crawls.find(held.row.crawl_id) is None:
+            await self._writer.look_up([held.row.crawl_id])
+        if not self._crawls.going_on(held.row.crawl_id):
             return Wait(_ENDS_SOON_MS)
         terms = self._terms(held)
         if not terms.stop and max(terms.rest_s, terms.blocked_s) <= own.settings.republish_s:
             return Wait(max(_NOT_YET_MS, int(terms.blocked_s * 1000) + 1)) if terms.blocked_s else None
-        batch = OutcomeBatch(own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5)
+        batch = self._writer.batch(marked=False)
         batch.end(held)
         try:
-            await own.store.apply(own.fence, own.position, batch.changes)
+            await self._writer.commit(batch)
         except ResourceFull as error:
             return _wait_for_resource(error)
-        batch.commit()
-        await own.committed()
-        own.tally.called_back += 1
+        self._stats.called_back += 1
         log.info("lease.recalled", partition=own.partition, lease=held.row.lease_id, host=held.row.host)
         return Gone()
 
     def _terms(self, held: TrackedLease) -> GrantTerms:
         own, crawl_id = self._own, held.row.crawl_id
-        terms = terms_of(held, own.crawls.find(crawl_id), own.front.host(held.row.host_id), own.clock.elapsed())
-        return terms._replace(stop=True) if own.crawls.is_stopped(crawl_id) else terms
+        terms = terms_of(held, self._crawls.find(crawl_id), own.hosts.host(held.row.host_id), self._clock.elapsed())
+        return terms._replace(stop=True) if self._crawls.is_stopped(crawl_id) else terms
 
     async def _grant(self, granting: Sequence[tuple[_PendingAsk, TrackedLease]]) -> None:
         """Give all these grants in one transaction (within `writing`).
 
         If the database is full, none of them begins, and the live grants of other leases go on.
         """
-        own = self._own
+        writer = self._writer
         try:
-            await own.store.grant(own.fence, [held.row.lease_id for _, held in granting])
+            await writer.store.grant(writer.fence, [held.row.lease_id for _, held in granting])
         except ResourceFull as error:
             for ask, _ in granting:
                 ask.reply = _wait_for_resource(error)
             return
-        await own.committed()
+        writer.committed()
         for ask, held in granting:
-            own.leases.granted(held, ask.delivery, ask.holder, own.clock.elapsed(), asked=ask.asked)
+            self._leases.granted(held, ask.delivery, ask.holder, self._clock.elapsed(), asked=ask.asked)
             ask.reply = self._go(held)
 
     async def _extend(self, question: Extend) -> Answer | None:
-        own = self._own
-        if (lease := own.leases.get(LeaseId(question.lease))) is not None:
-            await own.look_up([lease.row.crawl_id])
+        if (lease := self._leases.get(LeaseId(question.lease))) is not None:
+            await self._writer.look_up([lease.row.crawl_id])
         # Prove the term before the grant is examined: during this await the grant may expire, and another may begin.
-        if not await own.still_owner():
+        if not await self._writer.still_owner():
             return None
-        held = own.leases.extend(LeaseId(question.lease), question.grant, question.holder, own.clock.elapsed())
-        if held is None or not own.crawls.going_on(held.row.crawl_id):
+        held = self._leases.extend(LeaseId(question.lease), question.grant, question.holder, self._clock.elapsed())
+        if held is None or not self._crawls.going_on(held.row.crawl_id):
             return Gone()
-        own.leases.extended(held, own.clock.elapsed())
+        self._leases.extended(held, self._clock.elapsed())
         terms = self._terms(held)
         return Go(
             grant=question.grant,
-            expires_ms=int(own.settings.grant_s * 1000),
+            expires_ms=int(self._leases.grant_s * 1000),
             delay_ms=_ms(terms.delay_s),
             stop=terms.stop or terms.blocked_s > 0,
         )
 
     def _go(self, held: TrackedLease) -> Go:
         """Return the permission to fetch under the lease's newest grant, with the host's politeness."""
-        own, row, terms = self._own, held.row, self._terms(held)
+        row, terms = held.row, self._terms(held)
         return Go(
             grant=held.grant.number if held.grant is not None else row.grants,
-            expires_ms=int(own.settings.grant_s * 1000),
+            expires_ms=int(self._leases.grant_s * 1000),
             not_before_ms=int(terms.rest_s * 1000) + 1,
             remaining=held.remaining(),
             delay_ms=_ms(terms.delay_s),
@@ -275,22 +272,18 @@ class GrantService:
         The host's delay counts from that grant's end.
         """
         own = self._own
-        await own.look_up([held.row.crawl_id])
-        batch = OutcomeBatch(
-            own.leases, own.front, own.crawls, own.clock.elapsed(), own.clock.unix_ms(), lambda: 0.5, own.changes()
-        )
+        await self._writer.look_up([held.row.crawl_id])
+        batch = self._writer.batch()
         late = held.grant is not None and held.grant.late
         strikes = held.row.expired + (not late)
-        host = own.front.host(held.row.host_id)
+        host = own.hosts.host(held.row.host_id)
         if held.grant is not None and host is not None:
             host.rested_from = max(host.rested_from, held.grant.until)
         urls = len(held.row.urls)
-        lives = batch.record_expiry(held, strikes, own.settings)
-        await own.store.apply(own.fence, own.position, batch.changes)
-        batch.commit()
+        lives = batch.record_expiry(held, strikes)
+        await self._writer.commit(batch)
         if held.grant is not None:
             held.grant.counted = True
-        await own.committed()
         log.warning(
             "grant.expired",
             partition=own.partition,
@@ -300,8 +293,8 @@ class GrantService:
             late=late,
             urls=urls,
         )
-        own.tally.expired += 1
-        own.tally.changed(batch.changes, own.crawls, own.clock.elapsed())
+        self._stats.expired += 1
+        self._stats.changed(batch.changes, self._crawls, self._clock.elapsed())
         return lives
 
 

@@ -1,4 +1,4 @@
-"""The front: the hosts of a partition with work soon, ordered by when politeness allows a fetch.
+"""The host queues of a partition: its hosts with work soon, ordered by when politeness allows a fetch.
 
 Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except how
 long a host has rested. So a host is forgotten only after its delay has passed, and a new owner treats every host as
@@ -14,7 +14,7 @@ Invariants:
 - A queue with URLs is either in its host's turns or in its crawl's line, never in both.
 - A host has one valid entry in `_later`. Replaced entries stay until there are about as many as hosts.
 - A host with empty queues only is in `_idle`, and others may be. So idle hosts are found without a scan of all hosts.
-- With `max_hosts` hosts loaded no other is added. `complete(crawl)` is false then, and the owner reads SQL again later.
+- With `max_hosts` hosts loaded no other is added. Its crawl is `incomplete` then, and the owner reads SQL again later.
   Hosts that are blocked for long make room for others.
 """
 
@@ -49,7 +49,7 @@ class HostQueues:
     def __init__(
         self, shares: PoolShares, *, max_hosts: int, rested_from: float, wake: Callable[[], None] = ignore_allotment
     ) -> None:
-        """Create an empty front. `wake` is called if capacity is allotted to it outside its own dispatch pass."""
+        """Create an empty set. `wake` is called if capacity is allotted to it outside its own dispatch pass."""
         self.lines = DueHosts(shares, wake)
         self.max_hosts = max_hosts
         self._claimed_at = rested_from
@@ -78,21 +78,19 @@ class HostQueues:
         """Count the hosts in line: they are due and wait for a worker, as of the last `wake`."""
         return len(self.lines)
 
-    def entries(self) -> int:
-        """Count the entries of the heap of hosts, including replaced ones."""
-        return len(self._later)
-
     def host(self, host_id: HostId) -> Host | None:
         """Return the host if it is in memory."""
         return self._hosts.get(host_id)
 
+    def find(self, crawl_id: CrawlId, host_id: HostId) -> tuple[Host, CrawlQueue] | None:
+        """Return a host and its queue of the crawl if the queue is in memory."""
+        host = self._hosts.get(host_id)
+        queue = host.queues.get(crawl_id) if host is not None else None
+        return None if host is None or queue is None else (host, queue)
+
     def host_named(self, name: str) -> Host | None:
         """Return the host of this name if it is in memory. It scans all hosts, so use it for rare commands only."""
         return next((host for host in self._hosts.values() if host.name == name), None)
-
-    def complete(self, crawl_id: CrawlId) -> bool:
-        """Return True if every queue of the crawl with URLs is in memory."""
-        return crawl_id not in self._incomplete
 
     def incomplete(self) -> list[CrawlId]:
         """Return the crawls with queues in SQL that are not in memory."""
@@ -123,9 +121,9 @@ class HostQueues:
         weight: int = 1,
         pool: str = "default",
     ) -> bool:
-        """Add or update a queue from its SQL row. Return False if the front is full.
+        """Add or update a queue from its SQL row. Return False if no host can be added.
 
-        `pinned`: a lease of it is out, so add it even to a full front.
+        `pinned`: a lease of it is out, so add it in any case.
         """
         host = self._hosts.get(row.host_id)
         if host is None:
@@ -154,10 +152,10 @@ class HostQueues:
 
     def added(self, crawl_id: CrawlId, host_id: HostId, n: int) -> bool:
         """Count `n` newly queued URLs. Return False if the queue is not in memory: the caller then offers its row."""
-        host = self._hosts.get(host_id)
-        queue = host.queues.get(crawl_id) if host else None
-        if host is None or queue is None:
+        known = self.find(crawl_id, host_id)
+        if known is None:
             return False
+        host, queue = known
         queue.queued += n
         self._place(host, queue)
         return True
@@ -180,11 +178,10 @@ class HostQueues:
         """
         self._now = now
         while (place := self.lines.pop()) is not None:
-            crawl_id, host_id = place
-            host = self._hosts.get(host_id)
-            queue = host.queues.get(crawl_id) if host else None
-            if host is None or queue is None:
+            known = self.find(*place)
+            if known is None:
                 continue
+            host, queue = known
             queue.in_line = False
             host.turn_until = 0.0
             if queue.empty or host.free_slot(queue) is None or host.due(queue) > now:
@@ -193,7 +190,7 @@ class HostQueues:
                 self._place(host, queue)
                 continue
             self.lines.use()
-            return host, queue
+            return known
         return None
 
     def defer(self, host: Host, queue: CrawlQueue, until: float) -> None:

@@ -1,4 +1,4 @@
-"""What the hosts of one crawl wait for, read from the front of each partition. Pure."""
+"""What the hosts of one crawl wait for, read from the host queues of each partition. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,14 +10,14 @@ from shared.domain.explain.waits import HostState, Waits, waits_of
 from shared.wire.messages import HostWaiting
 
 
-def host_waits(fronts: Iterable[HostQueues], crawl: DispatchCrawl, now: float, now_ms: int) -> Waits:
+def host_waits(partitions: Iterable[HostQueues], crawl: DispatchCrawl, now: float, now_ms: int) -> Waits:
     """Return what the crawl's hosts wait for. `now`: the owners' monotonic seconds. It scans all hosts in memory."""
-    return waits_of(list(_states(fronts, crawl, now)), crawl.spec, now_ms)
+    return waits_of(list(_states(partitions, crawl, now)), crawl.spec, now_ms)
 
 
-def _states(fronts: Iterable[HostQueues], crawl: DispatchCrawl, now: float) -> Iterator[HostState]:
-    for front in fronts:
-        for host in front.hosts():
+def _states(partitions: Iterable[HostQueues], crawl: DispatchCrawl, now: float) -> Iterator[HostState]:
+    for queues in partitions:
+        for host in queues.hosts():
             queue = host.queues.get(crawl.crawl_id)
             if queue is not None and queue.queued + queue.waiting + queue.leased:
                 yield _state(host, queue, now)

@@ -44,7 +44,7 @@ class Host:
     - `taken`: the slots in use.
     - `turns`: the order of its crawls, None while only one has a queue.
     - `virtual`: the virtual time of the shard that started last.
-    - `armed_for`: when the front examines the host next.
+    - `armed_for`: when the host is examined next.
     - `turn_until`: until when the other crawls wait for the one whose turn it is.
     """
 

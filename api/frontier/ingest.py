@@ -15,18 +15,17 @@ from typing import assert_never
 
 import structlog
 
-from api.frontier.command_runner import forget_deleted
 from api.frontier.dead_letters import letter_of, refused
 from api.frontier.discoveries import gather
 from api.frontier.outcome_batch import OutcomeBatch
-from api.frontier.ownership import Ownership
 from api.frontier.stats import TransactionKind
+from api.frontier.writer import PartitionWriter
 from shared.domain.errors import Permanent, StreamReplaced, Transient
 from shared.domain.frontier.commands import CommandKind, check_command
 from shared.domain.frontier.states import Position
 from shared.domain.frontier.store_model import Changes, CommandRun, DiscoveryResult, DiscoveryTransaction, QueueEnd
 from shared.domain.ids import CrawlId
-from shared.ports.broker import Delivered, ReportKind
+from shared.ports.broker import Broker, Delivered, ReportKind, ReportReader
 from shared.runtime.retry import until_resource_available
 from shared.wire.messages import Command, Malformed, Outcome, ShardUnreadable, decode_report
 
@@ -53,15 +52,18 @@ def parts(reports: Sequence[Delivered], max_bytes: int) -> Iterator[Sequence[Del
 class Ingest:
     """Applies one partition's reports."""
 
-    def __init__(self, own: Ownership) -> None:
-        self._own = own
+    def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
+        self._own = writer.own
+        self._writer, self._store, self._clock, self._stats = writer, writer.store, writer.clock, writer.stats
+        self._broker = broker
+        self._readers: dict[ReportKind, ReportReader] = {}
 
     async def run(self, kind: ReportKind) -> None:
         """Read and apply reports of a kind until cancelled."""
         own = self._own
         position = own.position
-        reader = await own.broker.read_reports(own.partition, kind, position.of(kind), position.at_ns(kind))
-        own.readers[kind] = reader
+        reader = await self._broker.read_reports(own.partition, kind, position.of(kind), position.at_ns(kind))
+        self._readers[kind] = reader
         try:
             while True:
                 try:
@@ -89,8 +91,13 @@ class Ingest:
                 if lost is not None:
                     await self._wait_for_broker(kind, lost)
         finally:
-            del own.readers[kind]
+            del self._readers[kind]
             await reader.close()
+
+    async def purge(self, kind: ReportKind, through: int) -> bool:
+        """Purge the reports up to `through`. Return False if the stream may have been replaced."""
+        reader = self._readers.get(kind)
+        return reader is not None and await reader.purge(through)
 
     async def _wait_for_broker(self, kind: ReportKind, error: Transient) -> None:
         """Wait before the next read. Raise StreamReplaced, so that the owner reloads and compares its position."""
@@ -115,39 +122,35 @@ class Ingest:
         own = self._own
         batch = gather(reports, own.partition, own.settings.partitions)
         try:
-            result = await until_resource_available(partial(self._find, reports[-1], batch))
+            result = await until_resource_available(partial(self._discover, reports[-1], batch))
         except Permanent as error:
             await self._bisect("discovery", reports, error)
             return
-        own.tally.applied("discovery", reports, own.clock.unix_ms() * 1_000_000)
-        own.tally.found(result, batch.dead_letters)
+        self._stats.applied("discovery", reports, self._clock.unix_ms() * 1_000_000)
+        self._stats.discovered(result, batch.dead_letters)
         if result.gaps:
             log.error("reports.lost", partition=own.partition, gaps=result.gaps)
         for letter in batch.dead_letters:
             log.warning("report.rejected", partition=own.partition, evidence=letter.evidence)
 
-    async def _find(self, last: Delivered, batch: DiscoveryTransaction) -> DiscoveryResult:
+    async def _discover(self, last: Delivered, batch: DiscoveryTransaction) -> DiscoveryResult:
         """Write a batch of discoveries in one transaction."""
         own = self._own
-        async with own.writing(TransactionKind.DISCOVERIES) as fence:
-            position = own.position.moved("discovery", last.sequence, last.at_ns)
+        async with self._writer.writing(TransactionKind.DISCOVERIES) as fence:
+            position = self._after("discovery", last)
             crawl_ids = {mark.crawl_id for mark, _, _ in batch.messages}
-            await own.look_up(crawl_ids)
-            result = await own.store.apply_found(
+            await self._writer.look_up(crawl_ids)
+            result = await self._store.apply_found(
                 fence,
                 position,
                 batch,
                 next_host=own.next_host,
                 max_depth=own.crawls.max_depths(crawl_ids),
-                now_ms=own.clock.unix_ms(),
+                now_ms=self._clock.unix_ms(),
                 marks=own.commands.marks(last.sequence),
             )
-            own.next_host = result.next_host
-            for lease_id, fingerprint, depth in result.lowered:
-                own.leases.lower(lease_id, fingerprint, depth)
-            not_loaded = [key for key, n in result.queues.items() if not own.front.added(*key, n)]
-            await own.offer_queues(not_loaded)
-            await own.committed(position)
+            await self._writer.load_queues(own.discovered(result))
+            self._writer.committed(position)
             return result
 
     async def outcomes(self, reports: Sequence[Delivered]) -> None:
@@ -175,40 +178,35 @@ class Ingest:
             batch, unfinished = await until_resource_available(partial(self._settle, run))
         except Permanent as error:
             if len(run) == 1:
-                await self._bury("outcome", run[0][0], error)
+                await self._dead_letter("outcome", run[0][0], error)
                 return
             middle = len(run) // 2
             await self._outcome_run(run[:middle])
             await self._outcome_run(run[middle:])
         else:
-            own.tally.applied("outcome", [report for report, _ in run], own.clock.unix_ms() * 1_000_000)
-            own.tally.changed(batch.changes, own.crawls, own.clock.elapsed())
-            own.tally.discarded.update(batch.discarded)
+            self._stats.applied("outcome", [report for report, _ in run], self._clock.unix_ms() * 1_000_000)
+            self._stats.changed(batch.changes, own.crawls, self._clock.elapsed())
+            self._stats.discarded.update(batch.discarded)
             await self._end_queues(unfinished)
 
     async def _settle(self, run: Sequence[_Outcome]) -> tuple[OutcomeBatch, Sequence[QueueEnd]]:
         """Write outcomes in one transaction. Return the batch, and the ended queues that still have URLs."""
         own = self._own
-        async with own.writing(TransactionKind.OUTCOMES) as fence:
-            await own.look_up(CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome))
-            now, now_ms = own.clock.elapsed(), own.clock.unix_ms()
-            batch = OutcomeBatch(own.leases, own.front, own.crawls, now, now_ms, random.random, own.changes())
+        async with self._writer.writing(TransactionKind.OUTCOMES):
+            await self._writer.look_up(CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome))
+            batch = self._writer.batch(random.random)
             for report, message in run:
                 match message:
                     case Malformed():
                         letter = letter_of("outcome", report, f"cannot be read: {message}")
                         batch.changes.dead_letters.append(letter)
                     case ShardUnreadable():
-                        batch.unreadable(message, own.partition, report.at_ns // 1_000_000, own.settings)
+                        batch.unreadable(message, own.partition, report.at_ns // 1_000_000)
                     case Outcome():
-                        batch.outcome(message, own.settings)
+                        batch.outcome(message)
                     case _:
                         assert_never(message)
-            position = _after(own.position, "outcome", run[-1][0])
-            unfinished = await own.store.apply(fence, position, batch.changes)
-            batch.commit()
-            await own.committed(position)
-            return batch, unfinished
+            return batch, await self._writer.commit(batch, self._after("outcome", run[-1][0]))
 
     async def _end_queues(self, ends: Sequence[QueueEnd]) -> None:
         """End the rest of queues that were given up, in several transactions.
@@ -220,13 +218,10 @@ class Ingest:
 
     async def _end_some(self, ends: Sequence[QueueEnd]) -> Sequence[QueueEnd]:
         """End some of the URLs in one transaction. Return the queues that still have URLs."""
-        own = self._own
-        changes = own.changes()
+        changes = self._own.changes()
         changes.give_up.extend(ends)
-        async with own.writing(TransactionKind.OUTCOMES) as fence:
-            left = await own.store.apply(fence, own.position, changes)
-            await own.committed()
-        return left
+        async with self._writer.writing(TransactionKind.OUTCOMES):
+            return await self._writer.apply(changes)
 
     async def _command(self, report: Delivered, command: Command) -> None:
         """Accept a command. CommandRunner applies its chunks concurrently with later outcomes."""
@@ -243,39 +238,35 @@ class Ingest:
             check_command(run.kind, run.args)
             await until_resource_available(partial(self._accept, report, run))
         except (Permanent, ValueError) as error:
-            await self._bury("outcome", report, error)
+            await self._dead_letter("outcome", report, error)
 
     async def _accept(self, report: Delivered, run: CommandRun) -> None:
         """Store a command and move past its message in one transaction."""
         own = self._own
-        async with own.writing(TransactionKind.COMMAND) as fence:
-            position = _after(own.position, "outcome", report)
-            accepted = await own.store.accept_command(fence, position, run, own.clock.unix_ms())
+        async with self._writer.writing(TransactionKind.COMMAND) as fence:
+            position = self._after("outcome", report)
+            accepted = await self._store.accept_command(fence, position, run, self._clock.unix_ms())
             if accepted is not None:
                 own.commands.add(accepted)
-            await own.committed(position)
+            self._writer.committed(position)
             if run.kind == CommandKind.DELETE:
-                forget_deleted(own, run.crawl_id)
+                own.forget_deleted(run.crawl_id, self._clock.elapsed())
             if run.kind in (CommandKind.BLOCK_HOST, CommandKind.HOST_DELAY):
                 # Update the host even if all its URLs are out: its next outcome would write back the old facts.
-                host = own.front.host_named(str(run.args["host"]))
-                if host is not None:
-                    # A crawl that is not loaded yet may have a lease of the host, and its grants keep to these facts.
-                    leased = {lease.row.crawl_id for lease in own.leases if lease.row.host_id == host.host_id}
-                    crawls = {crawl.crawl_id for crawl in own.crawls} | leased
-                    await own.look_up(crawls)
-                    await own.offer_queues([(crawl_id, host.host_id) for crawl_id in crawls], pinned=True)
+                queues = own.queues_of_host(str(run.args["host"]))
+                await self._writer.look_up(crawl_id for crawl_id, _ in queues)
+                await self._writer.load_queues(queues, pinned=True)
         log.info("command.accepted", partition=own.partition, command=run.id, kind=run.kind, crawl=run.crawl_id)
 
     async def _bisect(self, kind: ReportKind, reports: Sequence[Delivered], error: Permanent) -> None:
         if len(reports) == 1:
-            await self._bury(kind, reports[0], error)
+            await self._dead_letter(kind, reports[0], error)
             return
         middle = len(reports) // 2
         await self._discoveries(reports[:middle])
         await self._discoveries(reports[middle:])
 
-    async def _bury(self, kind: ReportKind, report: Delivered, error: Exception) -> None:
+    async def _dead_letter(self, kind: ReportKind, report: Delivered, error: Exception) -> None:
         """Move past one report that can never be applied."""
         own = self._own
         log.error(
@@ -285,31 +276,28 @@ class Ingest:
         batch = refused(report, letter) if kind == "discovery" else None
         if batch is None or not await until_resource_available(partial(self._refuse, report, batch)):
             await until_resource_available(partial(self._skip, kind, report, Changes(dead_letters=[letter])))
-        own.tally.applied(kind, [report], own.clock.unix_ms() * 1_000_000)
-        own.tally.buried([letter])
+        self._stats.applied(kind, [report], self._clock.unix_ms() * 1_000_000)
+        self._stats.dead_lettered([letter])
 
     async def _skip(self, kind: ReportKind, report: Delivered, changes: Changes) -> None:
         """Write `changes` and move past the report in one transaction."""
-        own = self._own
-        async with own.writing() as fence:
-            position = _after(own.position, kind, report)
-            await own.store.apply(fence, position, changes)
-            await own.committed(position)
+        async with self._writer.writing():
+            await self._writer.apply(changes, self._after(kind, report))
 
     async def _refuse(self, report: Delivered, batch: DiscoveryTransaction) -> bool:
         """Move past discoveries without any of their links. Return False if even that cannot be written."""
         own = self._own
         try:
-            async with own.writing() as fence:
-                position = _after(own.position, "discovery", report)
-                await own.store.apply_found(
-                    fence, position, batch, next_host=own.next_host, max_depth={}, now_ms=own.clock.unix_ms()
+            async with self._writer.writing() as fence:
+                position = self._after("discovery", report)
+                await self._store.apply_found(
+                    fence, position, batch, next_host=own.next_host, max_depth={}, now_ms=self._clock.unix_ms()
                 )
-                await own.committed(position)
+                self._writer.committed(position)
         except Permanent:
             return False
         return True
 
-
-def _after(position: Position, kind: ReportKind, report: Delivered) -> Position:
-    return position.moved(kind, report.sequence, report.at_ns)
+    def _after(self, kind: ReportKind, report: Delivered) -> Position:
+        """Return the position after a report of a kind."""
+        return self._own.position.moved(kind, report.sequence, report.at_ns)

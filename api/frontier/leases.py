@@ -12,7 +12,7 @@ from typing import Final
 
 from shared.domain.frontier.states import ANSWER_S
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRow
-from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
+from shared.domain.ids import CrawlId, Fingerprint, LeaseId
 from shared.ports.broker import QueuedVisit
 
 SPLIT_BY: Final = 8
@@ -125,6 +125,10 @@ class Leases:
     def __iter__(self) -> Iterator[TrackedLease]:
         return iter(list(self._held.values()))
 
+    def __contains__(self, held: TrackedLease) -> bool:
+        """Return True if this lease is not over."""
+        return self._held.get(held.row.lease_id) is held
+
     def get(self, lease_id: LeaseId) -> TrackedLease | None:
         """Return the lease, or None if it is over."""
         return self._held.get(lease_id)
@@ -200,10 +204,6 @@ class Leases:
             held.grant.until = min(held.grant.until, now)
             held.grant.counted = True
 
-    def expired(self, now: float) -> list[TrackedLease]:
-        """Return the leases whose grant has expired."""
-        return [held for held in self._held.values() if held.grant is not None and now >= held.grant.until]
-
     def at(self, place: QueuedVisit) -> TrackedLease | None:
         """Return the lease whose shard belongs at this place."""
         return next((held for held in self if subject_of(held.row) == place), None)
@@ -237,8 +237,3 @@ class Leases:
 def subject_of(row: LeaseRow) -> QueuedVisit:
     """Return the place of a lease's shard in the broker."""
     return QueuedVisit(row.pool, row.host_id, row.slot)
-
-
-def host_ids(leases: Leases) -> set[HostId]:
-    """Return the hosts with a lease out."""
-    return {held.row.host_id for held in leases}

@@ -17,10 +17,10 @@ import structlog
 
 from api.frontier.dead_letters import letter_of_shard
 from api.frontier.leases import Leases, subject_of
-from api.frontier.ownership import Ownership
+from api.frontier.writer import PartitionWriter
 from shared.domain.frontier.store_model import Changes, DeadLetterRow
 from shared.domain.ids import LeaseId
-from shared.ports.broker import QueuedVisit, StoredVisit
+from shared.ports.broker import Broker, QueuedVisit, StoredVisit
 from shared.wire.messages import KEPT_BYTES, Malformed, ShardUnreadable, decode_shard
 
 log = structlog.get_logger("orb.frontier")
@@ -38,10 +38,10 @@ def without_lease(listed: Iterable[QueuedVisit], leases: Leases) -> set[QueuedVi
 class OrphanedShards:
     """The search for shards without a lease in the queues of one partition."""
 
-    def __init__(self, own: Ownership) -> None:
-        self._own = own
+    def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
+        self._own, self._writer, self._clock, self._broker = writer.own, writer, writer.clock, broker
         self._suspects: set[QueuedVisit] = set()
-        self._look_at = own.clock.elapsed() + own.settings.strays_s
+        self._look_at = self._clock.elapsed() + self._own.settings.strays_s
 
     async def once(self) -> int:
         """Search if a search is due, and drop orphaned shards. Return how many were dropped.
@@ -49,12 +49,12 @@ class OrphanedShards:
         A worker acknowledges its shard shortly after its last report, so only a place that is found twice is an orphan.
         """
         own = self._own
-        now = own.clock.elapsed()
-        suspected = own.strays_suspected
+        now = self._clock.elapsed()
+        suspected = own.orphans_suspected
         if now < self._look_at and not suspected:
             return 0
-        own.strays_suspected = False
-        unleased = without_lease(await own.broker.queued_visits(own.partition), own.leases)
+        own.orphans_suspected = False
+        unleased = without_lease(await self._broker.queued_visits(own.partition), own.leases)
         again = sorted(unleased & self._suspects)
         self._suspects = unleased
         soon = (suspected and bool(unleased)) or len(again) > AT_ONCE
@@ -63,18 +63,18 @@ class OrphanedShards:
 
     async def _drop(self, places: list[QueuedVisit]) -> int:
         own = self._own
-        stored = await asyncio.gather(*(own.broker.visit_at(own.partition, place) for place in places))
-        if not any(stored) or not await self._term_proven():
+        stored = await asyncio.gather(*(self._broker.visit_at(own.partition, place) for place in places))
+        if not any(stored) or not await self._writer.still_owner():
             return 0
         gone = [
             (place, shard)
             for place, shard in zip(places, stored, strict=True)
             if shard is not None and _lease_gone(shard, own.leases)
         ]
-        await self._bury(gone)
+        await self._dead_letter(gone)
         await asyncio.gather(
             *(
-                own.broker.drop_visit(place.pool, own.partition, place.host_id, place.slot, through=shard.sequence)
+                self._broker.drop_visit(place.pool, own.partition, place.host_id, place.slot, through=shard.sequence)
                 for place, shard in gone
             )
         )
@@ -82,17 +82,14 @@ class OrphanedShards:
             log.info("orphaned_shards.dropped", partition=own.partition, shards=len(gone))
         return len(gone)
 
-    async def _bury(self, gone: Iterable[tuple[QueuedVisit, StoredVisit]]) -> None:
+    async def _dead_letter(self, gone: Iterable[tuple[QueuedVisit, StoredVisit]]) -> None:
         """Store unreadable shards as dead letters before they are dropped."""
-        own = self._own
         letters = [letter for place, shard in gone if (letter := self._letter(place, shard)) is not None]
         if not letters:
             return
-        changes = Changes(dead_letters=letters)
-        async with own.writing() as fence:
-            await own.store.apply(fence, own.position, changes)
-            await own.committed()
-        own.tally.buried(letters)
+        async with self._writer.writing():
+            await self._writer.apply(Changes(dead_letters=letters))
+        self._writer.stats.dead_lettered(letters)
 
     def _letter(self, place: QueuedVisit, shard: StoredVisit) -> DeadLetterRow | None:
         try:
@@ -108,12 +105,8 @@ class OrphanedShards:
                 size=len(shard.data),
                 data=shard.data[:KEPT_BYTES],
             )
-            return letter_of_shard(self._own.partition, unreadable, self._own.clock.unix_ms())
+            return letter_of_shard(self._own.partition, unreadable, self._clock.unix_ms())
         return None
-
-    async def _term_proven(self) -> bool:
-        """Return True if no later owner had claimed the partition when the call began."""
-        return await self._own.still_owner()
 
 
 def _lease_gone(shard: StoredVisit, leases: Leases) -> bool:

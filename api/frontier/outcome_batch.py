@@ -37,14 +37,6 @@ from shared.wire.messages import HostNote, Outcome, ShardUnreadable, UrlOutcome
 
 
 @dataclass(slots=True)
-class _Release:
-    host_id: HostId
-    slot: int
-    rested_from: float
-    delay_s: float
-
-
-@dataclass(slots=True)
 class _Settled:
     """Per crawl and partition: the URLs that are no longer leased, the new pages among them, and the pages' bytes."""
 
@@ -53,22 +45,19 @@ class _Settled:
     size: int = 0
 
 
-def retries_exhausted(urls: int, strikes: int, limits: FrontierSettings) -> bool:
-    """Return True if a lease of `urls` URLs failed often enough to split it, or to give up its single URL."""
-    return strikes >= (limits.dead_letter_after_expiries if urls == 1 else limits.split_after_expiries)
-
-
 @dataclass(slots=True)
 class OutcomeBatch:
     """A batch of outcomes. `now` is elapsed seconds, `now_ms` Unix ms. `rng01` returns a random number from 0 to 1.
 
-    The crawls of the batch are loaded or looked up before (`Ownership.look_up`). A crawl that is not found is deleted.
+    The crawls of the batch are loaded or looked up before (`PartitionWriter.look_up`). A crawl that is not found is
+    deleted.
     `discarded` counts the fetches that change nothing, by reason: `late` or `deleted`.
     """
 
     leases: Leases
-    front: HostQueues
+    hosts: HostQueues
     crawls: DispatchCrawls
+    settings: FrontierSettings
     now: float
     now_ms: int
     rng01: Callable[[], float]
@@ -79,10 +68,10 @@ class OutcomeBatch:
     _visited: set[HostId] = field(default_factory=set)
     _freed: set[LeaseId] = field(default_factory=set)
     _ended: dict[LeaseId, float] = field(default_factory=dict)
-    _releases: list[_Release] = field(default_factory=list)
+    _releases: list[tuple[HostId, int, float, float]] = field(default_factory=list)
     _settled: dict[tuple[CrawlId, Partition], _Settled] = field(default_factory=dict)
 
-    def outcome(self, message: Outcome, limits: FrontierSettings) -> None:
+    def outcome(self, message: Outcome) -> None:
         """Decide one outcome."""
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
@@ -90,7 +79,7 @@ class OutcomeBatch:
             self._stale(CrawlId(message.crawl), message.results)
             return
         crawl = self.crawls.find(held.row.crawl_id)
-        left = self._left.setdefault(lease_id, dict(held.row.urls))
+        left = self._left_of(held)
         for result in message.results:
             url = left.pop(Fingerprint(result.fingerprint), None)
             if url is None:
@@ -114,9 +103,9 @@ class OutcomeBatch:
             self._free(held, left, self.now - max(message.quiet_ms, 0) / 1000)
         elif message.failed and newest and held.grant is not None and not held.grant.counted:
             self._ended[lease_id] = self.now - max(message.quiet_ms, 0) / 1000
-            self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1, limits)
+            self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
 
-    def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int, limits: FrontierSettings) -> None:
+    def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
         """Add a dead letter for a shard that a worker could not read, and count a failure of the lease in its place.
 
         Like an expired grant, the failure lets the shard be published again, up to the same limits. Without a grant it
@@ -131,12 +120,12 @@ class OutcomeBatch:
         if held.grant is not None:
             self.changes.expired[held.row.lease_id] = strikes
         else:
-            self.record_expiry(held, strikes, limits)
+            self.record_expiry(held, strikes)
 
-    def record_expiry(self, held: TrackedLease, strikes: int, limits: FrontierSettings) -> bool:
+    def record_expiry(self, held: TrackedLease, strikes: int) -> bool:
         """Count the lease's failure number `strikes`. Return False if that ended the lease."""
-        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
-        if left and not retries_exhausted(len(left), strikes, limits):
+        left = self._left_of(held)
+        if left and not self.settings.retries_exhausted(len(left), strikes):
             self.changes.expired[held.row.lease_id] = strikes
             return True
         self.split_or_give_up(
@@ -145,21 +134,19 @@ class OutcomeBatch:
         return False
 
     def split_or_give_up(self, held: TrackedLease, reason: str) -> None:
-        """End a lease whose shard cannot be fetched as it is. Split several URLs. Make a single one a dead letter."""
-        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
-        match len(left):
-            case 0:
-                self.end(held)
-            case 1:
-                self.dead_letter(held, reason)
-            case _:
-                self.split(held)
+        """End a lease whose shard cannot be fetched as it is.
 
-    def split(self, held: TrackedLease) -> None:
-        """Put the rest of a shard back into the queue, to be leased again in smaller shards."""
-        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
-        queue = self.changes.queue(held.row.crawl_id, held.row.host_id)
-        queue.shard_cap = max(1, len(left) // SPLIT_BY)
+        A single URL becomes a dead letter. Several go back to the queue, to be leased again in smaller shards.
+        """
+        left = self._left_of(held)
+        if len(left) == 1:
+            [(fingerprint, url)] = left.items()
+            left.clear()
+            self.changes.dead_letters.append(DeadLetterRow(held.row.crawl_id, "url", self.now_ms, reason, url=url.url))
+            self.changes.tallies[held.row.crawl_id, "failed", "poison"] += 1
+            self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, url.attempt, "poison")
+        elif left:
+            self.changes.queue(*_key(held)).shard_cap = max(1, len(left) // SPLIT_BY)
         self.end(held)
 
     def end(self, held: TrackedLease) -> None:
@@ -167,21 +154,11 @@ class OutcomeBatch:
 
         If no worker has begun the shard, the host's delay still counts from its last response.
         """
-        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
-        host = self.front.host(held.row.host_id)
+        left = self._left_of(held)
+        host = self.hosts.host(held.row.host_id)
         unbegun = host.rested_from if host is not None else self.now
         rested = self._ended.get(held.row.lease_id, held.grant.until if held.grant is not None else unbegun)
         self._free(held, left, rested)
-
-    def dead_letter(self, held: TrackedLease, reason: str) -> None:
-        """Make the single URL of a lease a dead letter."""
-        left = self._left.setdefault(held.row.lease_id, dict(held.row.urls))
-        for fingerprint, url in list(left.items()):
-            del left[fingerprint]
-            self.changes.dead_letters.append(DeadLetterRow(held.row.crawl_id, "url", self.now_ms, reason, url=url.url))
-            self.changes.tallies[held.row.crawl_id, "failed", "poison"] += 1
-            self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, url.attempt, "poison")
-        self.end(held)
 
     def commit(self) -> None:
         """Apply the decisions to leases, hosts and budgets after the transaction has committed."""
@@ -195,11 +172,11 @@ class OutcomeBatch:
             held = self.leases.get(lease_id)
             if held is not None:
                 self.leases.handed_back(held, self.now)
-                host = self.front.host(held.row.host_id)
+                host = self.hosts.host(held.row.host_id)
                 if host is not None:
                     host.rested_from = max(host.rested_from, rested_from)
         for host_id, facts in self._facts.items():
-            host = self.front.host(host_id)
+            host = self.hosts.host(host_id)
             if host is not None:
                 before, host.facts = host.facts, facts
                 # A latency changes adaptive delays only. Dispatch computes those of the other crawls.
@@ -208,13 +185,13 @@ class OutcomeBatch:
                         self._learn(other, facts)
                 blocked_ms = facts.health.blocked_until_ms - self.now_ms
                 if blocked_ms > 0:
-                    self.front.block(host, max(host.blocked_until, self.now + blocked_ms / 1000))
+                    self.hosts.block(host, max(host.blocked_until, self.now + blocked_ms / 1000))
         for (crawl_id, host_id), delta in self.changes.queues.items():
-            host = self.front.host(host_id)
-            queue = host.queues.get(crawl_id) if host is not None else None
-            if host is None or queue is None:
-                self.front.mark_incomplete(crawl_id)
+            known = self.hosts.find(crawl_id, host_id)
+            if known is None:
+                self.hosts.mark_incomplete(crawl_id)
                 continue
+            host, queue = known
             if host_id in self._facts:
                 self._learn(queue, host.facts)
             queue.queued += delta.queued
@@ -225,17 +202,14 @@ class OutcomeBatch:
                 queue.cap = delta.shard_cap
             if delta.next_due_ms is not None:
                 queue.next_due = min(queue.next_due, self.now + (delta.next_due_ms - self.now_ms) / 1000)
-            self.front.reschedule(host, queue)
-        for release in self._releases:
-            host = self.front.host(release.host_id)
-            if host is not None:
-                self.front.release(host, release.slot, release.rested_from, release.delay_s)
+            self.hosts.reschedule(host, queue)
+        for host_id, slot, rested_from, delay_s in self._releases:
+            if (host := self.hosts.host(host_id)) is not None:
+                self.hosts.release(host, slot, rested_from, delay_s)
         for crawl_id, host_id, _, _ in self.changes.give_up:
-            host = self.front.host(host_id)
-            queue = host.queues.get(crawl_id) if host is not None else None
-            if host is not None and queue is not None:
-                queue.queued = queue.waiting = 0
-                self.front.reschedule(host, queue)
+            if (known := self.hosts.find(crawl_id, host_id)) is not None:
+                known[1].queued = known[1].waiting = 0
+                self.hosts.reschedule(*known)
         for (crawl_id, partition), settled in self._settled.items():
             crawl = self.crawls.get(crawl_id)
             if crawl is not None:
@@ -313,9 +287,8 @@ class OutcomeBatch:
 
     def _gave_pages(self, held: TrackedLease) -> bool:
         """Return True if the host has given a page of the lease's crawl."""
-        host = self.front.host(held.row.host_id)
-        queue = host.queues.get(held.row.crawl_id) if host is not None else None
-        return (queue is not None and queue.pages > 0) or self.changes.queue(*_key(held)).pages > 0
+        known = self.hosts.find(*_key(held))
+        return (known is not None and known[1].pages > 0) or self.changes.queue(*_key(held)).pages > 0
 
     def _settle_url(
         self,
@@ -363,6 +336,13 @@ class OutcomeBatch:
         settled.pages += 1
         settled.size += size
 
+    def _left_of(self, held: TrackedLease) -> dict[Fingerprint, LeasedUrl]:
+        """Return the lease's URLs without an outcome, as this batch leaves them."""
+        left = self._left.get(held.row.lease_id)
+        if left is None:
+            left = self._left[held.row.lease_id] = dict(held.row.urls)
+        return left
+
     def _settled_of(self, held: TrackedLease) -> _Settled:
         key = (held.row.crawl_id, partition_of_id(held.row.lease_id))
         return self._settled.setdefault(key, _Settled())
@@ -393,19 +373,19 @@ class OutcomeBatch:
         crawl = self.crawls.find(row.crawl_id)
         learnt_s = crawl.delay_s(self._facts_of(row.host_id)) if crawl is not None else 0.0
         delay_s = max(row.delay_ms / 1000, learnt_s)
-        self._releases.append(_Release(row.host_id, row.slot, rested_from, delay_s))
+        self._releases.append((row.host_id, row.slot, rested_from, delay_s))
 
     def _grown_cap(self, crawl_id: CrawlId, host_id: HostId) -> int | None:
         """Return the shard cap after a successful shard: twice as large, 0 for no cap, None for no change."""
-        host = self.front.host(host_id)
-        queue = host.queues.get(crawl_id) if host is not None else None
-        if queue is None or queue.cap == 0:
+        known = self.hosts.find(crawl_id, host_id)
+        cap = known[1].cap if known is not None else 0
+        if cap == 0:
             return None
-        return 0 if queue.cap >= 250 else queue.cap * 2
+        return 0 if cap >= 250 else cap * 2
 
     def _facts_of(self, host_id: HostId) -> HostFacts:
         if host_id not in self._facts:
-            host: Host | None = self.front.host(host_id)
+            host: Host | None = self.hosts.host(host_id)
             self._facts[host_id] = host.facts if host is not None else HostFacts(HostHealth())
         return self._facts[host_id]
 

@@ -8,7 +8,7 @@ from functools import partial
 import structlog
 
 from api.frontier.capacity import PoolCapacity, Spent
-from api.frontier.command_runner import CommandRunner, forget_deleted
+from api.frontier.command_runner import CommandRunner
 from api.frontier.dispatch import Dispatch
 from api.frontier.dispatch_crawls import DispatchCrawls
 from api.frontier.grants import GrantService
@@ -16,6 +16,7 @@ from api.frontier.ingest import Ingest
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.stats import OwnerStats
 from api.frontier.sweep import Sweep
+from api.frontier.writer import PartitionWriter
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import Position, same_stream
@@ -67,7 +68,7 @@ class Owner:
         """
         self.partition = partition
         self.term = term
-        self.ownership: Ownership | None = None
+        self.writer: PartitionWriter | None = None
         self.alarms: list[str] = []
         self._store = store
         self._broker = broker
@@ -83,7 +84,12 @@ class Owner:
         self._applied = applied
 
     def __repr__(self) -> str:
-        return f"<Owner p={self.partition} term={self.term} {self.ownership!r}>"
+        return f"<Owner p={self.partition} term={self.term} {self.writer!r}>"
+
+    @property
+    def ownership(self) -> Ownership | None:
+        """The memory of the partition, None until it is loaded."""
+        return None if self.writer is None else self.writer.own
 
     def tune(self, settings: FrontierSettings) -> None:
         """Apply other limits from now on."""
@@ -131,47 +137,46 @@ class Owner:
     async def _serve(self, claimed: Claimed) -> None:
         own = Ownership(
             claimed,
-            store=self._store,
-            broker=self._broker,
-            clock=self._clock,
             crawls=self._crawls,
-            room=self._room,
+            capacity=self._room,
             settings=self._settings,
-            tally=self._tally,
-            applied=self._applied,
+            now=self._clock.elapsed(),
         )
-        await self._check_stream(own)
-        await self._restore(own, claimed)
-        ingest, dispatch = Ingest(own), Dispatch(own)
-        granting, sweep = GrantService(own), Sweep(own, dispatch)
+        writer = PartitionWriter(
+            own, claimed.fence, store=self._store, clock=self._clock, stats=self._tally, applied=self._applied
+        )
+        await self._check_stream(writer)
+        await self._restore(writer, claimed)
+        ingest, dispatch = Ingest(writer, self._broker), Dispatch(writer, self._broker)
+        granting, sweep = GrantService(writer, self._broker), Sweep(writer, self._broker, ingest, dispatch)
         if own.settings is not self._settings:  # `tune` was called while the partition was loaded
             own.tune(self._settings)
-        self.ownership = own
+        self.writer = writer
         # No await since the line above: a crawl that was loaded before it could not notify this owner.
         for crawl in own.crawls:
-            own.front.mark_incomplete(crawl.crawl_id)
+            own.hosts.mark_incomplete(crawl.crawl_id)
         self._room.watch(own.leases)
         try:
             async with self._broker.answer(self.partition, granting.answer), Tasks() as loops:
                 name = f"p{self.partition}"
-                loops.start(f"{name}.ended", own.ended())
+                loops.start(f"{name}.ended", writer.ended())
                 loops.start(f"{name}.ingest.outcome", ingest.run("outcome"))
                 loops.start(f"{name}.ingest.discovery", ingest.run("discovery"))
-                loops.start(f"{name}.commands", CommandRunner(own, self._turn).run())
+                loops.start(f"{name}.commands", CommandRunner(writer, self._broker, self._turn).run())
                 loops.start(f"{name}.dispatch", dispatch.run())
                 loops.start(f"{name}.sweep", sweep.run())
                 await loops.ended()
         finally:
             self._room.unwatch(own.leases)
-            own.front.lines.close()
+            own.hosts.lines.close()
 
-    async def _check_stream(self, own: Ownership) -> None:
+    async def _check_stream(self, writer: PartitionWriter) -> None:
         """Compare our position with the stream, and store the stream's identity.
 
         If the position belongs to another stream, start again at 0 and raise an alarm.
         """
         state = await until_answered(self._broker.reports_state)
-        position = own.position
+        position = writer.own.position
         fits = same_stream(position, state.created_ns, state.last_sequence)
         if fits and position.stream_created_ns:
             fits = await self._same_times(position)
@@ -188,12 +193,10 @@ class Owner:
             log.error(
                 "report_stream.replaced", partition=self.partition, position=str(position), created_ns=state.created_ns
             )
-        fresh = Position(stream_created_ns=state.created_ns)
 
         async def adopt() -> None:
-            async with own.writing() as fence:
-                await own.store.apply(fence, fresh, Changes())
-                await own.committed(fresh)
+            async with writer.writing():
+                await writer.apply(Changes(), Position(stream_created_ns=state.created_ns))
 
         await until_resource_available(adopt)
 
@@ -207,32 +210,32 @@ class Owner:
                 return False
         return True
 
-    async def _restore(self, own: Ownership, claimed: Claimed) -> None:
+    async def _restore(self, writer: PartitionWriter, claimed: Claimed) -> None:
         """Take over the leases, reserve their hosts' slots, and load the budgets.
 
         Crawls may be added or changed meanwhile. Only owners that have loaded are notified of that, so this method
         checks for it.
         """
-        now = own.clock.elapsed()
+        own, now = writer.own, self._clock.elapsed()
         revisions = {crawl.crawl_id: crawl.revision for crawl in own.crawls}
         for row in claimed.leases:
             own.leases.take_over(row, now, ended=self._alone)
-        await own.look_up(row.crawl_id for row in claimed.leases)
-        await own.offer_queues([(row.crawl_id, row.host_id) for row in claimed.leases], pinned=True)
+        await writer.look_up(row.crawl_id for row in claimed.leases)
+        await writer.load_queues([(row.crawl_id, row.host_id) for row in claimed.leases], pinned=True)
         for row in claimed.leases:
-            own.front.restore(row.host_id, row.host, row.slot, row.delay_ms / 1000, row.crawl_id)
+            own.hosts.restore(row.host_id, row.host, row.slot, row.delay_ms / 1000, row.crawl_id)
         read: set[CrawlId] = set()
         while unread := [crawl for crawl in own.crawls if crawl.crawl_id not in read]:
             read |= {crawl.crawl_id for crawl in unread}
             for crawl in unread:
-                own.front.mark_incomplete(crawl.crawl_id)
-            spent = await own.store.counters_in([crawl.crawl_id for crawl in unread], [own.partition])
+                own.hosts.mark_incomplete(crawl.crawl_id)
+            spent = await self._store.counters_in([crawl.crawl_id for crawl in unread], [own.partition])
             for crawl in unread:
                 here = spent.get(crawl.crawl_id, Counters())
                 crawl.allowance.restore(own.partition, Spent(here.pages, here.bytes, here.leased))
         for run in own.commands.heads():
             if run.kind == CommandKind.DELETE:
-                forget_deleted(own, run.crawl_id)
+                own.forget_deleted(run.crawl_id, self._clock.elapsed())
         for crawl in own.crawls:
             if revisions.get(crawl.crawl_id, crawl.revision) != crawl.revision:
-                own.front.mark_stale(crawl.crawl_id)
+                own.hosts.mark_stale(crawl.crawl_id)

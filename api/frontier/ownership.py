@@ -1,12 +1,9 @@
-"""The state of an owned partition under one term, and the context manager for its transactions.
+"""What an owner knows of its partition, and what it decides by that. Pure; times are monotonic seconds.
 
-Invariant: the fields mirror the last committed transaction, and change only inside `writing`, after a commit.
-A transaction whose fate is unknown ends the ownership (`Transient` out of `writing`): the owner loads it again.
+Invariant: an `Ownership` mirrors the last committed transaction. It changes only inside `PartitionWriter.writing`,
+after a commit. If the fate of a transaction is unknown, the ownership is dropped and loaded again.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from api.frontier.capacity import PoolCapacity
@@ -14,15 +11,13 @@ from api.frontier.commands import Commands
 from api.frontier.dispatch_crawls import DispatchCrawls
 from api.frontier.host_queues import HostQueues
 from api.frontier.hosts import facts_of
-from api.frontier.leases import Leases
-from api.frontier.stats import OwnerStats, TransactionKind
-from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient, Unusable
-from shared.domain.frontier.states import Fence, Position
-from shared.domain.frontier.store_model import Changes, Claimed, QueueRow
+from api.frontier.leases import Leases, TrackedLease
+from api.frontier.wake_up import WakeUp
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.states import Position
+from shared.domain.frontier.store_model import Changes, Claimed, CommandRun, DiscoveryResult, QueueRow
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
-from shared.ports.broker import Broker, ReportKind, ReportReader
-from shared.ports.clock import Clock
-from shared.ports.store import Store
+from shared.ports.broker import ReportKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,132 +53,63 @@ class FrontierSettings:
     split_after_expiries: int = 2
     dead_letter_after_expiries: int = 5
 
+    def retries_exhausted(self, urls: int, strikes: int) -> bool:
+        """Return True if a lease of `urls` URLs failed often enough to split it, or to give up its single URL."""
+        return strikes >= (self.dead_letter_after_expiries if urls == 1 else self.split_after_expiries)
+
 
 class Ownership:
-    """One partition under one term: fence, position, leases and host queues (`front`). The owner's loops share it.
+    """One partition under one term: its position, leases, host queues and commands. The owner's loops share it.
 
-    `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
+    - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
+    - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
+    - `work` wakes dispatch, `moved` those that wait for the position, `tuned` the sweep.
     """
 
     def __init__(
         self,
         claimed: Claimed,
         *,
-        store: Store,
-        broker: Broker,
-        clock: Clock,
         crawls: DispatchCrawls,
-        room: PoolCapacity,
+        capacity: PoolCapacity,
         settings: FrontierSettings,
-        tally: OwnerStats,
-        applied: Callable[[], None] = lambda: None,
+        now: float,
     ) -> None:
         self.partition: Partition = claimed.fence.partition
-        self.store = store
-        self.broker = broker
-        self.clock = clock
-        self.crawls = crawls
-        self.room = room
-        self.settings = settings
-        self.tally = tally
-        self._applied = applied
-        self.fence: Fence = claimed.fence
         self.position: Position = claimed.position
+        self.settings = settings
+        self.crawls = crawls
+        self.capacity = capacity
         self.next_host = claimed.next_host
         self.next_lease = claimed.next_lease
+        self.work, self.moved, self.tuned = WakeUp(), WakeUp(), WakeUp()
         self.leases = Leases(grant_s=settings.grant_s, longest_s=settings.longest_grant_s)
         self.commands = Commands(claimed.commands)
-        self.work = asyncio.Event()
-        self.front = HostQueues(
-            room.shares, max_hosts=settings.max_hosts, rested_from=clock.elapsed(), wake=self.work.set
-        )
-        self.tuned = asyncio.Event()
-        self.strays_suspected = False
+        self.hosts = HostQueues(capacity.shares, max_hosts=settings.max_hosts, rested_from=now, wake=self.work.notify)
         self.in_hand: dict[ReportKind, int] = {}
-        self.readers: dict[ReportKind, ReportReader] = {}
-        self._moved = asyncio.Condition()
-        self._lock = asyncio.Lock()
-        self._proving = asyncio.Lock()
-        self._proofs_begun = 0
-        self._proven = (0, False)
-        self._ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.orphans_suspected = False
 
     def __repr__(self) -> str:
-        return f"<Ownership p={self.partition} v={self.fence.version} {self.leases!r} {self.front!r}>"
-
-    @asynccontextmanager
-    async def writing(self, work: TransactionKind = TransactionKind.UPKEEP) -> AsyncIterator[Fence]:
-        """Lock the partition for one transaction. Call `committed` inside, right after the commit.
-
-        If Permanent or ResourceFull leaves the block, nothing was written. After any other exception the memory may
-        differ from SQL, so the ownership ends (`ended`).
-        """
-        async with self._lock:
-            fence, begun = self.fence, self.clock.elapsed()
-            try:
-                yield fence
-            except (Permanent, ResourceFull):
-                raise
-            except BaseException as error:
-                self._end(error)
-                raise
-            if self.fence is not fence:
-                self.tally.transactions[work].observe(self.clock.elapsed() - begun)
-
-    async def still_owner(self) -> bool:
-        """Return True if SQL has this term as the partition's owner, by a read that began after the call.
-
-        Concurrent callers share one query, so many workers that ask at once cost one query.
-        """
-        begun = self._proofs_begun
-        async with self._proving:
-            if self._proven[0] <= begun:
-                self._proofs_begun += 1
-                number = self._proofs_begun
-                self._proven = (number, await self.store.still_owner(self.fence))
-            return self._proven[1]
+        return f"<Ownership p={self.partition} {self.position} {self.leases!r} {self.hosts!r}>"
 
     def tune(self, settings: FrontierSettings) -> None:
         """Apply other limits. Grants that were given keep their duration."""
         self.settings = settings
         self.leases.grant_s = settings.grant_s
-        self.front.max_hosts = settings.max_hosts
-        self.tuned.set()
-        self.work.set()
-
-    async def ended(self) -> None:
-        """Wait until the fate of a transaction is unknown or the fence refused one. Raise that transaction's error."""
-        raise await asyncio.shield(self._ended)
-
-    def _end(self, error: BaseException) -> None:
-        if not self._ended.done():
-            known = isinstance(error, Transient | OwnershipLost | Unusable)
-            self._ended.set_result(error if known else Transient(f"a transaction was broken off: {error!r}"))
-
-    async def committed(self, position: Position | None = None) -> None:
-        """Advance the fence and the position: the transaction of the current fence has committed."""
-        self.fence = self.fence.next()
-        if position is not None:
-            self.position = position
-            self.commands.wake()
-            async with self._moved:
-                self._moved.notify_all()
-            self._applied()
-        self.work.set()
+        self.hosts.max_hosts = settings.max_hosts
+        self.tuned.notify()
+        self.work.notify()
 
     def look(self) -> None:
         """Wake dispatch if the partition has a host or a lease. Without any there is no work."""
-        if len(self.front) or len(self.leases):
-            self.work.set()
+        if len(self.hosts) or len(self.leases):
+            self.work.notify()
 
-    async def applied_outcomes(self, through: int, wait_s: float) -> bool:
-        """Wait up to `wait_s`. Return True if outcomes up to sequence `through` are applied."""
-        try:
-            async with asyncio.timeout(wait_s), self._moved:
-                await self._moved.wait_for(lambda: self.position.outcome_seq >= through)
-        except TimeoutError:
-            return False
-        return True
+    def move(self, position: Position) -> None:
+        """Move to the position of a committed transaction."""
+        self.position = position
+        self.commands.position_moved()
+        self.moved.notify()
 
     def changes(self) -> Changes:
         """Return empty changes, marked with the commands in progress so that those skip what is written now."""
@@ -195,41 +121,112 @@ class Ownership:
         self.next_lease += 1
         return lease_id
 
-    async def look_up(self, crawl_ids: Iterable[CrawlId]) -> None:
-        """Read the crawls that this master has not loaded from SQL, so that `DispatchCrawls.find` returns them."""
-        unknown = self.crawls.unknown(crawl_ids)
-        if unknown:
-            self.crawls.looked_up(await self.store.crawl_rows(unknown))
+    # --- what SQL returned --------------------------------------------------------------------------------------------
 
-    def offer(self, row: QueueRow, *, pinned: bool = False) -> bool:
-        """Add a queue to the front with its crawl's current delay.
+    def offer(self, row: QueueRow, now: float, now_ms: int, *, pinned: bool = False) -> bool:
+        """Add a queue to those in memory with its crawl's current delay.
 
-        Return False if the front is full or the crawl is not loaded. A `pinned` queue has a lease out, so a crawl that
-        was only looked up is enough for it: the reports of the lease need the facts of its host.
+        Return False if no host can be added or the crawl is not loaded. A `pinned` queue has a lease out, so a crawl
+        that was only looked up is enough for it: the reports of the lease need the facts of its host.
         """
         crawl = self.crawls.find(row.crawl_id) if pinned else self.crawls.get(row.crawl_id)
         if crawl is None:
             # The crawl may be loaded later. Its queues must be read then.
-            self.front.mark_incomplete(row.crawl_id)
+            self.hosts.mark_incomplete(row.crawl_id)
             return False
         if self.commands.deletes(row.crawl_id):
             return False
         facts = facts_of(row)
         delay_s, slots = crawl.pace(facts)
-        return self.front.offer(
+        return self.hosts.offer(
             row,
             facts=facts,
             delay_s=delay_s,
             slots=slots,
-            now=self.clock.elapsed(),
-            now_ms=self.clock.unix_ms(),
+            now=now,
+            now_ms=now_ms,
             pinned=pinned,
             weight=crawl.spec.weight,
             pool=crawl.spec.pool,
         )
 
-    async def offer_queues(self, keys: list[tuple[CrawlId, HostId]], *, pinned: bool = False) -> None:
-        """Read the named queues from SQL and add them to the front."""
-        if keys:
-            for row in await self.store.queue_rows(keys):
-                self.offer(row, pinned=pinned)
+    def discovered(self, result: DiscoveryResult) -> list[tuple[CrawlId, HostId]]:
+        """Record committed discoveries. Return the queues that are not in memory and have new URLs."""
+        self.next_host = result.next_host
+        for lease_id, fingerprint, depth in result.lowered:
+            self.leases.lower(lease_id, fingerprint, depth)
+        return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def forget_deleted(self, crawl_id: CrawlId, now: float) -> None:
+        """Forget a deleted crawl's leases and queues, so that its late outcomes are stale.
+
+        A granted lease keeps its host's slot until its grant expires. Then the sweep ends it.
+        """
+        self.orphans_suspected = True
+        for held in self.leases.of_crawl(crawl_id):
+            unbegun = held.grant is None
+            self.leases.settle(held.row.lease_id, {}, freed=unbegun)
+            host = self.hosts.host(held.row.host_id)
+            if host is not None and unbegun:
+                self.hosts.release(host, held.row.slot, now, held.row.delay_ms / 1000)
+        self.hosts.drop_crawl(crawl_id)
+
+    def queues_of_host(self, name: str) -> list[tuple[CrawlId, HostId]]:
+        """Return the queues to read after a command changed a host. None if the host is not in memory.
+
+        A crawl that is not loaded yet may have a lease of the host, and its grants keep to these facts.
+        """
+        host = self.hosts.host_named(name)
+        if host is None:
+            return []
+        leased = {lease.row.crawl_id for lease in self.leases if lease.row.host_id == host.host_id}
+        return [(crawl_id, host.host_id) for crawl_id in {crawl.crawl_id for crawl in self.crawls} | leased]
+
+    def chunk_applied(self, run: CommandRun, rest: int | None, now: float) -> None:
+        """Record a chunk of a command. `rest`: where the next one starts, None if it was the last.
+
+        Queues that are not in memory are read soon after each chunk, and all queues of the crawl after the last one.
+        """
+        self.commands.advance(run, rest)
+        if run.kind == CommandKind.DELETE:
+            if rest is None:
+                self.forget_deleted(run.crawl_id, now)
+        elif self.crawls.get(run.crawl_id) is not None:
+            if rest is None:
+                self.hosts.mark_stale(run.crawl_id)
+            else:
+                self.hosts.mark_incomplete(run.crawl_id)
+
+    # --- leases to repair ---------------------------------------------------------------------------------------------
+
+    def to_publish(self, held: TrackedLease, now: float) -> bool:
+        """Return True if the lease is not over and its shard must be published again."""
+        if held not in self.leases or now - held.published_at <= self.settings.republish_s:
+            return False
+        return held.grant is None or now > held.grant.until + self.settings.ack_wait_s
+
+    def to_end(self, now: float) -> list[TrackedLease]:
+        """Return the leases that no worker will resume.
+
+        - Leases whose grant expired, if the worker is known to be dead, no URL is left, the crawl is over or does not
+          dispatch, or the retries are exhausted.
+        - Leases that no worker began, if the crawl is over.
+        - Leases whose shard is too large for the broker.
+        """
+        return [held for held in self.leases if self._is_abandoned(held, now)]
+
+    def _is_abandoned(self, held: TrackedLease, now: float) -> bool:
+        row, crawl = held.row, self.crawls.get(held.row.crawl_id)
+        over = not self.crawls.going_on(row.crawl_id)
+        if held.grant is None:
+            return held.too_large is not None or (over and now - held.published_at > self.settings.republish_s)
+        return not held.live(now) and (
+            over
+            or held.orphan
+            or not row.urls
+            or held.too_large is not None
+            or (crawl is not None and not crawl.dispatching)
+            or self.settings.retries_exhausted(len(row.urls), row.expired)
+        )

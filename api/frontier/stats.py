@@ -89,15 +89,15 @@ class OwnerStats:
             counts = self.crawls.others() if crawl is None else self.crawls.of(crawl_id, crawl.name, now)
             counts[kind, status_class(int(key))] += n
         self.stale += sum(counters.get("stale", 0) for counters in changes.counters.values())
-        self.buried(changes.dead_letters)
+        self.dead_lettered(changes.dead_letters)
 
-    def found(self, result: DiscoveryResult, letters: Sequence[DeadLetterRow]) -> None:
+    def discovered(self, result: DiscoveryResult, letters: Sequence[DeadLetterRow]) -> None:
         """Count committed discoveries."""
         self.links.update(new=result.new, known=result.known, refused=result.refused, repeated=result.repeats)
         self.gaps += result.gaps
-        self.buried(letters)
+        self.dead_lettered(letters)
 
-    def buried(self, letters: Sequence[DeadLetterRow]) -> None:
+    def dead_lettered(self, letters: Sequence[DeadLetterRow]) -> None:
         """Count stored dead letters."""
         self.dead_letters.update(letter.kind for letter in letters)
 

@@ -282,7 +282,7 @@ class Standalone:
         owned = [owner.ownership for owner in self._owners if owner.ownership is not None]
         now = self._clock.elapsed()
         waits = self._waits_at(row.crawl_id, now)
-        hosts = [host for own in owned for host in own.front.moving()]
+        hosts = [host for own in owned for host in own.hosts.moving()]
         hosts.sort(key=lambda host: host.facts.latency_ms, reverse=True)
         return Progress(
             crawl=row.crawl_id,
@@ -294,7 +294,7 @@ class Standalone:
             tallies=tallies,
             active_ms=row.active_ms,
             hosts_in_motion=len(hosts),
-            hosts_known=sum(len(own.front) for own in owned),
+            hosts_known=sum(len(own.hosts) for own in owned),
             leases=sum(len(own.leases) for own in owned),
             reports_pending=0,
             slowest=[
@@ -318,7 +318,7 @@ class Standalone:
         """Return what hosts wait for. With many hosts this may be a few seconds old."""
         crawl = self._crawls.get(crawl_id)
         if crawl is not None and now >= self._waits_again_at:
-            fronts = [owner.ownership.front for owner in self._owners if owner.ownership is not None]
+            fronts = [owner.ownership.hosts for owner in self._owners if owner.ownership is not None]
             self._waits = host_waits(fronts, crawl, now, self._clock.unix_ms())
             self._waits_again_at = now + sum(map(len, fronts)) / _HOSTS_A_SECOND
         return self._waits

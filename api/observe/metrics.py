@@ -235,8 +235,8 @@ class MasterMetrics:
 
     def _frontier(self) -> Iterator[tuple[Metric, Values]]:
         ownerships = self._master.ownerships()
-        yield QUEUES, {(): sum(own.front.due() for own in ownerships)}
-        yield HOSTS, {(): sum(len(own.front) for own in ownerships)}
+        yield QUEUES, {(): sum(own.hosts.due() for own in ownerships)}
+        yield HOSTS, {(): sum(len(own.hosts) for own in ownerships)}
         shards: Counter[tuple[str, ...]] = Counter()
         oldest: dict[tuple[str, ...], float] = dict.fromkeys([("pending",), ("in_flight",), ("expired",)], 0.0)
         now_ms = self._clock.unix_ms()

@@ -36,6 +36,7 @@ from api.frontier.ingest import Ingest
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.stats import OwnerStats
 from api.frontier.sweep import Sweep
+from api.frontier.writer import PartitionWriter
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import CrawlState, UrlEnd, UrlState
@@ -92,42 +93,41 @@ class _Partition:
     ) -> None:
         self.sink = Sink()
         self.own = Ownership(
-            claimed, store=store, broker=cast(Broker, self.sink), clock=clock, crawls=crawls, room=PoolCapacity(),
-            settings=FrontierSettings(partitions=PARTITIONS), tally=OwnerStats(),
+            claimed, crawls=crawls, capacity=PoolCapacity(), settings=FrontierSettings(partitions=PARTITIONS),
+            now=clock.elapsed(),
         )  # fmt: skip
-        self.own.room.watch(self.own.leases)
-        self.runner = CommandRunner(self.own, turn)
-        self._dispatch = Dispatch(self.own)
-        self._sweep, self._granting, self._ingest = (
-            Sweep(self.own, self._dispatch),
-            GrantService(self.own),
-            Ingest(self.own),
-        )
+        self.own.capacity.watch(self.own.leases)
+        self._clock, broker = clock, cast(Broker, self.sink)
+        writer = PartitionWriter(self.own, claimed.fence, store=store, clock=clock, stats=OwnerStats())
+        self.runner = CommandRunner(writer, broker, turn)
+        self._dispatch, self._granting = Dispatch(writer, broker), GrantService(writer, broker)
+        self._ingest = Ingest(writer, broker)
+        self._sweep = Sweep(writer, broker, self._ingest, self._dispatch)
         self._pages: Iterator[Outcome] = iter(())
         self._due: deque[tuple[float, Outcome | Command]] = deque()
         self._more, self._idle = asyncio.Event(), asyncio.Event()
 
     async def load(self, crawl_id: CrawlId) -> None:
         """Read the queues of the crawl."""
-        self.own.front.mark_incomplete(crawl_id)
+        self.own.hosts.mark_incomplete(crawl_id)
         await self._sweep.once()
 
     async def lease(self, crawl_id: CrawlId, shards: int) -> Sequence[UrlShard]:
         """Send out so many shards of the crawl."""
         own = self.own
         self.sink.shards.clear()
-        own.room.ahead = 1
-        own.room.worker_reported(WorkerStatus("w1", "default", shards, 0), own.clock.elapsed())
+        own.capacity.ahead = 1
+        own.capacity.worker_reported(WorkerStatus("w1", "default", shards, 0), self._clock.elapsed())
         while await self._dispatch.once():
             pass
-        own.room.worker_reported(WorkerStatus("w1", "default", 0, 0), own.clock.elapsed())
+        own.capacity.worker_reported(WorkerStatus("w1", "default", 0, 0), self._clock.elapsed())
         return [shard for shard in self.sink.shards if shard.crawl == crawl_id]
 
     async def begin(self, shards: Sequence[UrlShard]) -> None:
         """Grant the shards; their pages are what this partition will have to report."""
         for shard in shards:
             await self._granting.answer(encode(Begin(shard.lease, 1, "w1")))
-        self._pages = (_page(shard, at, self.own.clock.unix_ms()) for shard in shards for at in range(len(shard.urls)))
+        self._pages = (_page(shard, at, self._clock.unix_ms()) for shard in shards for at in range(len(shard.urls)))
 
     def report(self, due: float, command: Command | None = None) -> bool:
         """Let the next page, or a command, fall due. Return False if no page is left."""
@@ -156,7 +156,7 @@ class _Partition:
             reports: list[Delivered] = []
             for _, message in some:
                 sequence = own.position.outcome_seq + len(reports) + 1
-                reports.append(Delivered(sequence, own.clock.unix_ms() * 1_000_000, encode(message)))
+                reports.append(Delivered(sequence, self._clock.unix_ms() * 1_000_000, encode(message)))
             await self._ingest.outcomes(reports)
             now = time.perf_counter()
             waits.each_ms += [(now - due) * 1000 for due, message in some if isinstance(message, Outcome)]

@@ -67,22 +67,22 @@ def test_question_that_waited_for_outcomes_of_an_earlier_grant_waits_again(start
     shard = shard_of(hand)
     hand.go(shard, 1, "first")
     cluster.world.run_for(31.0)
-    own = cluster.owners[0].owner.ownership
-    assert own is not None
-    held = own.leases.get(shard.lease)  # type: ignore[arg-type]
+    writer = cluster.owners[0].owner.writer
+    assert writer is not None
+    held = writer.own.leases.get(shard.lease)  # type: ignore[arg-type]
     assert held is not None
-    granting = GrantService(own)
+    granting = GrantService(writer, cluster.broker.client(cluster.owners[0].process))
     opened = cluster.world.loop.create_future()
 
     async def busy() -> None:
-        async with own.writing():
+        async with writer.writing():
             await opened
 
     cluster.world.spawn(cluster.owners[0].process, busy(), "busy")
     question = encode(Begin(shard.lease, 2, "second"))
     asked = cluster.world.spawn(cluster.owners[0].process, granting.answer(question), "asked")
     cluster.world.run_for(1.0)
-    own.leases.granted(held, 3, "third", cluster.world.now)
+    writer.own.leases.granted(held, 3, "third", cluster.world.now)
     cluster.world.run_for(31.0)
     opened.set_result(None)
     cluster.world.run_for(1.0)

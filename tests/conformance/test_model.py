@@ -104,10 +104,10 @@ def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
 def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
     """Whoever has begun them goes on fetching."""
 
-    def unreadable(self: OutcomeBatch, message: Any, partition: Any, at_ms: int, limits: Any) -> None:
+    def unreadable(self: OutcomeBatch, message: Any, partition: Any, at_ms: int) -> None:
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
         if held is not None and held.row.lease_id not in self._freed:
-            self._free(held, self._left.setdefault(held.row.lease_id, dict(held.row.urls)), self.now)
+            self._free(held, self._left_of(held), self.now)
 
     patch.setattr(OutcomeBatch, "unreadable", unreadable)
 

@@ -165,7 +165,7 @@ def test_shard_called_back_unbegun_starts_no_new_rest(start: Start) -> None:
     cluster.world.run_for(0.5)
     own = cluster.owners[0].owner.ownership
     assert own is not None
-    host = own.front.host(HostId(shard.host_id))
+    host = own.hosts.host(HostId(shard.host_id))
     assert host is not None
     rested_from = host.rested_from
     assert isinstance(hand.begin(shard, 1), Gone)

@@ -122,13 +122,13 @@ def test_a_deposed_owner_answers_nothing(start: Start) -> None:
     shard = shard_of(hand)
     hand.go(shard, 1, "first")
     old = cluster.owners[0]
-    own = old.owner.ownership
-    assert own is not None
+    writer = old.owner.writer
+    assert writer is not None
     old.process.stopped = True
     cluster.start_owner()
     cluster.world.run_for(1.0)
     old.process.stopped = False
-    granting = GrantService(own)
+    granting = GrantService(writer, cluster.broker.client(old.process))
     for question in (
         Begin(shard.lease, 1, "first"),
         Begin(shard.lease + 4096, 1, "other"),

@@ -3,6 +3,7 @@
 import pytest
 
 from api.frontier.orphans import OrphanedShards
+from api.frontier.writer import PartitionWriter
 from shared.domain.frontier.states import CrawlState, UrlState
 from shared.wire.messages import encode
 from tests.support.simulation.cluster import PARTITION, Cluster
@@ -57,8 +58,8 @@ def test_a_deposed_owner_drops_no_shard_of_its_successor(
 ) -> None:
     """It knows no lease of the other's, so all it has is the proof of its term; without that it would be caught."""
     cluster, hand = start(1)
-    own = cluster.owners[0].owner.ownership
-    assert own is not None
+    writer = cluster.owners[0].owner.writer
+    assert writer is not None
     cluster.owners[0].process.stopped = True
     cluster.start_owner()
     hand.heard()
@@ -66,15 +67,15 @@ def test_a_deposed_owner_drops_no_shard_of_its_successor(
     assert len(cluster.broker.visits) == 1
     if not proven:
 
-        async def believes(self: OrphanedShards) -> bool:
+        async def believes(self: PartitionWriter) -> bool:
             return True
 
-        monkeypatch.setattr(OrphanedShards, "_term_proven", believes)
-    strays = OrphanedShards(own)
-    own.strays_suspected = True
+        monkeypatch.setattr(PartitionWriter, "still_owner", believes)
+    strays = OrphanedShards(writer, cluster.broker.client(cluster.owners[0].process))
+    writer.own.orphans_suspected = True
     for _ in range(2):
         cluster.world.do(cluster.owners[0].process, _smoothly(cluster, strays))
-        cluster.world.advance(own.settings.strays_s)
+        cluster.world.advance(writer.own.settings.strays_s)
     assert bool(cluster.broker.visits) == proven
     assert any("dropped as a stray" in text for text in cluster.world.violations) == (not proven)
 

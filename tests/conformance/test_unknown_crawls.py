@@ -33,8 +33,8 @@ def successor(cluster: Cluster) -> SimOwner:
 
 
 def tally(sim: SimOwner) -> dict[str, int]:
-    assert sim.owner.ownership is not None
-    return +sim.owner.ownership.tally.discarded
+    assert sim.owner.writer is not None
+    return +sim.owner.writer.stats.discarded
 
 
 def test_outcomes_of_a_crawl_not_loaded_yet_settle_their_urls(start: Start) -> None:
@@ -131,7 +131,7 @@ def test_what_is_known_of_a_host_survives_reports_of_a_crawl_not_loaded(start: S
     hand.report(shard, grant, {url(0): 200}, final=True)
     assert cluster.database.rows("SELECT crawl_delay_ms, latency_ms FROM hosts") == [(7000, 80)]
     assert sim.owner.ownership is not None
-    host = sim.owner.ownership.front.host_named("h0.test")
+    host = sim.owner.ownership.hosts.host_named("h0.test")
     assert host is not None
     assert (host.last_delay_s, host.facts.health) == (7.0, HostHealth(recent=0b10))
 

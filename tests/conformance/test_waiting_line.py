@@ -34,9 +34,9 @@ def test_shards_that_wait_for_a_worker_keep_their_place(line: Cluster) -> None:
     assert len(sequences) == HOSTS
     line.world.run_for(6 * SETTINGS.republish_s)
     assert [visit.sequence for visit in line.broker.visits.values()] == sequences
-    own = line.owners[0].owner.ownership
-    assert own is not None
-    assert own.tally.replaced == 0
+    writer = line.owners[0].owner.writer
+    assert writer is not None
+    assert writer.stats.replaced == 0
 
 
 def test_delivered_shard_that_was_never_begun_is_sent_anew(start: Start) -> None:

@@ -102,7 +102,7 @@ class FrontMachine(RuleBasedStateMachine):
     def refill(self) -> None:
         """What the sweep does: offer what SQL has and the front does not hold."""
         for crawl_id in DELAYS:
-            if self.front.complete(crawl_id):
+            if crawl_id not in self.front.incomplete():
                 continue
             if self.front.full():
                 self.front.make_room(self.now, self.now + 2.0, longest)
@@ -298,7 +298,7 @@ def test_hosts_that_are_blocked_for_long_hold_nobody_else_up() -> None:
     assert offered(1, 3600)
     assert offered(2, 30)
     assert not offered(3, 0)
-    assert not front.complete(CrawlId(2))
+    assert CrawlId(2) in front.incomplete()
     assert front.make_room(0.0, 60.0, longest) == 1
     assert offered(3, 0)
     offer(front, shares, 0.0, 1)

@@ -3,13 +3,13 @@
 import heapq
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.frontier.dispatch import Dispatch
+from api.frontier.dispatch import shard_limit
 from api.frontier.host_queues import HostQueues
 from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import Host, HostFacts
@@ -192,7 +192,6 @@ def test_crawl_that_may_not_go_on_holds_no_host_up() -> None:
 @pytest.mark.parametrize(("latency_ms", "urls"), [(0, 16), (5, 16), (100, 5), (1_000, 2)])
 def test_slots_of_a_host_without_delay_get_shards_that_pay(latency_ms: int, urls: int) -> None:
     """A shard costs a lease, a grant and a report. On a slow host all eight slots have work."""
-    dispatch = Dispatch(cast(Any, None))
     host = Host(HOST, "host.test", HostFacts(HostHealth(), latency_ms=latency_ms, visited=True), 0.0)
     queue = CrawlQueue(CrawlId(1), 0.0, 8, queued=40)
-    assert dispatch._shard_limit(host, queue) == urls
+    assert shard_limit(host, queue) == urls

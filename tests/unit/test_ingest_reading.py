@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from api.frontier.ingest import Ingest
-from api.frontier.ownership import Ownership
 from shared.domain.errors import Transient
 from shared.domain.frontier.states import Position
 from shared.domain.ids import Partition
@@ -45,14 +44,13 @@ def test_disconnect_during_the_lingering_read_loads_nothing_anew() -> None:
 
         done = asyncio.Event()
         own = SimpleNamespace(
-            broker=SimpleNamespace(read_reports=read_reports),
             partition=Partition(0),
             position=Position(),
-            readers={},
             settings=SimpleNamespace(batch=10, linger_s=0.0, batch_bytes=1 << 20),
             in_hand={},
         )
-        ingest = Ingest(cast(Ownership, own))
+        writer = SimpleNamespace(own=own, store=None, clock=None, stats=None)
+        ingest = Ingest(cast(Any, writer), cast(Any, SimpleNamespace(read_reports=read_reports)))
 
         async def outcomes(part: Sequence[Delivered]) -> None:
             applied.extend(report.sequence for report in part)

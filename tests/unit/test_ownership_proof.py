@@ -1,13 +1,13 @@
 """An owner proves its term by one query for all workers that ask at once, and never by a query that began earlier."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any, cast
 
 from api.frontier.capacity import PoolCapacity
 from api.frontier.dispatch_crawls import DispatchCrawls
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.stats import OwnerStats
+from api.frontier.writer import PartitionWriter
 from shared.adapters.local.clock import SystemClock
 from shared.domain.frontier.states import Fence, Position
 from shared.domain.frontier.store_model import Claimed
@@ -29,15 +29,12 @@ class SlowStore:
         return owner
 
 
-def owned(store: SlowStore) -> Ownership:
+def owned(store: SlowStore) -> PartitionWriter:
     claimed = Claimed(
         fence=Fence(Partition(0), Term(1), 0), position=Position(), next_host=1, next_lease=1, leases=(), commands=()
     )
-    clock = SystemClock()
-    return Ownership(
-        claimed, store=cast(Any, store), broker=cast(Any, SimpleNamespace()), clock=clock, crawls=DispatchCrawls(),
-        room=PoolCapacity(), settings=FrontierSettings(), tally=OwnerStats(),
-    )  # fmt: skip
+    own = Ownership(claimed, crawls=DispatchCrawls(), capacity=PoolCapacity(), settings=FrontierSettings(), now=0.0)
+    return PartitionWriter(own, claimed.fence, store=cast(Any, store), clock=SystemClock(), stats=OwnerStats())
 
 
 def test_workers_that_ask_together_share_one_proof() -> None:

@@ -5,14 +5,17 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from api.frontier.capacity import PoolCapacity
 from api.frontier.dispatch import Dispatch
+from api.frontier.dispatch_crawls import DispatchCrawls
 from api.frontier.leases import Leases, TrackedLease
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.stats import OwnerStats
 from api.frontier.sweep import Sweep
-from shared.domain.frontier.states import Position
-from shared.domain.frontier.store_model import LeaseRow
-from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision
+from api.frontier.writer import PartitionWriter
+from shared.domain.frontier.states import Fence, Position
+from shared.domain.frontier.store_model import Claimed, LeaseRow
+from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision, Term
 from shared.ports.broker import QueuedVisit
 
 GRANT_S = 30.0
@@ -53,17 +56,15 @@ class Partitioned:
         self.queue = Queue()
         self.leases = Leases(grant_s=GRANT_S)
         self.held = [self.lease(number) for number in (1, 2)]
-        own = SimpleNamespace(
-            clock=SimpleNamespace(elapsed=lambda: self.now),
-            settings=FrontierSettings(),
-            broker=self.queue,
-            partition=Partition(0),
-            leases=self.leases,
-            position=Position(),
-            tally=OwnerStats(),
-        )
-        self.dispatch = Dispatch(cast(Ownership, own))
-        self.sweep = Sweep(cast(Ownership, own), self.dispatch)
+        fence, clock = Fence(Partition(0), Term(1), 0), SimpleNamespace(elapsed=lambda: self.now)
+        own = Ownership(
+            Claimed(fence, Position(), 1, 1, ()), crawls=DispatchCrawls(), capacity=PoolCapacity(),
+            settings=FrontierSettings(), now=self.now,
+        )  # fmt: skip
+        own.leases = self.leases
+        writer = PartitionWriter(own, fence, store=cast(Any, None), clock=cast(Any, clock), stats=OwnerStats())
+        self.dispatch = Dispatch(writer, cast(Any, self.queue))
+        self.sweep = Sweep(writer, cast(Any, self.queue), cast(Any, None), self.dispatch)
 
     def lease(self, number: int, host: int = 0) -> TrackedLease:
         host_id = HostId(host or number)

@@ -85,7 +85,9 @@ class Desk:
         self.counters.update(queued=WAITED, leased=out)
 
     def draft(self, now: float = NOW) -> OutcomeBatch:
-        return OutcomeBatch(self.leases, self.front, self.crawls, now, NOW_MS + int((now - NOW) * 1000), lambda: 0.5)
+        return OutcomeBatch(
+            self.leases, self.front, self.crawls, LIMITS, now, NOW_MS + int((now - NOW) * 1000), lambda: 0.5
+        )
 
     def commit(self, draft: OutcomeBatch) -> None:
         """The transaction: SQL takes the changes, then memory shows them."""
@@ -169,7 +171,7 @@ def test_urls_and_counts_are_conserved(batches: list[list[Outcome]], max_depth: 
     for batch in batches:
         draft = desk.draft()
         for message in batch:
-            draft.outcome(message, LIMITS)
+            draft.outcome(message)
         desk.commit(draft)
         desk.audit()
     for held in list(desk.leases):
@@ -185,14 +187,14 @@ def test_a_draft_that_is_thrown_away_changed_nothing(batch: list[Outcome]) -> No
     """A transaction that is refused and tried in halves must decide as if it had never been tried."""
     desk = Desk()
     for message in batch:
-        desk.draft().outcome(message, LIMITS)
+        desk.draft().outcome(message)
     desk.audit()
     whole, halves = Desk(), Desk()
     draft = whole.draft()
     for message in batch:
-        draft.outcome(message, LIMITS)
+        draft.outcome(message)
         half = halves.draft()
-        half.outcome(message, LIMITS)
+        half.outcome(message)
         halves.commit(half)
     whole.commit(draft)
     whole.audit()
@@ -202,9 +204,9 @@ def test_a_draft_that_is_thrown_away_changed_nothing(batch: list[Outcome]) -> No
 def test_the_first_outcome_of_a_url_wins_and_later_ones_are_stale() -> None:
     desk = Desk()
     draft = desk.draft()
-    draft.outcome(outcome(1, page(fingerprint(1, 0)), final=False), LIMITS)
-    draft.outcome(outcome(1, page(fingerprint(1, 0), status=500), final=True), LIMITS)
-    draft.outcome(outcome(1, page(fingerprint(1, 1))), LIMITS)
+    draft.outcome(outcome(1, page(fingerprint(1, 0)), final=False))
+    draft.outcome(outcome(1, page(fingerprint(1, 0), status=500), final=True))
+    draft.outcome(outcome(1, page(fingerprint(1, 1))))
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(1, 0)] is UrlState.DONE
@@ -219,7 +221,7 @@ def test_an_earlier_grants_last_word_counts_but_frees_no_slot() -> None:
     assert held is not None
     desk.leases.granted(held, 2, "v", NOW + 40)
     draft = desk.draft(NOW + 41)
-    draft.outcome(outcome(1, page(fingerprint(1, 0)), grant=1), LIMITS)
+    draft.outcome(outcome(1, page(fingerprint(1, 0)), grant=1))
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(1, 0)] is UrlState.DONE
@@ -229,7 +231,7 @@ def test_an_earlier_grants_last_word_counts_but_frees_no_slot() -> None:
 def test_what_was_not_attempted_goes_back_without_losing_an_attempt() -> None:
     desk = Desk()
     draft = desk.draft()
-    draft.outcome(outcome(1, not_attempted=[fingerprint(1, 0)]), LIMITS)
+    draft.outcome(outcome(1, not_attempted=[fingerprint(1, 0)]))
     changes = {change.fingerprint: change for change in draft.changes.urls}
     assert len(changes) == 4
     assert {change.attempts for change in changes.values()} == {0}
@@ -242,8 +244,8 @@ def test_a_page_counts_once_in_the_budget_however_often_it_is_fetched() -> None:
     assert held is not None
     held.row.urls[fingerprint(1, 0)].flags = COUNTED_AS_PAGE
     draft = desk.draft()
-    draft.outcome(outcome(1, page(fingerprint(1, 0), 50)), LIMITS)
-    draft.outcome(outcome(2, page(fingerprint(2, 0), 60)), LIMITS)
+    draft.outcome(outcome(1, page(fingerprint(1, 0), 50)))
+    draft.outcome(outcome(2, page(fingerprint(2, 0), 60)))
     desk.commit(draft)
     desk.audit()
     assert (desk.counters["pages"], desk.counters["bytes"], desk.counters["fetches"]) == (1, 60, 2)
@@ -253,7 +255,7 @@ def test_a_page_found_nearer_while_it_was_out_is_queued_again() -> None:
     desk = Desk(sizes=(2,), max_depth=5)
     desk.leases.lower(lease_id(1), fingerprint(1, 0), 1)
     draft = desk.draft()
-    draft.outcome(outcome(1, page(fingerprint(1, 0)), page(fingerprint(1, 1))), LIMITS)
+    draft.outcome(outcome(1, page(fingerprint(1, 0)), page(fingerprint(1, 1))))
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(1, 0)] is UrlState.QUEUED
@@ -270,14 +272,14 @@ def test_dead_host_ends_queued_urls_and_leased_ones_on_return() -> None:
     desk.host.facts = replace(desk.host.facts, health=before)
     draft = desk.draft()
     lost = [UrlOutcome(fingerprint(1, i), UrlEnd.FAILED, NOW_MS, reason="connect") for i in range(2)]
-    draft.outcome(outcome(1, *lost), LIMITS)
+    draft.outcome(outcome(1, *lost))
     desk.commit(draft)
     desk.audit()
     assert desk.counters["failed"] == WAITED + 2
     assert desk.queue.empty
     draft = desk.draft()
     lost_and_page = (UrlOutcome(fingerprint(2, 0), UrlEnd.FAILED, NOW_MS, reason="dns"), page(fingerprint(2, 1)))
-    draft.outcome(outcome(2, *lost_and_page), LIMITS)
+    draft.outcome(outcome(2, *lost_and_page))
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(2, 0)] is UrlState.FAILED
@@ -290,7 +292,7 @@ def test_a_shard_that_kills_its_workers_comes_again_in_smaller_ones() -> None:
     held = desk.leases.get(lease_id(1))
     assert held is not None
     draft = desk.draft(NOW + 60)
-    draft.split(held)
+    draft.split_or_give_up(held, "too large")
     desk.commit(draft)
     desk.audit()
     assert desk.queue.cap == 40 // SPLIT_BY
@@ -302,7 +304,7 @@ def test_a_url_that_kills_its_workers_is_buried_with_the_evidence() -> None:
     held = desk.leases.get(lease_id(1))
     assert held is not None
     draft = desk.draft(NOW + 60)
-    draft.dead_letter(held, "5 grants of this URL ended without an outcome")
+    draft.split_or_give_up(held, "5 grants of this URL ended without an outcome")
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(1, 0)] is UrlState.FAILED
@@ -314,7 +316,7 @@ def test_a_url_that_kills_its_workers_is_buried_with_the_evidence() -> None:
 def test_host_waits_from_last_response_or_end_of_expired_grant() -> None:
     desk = Desk()
     draft = desk.draft(NOW + 5)
-    draft.outcome(outcome(1, page(fingerprint(1, 0)), quiet_ms=1500), LIMITS)
+    draft.outcome(outcome(1, page(fingerprint(1, 0)), quiet_ms=1500))
     desk.commit(draft)
     assert desk.host.rested_from == NOW + 3.5
     held = desk.leases.get(lease_id(2))
@@ -330,7 +332,7 @@ def test_outcomes_of_a_crawl_that_is_gone_give_their_urls_back() -> None:
     desk = Desk()
     desk.crawls.remove(CRAWL)
     draft = desk.draft()
-    draft.outcome(outcome(1, page(fingerprint(1, 0))), LIMITS)
+    draft.outcome(outcome(1, page(fingerprint(1, 0))))
     assert {change.state for change in draft.changes.urls} == {UrlState.QUEUED}
     assert "stale" not in draft.changes.counters[CRAWL]
 
@@ -338,7 +340,7 @@ def test_outcomes_of_a_crawl_that_is_gone_give_their_urls_back() -> None:
 def hand_back(desk: Desk, at: float, lease: int = 1, quiet_ms: int = 200, **more: Any) -> None:
     """A visit of the lease's newest grant fails by an error of its worker."""
     draft = desk.draft(at)
-    draft.outcome(outcome(lease, final=False, failed=True, quiet_ms=quiet_ms, **more), LIMITS)
+    draft.outcome(outcome(lease, final=False, failed=True, quiet_ms=quiet_ms, **more))
     desk.commit(draft)
     desk.audit()
 
@@ -388,7 +390,7 @@ def test_cut_page_is_retried_and_finally_stored_as_cut(attempts: int, state: Url
     retry = msgspec.structs.replace(desk.crawl.spec.retry, attempts=attempts)
     desk.crawl.spec = msgspec.structs.replace(desk.crawl.spec, retry=retry)
     draft = desk.draft()
-    draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), truncated="disconnect")), LIMITS)
+    draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), truncated="disconnect")))
     desk.commit(draft)
     desk.audit()
     assert desk.states[fingerprint(1, 0)] is state
@@ -400,7 +402,7 @@ def test_cut_page_is_retried_and_finally_stored_as_cut(attempts: int, state: Url
 def test_a_page_cut_at_a_limit_is_done_and_counted_as_cut() -> None:
     desk = Desk(sizes=(1,))
     draft = desk.draft()
-    draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), truncated="length")), LIMITS)
+    draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), truncated="length")))
     desk.commit(draft)
     assert desk.states[fingerprint(1, 0)] is UrlState.DONE
     assert draft.changes.tallies[CRAWL, "truncated", "length"] == 1
@@ -412,8 +414,8 @@ def test_what_a_page_left_out_counts_once_with_its_accepted_outcome() -> None:
     lossy = msgspec.structs.replace(
         page(fingerprint(1, 0)), truncated="length", found=60, left_out=[LeftOut("other_host", 50, ["http://b.test/"])]
     )
-    draft.outcome(outcome(1, lossy, lossy, final=False), LIMITS)
-    draft.outcome(outcome(1, msgspec.structs.replace(lossy, fingerprint=fingerprint(2, 0))), LIMITS)
+    draft.outcome(outcome(1, lossy, lossy, final=False))
+    draft.outcome(outcome(1, msgspec.structs.replace(lossy, fingerprint=fingerprint(2, 0))))
     changes = draft.changes
     assert {key[1:]: n for key, n in changes.tallies.items()} == {
         ("status", "200"): 1, ("left_out", "other_host"): 50, ("truncated", "length"): 1,
@@ -432,6 +434,6 @@ def test_a_page_fetched_again_replaces_what_it_left_out() -> None:
     assert held is not None
     held.row.urls[fingerprint(1, 0)].flags = COUNTED_AS_PAGE | COUNTED_LOSSES
     draft = desk.draft()
-    draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), found=60)), LIMITS)
+    draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), found=60)))
     assert draft.changes.losses_again == draft.changes.fetches
     assert {kind for _, kind, _ in draft.changes.tallies} == {"status"}

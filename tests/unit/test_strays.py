@@ -2,11 +2,11 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 from api.frontier.leases import Leases
 from api.frontier.orphans import AT_ONCE, OrphanedShards, without_lease
-from api.frontier.ownership import FrontierSettings, Ownership
+from api.frontier.ownership import FrontierSettings
 from shared.adapters.local.clock import SystemClock
 from shared.domain.frontier.store_model import LeaseRow
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision
@@ -58,15 +58,13 @@ def test_orphaned_shards_are_dropped_in_bounded_batches() -> None:
 
     async def story() -> list[int]:
         own = SimpleNamespace(
-            clock=SystemClock(),
             settings=FrontierSettings(strays_s=0.0, sweep_interval_s=0.0),
-            strays_suspected=False,
-            broker=broker,
+            orphans_suspected=False,
             partition=Partition(0),
             leases=Leases(grant_s=30.0),
         )
-        strays = OrphanedShards(cast(Ownership, own))
-        strays._term_proven = proven  # type: ignore[method-assign]  # of it other tests speak
+        writer = SimpleNamespace(own=own, clock=SystemClock(), still_owner=proven)
+        strays = OrphanedShards(cast(Any, writer), cast(Any, broker))
         return [await strays.once() for _ in range(4)]
 
     assert asyncio.run(story()) == [0, AT_ONCE, 10, 0]

@@ -12,9 +12,7 @@ from api.frontier.host_queues import HostQueues
 from api.frontier.leases import HeldByAnother, Leases, MayGrant
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.pool_shares import PoolShares
-from api.frontier.stats import OwnerStats
 from api.members.config_follower import MasterConfigFollower, limits_of, started_as
-from shared.adapters.local.clock import SystemClock
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Refused
@@ -31,7 +29,6 @@ from shared.domain.ops.config import (
     master_tuning,
 )
 from shared.ports.broker import Broker
-from shared.ports.store import Store
 from shared.wire.desired_state import config_record, drains_record
 from shared.wire.keys import DRAINS, SETTINGS, Keys
 from shared.wire.messages import WorkerStatus
@@ -170,19 +167,17 @@ def test_an_owner_goes_on_under_other_limits_at_once() -> None:
     async def story() -> None:
         own = Ownership(
             Claimed(Fence(Partition(0), Term(1), 0), Position(), 1, 1, ()),
-            store=cast(Store, None),
-            broker=cast(Broker, None),
-            clock=SystemClock(),
             crawls=DispatchCrawls(),
-            room=PoolCapacity(),
+            capacity=PoolCapacity(),
             settings=FrontierSettings(grant_s=30.0, longest_grant_s=30.0),
-            tally=OwnerStats(),
+            now=0.0,
         )
+        tuned, work = own.tuned.revision, own.work.revision
         own.tune(FrontierSettings(grant_s=5.0, max_hosts=7, batch=3, dispatch_batch_size=2, sweep_interval_s=0.5))
-        assert (own.leases.grant_s, own.front.max_hosts) == (5.0, 7)
+        assert (own.leases.grant_s, own.hosts.max_hosts) == (5.0, 7)
         assert (own.settings.batch, own.settings.dispatch_batch_size, own.settings.sweep_interval_s) == (3, 2, 0.5)
-        assert own.tuned.is_set(), "a sweep that sleeps for long is woken"
-        assert own.work.is_set(), "and so is a dispatch"
+        assert await own.tuned.changed(tuned, 0.0), "a sweep that sleeps for long is woken"
+        assert await own.work.changed(work, 0.0), "and so is a dispatch"
 
     asyncio.run(story())
 

@@ -20,6 +20,7 @@ from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.stats import OwnerStats
 from api.frontier.sweep import Sweep
+from api.frontier.writer import PartitionWriter
 from shared.adapters.local.clock import SystemClock
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed
 from shared.domain.frontier.states import CrawlState, UrlEnd
@@ -181,7 +182,7 @@ async def _owned(store: Store, crawl_id: CrawlId, term: Term, partitions: int) -
         await asyncio.wait([everything, *running], timeout=_LONGEST_S, return_when=asyncio.FIRST_COMPLETED)
         if not everything.done():
             raise RuntimeError(f"only {sorted(sink.published)} have dispatched; {owners} {running}")
-        held = sum(len(owner.ownership.front) for owner in owners if owner.ownership is not None)
+        held = sum(len(owner.ownership.hosts) for owner in owners if owner.ownership is not None)
         return max(sink.published.values()) - begun, held
     finally:
         for task in (everything, *running):
@@ -204,25 +205,27 @@ class Standby:
             claimed = await self._store.claim(Partition(number), term)
             sink = Sink()
             own = Ownership(
-                claimed, store=self._store, broker=cast(Broker, sink), clock=self.clock,
-                crawls=crawls_of(self._crawl_id, self._running), room=PoolCapacity(),
+                claimed, crawls=crawls_of(self._crawl_id, self._running), capacity=PoolCapacity(),
                 settings=FrontierSettings(partitions=PARTITIONS, dispatch_batch_size=self._shards),
-                tally=OwnerStats(),
+                now=self.clock.elapsed(),
             )  # fmt: skip
-            own.front.mark_incomplete(self._crawl_id)
-            owned = _Owned(own, sink)
+            own.hosts.mark_incomplete(self._crawl_id)
+            writer = PartitionWriter(own, claimed.fence, store=self._store, clock=self.clock, stats=OwnerStats())
+            owned = _Owned(writer, sink)
             await owned.sweep()
             self._owned.append(owned)
 
     def hosts(self) -> int:
         """Hosts in memory."""
-        return sum(len(owned.own.front) for owned in self._owned)
+        return sum(len(owned.own.hosts) for owned in self._owned)
 
     def turn(self) -> None:
         """Time passes, and the workers have room again."""
         self.clock.turn(_TURN_S)
         for owned in self._owned:
-            owned.own.room.worker_reported(WorkerStatus("w1", "default", self._shards // 2, 0), self.clock.elapsed())
+            owned.own.capacity.worker_reported(
+                WorkerStatus("w1", "default", self._shards // 2, 0), self.clock.elapsed()
+            )
 
     def step(self, partition: int, name: str) -> Callable[[], Awaitable[int]]:
         """One of STEPS of a partition; its result is the URLs that it was done with."""
@@ -231,10 +234,12 @@ class Standby:
 
 
 class _Owned:
-    def __init__(self, own: Ownership, sink: Sink) -> None:
-        self.own, self.sink = own, sink
-        self._dispatch = Dispatch(own)
-        self._sweep, self._granting, self._ingest = Sweep(own, self._dispatch), GrantService(own), Ingest(own)
+    def __init__(self, writer: PartitionWriter, sink: Sink) -> None:
+        self.own, self.sink, self._clock = writer.own, sink, writer.clock
+        broker = cast(Broker, sink)
+        self._dispatch, self._granting = Dispatch(writer, broker), GrantService(writer, broker)
+        self._ingest = Ingest(writer, broker)
+        self._sweep = Sweep(writer, broker, self._ingest, self._dispatch)
         self._reports = 0
 
     async def sweep(self) -> int:
@@ -253,7 +258,7 @@ class _Owned:
 
     async def settle(self) -> int:
         """Every URL was a page, and every visit is over."""
-        at_ms = self.own.clock.unix_ms()
+        at_ms = self._clock.unix_ms()
         reports = []
         for shard in self.sink.shards:
             self._reports += 1

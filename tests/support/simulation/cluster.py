@@ -120,7 +120,7 @@ class Cluster:
             if sim.crawls.get(row.crawl_id) is None:
                 sim.crawls.put(self._active(row))
                 if sim.owner.ownership is not None:
-                    sim.owner.ownership.front.mark_incomplete(row.crawl_id)
+                    sim.owner.ownership.hosts.mark_incomplete(row.crawl_id)
 
     async def _load_later(self, sim: SimOwner, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -156,7 +156,7 @@ class Cluster:
             if not sim.process.dead:
                 sim.room.worker_reported(status, self.world.now)
                 if sim.owner.ownership is not None:
-                    sim.owner.ownership.work.set()
+                    sim.owner.ownership.work.notify()
 
     # --- the operator -------------------------------------------------------------------------------------------------
 

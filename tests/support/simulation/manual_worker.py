@@ -71,7 +71,7 @@ class Hand:
         for sim in self.cluster.owners:
             sim.room.worker_reported(WorkerStatus(self.process.name, "default", 50, 0), self.world.now)
             if sim.owner.ownership is not None:
-                sim.owner.ownership.work.set()
+                sim.owner.ownership.work.notify()
 
     async def ask(self, lease: int, question: Begin | Extend) -> Answer:
         return decode_answer(await self.broker.ask(partition_of_id(lease), encode(question), 3.0))

@@ -1,0 +1,141 @@
+"""The transactions of an owned partition under one term."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from api.frontier.outcome_batch import OutcomeBatch
+from api.frontier.ownership import Ownership
+from api.frontier.stats import OwnerStats, TransactionKind
+from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient, Unusable
+from shared.domain.frontier.states import Fence, Position
+from shared.domain.frontier.store_model import Changes, QueueEnd, QueueRow
+from shared.domain.ids import CrawlId, HostId
+from shared.ports.clock import Clock
+from shared.ports.store import Store
+
+
+class PartitionWriter:
+    """Writes to SQL under the partition's fence, one transaction at a time, and keeps `own` in step with SQL."""
+
+    def __init__(
+        self,
+        own: Ownership,
+        fence: Fence,
+        *,
+        store: Store,
+        clock: Clock,
+        stats: OwnerStats,
+        applied: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create a writer for a claimed partition. `applied` is called after the position moved."""
+        self.own = own
+        self.fence = fence
+        self.store = store
+        self.clock = clock
+        self.stats = stats
+        self._applied = applied
+        self._lock = asyncio.Lock()
+        self._proving = asyncio.Lock()
+        self._proofs_begun = 0
+        self._proven = (0, False)
+        self._ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def __repr__(self) -> str:
+        return f"<PartitionWriter v={self.fence.version} {self.own!r}>"
+
+    @asynccontextmanager
+    async def writing(self, work: TransactionKind = TransactionKind.UPKEEP) -> AsyncIterator[Fence]:
+        """Lock the partition for one transaction. Call `committed` inside, right after the commit.
+
+        If Permanent or ResourceFull leaves the block, nothing was written. After any other exception the memory may
+        differ from SQL, so the ownership ends (`ended`).
+        """
+        async with self._lock:
+            fence, begun = self.fence, self.clock.elapsed()
+            try:
+                yield fence
+            except (Permanent, ResourceFull):
+                raise
+            except BaseException as error:
+                self._end(error)
+                raise
+            if self.fence is not fence:
+                self.stats.transactions[work].observe(self.clock.elapsed() - begun)
+
+    def committed(self, position: Position | None = None) -> None:
+        """Advance the fence and the position: the transaction of the current fence has committed."""
+        self.fence = self.fence.next()
+        if position is not None:
+            self.own.move(position)
+            self._applied()
+        self.own.work.notify()
+
+    async def apply(self, changes: Changes, position: Position | None = None) -> Sequence[QueueEnd]:
+        """Write the changes (within `writing`). Return the ended queues that still have URLs."""
+        unfinished = await self.store.apply(self.fence, position or self.own.position, changes)
+        self.committed(position)
+        return unfinished
+
+    def batch(self, rng01: Callable[[], float] = lambda: 0.5, *, marked: bool = True) -> OutcomeBatch:
+        """Return an empty batch at the present time. `marked`: commands in progress skip the rows that it writes."""
+        own, changes = self.own, self.own.changes() if marked else Changes()
+        now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
+        return OutcomeBatch(own.leases, own.hosts, own.crawls, own.settings, now, now_ms, rng01, changes)
+
+    async def commit(self, batch: OutcomeBatch, position: Position | None = None) -> Sequence[QueueEnd]:
+        """Write a batch, then apply it to the memory (within `writing`). Return as `apply` does."""
+        unfinished = await self.store.apply(self.fence, position or self.own.position, batch.changes)
+        batch.commit()
+        self.committed(position)
+        return unfinished
+
+    async def still_owner(self) -> bool:
+        """Return True if SQL has this term as the partition's owner, by a read that began after the call.
+
+        Concurrent callers share one query, so many workers that ask at once cost one query.
+        """
+        begun = self._proofs_begun
+        async with self._proving:
+            if self._proven[0] <= begun:
+                self._proofs_begun += 1
+                number = self._proofs_begun
+                self._proven = (number, await self.store.still_owner(self.fence))
+            return self._proven[1]
+
+    async def applied_outcomes(self, through: int) -> bool:
+        """Wait up to `barrier_s`. Return True if outcomes up to sequence `through` are applied."""
+        own = self.own
+        try:
+            async with asyncio.timeout(own.settings.barrier_s):
+                while own.position.outcome_seq < through:
+                    await own.moved.changed(own.moved.revision)
+        except TimeoutError:
+            return False
+        return True
+
+    async def ended(self) -> None:
+        """Wait until the fate of a transaction is unknown or the fence refused one. Raise that transaction's error."""
+        raise await asyncio.shield(self._ended)
+
+    def _end(self, error: BaseException) -> None:
+        if not self._ended.done():
+            known = isinstance(error, Transient | OwnershipLost | Unusable)
+            self._ended.set_result(error if known else Transient(f"a transaction was broken off: {error!r}"))
+
+    async def look_up(self, crawl_ids: Iterable[CrawlId]) -> None:
+        """Read the crawls that this master has not loaded from SQL, so that `DispatchCrawls.find` returns them."""
+        unknown = self.own.crawls.unknown(crawl_ids)
+        if unknown:
+            self.own.crawls.looked_up(await self.store.crawl_rows(unknown))
+
+    async def load_queues(self, keys: Sequence[tuple[CrawlId, HostId]], *, pinned: bool = False) -> None:
+        """Read the named queues from SQL, and add them to those in memory."""
+        if keys:
+            self.offer(await self.store.queue_rows(keys), pinned=pinned)
+
+    def offer(self, rows: Iterable[QueueRow], *, pinned: bool = False) -> None:
+        """Add queues that were read now to those in memory."""
+        now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
+        for row in rows:
+            self.own.offer(row, now, now_ms, pinned=pinned)
