@@ -22,7 +22,7 @@ from api.crawls.item_writer import ItemWriter
 from api.crawls.retention_sweeper import RetentionSweeper
 from api.crawls.seed_messages import publish_seeds
 from api.frontier.dispatch_crawls import spec_of
-from api.frontier.owner import Alarm, unheard
+from api.frontier.owner import Alarm, ignore_alarm
 from api.frontier.stats import OwnerStats
 from shared.domain.crawl.spec import Budget
 from shared.domain.errors import Permanent, ResourceFull, Transient
@@ -72,7 +72,7 @@ class CrawlController:
         told: Callable[[], None],
         retaining: RetentionSweeper | None = None,
         tally: OwnerStats | None = None,
-        alarm: Alarm = unheard,
+        alarm: Alarm = ignore_alarm,
         still: Callable[[str], bool] = lambda pool: False,
     ) -> None:
         self._store = store

@@ -77,9 +77,9 @@ class PoolCapacity:
     def allot(self, now: float, may_go: Callable[[CrawlId], bool]) -> None:
         """Allot the capacity to the crawls with due hosts, over all partitions of this master."""
         for pool in self.shares.pools():
-            room = self.for_pool(pool, now)
-            if room:
-                self.shares.allot(pool, room, now, may_go)
+            free = self.for_pool(pool, now)
+            if free:
+                self.shares.allot(pool, free, now, may_go)
 
     def _count(self, held: TrackedLease, out: int, now: float) -> None:
         """Count a lease. 1: it is new, -1: it is over, 0: a grant of it begins."""
@@ -136,10 +136,8 @@ class BudgetReservation:
     def restore(self, partition: Partition, spent: Spent) -> None:
         """Replace the spending in a partition by a new reading."""
         old = self._spent.get(partition, Spent())
-        self._spent[partition] = Spent(spent.pages, spent.bytes, spent.leased)
-        self._total.pages += spent.pages - old.pages
-        self._total.bytes += spent.bytes - old.bytes
-        self._total.leased += spent.leased - old.leased
+        pages, size, leased = spent.pages - old.pages, spent.bytes - old.bytes, spent.leased - old.leased
+        self._change(partition, leased=leased, pages=pages, size=size)
 
     def remaining(self, max_count: int) -> int:
         """Return how many URLs may be leased now, at most `max_count`."""

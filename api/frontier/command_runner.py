@@ -7,6 +7,10 @@ outcome waits for two chunks at most.
 
 Marks keep the order of commands and reports. A row that an outcome or a discovery writes after a command in progress
 carries the command's number, and the command does not touch it (docs/decisions).
+
+A REPLAY publishes the messages of dead letters again. Each message has an id made from its dead letter, and the letter
+is deleted after the message was acknowledged. If this is interrupted in between, the message is published once more,
+and applied once by the rules for any message.
 """
 
 import asyncio
@@ -14,23 +18,25 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
 import structlog
 
-from api.frontier.dead_letter_replay import publish_letters
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
-from shared.domain.errors import Permanent, Transient
+from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.frontier.command_progress import hosts_of_chunk
 from shared.domain.frontier.commands import CommandKind
-from shared.domain.frontier.store_model import CommandRun, DeadLetterRow
-from shared.ports.broker import Broker
+from shared.domain.frontier.store_model import CommandRun, DeadLetterRow, MessageDeadLetter
+from shared.ports.broker import Broker, ReportKind
 from shared.runtime.retry import until_resource_available
-from shared.wire.messages import Command, encode
+from shared.wire.items import crawl_of
+from shared.wire.messages import Command, Malformed, decode_discoveries, encode
 
 log = structlog.get_logger("orb.frontier")
 
 _SEEDS: Final = (CommandKind.DELETE_SEEDS, CommandKind.DELETE_SEEDS_BETWEEN)
 _EVIDENCE_CHARS: Final = 2000
+_LETTERS_AT_ONCE: Final = 50
 
 
 class CommandRunner:
@@ -45,15 +51,15 @@ class CommandRunner:
 
     async def run(self) -> None:
         """Apply one chunk of each crawl's oldest command in turn, until cancelled."""
-        commands = self._commands
+        own, commands = self._own, self._commands
         while True:
-            seen = commands.work.revision
+            seen = own.moved.revision
             ready = [run for run in commands.heads() if await self._ready(run)]
             for run in ready:
                 await self._advance(run)
             if not ready:
                 # Check again even without a wake-up: the stream may have come back shorter.
-                await commands.work.changed(seen, self._own.settings.sweep_interval_s if len(commands) else None)
+                await own.moved.changed(seen, own.settings.sweep_interval_s if len(commands) else None)
 
     async def _ready(self, run: CommandRun) -> bool:
         """Return True if the command may run.
@@ -79,9 +85,7 @@ class CommandRunner:
     async def _advance(self, run: CommandRun) -> None:
         """Apply the next chunk of a command."""
         try:
-            sent, upto = (
-                await publish_letters(self._store, self._broker, run) if run.kind == CommandKind.REPLAY else ([], None)
-            )
+            sent, upto = await self._publish_letters(run) if run.kind == CommandKind.REPLAY else ([], None)
             await until_resource_available(partial(self._chunk, run, sent, upto))
         except Permanent as error:
             await until_resource_available(partial(self._give_up, run, error))
@@ -134,3 +138,47 @@ class CommandRunner:
             self._commands.advance(run, None)
         self._writer.stats.dead_lettered([letter])
         log.error("command.dead_lettered", partition=own.partition, command=run.id, kind=run.kind, error=str(error))
+
+    async def _publish_letters(self, run: CommandRun) -> tuple[list[int], int]:
+        """Publish the next messages of a REPLAY. Return the ids of the sent letters, and the last letter id covered.
+
+        A message that the broker refuses stays a dead letter. A message that fails again meanwhile becomes a new dead
+        letter, which this command does not cover.
+        """
+        letters = await self._store.message_letters(run, _LETTERS_AT_ONCE)
+        sent = [letter.id for letter in letters if await self._published(letter)]
+        return sent, letters[-1].id if len(letters) == _LETTERS_AT_ONCE else run.through
+
+    async def _published(self, letter: MessageDeadLetter) -> bool:
+        while True:
+            try:
+                await self._publish(letter, f"letter-{letter.id}")
+                return True
+            except (Refused, Permanent) as error:
+                partition = self._own.partition
+                log.warning("dead_letter_replay.refused", partition=partition, dead_letter=letter.id, error=str(error))
+                return False
+            except Transient as error:
+                await asyncio.sleep(error.retry_in)
+
+    async def _publish(self, letter: MessageDeadLetter, message_id: str) -> None:
+        """Publish the message on the subject where it first arrived. A lease has published the URLs of a shard."""
+        if letter.kind == "items":
+            await self._broker.publish_items(crawl_of(letter.payload), letter.payload, message_id)
+        elif letter.kind != "shard":
+            kind: ReportKind = "discovery" if letter.kind == "discovery" else "outcome"
+            data = _renamed(letter.payload, message_id) if kind == "discovery" else letter.payload
+            await self._broker.publish_report(self._own.partition, kind, data, message_id)
+
+
+def _renamed(data: bytes, producer: str) -> bytes:
+    """Return discoveries under a new producer name, because their number is behind the mark of their first producer.
+
+    They are accepted again: they were counted as refused when they became a dead letter.
+    """
+    try:
+        message = decode_discoveries(data)
+    except Malformed:
+        return data
+    links = sum(len(origin.links) for origin in message.origins)
+    return encode(msgspec.structs.replace(message, producer=producer, n=1, total=links))

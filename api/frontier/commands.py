@@ -6,18 +6,16 @@ Commands of one crawl run in the order in which they were accepted. Those of sev
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from api.frontier.wake_up import WakeUp
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId
 
 
 class Commands:
-    """A partition's commands in progress, as of the last committed transaction. `work` wakes their runner."""
+    """A partition's commands in progress, as of the last committed transaction."""
 
     def __init__(self, runs: Iterable[CommandRun] = ()) -> None:
         self._runs = {run.id: run for run in runs}
-        self.work = WakeUp()
 
     def __repr__(self) -> str:
         return f"<Commands {len(self._runs)}>"
@@ -30,7 +28,6 @@ class Commands:
         if run.kind == CommandKind.DELETE:
             self._runs = {each.id: each for each in self._runs.values() if each.crawl_id != run.crawl_id}
         self._runs[run.id] = run
-        self.work.notify()
 
     def advance(self, run: CommandRun, rest: int | None) -> None:
         """Record where the next chunk starts. None means that the command is applied."""
@@ -64,8 +61,3 @@ class Commands:
     def deletes(self, crawl_id: CrawlId) -> bool:
         """Return True while the rows of a deleted crawl are being removed."""
         return any(run.kind == CommandKind.DELETE and run.crawl_id == crawl_id for run in self._runs.values())
-
-    def position_moved(self) -> None:
-        """Wake the runner: a command may wait for the position."""
-        if self._runs:
-            self.work.notify()

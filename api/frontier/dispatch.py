@@ -7,7 +7,7 @@ tried again after the time that the error names.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -19,7 +19,6 @@ from api.frontier.hosts import Host
 from api.frontier.leases import TrackedLease
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
-from shared.domain.crawl.spec import Budget
 from shared.domain.errors import ResourceFull, TooLarge, Transient
 from shared.domain.frontier.politeness import shard_part, shard_size
 from shared.domain.frontier.states import UrlState
@@ -170,15 +169,6 @@ class Dispatch:
         for host, queue in plan.unprepared:
             self._hosts.reschedule(host, queue)
 
-    def _budgets(self, crawls: Iterable[CrawlId]) -> dict[CrawlId, Budget]:
-        """Return the budgets of those crawls that have one."""
-        known = {crawl_id: self._crawls.get(crawl_id) for crawl_id in crawls}
-        return {
-            crawl_id: crawl.spec.budget
-            for crawl_id, crawl in known.items()
-            if crawl is not None and crawl.spec.budget.bounded
-        }
-
     # --- act ----------------------------------------------------------------------------------------------------------
 
     async def once(self) -> bool:
@@ -238,7 +228,8 @@ class Dispatch:
     async def _lease(self, requests: Sequence[_Request]) -> list[TrackedLease]:
         """Lease the requests in one transaction (within `writing`)."""
         own, asked = self._own, [request for request, _, _ in requests]
-        bounded = self._budgets(request.crawl_id for request in asked)
+        crawls = map(self._crawls.get, {request.crawl_id for request in asked})
+        bounded = {crawl.crawl_id: crawl.spec.budget for crawl in crawls if crawl and crawl.spec.budget.bounded}
         rows = await self._store.dispatch(self._writer.fence, own.next_lease, asked, self._clock.unix_ms(), bounded)
         by_lease = {row.lease_id: row for row in rows}
         now = self._clock.elapsed()

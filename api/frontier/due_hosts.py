@@ -11,14 +11,10 @@ from api.frontier.pool_shares import PoolShares, WaitingHosts
 from shared.domain.ids import CrawlId, HostId
 
 
-def ignore_allotment() -> None:
-    """Ignore an allotment: the caller polls."""
-
-
 class DueHosts:
     """The lines of one partition. `wake` is called if another partition's dispatch allots capacity to one of them."""
 
-    def __init__(self, shares: PoolShares, wake: Callable[[], None] = ignore_allotment) -> None:
+    def __init__(self, shares: PoolShares, wake: Callable[[], None] = lambda: None) -> None:
         self._shares = shares
         self._wake = wake
         self._lines: dict[CrawlId, WaitingHosts] = {}

@@ -16,14 +16,7 @@ import structlog
 
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.hosts import Host
-from api.frontier.leases import (
-    HeldByAnother,
-    MayGrant,
-    NoSuchLease,
-    OldDelivery,
-    SameHolder,
-    TrackedLease,
-)
+from api.frontier.leases import HeldByAnother, MayGrant, NoSuchLease, OldDelivery, SameHolder, TrackedLease
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
 from shared.domain.errors import OwnershipLost, ResourceFull, Transient
@@ -183,13 +176,37 @@ class GrantService:
                         ask.reply = Wait(_NOT_YET_MS)
 
     async def _count_expired(self, held: TrackedLease) -> Answer | None:
-        """Count the expired grant. Return the answer if no further grant may be given (within `writing`)."""
-        if held.grant is not None and held.grant.counted:  # by an earlier try, which could not write the further grant
+        """Count the expired grant (within `writing`). Return the answer if no further grant may be given.
+
+        The host's delay counts from that grant's end.
+        """
+        grant, row = held.grant, held.row
+        if grant is None or grant.counted:  # by an earlier try, which could not write the further grant
             return None
+        await self._writer.look_up([row.crawl_id])
+        batch = self._writer.batch()
+        strikes, urls = row.expired + (not grant.late), len(row.urls)
+        host = self._own.hosts.host(row.host_id)
+        if host is not None:
+            host.rested_from = max(host.rested_from, grant.until)
+        lives = batch.record_expiry(held, strikes)
         try:
-            return None if await self._count_expiry(held) else Gone()
+            await self._writer.commit(batch)
         except ResourceFull as error:
             return _wait_for_resource(error)
+        grant.counted = True
+        log.warning(
+            "grant.expired",
+            partition=self._own.partition,
+            lease=row.lease_id,
+            host=row.host,
+            strikes=strikes,
+            late=grant.late,
+            urls=urls,
+        )
+        self._stats.expired += 1
+        self._stats.changed(batch.changes, self._crawls, self._clock.elapsed())
+        return None if lives else Gone()
 
     async def _refusal(self, held: TrackedLease) -> Answer | None:
         """Return the answer if no request may start, or None if one may start soon (within `writing`).
@@ -265,37 +282,6 @@ class GrantService:
             delay_ms=_ms(terms.delay_s),
             stop=terms.stop or terms.blocked_s > 0,
         )
-
-    async def _count_expiry(self, held: TrackedLease) -> bool:
-        """Count an expired grant (within `writing`). Return True if the lease may be granted again.
-
-        The host's delay counts from that grant's end.
-        """
-        own = self._own
-        await self._writer.look_up([held.row.crawl_id])
-        batch = self._writer.batch()
-        late = held.grant is not None and held.grant.late
-        strikes = held.row.expired + (not late)
-        host = own.hosts.host(held.row.host_id)
-        if held.grant is not None and host is not None:
-            host.rested_from = max(host.rested_from, held.grant.until)
-        urls = len(held.row.urls)
-        lives = batch.record_expiry(held, strikes)
-        await self._writer.commit(batch)
-        if held.grant is not None:
-            held.grant.counted = True
-        log.warning(
-            "grant.expired",
-            partition=own.partition,
-            lease=held.row.lease_id,
-            host=held.row.host,
-            strikes=strikes,
-            late=late,
-            urls=urls,
-        )
-        self._stats.expired += 1
-        self._stats.changed(batch.changes, self._crawls, self._clock.elapsed())
-        return lives
 
 
 def _wait_for_resource(error: ResourceFull) -> Wait:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from api.frontier.due_hosts import DueHosts, ignore_allotment
+from api.frontier.due_hosts import DueHosts
 from api.frontier.host_shares import CREDIT_S, NEVER, CrawlQueue
 from api.frontier.hosts import Host, HostFacts, ReservedSlot
 from api.frontier.pool_shares import PoolShares
@@ -47,7 +47,7 @@ class HostQueues:
     """The hosts in memory. `take` returns the next queue to lease from."""
 
     def __init__(
-        self, shares: PoolShares, *, max_hosts: int, rested_from: float, wake: Callable[[], None] = ignore_allotment
+        self, shares: PoolShares, *, max_hosts: int, rested_from: float, wake: Callable[[], None] = lambda: None
     ) -> None:
         """Create an empty set. `wake` is called if capacity is allotted to it outside its own dispatch pass."""
         self.lines = DueHosts(shares, wake)

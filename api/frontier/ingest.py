@@ -124,7 +124,12 @@ class Ingest:
         try:
             result = await until_resource_available(partial(self._discover, reports[-1], batch))
         except Permanent as error:
-            await self._bisect("discovery", reports, error)
+            if len(reports) == 1:
+                await self._dead_letter("discovery", reports[0], error)
+                return
+            middle = len(reports) // 2
+            await self._discoveries(reports[:middle])
+            await self._discoveries(reports[middle:])
             return
         self._stats.applied("discovery", reports, self._clock.unix_ms() * 1_000_000)
         self._stats.discovered(result, batch.dead_letters)
@@ -257,14 +262,6 @@ class Ingest:
                 await self._writer.look_up(crawl_id for crawl_id, _ in queues)
                 await self._writer.load_queues(queues, pinned=True)
         log.info("command.accepted", partition=own.partition, command=run.id, kind=run.kind, crawl=run.crawl_id)
-
-    async def _bisect(self, kind: ReportKind, reports: Sequence[Delivered], error: Permanent) -> None:
-        if len(reports) == 1:
-            await self._dead_letter(kind, reports[0], error)
-            return
-        middle = len(reports) // 2
-        await self._discoveries(reports[:middle])
-        await self._discoveries(reports[middle:])
 
     async def _dead_letter(self, kind: ReportKind, report: Delivered, error: Exception) -> None:
         """Move past one report that can never be applied."""

@@ -41,7 +41,7 @@ class OrphanedShards:
     def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
         self._own, self._writer, self._clock, self._broker = writer.own, writer, writer.clock, broker
         self._suspects: set[QueuedVisit] = set()
-        self._look_at = self._clock.elapsed() + self._own.settings.strays_s
+        self._look_at = self._clock.elapsed() + self._own.settings.orphans_interval_s
 
     async def once(self) -> int:
         """Search if a search is due, and drop orphaned shards. Return how many were dropped.
@@ -58,7 +58,7 @@ class OrphanedShards:
         again = sorted(unleased & self._suspects)
         self._suspects = unleased
         soon = (suspected and bool(unleased)) or len(again) > AT_ONCE
-        self._look_at = now + (own.settings.sweep_interval_s if soon else own.settings.strays_s)
+        self._look_at = now + (own.settings.sweep_interval_s if soon else own.settings.orphans_interval_s)
         return await self._drop(again[:AT_ONCE])
 
     async def _drop(self, places: list[QueuedVisit]) -> int:

@@ -13,7 +13,7 @@ from api.frontier.dead_letters import letter_of_shard
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.host_queues import HostQueues
 from api.frontier.host_shares import CrawlQueue
-from api.frontier.hosts import Host, HostFacts
+from api.frontier.hosts import HostFacts
 from api.frontier.leases import SPLIT_BY, Leases, TrackedLease
 from api.frontier.outcome_facts import (
     broken_off,
@@ -366,7 +366,7 @@ class OutcomeBatch:
         row = held.row
         self._freed.add(row.lease_id)
         self.changes.freed.append(row.lease_id)
-        queue = self.changes.queue(row.crawl_id, row.host_id)
+        queue = self.changes.queue(*_key(held))
         queue.active_at_ms = self.now_ms
         if held.row.expired == 0 and queue.shard_cap is None:
             queue.shard_cap = self._grown_cap(row.crawl_id, row.host_id)
@@ -385,7 +385,7 @@ class OutcomeBatch:
 
     def _facts_of(self, host_id: HostId) -> HostFacts:
         if host_id not in self._facts:
-            host: Host | None = self.hosts.host(host_id)
+            host = self.hosts.host(host_id)
             self._facts[host_id] = host.facts if host is not None else HostFacts(HostHealth())
         return self._facts[host_id]
 

@@ -34,7 +34,7 @@ Alarm = Callable[[Partition, str], None]
 """Receives what an operator should look at. It must neither block nor raise."""
 
 
-def unheard(partition: Partition, text: str) -> None:
+def ignore_alarm(partition: Partition, text: str) -> None:
     """Ignore an alarm: the log has it, too."""
 
 
@@ -50,12 +50,12 @@ class Owner:
         broker: Broker,
         clock: Clock,
         crawls: DispatchCrawls,
-        room: PoolCapacity,
+        capacity: PoolCapacity,
         settings: FrontierSettings,
-        tally: OwnerStats | None = None,
+        stats: OwnerStats | None = None,
         alone: bool = False,
         again: bool = False,
-        alarm: Alarm = unheard,
+        alarm: Alarm = ignore_alarm,
         turn: asyncio.Lock | None = None,
         applied: Callable[[], None] = lambda: None,
     ) -> None:
@@ -74,9 +74,9 @@ class Owner:
         self._broker = broker
         self._clock = clock
         self._crawls = crawls
-        self._room = room
+        self._capacity = capacity
         self._settings = settings
-        self._tally = tally or OwnerStats()
+        self._stats = stats or OwnerStats()
         self._alone = alone
         self._again = again
         self._alarm = alarm
@@ -109,7 +109,7 @@ class Owner:
                 try:
                     await self._serve(claimed)
                 except* Transient as group:
-                    self._tally.reloads += 1
+                    self._stats.reloads += 1
                     log.warning("owner.reloaded", partition=self.partition, error=str(group.exceptions[0]))
                 await asyncio.sleep(0.2)
                 self._alone = False
@@ -136,14 +136,10 @@ class Owner:
 
     async def _serve(self, claimed: Claimed) -> None:
         own = Ownership(
-            claimed,
-            crawls=self._crawls,
-            capacity=self._room,
-            settings=self._settings,
-            now=self._clock.elapsed(),
+            claimed, crawls=self._crawls, capacity=self._capacity, settings=self._settings, now=self._clock.elapsed()
         )
         writer = PartitionWriter(
-            own, claimed.fence, store=self._store, clock=self._clock, stats=self._tally, applied=self._applied
+            own, claimed.fence, store=self._store, clock=self._clock, stats=self._stats, applied=self._applied
         )
         await self._check_stream(writer)
         await self._restore(writer, claimed)
@@ -155,7 +151,7 @@ class Owner:
         # No await since the line above: a crawl that was loaded before it could not notify this owner.
         for crawl in own.crawls:
             own.hosts.mark_incomplete(crawl.crawl_id)
-        self._room.watch(own.leases)
+        self._capacity.watch(own.leases)
         try:
             async with self._broker.answer(self.partition, granting.answer), Tasks() as loops:
                 name = f"p{self.partition}"
@@ -167,7 +163,7 @@ class Owner:
                 loops.start(f"{name}.sweep", sweep.run())
                 await loops.ended()
         finally:
-            self._room.unwatch(own.leases)
+            self._capacity.unwatch(own.leases)
             own.hosts.lines.close()
 
     async def _check_stream(self, writer: PartitionWriter) -> None:
@@ -189,7 +185,7 @@ class Owner:
             )
             self.alarms.append(text)
             self._alarm(self.partition, text)
-            self._tally.new_streams += 1
+            self._stats.new_streams += 1
             log.error(
                 "report_stream.replaced", partition=self.partition, position=str(position), created_ns=state.created_ns
             )

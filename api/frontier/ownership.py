@@ -12,12 +12,12 @@ from api.frontier.dispatch_crawls import DispatchCrawls
 from api.frontier.host_queues import HostQueues
 from api.frontier.hosts import facts_of
 from api.frontier.leases import Leases, TrackedLease
-from api.frontier.wake_up import WakeUp
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import Position
 from shared.domain.frontier.store_model import Changes, Claimed, CommandRun, DiscoveryResult, QueueRow
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
 from shared.ports.broker import ReportKind
+from shared.runtime.wake_up import WakeUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class FrontierSettings:
     - `batch`, `batch_bytes`: the most reports of one transaction, by count and by size.
     - `linger_s`: how long a small batch waits for more, so that transactions stay few.
     - `dispatch_batch_size`: leases written in one transaction.
-    - `strays_s`: how often the queues are searched for shards without a lease.
+    - `orphans_interval_s`: how often the queues are searched for shards without a lease.
     - `split_after_expiries`: expired grants after which a shard of several URLs is cut smaller.
     - `dead_letter_after_expiries`: expired grants after which the single URL of a lease becomes a dead letter.
     """
@@ -48,7 +48,7 @@ class FrontierSettings:
     batch_bytes: int = 1 << 20
     linger_s: float = 0.02
     dispatch_batch_size: int = 64
-    strays_s: float = 10.0
+    orphans_interval_s: float = 10.0
     longest_grant_s: float = 0.0
     split_after_expiries: int = 2
     dead_letter_after_expiries: int = 5
@@ -63,7 +63,7 @@ class Ownership:
 
     - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
     - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
-    - `work` wakes dispatch, `moved` those that wait for the position, `tuned` the sweep.
+    - `work` wakes dispatch, `moved` what waits for the position, `tuned` the sweep.
     """
 
     def __init__(
@@ -108,7 +108,6 @@ class Ownership:
     def move(self, position: Position) -> None:
         """Move to the position of a committed transaction."""
         self.position = position
-        self.commands.position_moved()
         self.moved.notify()
 
     def changes(self) -> Changes:
@@ -120,8 +119,6 @@ class Ownership:
         lease_id = LeaseId(numbered(self.next_lease, self.partition))
         self.next_lease += 1
         return lease_id
-
-    # --- what SQL returned --------------------------------------------------------------------------------------------
 
     def offer(self, row: QueueRow, now: float, now_ms: int, *, pinned: bool = False) -> bool:
         """Add a queue to those in memory with its crawl's current delay.
@@ -156,8 +153,6 @@ class Ownership:
         for lease_id, fingerprint, depth in result.lowered:
             self.leases.lower(lease_id, fingerprint, depth)
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
-
-    # --- commands -----------------------------------------------------------------------------------------------------
 
     def forget_deleted(self, crawl_id: CrawlId, now: float) -> None:
         """Forget a deleted crawl's leases and queues, so that its late outcomes are stale.
@@ -198,8 +193,6 @@ class Ownership:
                 self.hosts.mark_stale(run.crawl_id)
             else:
                 self.hosts.mark_incomplete(run.crawl_id)
-
-    # --- leases to repair ---------------------------------------------------------------------------------------------
 
     def to_publish(self, held: TrackedLease, now: float) -> bool:
         """Return True if the lease is not over and its shard must be published again."""

@@ -8,7 +8,7 @@ Pure; times are monotonic seconds.
 """
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -91,7 +91,7 @@ class PoolShares:
     """The pools of one master, and the share of each crawl in them."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, _Pool] = {}
+        self._pools: defaultdict[str, _Pool] = defaultdict(_Pool)
 
     def __len__(self) -> int:
         """Count the crawls with a shard out or a due host, over all pools."""
@@ -118,7 +118,7 @@ class PoolShares:
 
     def add(self, pool: str, crawl_id: CrawlId, n: int) -> float:
         """Add `n` shards that are out (a negative `n` subtracts). Return the seconds that each is charged with."""
-        known = self._pool(pool)
+        known = self._pools[pool]
         crawl = self._known(known, crawl_id)
         crawl.out += n
         crawl.virtual += n * crawl.mean_s / crawl.weight
@@ -128,7 +128,7 @@ class PoolShares:
 
     def ended(self, pool: str, crawl_id: CrawlId, used_s: float, charged_s: float) -> None:
         """Count a shard as over: its visit took `used_s`, and it was charged with `charged_s`."""
-        known = self._pool(pool)
+        known = self._pools[pool]
         crawl = self._known(known, crawl_id)
         crawl.out -= 1
         crawl.virtual += (used_s - charged_s) / crawl.weight
@@ -138,7 +138,7 @@ class PoolShares:
 
     def update(self, line: WaitingHosts) -> None:
         """Update the crawl's demand after a line's hosts or allotment changed. Take back what exceeds its hosts."""
-        known = self._pool(line.pool)
+        known = self._pools[line.pool]
         crawl = self._known(known, line.crawl_id)
         crawl.weight = line.weight
         spare = line.allotted - len(line.hosts)
@@ -170,8 +170,8 @@ class PoolShares:
         self._pools[line.pool].promised -= 1
         self.add(line.pool, line.crawl_id, -1)
 
-    def allot(self, pool: str, room: int, now: float, may_go: Callable[[CrawlId], bool]) -> None:
-        """Allot `room` shards in the pool, each to the crawl with the least virtual time for which `may_go` is true."""
+    def allot(self, pool: str, count: int, now: float, may_go: Callable[[CrawlId], bool]) -> None:
+        """Allot `count` shards, each to the crawl with the least virtual time for which `may_go` is true."""
         known = self._pools.get(pool)
         if known is None:
             return
@@ -183,7 +183,7 @@ class PoolShares:
                 crawl.shut = False
                 self._push(known, crawl_id, crawl)
                 self._forget(pool, known, crawl_id, crawl)
-        while room > 0 and known.order:
+        while count > 0 and known.order:
             _, number, crawl_id = known.order[0]
             crawl = known.crawls.get(crawl_id)
             if crawl is None or crawl.entry != number:
@@ -197,7 +197,7 @@ class PoolShares:
                 heapq.heappush(known.reopening, (now + AGAIN_S, crawl_id))
             else:
                 self._give(known, crawl_id, crawl, now)
-                room -= 1
+                count -= 1
 
     def _give(self, known: _Pool, crawl_id: CrawlId, crawl: _Crawl, now: float) -> None:
         line, _ = crawl.lines.popitem(last=False)
@@ -230,12 +230,6 @@ class PoolShares:
         crawl.out -= n
         crawl.virtual -= n * crawl.mean_s / crawl.weight
         self._push(known, line.crawl_id, crawl)
-
-    def _pool(self, pool: str) -> _Pool:
-        known = self._pools.get(pool)
-        if known is None:
-            known = self._pools[pool] = _Pool()
-        return known
 
     def _known(self, known: _Pool, crawl_id: CrawlId) -> _Crawl:
         crawl = known.crawls.get(crawl_id)

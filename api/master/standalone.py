@@ -15,7 +15,7 @@ from api.crawls.seed_messages import publish_seeds, retry_failed, retry_unanswer
 from api.frontier.capacity import BudgetReservation, PoolCapacity, Spent
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.host_waits import host_waits, waiting_in
-from api.frontier.owner import Owner, unheard
+from api.frontier.owner import Owner, ignore_alarm
 from api.frontier.ownership import FrontierSettings
 from api.frontier.stats import OwnerStats
 from api.members.member_stats import ask_statuses
@@ -80,7 +80,7 @@ class Standalone:
         self._retry_id = retry_id
         self._unblock = unblock
         self._store = store
-        self._writer = ItemWriter(items, broker, clock, OwnerStats(), unheard)
+        self._writer = ItemWriter(items, broker, clock, OwnerStats(), ignore_alarm)
         self._broker = broker
         self._specs = specs
         self._clock = clock
@@ -156,7 +156,7 @@ class Standalone:
             broker=self._broker,
             clock=self._clock,
             crawls=self._crawls,
-            room=self._capacity,
+            capacity=self._capacity,
             settings=self._settings,
             alone=self._alone,
             turn=self._turn,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from api.frontier.owner import Alarm, Owner, unheard
+from api.frontier.owner import Alarm, Owner, ignore_alarm
 from api.members.membership import assignments_in
 from shared.domain.errors import Unusable
 from shared.domain.ids import Partition, Term
@@ -72,7 +72,7 @@ class PartitionOwners:
         member: MemberRecord,
         partitions: int,
         make_owner: MakeOwner,
-        alarm: Alarm = unheard,
+        alarm: Alarm = ignore_alarm,
     ) -> None:
         self._view = view
         self._keys = keys

@@ -75,7 +75,7 @@ def test_a_deposed_owner_drops_no_shard_of_its_successor(
     writer.own.orphans_suspected = True
     for _ in range(2):
         cluster.world.do(cluster.owners[0].process, _smoothly(cluster, strays))
-        cluster.world.advance(writer.own.settings.strays_s)
+        cluster.world.advance(writer.own.settings.orphans_interval_s)
     assert bool(cluster.broker.visits) == proven
     assert any("dropped as a stray" in text for text in cluster.world.violations) == (not proven)
 

@@ -40,8 +40,8 @@ class Alarms:
 async def owned(store: SqliteStore, broker: NatsBroker, term: int, alarms: Alarms) -> None:
     """Own the partition until everything is loaded and the stream was looked at."""
     owner = Owner(
-        P, Term(term), store=store, broker=broker, clock=SystemClock(), crawls=DispatchCrawls(), room=PoolCapacity(),
-        settings=FrontierSettings(partitions=1), alarm=alarms.hear,
+        P, Term(term), store=store, broker=broker, clock=SystemClock(), crawls=DispatchCrawls(),
+        capacity=PoolCapacity(), settings=FrontierSettings(partitions=1), alarm=alarms.hear,
     )  # fmt: skip
     async with asyncio.timeout(30), Tasks() as tasks:
         tasks.start("owner", owner.run())
@@ -92,7 +92,7 @@ def test_an_owner_that_fails_raises_an_alarm_and_is_replaced(server: BrokerServe
             def make(partition: Partition, term: Term, again: bool) -> Owner:
                 owner = Failing(
                     partition, term, store=store, broker=broker, clock=SystemClock(), crawls=DispatchCrawls(),
-                    room=PoolCapacity(), settings=FrontierSettings(partitions=1), again=again,
+                    capacity=PoolCapacity(), settings=FrontierSettings(partitions=1), again=again,
                 )  # fmt: skip
                 made.append(owner)
                 return owner

@@ -39,7 +39,7 @@ def test_owner_ending_while_broker_fails_does_not_start_again(
             async with server.broker() as broker:
                 owner = Owner(
                     Partition(0), Term(1), store=store, broker=broker, clock=SystemClock(), crawls=DispatchCrawls(),
-                    room=PoolCapacity(), settings=FrontierSettings(partitions=1), alarm=lambda partition, text: None,
+                    capacity=PoolCapacity(), settings=FrontierSettings(partitions=1),
                 )  # fmt: skip
                 owning = asyncio.create_task(owner.run())
                 async with asyncio.timeout(30):

@@ -8,7 +8,7 @@ import pytest
 
 from api.frontier.dispatch import Dispatch
 from api.frontier.ownership import Ownership
-from api.frontier.wake_up import WakeUp
+from shared.runtime.wake_up import WakeUp
 
 
 class Partition:

@@ -58,7 +58,7 @@ def test_orphaned_shards_are_dropped_in_bounded_batches() -> None:
 
     async def story() -> list[int]:
         own = SimpleNamespace(
-            settings=FrontierSettings(strays_s=0.0, sweep_interval_s=0.0),
+            settings=FrontierSettings(orphans_interval_s=0.0, sweep_interval_s=0.0),
             orphans_suspected=False,
             partition=Partition(0),
             leases=Leases(grant_s=30.0),

@@ -171,7 +171,8 @@ async def _owned(store: Store, crawl_id: CrawlId, term: Term, partitions: int) -
     owners = [
         Owner(
             Partition(number), term, store=store, broker=cast(Broker, sink), clock=clock, crawls=crawls,
-            room=_room(clock.elapsed()), settings=FrontierSettings(partitions=PARTITIONS, dispatch_batch_size=_TAKEN),
+            capacity=_room(clock.elapsed()),
+            settings=FrontierSettings(partitions=PARTITIONS, dispatch_batch_size=_TAKEN),
         )
         for number in range(partitions)
     ]  # fmt: skip

@@ -103,7 +103,7 @@ class Cluster:
             broker=self.broker.client(process),
             clock=clock,
             crawls=crawls,
-            room=room,
+            capacity=room,
             settings=SETTINGS,
         )
         sim = SimOwner(process, term, crawls, room, owner, store, clock)

@@ -1,4 +1,4 @@
-"""The wake-ups of an owner's loops. All have one form: a revision that grows, and the wait for a newer one."""
+"""The one form of a wake-up: a revision that grows, and the wait for a newer one."""
 
 import asyncio
 
