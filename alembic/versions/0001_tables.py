@@ -36,8 +36,10 @@ CREATE TABLE crawls (
     crawl_id {number}, name TEXT NOT NULL, revision INTEGER NOT NULL, state VARCHAR(16) NOT NULL,
     finished_reason TEXT, created_at_ms BIGINT NOT NULL, started_at_ms BIGINT, finished_at_ms BIGINT,
     active_ms BIGINT DEFAULT '0' NOT NULL, version INTEGER DEFAULT '1' NOT NULL, resumes_as VARCHAR(16),
-    collected_at_ms BIGINT
+    collected_at_ms BIGINT, change BIGINT DEFAULT '0' NOT NULL, active_pool TEXT,
+    active_zero_ms BIGINT DEFAULT '0' NOT NULL
 );
+CREATE INDEX crawls_change ON crawls (change, crawl_id);
 CREATE UNIQUE INDEX crawls_name ON crawls (name) WHERE state <> 'deleted';
 CREATE INDEX crawls_uncollected ON crawls (crawl_id) WHERE state = 'deleted' AND collected_at_ms IS NULL;
 CREATE INDEX crawls_worked_on ON crawls (crawl_id) WHERE state IN ('paused', 'running', 'seeding');
@@ -55,8 +57,11 @@ CREATE TABLE crawl_counters (
     failed BIGINT DEFAULT '0' NOT NULL, excluded BIGINT DEFAULT '0' NOT NULL, pages BIGINT DEFAULT '0' NOT NULL,
     bytes BIGINT DEFAULT '0' NOT NULL, fetches BIGINT DEFAULT '0' NOT NULL, accepted BIGINT DEFAULT '0' NOT NULL,
     "new" BIGINT DEFAULT '0' NOT NULL, known BIGINT DEFAULT '0' NOT NULL, refused BIGINT DEFAULT '0' NOT NULL,
-    stale BIGINT DEFAULT '0' NOT NULL, version BIGINT DEFAULT '0' NOT NULL, PRIMARY KEY (crawl_id, partition)
+    stale BIGINT DEFAULT '0' NOT NULL, version BIGINT DEFAULT '0' NOT NULL, changed BIGINT DEFAULT '0' NOT NULL,
+    PRIMARY KEY (crawl_id, partition)
 );
+CREATE INDEX crawl_counters_changed ON crawl_counters (partition, changed, crawl_id);
+CREATE TABLE pool_clocks (pool TEXT NOT NULL, ms BIGINT NOT NULL, PRIMARY KEY (pool));
 CREATE TABLE crawl_tallies (
     crawl_id BIGINT NOT NULL, partition INTEGER NOT NULL, kind VARCHAR(16) NOT NULL, "key" VARCHAR(64) NOT NULL,
     n BIGINT NOT NULL, PRIMARY KEY (crawl_id, partition, kind, "key")

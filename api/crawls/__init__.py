@@ -1,8 +1,10 @@
 """Crawls of a cluster: the work for them outside a partition.
 
-- `controller.CrawlController` runs on the leader. It publishes seeds, counts the active time, and ends crawls.
+- `controller.CrawlController` reads what changed and carries out what `reconcile` decides. On the leader it also
+  publishes seeds, counts the active time, and ends crawls.
+- `known_crawls` keeps the crawls as they were read, and finds those that need another look.
 - `finished_check` proves that a crawl is finished.
-- `active_crawls` keeps the crawls that this master dispatches equal to what SQL declares.
+- `active_crawls` loads and unloads the crawls that this master dispatches.
 - `seed_upload` and `seed_messages` publish seeds as discoveries, durable before they count as accepted.
 - `commands` publishes an operator's verbs to the owners of partitions.
 - `garbage_collector` removes the rows of deleted crawls; `retention_sweeper` removes rows past their retention.

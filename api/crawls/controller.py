@@ -1,29 +1,53 @@
-"""The leader's work for crawls.
+"""The work for crawls outside a partition: one read a pass, one pure decision (`reconcile`), one executor.
 
-The leader publishes seeds, counts the active time and ends crawls. It reopens crawls that have queued URLs again,
-starts the collection of deleted ones, and writes items.
+Every master loads the crawls that it dispatches. The leader also publishes seeds and specs, counts the active time, and
+ends crawls. It reopens crawls that have queued URLs again, starts the collection of deleted ones, and writes items.
 
-The frontier stays correct even if two masters do this. Seeds published twice are merged, and a crawl is ended only if
-its row has not changed since the check. Only the leader does it, to save the others the work.
+A pass reads what changed since the one before, and compares a few more crawls with SQL. So it costs the same for any
+number of crawls in which nothing changes, and finds a change that was missed.
+
+The frontier stays correct even if two masters lead. Seeds published twice are merged. A crawl is ended only if its row
+and counters have not changed since the check. Only one of two leaders counts the same time.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
+from typing import Final
 
 import structlog
 
-from api.crawls.active_crawls import time_spent
+from api.crawls.active_crawls import ActiveCrawlSync
 from api.crawls.finished_check import Active, FinishedCheck, spent_of
 from api.crawls.garbage_collector import GarbageCollector
 from api.crawls.item_writer import ItemWriter
+from api.crawls.known_crawls import KnownCrawls
+from api.crawls.reconcile import (
+    Action,
+    CloseSpec,
+    ForgetSpec,
+    LeaderView,
+    LoadCrawl,
+    LoadedCrawl,
+    LocalAction,
+    MasterView,
+    PublishSeeds,
+    PublishSpec,
+    SetDispatch,
+    SpecAction,
+    SpecState,
+    StartTime,
+    UnloadCrawl,
+    reconcile,
+    time_is_up,
+)
 from api.crawls.retention_sweeper import RetentionSweeper
 from api.crawls.seed_messages import publish_seeds
-from api.frontier.dispatch_crawls import spec_of
+from api.frontier.dispatch_crawls import DispatchCrawls, spec_of
 from api.frontier.owner import Alarm, ignore_alarm
 from api.frontier.stats import OwnerStats
+from api.members.partition_owners import PartitionOwners
 from shared.domain.crawl.spec import Budget
 from shared.domain.errors import Permanent, ResourceFull, Transient
 from shared.domain.frontier.states import CrawlState
@@ -38,25 +62,28 @@ from shared.runtime.supervise import Tasks
 
 log = structlog.get_logger("orb.control")
 
-_TICK_S = 0.5
-_ACTIVE_TIME_S = 2.0
-_LONGEST_S = 60.0
+_TICK_S: Final = 0.5
+_ACTIVE_TIME_S: Final = 2.0
+_LONGEST_S: Final = 60.0
 """Maximum time that one count adds to crawls: over a longer one, the machine slept or the database was away."""
-_LOOK_BACK_S = 2.0
+_LOOK_BACK_S: Final = 2.0
+_REOPENED: Final = 500, 10
+"""Crawls with queued URLs that one look back examines: until a new leader has seen all, and afterwards."""
 
 
-@dataclass(frozen=True, slots=True)
-class _SpecExcerpt:
-    """The parts of a spec that every pass uses, cached so that the spec is not decoded each time."""
+class PublishedSpecs:
+    """The published specs, as the leader knows them, and what must be done about them (`CrawlSpecPublisher`)."""
 
-    budget: Budget
-    pool: str
+    def __init__(self, published: dict[CrawlId, SpecState | None]) -> None:
+        self.published = published
+        self.ending: dict[CrawlId, float] = {}
+        self.todo: dict[CrawlId, SpecAction] = {}
 
 
 class CrawlController:
-    """Controls the life of all crawls, on the leader.
+    """Controls the life of all crawls.
 
-    - `told` is called when a crawl has changed its state.
+    - `crawls` and `fleet` are the crawls that this master dispatches, and its owners.
     - `retaining` deletes rows past their retention; None deletes none.
     - `still` returns True while resource pressure stops all work of a pool. Its crawls then use up no time.
     """
@@ -69,73 +96,179 @@ class CrawlController:
         broker: Broker,
         clock: Clock,
         partitions: int,
-        told: Callable[[], None],
+        crawls: DispatchCrawls,
+        fleet: PartitionOwners,
         retaining: RetentionSweeper | None = None,
         tally: OwnerStats | None = None,
         alarm: Alarm = ignore_alarm,
         still: Callable[[str], bool] = lambda pool: False,
     ) -> None:
+        self.specs: PublishedSpecs | None = None
         self._store = store
         self._writer = ItemWriter(items, broker, clock, tally or OwnerStats(), alarm)
         self._broker = broker
         self._clock = clock
         self._partitions = partitions
         self._check = FinishedCheck(map(Partition, range(partitions)), store, broker)
-        self._told = told
+        self._crawls = crawls
+        self._sync = ActiveCrawlSync(crawls, fleet, store)
         self._still = still
-        self._excerpts: dict[tuple[CrawlId, Revision], _SpecExcerpt] = {}
+        self._known = KnownCrawls()
+        self._leading = False
         self._seeding: set[tuple[CrawlId, Revision]] = set()
+        self._to_seed: dict[CrawlId, CrawlRow] = {}
+        self._to_start: dict[CrawlId, str] = {}
         self._collecting = GarbageCollector(store, items, broker, clock)
         self._retaining = retaining
         self._look_back_at = float("-inf")
-        self._looked_at = CrawlId(0)
+        self._examined = CrawlId(0)
+        self._examined_all = False
         self._counted_at = clock.elapsed()
-        self._rows: Sequence[CrawlRow] = ()
+        self._turn = asyncio.Lock()
         self._poked = asyncio.Event()
+        self._passed = asyncio.Event()
 
-    def wake(self) -> None:
-        """Start the next pass now."""
-        self._look_back_at = float("-inf")
+    def __repr__(self) -> str:
+        return f"<CrawlController {self._known!r} leading={self._leading}>"
+
+    def wake(self, *, look_back: bool = False) -> None:
+        """Start the next pass now. `look_back`: after it also look at the crawls that are over."""
+        if look_back:
+            self._look_back_at = float("-inf")
         self._poked.set()
 
-    async def run(self, acting: Callable[[], bool], term: Callable[[], Term | None]) -> None:
-        """Run until cancelled. Decide nothing while not `acting`; write items under `term`."""
-        self._seeding.clear()
-        async with Tasks() as tasks:
-            tasks.start("active-time", self._count_times(acting))
-            tasks.start("items", self._writer.run(lambda: term() if acting() else None))
-            while True:
-                self._poked.clear()
-                if acting():
-                    try:
-                        await self._pass(acting, tasks)
-                    except Transient as error:
-                        log.warning("crawl_pass.delayed", error=str(error))
-                    except Permanent as error:
-                        log.error("crawl_pass.refused", error=str(error))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_TICK_S):
-                        await self._poked.wait()
+    # --- on every master ----------------------------------------------------------------------------------------------
 
-    async def _pass(self, acting: Callable[[], bool], tasks: Tasks) -> None:
-        """Run one pass over all crawls."""
-        rows = await self._store.worked_on()
-        self._excerpts = {
-            key: excerpt for row in rows if (excerpt := self._excerpts.get(key := (row.crawl_id, row.revision)))
-        }
-        self._seed(rows, tasks)
-        self._rows = rows
-        steps = partial(self._finish, rows, acting), partial(self._look_back, acting)
+    async def run(self) -> None:
+        """Run passes until cancelled."""
+        while True:
+            self._poked.clear()
+            try:
+                await self.once()
+            except Transient as error:
+                log.warning("crawl_sync.delayed", error=str(error))
+            except Permanent as error:
+                log.error("crawl_sync.refused", error=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._poked.wait()
+
+    async def once(self) -> None:
+        """Run one pass: read the changes, decide, and load, unload and start crawls. The leader's tasks do the rest."""
+        async with self._turn:
+            known = self._known
+            changes = await self._store.crawl_changes(known.mark, known.version, known.next_compared())
+            known.take(changes)
+            if not self._leading:
+                known.skip_checks()
+            while await self._settle():  # Decide again on what was loaded: now its spec is known.
+                continue
+            await self._sync.read_spending({*changes.counted, *changes.compared})
+        self._passed.set()
+
+    async def _settle(self) -> bool:
+        """Decide on the pending crawls and carry it out. Return True if crawls were loaded."""
+        pending = self._known.pending()
+        loaded = self._sync.loaded(pending)
+        actions = reconcile(pending, self._view(loaded), self._known.clocks)
+        self._known.keep_pending(actions.keys(), loaded)
+        local = self._hand_over(pending, actions)
+        await self._sync.apply(local)
+        return any(isinstance(action, LoadCrawl) for action in local)
+
+    def _view(self, loaded: Mapping[CrawlId, LoadedCrawl]) -> MasterView:
+        leader = None
+        specs = self.specs
+        if self._leading or specs is not None:
+            leader = LeaderView(
+                None if specs is None else specs.published, () if specs is None else specs.ending, self._seeding
+            )
+        return MasterView(loaded, self._sync.unreadable(), leader)
+
+    def _hand_over(self, pending: Iterable[CrawlId], actions: Mapping[CrawlId, Iterable[Action]]) -> list[LocalAction]:
+        """Give the leader's tasks their actions, instead of those given before. Return this master's own."""
+        for crawl_id in pending:
+            self._to_start.pop(crawl_id, None)
+            self._to_seed.pop(crawl_id, None)
+            if self.specs is not None:
+                self.specs.todo.pop(crawl_id, None)
+        local: list[LocalAction] = []
+        for crawl_id, needed in actions.items():
+            for action in needed:
+                match action:
+                    case LoadCrawl() | UnloadCrawl() | SetDispatch():
+                        local.append(action)
+                    case PublishSeeds(row):
+                        self._to_seed[crawl_id] = row
+                    case StartTime(_, pool):
+                        self._to_start[crawl_id] = pool
+                    case PublishSpec() | CloseSpec() | ForgetSpec():
+                        if self.specs is not None:
+                            self.specs.todo[crawl_id] = action
+        return local
+
+    # --- on the leader ------------------------------------------------------------------------------------------------
+
+    async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
+        """Take over which specs are published. The next pass decides on each of them, and on all crawls."""
+        over = [crawl_id for crawl_id in published if crawl_id not in self._known]
+        found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
+        ending = {} if self.specs is None else self.specs.ending
+        self.specs = PublishedSpecs(published)
+        self.specs.ending.update(ending)
+        self._known.look_at_all({crawl_id: found.get(crawl_id) for crawl_id in over})
+        return self.specs
+
+    async def lead(self, acting: Callable[[], bool], term: Callable[[], Term | None]) -> None:
+        """Do the leader's work until cancelled. Do nothing while not `acting`; write items under `term`.
+
+        `run` must run beside it.
+        """
+        self._leading, self._examined, self._examined_all = True, CrawlId(0), False
+        self._seeding.clear()
+        self._known.look_at_all({})
+        self.wake(look_back=True)
         try:
-            await _each(steps)
-        except ResourceFull as error:
-            log.debug("crawl_pass.postponed", error=str(error))
+            async with Tasks() as tasks:
+                tasks.start("active-time", self._count_times(acting))
+                tasks.start("items", self._writer.run(lambda: term() if acting() else None))
+                while True:
+                    self._passed.clear()
+                    if acting():
+                        await self._each(partial(self._tend, tasks), self._finish, self._look_back, acting=acting)
+                    await self._passed.wait()
+        finally:
+            self._leading, self.specs = False, None
+            self._to_seed.clear()
+            self._to_start.clear()
+
+    async def _each(self, *steps: Callable[[], Awaitable[None]], acting: Callable[[], bool]) -> None:
+        """Run the steps, even if some fail."""
+        for step in steps:
+            try:
+                if acting():
+                    await step()
+            except ResourceFull as error:
+                log.debug("crawl_pass.postponed", error=str(error))
+            except Transient as error:
+                log.warning("crawl_pass.delayed", error=str(error))
+            except Permanent as error:
+                log.error("crawl_pass.refused", error=str(error))
+
+    async def _tend(self, tasks: Tasks) -> None:
+        """Start what the last pass found: the publication of seeds, and the use of time."""
+        for row in self._to_seed.values():
+            if (row.crawl_id, row.revision) not in self._seeding:
+                self._seeding.add((row.crawl_id, row.revision))
+                tasks.start(f"seed.{row.crawl_id}", self._seeded(row))
+        self._to_seed.clear()
+        starting, self._to_start = self._to_start, {}
+        if starting:
+            await self._store.start_active_time(starting)
+            self._poked.set()
 
     async def _count_times(self, acting: Callable[[], bool]) -> None:
-        """Add the elapsed time to the crawls, until cancelled.
-
-        This is a separate task: with many crawls, one pass takes longer than the time between two counts.
-        """
+        """Add the elapsed time to the pools, until cancelled. A separate task, so that a long pass delays no count."""
         self._counted_at = self._clock.elapsed()
         while True:
             await asyncio.sleep(_ACTIVE_TIME_S)
@@ -150,26 +283,15 @@ class CrawlController:
                 log.error("crawl_pass.refused", error=str(error))
 
     async def count_time(self) -> None:
-        """Add the time since the last count to all active crawls, except those of a pool under pressure."""
+        """Add the time since the last count to the pools that are not under pressure."""
         now = self._clock.elapsed()
         worked_ms = int(min(now - self._counted_at, _LONGEST_S) * 1000)
-        still = cache(self._still)
-        held = [row.crawl_id for row in self._rows if (excerpt := self._excerpt_of(row)) and still(excerpt.pool)]
-        await self._store.add_active_time_to_all(worked_ms, held=held)
+        clocks = {pool: ms for pool, ms in self._known.pools().items() if not self._still(pool)}
+        if clocks:
+            await self._store.add_pool_time(clocks, worked_ms)
+            for pool, ms in clocks.items():
+                self._known.clocks[pool] = max(self._known.clocks[pool], ms + worked_ms)
         self._counted_at = now
-
-    def _excerpt_of(self, row: CrawlRow) -> "_SpecExcerpt | None":
-        """Return the excerpt of a row's spec; None if this version cannot read the spec."""
-        key = row.crawl_id, row.revision
-        if key not in self._excerpts and (spec := spec_of(row)) is not None:
-            self._excerpts[key] = _SpecExcerpt(spec.budget, spec.pool)
-        return self._excerpts.get(key)
-
-    def _seed(self, rows: Sequence[CrawlRow], tasks: Tasks) -> None:
-        for row in rows:
-            if row.state is CrawlState.SEEDING and (row.crawl_id, row.revision) not in self._seeding:
-                self._seeding.add((row.crawl_id, row.revision))
-                tasks.start(f"seed.{row.crawl_id}", self._seeded(row))
 
     async def _seeded(self, row: CrawlRow) -> None:
         try:
@@ -185,43 +307,57 @@ class CrawlController:
         finally:
             self._seeding.discard((row.crawl_id, row.revision))
 
-    async def _finish(self, rows: Sequence[CrawlRow], acting: Callable[[], bool]) -> None:
-        rows = [row for row in rows if row.state is CrawlState.RUNNING]
-        ended: dict[Active, Callable[[Counters], str | None]] = {}
-        for row in rows:
-            if (excerpt := self._excerpt_of(row)) is not None:
-                ended[row.crawl_id, row.revision] = partial(_ended_by, excerpt.budget, row.active_ms)
-        finished = await self._check.once(ended, self._store.positions)
-        complete = await self._writer.complete(finished.keys())
-        for row in rows:
-            if row.crawl_id in complete and acting():
-                end = finished[row.crawl_id]
-                await self._advance(row, CrawlState.FINISHED, end.reason, end.counted)
+    async def _finish(self) -> None:
+        """End the crawls that are provably finished, of those that changed and those that a check waits for."""
+        rows = {row.crawl_id: row for row in self._known.take_unchecked()}
+        unfinished = set(rows)
+        try:
+            ended: dict[Active, Callable[[Counters], str | None]] = {}
+            for crawl_id, row in rows.items():
+                crawl = self._crawls.get(crawl_id)
+                if crawl is not None and crawl.revision == row.revision:
+                    ended[crawl_id, row.revision] = partial(_ended_by, crawl.spec.budget, self._out_of_time(row))
+            finished = await self._check.once(ended, self._store.positions)
+            complete = await self._writer.complete(finished.keys())
+            for crawl_id in complete:
+                end = finished[crawl_id]
+                await self._advance(rows[crawl_id], CrawlState.FINISHED, end.reason, end.counted)
+            unfinished = {active[0] for active in self._check.resting}
+        finally:
+            self._known.check_again(unfinished)
 
-    async def _look_back(self, acting: Callable[[], bool]) -> None:
+    def _out_of_time(self, row: CrawlRow) -> bool:
+        loaded = self._sync.loaded([row.crawl_id]).get(row.crawl_id)
+        return loaded is not None and time_is_up(row, loaded.max_ms, self._known.clocks)
+
+    async def _look_back(self) -> None:
         """Reopen finished crawls with queued URLs, collect deleted ones, and delete rows past their retention.
 
         Seeds, replays and retries may be applied after a crawl was found complete.
         """
         now = self._clock.elapsed()
-        if now < self._look_back_at or not acting():
+        if now < self._look_back_at:
             return
         self._look_back_at = now + _LOOK_BACK_S
         steps = [self._reopen, self._collecting.once]
         if self._retaining is not None:
             steps.append(self._retaining.once)
         try:
-            await _each(steps)
+            await _all(steps)
         except Transient as error:  # The work is not done, so retry sooner than after a whole interval.
             self._look_back_at = min(self._look_back_at, now + error.retry_in)
             raise
 
     async def _reopen(self) -> None:
-        reopened, further = await self._store.reopen(self._looked_at)
-        self._looked_at = further or CrawlId(0)
+        late = set(self._known.late)
+        reopened, further = await self._store.reopen(self._examined, _REOPENED[self._examined_all], late)
+        self._known.late -= late
+        self._examined = further or CrawlId(0)
+        self._examined_all |= further is None
         for crawl_id in reopened:
             log.info("crawl_state.changed", crawl=crawl_id, state=CrawlState.RUNNING, reason="something was queued")
-            self._told()
+        if reopened:
+            self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
         moved = await self._store.advance_crawl(
@@ -229,10 +365,10 @@ class CrawlController:
         )
         if moved:
             log.info("crawl_state.changed", crawl=row.crawl_id, state=state, reason=reason)
-            self._told()
+            self._poked.set()
 
 
-async def _each(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
+async def _all(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
     """Run all steps, even if some are refused. Raise ResourceFull at the end if a step lacked capacity."""
     full = None
     for step in steps:
@@ -246,5 +382,5 @@ async def _each(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
         raise full
 
 
-def _ended_by(budget: Budget, active_ms: int, counters: Counters) -> str | None:
-    return spent_of(budget, counters) or ("max_seconds" if time_spent(budget, active_ms) else None)
+def _ended_by(budget: Budget, out_of_time: bool, counters: Counters) -> str | None:
+    return spent_of(budget, counters) or ("max_seconds" if out_of_time else None)

@@ -100,18 +100,24 @@ class _Round:
 
 
 class FinishedCheck:
-    """Finds the crawls that are provably finished. Keeps its rounds from pass to pass."""
+    """Finds the crawls that are provably finished. Keeps its rounds from pass to pass.
+
+    `resting` are the crawls that had nothing open in the last pass. The next pass must be given all of them that still
+    run, and the crawls whose counters or state changed meanwhile. It may be given others.
+    """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
         self._partitions = tuple(partitions)
         self._store = store
         self._broker = broker
         self._rounds: list[_Round] = []
+        self.resting: set[Active] = set()
 
     async def once(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], applied: Applied
     ) -> Mapping[CrawlId, Finished]:
         """Return the finished crawls among `ended`, whose values return the budget that ended the crawl, if any."""
+        self.resting = set()
         over = await self._over(applied) if self._rounds else []
         found = await self._resting(ended, {active for each in over for active in each.crawls})
         resting = {active: finished.counted for active, finished in found.items()}
@@ -161,10 +167,11 @@ class FinishedCheck:
         found = {}
         for active, ended_by_budget in ended.items():
             counters = counted.get(active[0], _NOTHING)
-            if counters.leased or active[0] in commands:
-                continue
             reason = "complete" if counters.queued == 0 else ended_by_budget(counters)
-            if reason is not None:
+            if counters.leased or reason is None:
+                continue
+            self.resting.add(active)
+            if active[0] not in commands:
                 found[active] = Finished(reason, counters.version)
         return found
 

@@ -130,7 +130,7 @@ class Leader:
     def wake(self) -> None:
         """Start the next pass now."""
         self._poked.set()
-        self._controller.wake()
+        self._controller.wake(look_back=True)
 
     async def attend(self, session: Session) -> None:
         """Campaign and lead again and again until cancelled. Raise OwnershipLost if the session is lost."""
@@ -175,7 +175,7 @@ class Leader:
                 tasks.start("leader.watch", self._watch())
                 tasks.start("leader.health", self._resign_unfit(leadership))
                 tasks.start("leader.pass", self._passes(leadership))
-                tasks.start("leader.tend", self._controller.run(self.acting, self.term))
+                tasks.start("leader.tend", self._controller.lead(self.acting, self.term))
                 tasks.start("leader.leave", self._leave(leadership))
                 await leadership.lost()
                 return not self._sick
@@ -210,6 +210,7 @@ class Leader:
             self._publisher(leadership),
             self._keys,
             self._store,
+            self._controller,
             self._clock,
             self._partitions,
             self._failpoint,

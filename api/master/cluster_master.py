@@ -11,7 +11,6 @@ from typing import Final
 
 import structlog
 
-from api.crawls.active_crawls import ActiveCrawlSync
 from api.crawls.controller import CrawlController
 from api.crawls.retention_sweeper import RetentionSweeper
 from api.frontier.capacity import PoolCapacity
@@ -110,14 +109,14 @@ class ClusterMaster:
         self.rationing = PressureMonitor(gauges, lambda: self.tuning().storage, pressure.changed)
         self._workers_pressure = WorkerPressureEvents(self.is_leader, on_pressure)
         self._fleet = PartitionOwners(engines.view, engines.keys, member, partitions, self._owner, alarm)
-        self._crawling = ActiveCrawlSync(self._crawls, self._fleet, store)
-        controller = CrawlController(
+        self._controller = CrawlController(
             store=store,
             items=engines.items,
             broker=broker,
             clock=clock,
             partitions=partitions,
-            told=self._crawling.wake,
+            crawls=self._crawls,
+            fleet=self._fleet,
             retaining=RetentionSweeper(engines.retained, lambda: self.tuning().retention, clock),
             tally=stats,
             alarm=alarm,
@@ -132,7 +131,7 @@ class ClusterMaster:
         self._leader = Leader(
             member,
             engines,
-            controller,
+            self._controller,
             self._health,
             partitions=partitions,
             rules=settings.rules,
@@ -165,7 +164,6 @@ class ClusterMaster:
 
     def wake(self) -> None:
         self._leader.wake()
-        self._crawling.wake()
 
     def drain(self, draining: bool) -> None:
         """Start or cancel the drain: a draining master gets no more partitions and loses those it owns."""
@@ -241,7 +239,7 @@ class ClusterMaster:
                 tasks.start("tuning", self._tuning.run())
                 tasks.start("rationing", self.rationing.run())
                 tasks.start("heartbeat", self._heartbeat.run())
-                tasks.start("crawling", self._crawling.run())
+                tasks.start("crawls", self._controller.run())
                 tasks.start("notice", self._notice())
                 tasks.start("fleet", self._fleet.run())
                 await stop.wait()
@@ -252,7 +250,7 @@ class ClusterMaster:
         snapshot = self._engines.view.snapshot
         while True:
             snapshot = await self._engines.view.changed(snapshot, None)
-            self._crawling.wake()
+            self._controller.wake()
 
     async def _hear_workers(self) -> None:
         async with self._engines.broker.listen(WORKER_STATUS) as statuses:

@@ -9,18 +9,21 @@ Errors:
 - Unusable: the schema is not ours.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.states import CrawlState, Fence, Position
 from shared.domain.frontier.store_model import (
+    ChangeMark,
     Changes,
     Claimed,
     CommandRun,
     Counters,
+    CrawlChanges,
     CrawlRow,
+    CrawlVersion,
     DiscoveryResult,
     DiscoveryTransaction,
     LeaseRequest,
@@ -63,6 +66,17 @@ class Store(Protocol):
         """
         ...
 
+    async def crawl_changes(
+        self, mark: ChangeMark, known: Callable[[CrawlId], CrawlVersion | None], compare: Collection[CrawlId]
+    ) -> CrawlChanges:
+        """Return what changed since `mark`. The cost depends on the changes, not on the number of crawls.
+
+        `known` returns the version of a crawl that the caller has read. A transaction that took long may number its
+        change too low to be found here. So each call also compares the crawls in `compare`, and the next few crawls
+        that are worked on.
+        """
+        ...
+
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
         """Return those of the crawls that are not deleted, in any other state. Pass at most some 10,000 ids."""
         ...
@@ -83,11 +97,16 @@ class Store(Protocol):
 
     async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None: ...
 
-    async def add_active_time_to_all(self, ms: int, *, held: Collection[CrawlId]) -> None:
-        """Add `ms` to the active time of every crawl that is worked on, not paused and not in `held`.
+    async def start_active_time(self, pools: Mapping[CrawlId, str]) -> None:
+        """Let the crawls use up the time of their pools from now on. Those that are paused or over do not."""
+        ...
 
-        One statement does it.
+    async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
+        """Add `ms` to the clock of each pool in `clocks` that still is at the value given there.
+
+        So of two leaders that count the same time, one counts it.
         """
+        ...
 
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
 
@@ -153,11 +172,13 @@ class Store(Protocol):
         """Mark a deleted crawl as removed by every partition, so that `uncollected` no longer returns it."""
         ...
 
-    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], CrawlId | None]:
+    async def reopen(
+        self, after: CrawlId, max_count: int, among: Collection[CrawlId] = ()
+    ) -> tuple[Sequence[CrawlId], CrawlId | None]:
         """Reopen crawls that finished as complete and have something queued now.
 
-        Return them, and the id to pass as `after` next (None at the end). A call examines a bounded number of crawls
-        above `after` that have something queued.
+        Return them, and the id to pass as `after` next (None at the end). A call examines the crawls in `among`, and
+        the next `max_count` crawls above `after` that have something queued.
         """
         ...
 

@@ -19,31 +19,34 @@ from typing import Any, Final
 from shared.adapters.sql.catalog.overview import SqlOverview
 from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
+from shared.domain.frontier.store_model import ChangeMark
 from shared.domain.ids import CrawlId
 from tests.support.database.ended_crawls import ending
 from tests.support.engines.postgres import postgres, server_programs
 
 PARTITIONS: Final = 64
 _SPEC: Final = '{"seeds": [{"url": "https://example.org/"}], "scope": {"max_depth": 3}}'
-_EVERY_S: Final = {"tending": 0.5, "crawling": 1.0, "publishing": 2.0, "looking back": 2.0, "chronicle": 0.5}
+_EVERY_S: Final = {"changes": 0.5, "looking back": 2.0, "chronicle": 0.5}
 
 
 def reads(store: SqlStore) -> Mapping[str, Callable[[], Awaitable[Any]]]:
     """Each read by the loop that makes it."""
-    overview = SqlOverview(store.executor)
+    overview, mark = SqlOverview(store.executor), ChangeMark()
 
     async def chronicle() -> None:
         await overview.newest_line()
         await overview.crawl_overviews(worked_on=True)
 
+    async def changes() -> None:
+        nonlocal mark
+        mark = (await store.crawl_changes(mark, lambda _: None, ())).mark
+
     async def looking_back() -> None:
-        await store.reopen(CrawlId(0))
+        await store.reopen(CrawlId(0), 10)
         await store.uncollected()
 
     return {
-        "tending": store.worked_on,
-        "crawling": store.worked_on,
-        "publishing": store.worked_on,
+        "changes": changes,
         "looking back": looking_back,
         "chronicle": chronicle,
     }

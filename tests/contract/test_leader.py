@@ -9,7 +9,6 @@ from typing import cast
 import etcd3.etcdrpc as rpc
 import pytest
 
-from api.crawls.controller import CrawlController
 from api.leader.leader import Leader
 from api.members.engines import MasterEngines
 from api.members.health import HealthLimits, HealthMonitor, LoopStalled, Probe
@@ -27,6 +26,7 @@ from shared.ports.coordinator import Coordinator, Snapshot, View
 from shared.ports.items import ItemTable
 from shared.runtime.supervise import Tasks
 from shared.wire.keys import EpochRecord, Keys, MemberRecord, PartitionRecord, decode_record
+from tests.support.crawl_controller import controlling
 from tests.support.engines.coordinators import COORDINATORS
 from tests.support.engines.etcd import CLOCK, connected, coordinator, etcd, settled
 
@@ -81,14 +81,7 @@ class Stage:
         await store.open_cluster(PARTITIONS, "", 0)
         member = MemberRecord(name, "1", started_at_ms)
         membership = Membership(member, self.coordinator, KEYS, ttl_s=TTL_S)
-        tending = CrawlController(
-            store=store,
-            items=cast(ItemTable, NoItems()),
-            broker=cast(Broker, None),  # nothing is crawled here
-            clock=CLOCK,
-            partitions=PARTITIONS,
-            told=lambda: None,
-        )
+        controller = controlling(store, NoItems(), None, CLOCK, partitions=PARTITIONS)  # nothing is crawled here
         engines = MasterEngines(
             keys=KEYS,
             coordinator=self.coordinator,
@@ -105,7 +98,7 @@ class Stage:
         leader = Leader(
             member,
             engines,
-            tending,
+            controller,
             health or fit(),
             partitions=PARTITIONS,
             rules=PlacementRules(max_moves=PARTITIONS, settle_s=0.0),
@@ -114,6 +107,7 @@ class Stage:
         )
         try:
             async with Tasks() as tasks:
+                tasks.start("crawls", controller.run())
                 tasks.start(name, membership.run(leader.attend))
                 yield membership
         finally:

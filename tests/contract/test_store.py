@@ -210,18 +210,3 @@ def test_a_change_of_a_url_nobody_knows_changes_no_row(on_store: OnStore) -> Non
         assert t.value("SELECT count(*) FROM urls WHERE fingerprint = ?", Fingerprint(bytes(16))) == 0
 
     on_store(story)
-
-
-def test_time_is_added_at_once_to_crawls_that_run_and_are_not_held(on_store: OnStore) -> None:
-    async def story(t: Tables) -> None:
-        rows = {}
-        for state in (CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED, CrawlState.FINISHED, "held"):
-            rows[state], _ = await t.store.put_crawl(f"c-{state}", "{}", NOW_MS)
-            if isinstance(state, CrawlState):
-                await t.store.set_state(rows[state].crawl_id, state, None, NOW_MS)
-        await t.store.add_active_time_to_all(1500, held=[rows["held"].crawl_id])
-        await t.store.add_active_time_to_all(500, held=[])
-        found = await t.store.crawl_rows([row.crawl_id for row in rows.values()])
-        assert [row.active_ms for row in found] == [2000, 2000, 0, 0, 500]
-
-    on_store(story)

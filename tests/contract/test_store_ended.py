@@ -2,23 +2,21 @@
 of cost as long as nothing is to be done."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import text
 
 from shared.adapters.sql.catalog.overview import SqlOverview
-from shared.adapters.sql.frontier import crawl_gc as ended
 from shared.domain.crawl.state import CANCELLED, COMPLETE
 from shared.domain.frontier.commands import collection_of
 from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.store_model import ChangeMark
 from shared.domain.ids import CrawlId, Partition
 from tests.support.database.ended_crawls import ending
 from tests.support.database.query_plans import accesses, recorded
-from tests.support.database.statement_log import executor_of
+from tests.support.database.statement_log import executor_of, steps
 from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link, links, sqlite_tables
 
 OnStore = Callable[..., None]
@@ -55,25 +53,23 @@ def test_a_crawl_runs_again_when_it_was_complete_and_something_is_queued(
 ) -> None:
     async def story(t: Tables) -> None:
         await t.store.set_state(t.crawl_id, state, reason, NOW_MS)
-        assert (await t.store.reopen(CrawlId(0)))[0] == [], "there is nothing to do"
+        assert (await t.store.reopen(CrawlId(0), 500))[0] == [], "there is nothing to do"
         await t.found(*links("a.example.com", range(2)))
-        assert await t.store.reopen(CrawlId(0)) == ([t.crawl_id] if reopens else [], None)
+        assert await t.store.reopen(CrawlId(0), 500) == ([t.crawl_id] if reopens else [], None)
         row = await t.store.crawl(t.crawl_id)
         assert row is not None
         if reopens:
             assert (row.state, row.finished_reason, row.finished_at_ms) == (CrawlState.RUNNING, None, None)
         else:
             assert (row.state, row.finished_reason) == (state, reason)
-        assert (await t.store.reopen(CrawlId(0)))[0] == []
+        assert (await t.store.reopen(CrawlId(0), 500))[0] == []
 
     on_store(story)
 
 
 def test_crawls_with_queued_work_are_checked_in_bounded_rotation(
-    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+    on_store: OnStore,
 ) -> None:
-    monkeypatch.setattr(ended, "LOOKED_AT", 2)
-
     async def story(t: Tables) -> None:
         late = [(await t.store.put_crawl(f"late-{n}", "{}", NOW_MS))[0].crawl_id for n in range(3)]
         for crawl_id in (t.crawl_id, *late):
@@ -82,9 +78,11 @@ def test_crawls_with_queued_work_are_checked_in_bounded_rotation(
                 link(f"http://h{crawl_id}.test/", crawl_id=crawl_id), crawl_id=crawl_id, producer=f"w{crawl_id}"
             )
         await t.store.set_state(late[-1], CrawlState.FINISHED, COMPLETE, NOW_MS)
-        assert await t.store.reopen(CrawlId(0)) == ([], late[0])
-        assert await t.store.reopen(late[0]) == ([late[2]], late[2])
-        assert await t.store.reopen(late[2]) == ([], None)
+        assert await t.store.reopen(CrawlId(0), 2) == ([], late[0])
+        assert await t.store.reopen(late[0], 2) == ([late[2]], late[2])
+        assert await t.store.reopen(late[2], 2) == ([], None)
+        await t.store.set_state(late[-1], CrawlState.FINISHED, COMPLETE, NOW_MS)
+        assert await t.store.reopen(CrawlId(0), 1, [late[1], late[2]]) == ([late[2]], CrawlId(1)), "those named, too"
 
     on_store(story)
 
@@ -99,11 +97,11 @@ def test_leader_finds_crawls_to_act_on_by_partial_indexes(
             await looks(t)
         await executor.write(lambda c: c.execute(text("ANALYZE")).close())
         found = {access for told in (await accesses(t.store, sent)).values() for access in told}  # type: ignore[arg-type]  # it is one
-        partly = {"crawls_worked_on", "crawls_uncollected"}
+        partly = {"crawls_worked_on", "crawls_uncollected", "crawls_change"}
         by = {access.index.rpartition(" ")[2] for access in found if access.table == "crawls"}
         assert partly <= by <= {*partly, "KEY", "crawls_pkey"}, by
         whole = {access.table for access in found if access.condition is None and access.table != "crawls"}
-        assert whole <= {"cluster", "partitions", "audit_log", "ready"}, found
+        assert whole <= {"cluster", "partitions", "pool_clocks", "audit_log", "ready"}, found
         assert not [access for access in found if access.table == "crawls" and not access.index]
 
     on_store(story)
@@ -130,24 +128,11 @@ async def looks(t: Tables) -> None:
     """All that is read of crawls again and again: by the leader, and by each master."""
     overview = SqlOverview(executor_of(t))
     assert [row.crawl_id for row in await t.store.worked_on()] == [t.crawl_id]
+    mark = (await t.store.crawl_changes(ChangeMark(), lambda _: None, ())).mark
+    assert (await t.store.crawl_changes(mark, lambda _: None, [t.crawl_id])).compared == {t.crawl_id}
     assert await t.store.living([t.crawl_id]) == {t.crawl_id}
-    assert await t.store.reopen(CrawlId(0)) == ([], None)
+    assert await t.store.reopen(CrawlId(0), 10) == ([], None)
     assert await t.store.uncollected() == {}
     assert [standing.crawl_id for standing in await overview.crawl_overviews(worked_on=True)] == [t.crawl_id]
     await overview.newest_line()
     await overview.lag(None, NOW_MS)
-
-
-@contextmanager
-def steps() -> Iterator[list[None]]:
-    """One entry for every step that SQLite takes meanwhile, for whatever statement."""
-    taken: list[None] = []
-
-    def listen(_connection: Any, cursor: Any, *_: object) -> None:
-        cursor.connection.set_progress_handler(lambda: taken.append(None), 1)
-
-    event.listen(Engine, "before_cursor_execute", listen)
-    try:
-        yield taken
-    finally:
-        event.remove(Engine, "before_cursor_execute", listen)

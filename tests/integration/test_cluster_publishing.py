@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from api.leader.spec_publisher import CrawlSpecPublisher
 from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.coordinator import LocalCoordinator
@@ -23,6 +22,7 @@ from shared.ports.specs import PublishedSpec
 from shared.wire.keys import CrawlRecord, Keys, decode_record
 from tests.integration.test_worker_crawls import at_work, spec
 from tests.support.api.scripted_owner import CRAWL
+from tests.support.crawl_controller import spec_publisher
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
 from tests.support.web.fetchers import run
@@ -43,12 +43,11 @@ def test_crawl_whose_time_is_up_is_published_as_paused(tmp_path: Path) -> None:
             spec = parse_spec({"seeds": ["http://a.test/"], "budget": {"max_seconds": seconds}})
             row, _ = await store.put_crawl("a", encode_spec(spec).decode(), 0)
             await store.set_state(row.crawl_id, CrawlState.RUNNING, None, 0)
-            await store.add_active_time(row.crawl_id, 3_000)
 
         async with coordinator.session(30.0) as session:
             leadership = await session.campaign(KEYS.leader, b"m1")
             publisher = EtcdSpecPublisher(coordinator, leadership, KEYS)
-            publishing = CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, clock, 8)
+            publishing = spec_publisher(coordinator, leadership, KEYS, store, publisher=publisher, partitions=8)
 
             async def paused() -> bool:
                 await publishing.once()
@@ -58,8 +57,10 @@ def test_crawl_whose_time_is_up_is_published_as_paused(tmp_path: Path) -> None:
                 return record.paused
 
             await declared(5)
+            await store.start_active_time({CrawlId(1): "default"})
+            await store.add_pool_time({"default": 0}, 3_000)
             assert not await paused()
-            await store.add_active_time(CrawlId(1), 2_000)
+            await store.add_pool_time({"default": 3_000}, 2_000)
             assert await paused()
             await declared(60)
             assert not await paused(), "a greater budget goes on"
@@ -100,7 +101,7 @@ def test_visit_starts_no_request_after_the_leader_published_the_verb(
         async with coordinator.session(30.0) as session:
             leadership = await session.campaign(KEYS.leader, b"m1")
             publisher = Published(EtcdSpecPublisher(coordinator, leadership, KEYS), tmp_path)
-            publishing = CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, clock, 1)
+            publishing = spec_publisher(coordinator, leadership, KEYS, store, publisher=publisher, partitions=1)
             await publishing.once()
             async with at_work(server, tmp_path, spec()) as (held, site, owner):
                 resting = await owner.send(site.url("/quick"), site.url("/later"), delay_ms=25_000, slot=1)

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from api.leader.spec_publisher import CrawlSpecPublisher
-from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.local.suffixes import installed_list, use_list
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.web import url
 from shared.domain.web.url import partition_of, registrable_domain
-from shared.ports.coordinator import Leadership
 from shared.wire.keys import Keys, decode_suffixes
 from shared.wire.messages import Malformed
+from tests.support.crawl_controller import spec_publisher
 from workers.membership import list_in
 
 CLOCK = SystemClock()
@@ -32,11 +30,6 @@ def _the_installed_list_again() -> Iterator[None]:
         cached.cache_clear()
 
 
-def publishing(coordinator: LocalCoordinator, leadership: Leadership, store: SqliteStore) -> CrawlSpecPublisher:
-    publisher = EtcdSpecPublisher(coordinator, leadership, KEYS)
-    return CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
-
-
 def test_a_worker_waits_for_the_list_of_the_cluster_and_goes_by_it(tmp_path: Path) -> None:
     async def story() -> None:
         store = await SqliteStore.open(tmp_path / "crawl.db")
@@ -47,11 +40,11 @@ def test_a_worker_waits_for_the_list_of_the_cluster_and_goes_by_it(tmp_path: Pat
             waiting = asyncio.create_task(list_in(view, KEYS))
             async with coordinator.session(30.0) as session:
                 first = await session.campaign(KEYS.leader, b"m1")
-                await publishing(coordinator, first, store).once()
+                await spec_publisher(coordinator, first, KEYS, store).once()
                 assert await asyncio.wait_for(waiting, 10) == OLDER
                 stands = await coordinator.get(KEYS.public_suffixes)
                 await first.resign()
-                await publishing(coordinator, await session.campaign(KEYS.leader, b"m2"), store).once()
+                await spec_publisher(coordinator, await session.campaign(KEYS.leader, b"m2"), KEYS, store).once()
                 assert await coordinator.get(KEYS.public_suffixes) == stands, "nothing differs: nothing is written"
         await store.close()
 

@@ -26,6 +26,7 @@ from shared.ports.broker import Broker
 from shared.runtime.supervise import Tasks
 from shared.wire.messages import Command, decode_report
 from tests.support.api.rest_api import SPEC, api
+from tests.support.crawl_controller import controlling, lead
 from tests.support.database.store_tables import Tables, books, links, sqlite_tables
 from tests.support.engines.nats_server import BrokerServer, stored
 from tests.support.engines.nats_server import server as server
@@ -60,17 +61,10 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
 @asynccontextmanager
 async def leader(tables: Tables, broker: NatsBroker) -> AsyncIterator[CrawlController]:
     """What a leader does for crawls, done while the context is open."""
-    tending = CrawlController(
-        store=tables.store,
-        items=items_of(tables),
-        broker=broker,
-        clock=SystemClock(),
-        partitions=PARTITIONS,
-        told=lambda: None,
-    )
+    controller = controlling(tables.store, items_of(tables), broker, SystemClock(), partitions=PARTITIONS)
     async with Tasks() as tasks:
-        running = tasks.start("tend", tending.run(lambda: True, lambda: Term(1)))
-        yield tending
+        running = tasks.start("lead", lead(controller, Term(1)))
+        yield controller
         running.cancel()
 
 
@@ -117,12 +111,12 @@ def test_leader_resumes_deletion_interrupted_between_sql_and_broker(
             async def collected() -> bool:
                 return not await tables.store.uncollected()
 
-            async with leader(tables, broker) as tending:
+            async with leader(tables, broker) as controller:
                 await until(all_told)
                 for partition in map(Partition, range(PARTITIONS)):
                     (command,) = [each for each in await told(broker, partition) if each.id == command_id]
                     await applied(tables, partition, command)
-                tending.wake()
+                controller.wake(look_back=True)
                 await until(collected)
             assert tables.value("SELECT count(*) FROM urls") == 0
             assert books(tables.path) == []

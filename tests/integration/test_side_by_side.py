@@ -8,8 +8,6 @@ import msgspec
 from sqlalchemy import insert
 
 from api.leader.config_publisher import ConfigPublisher
-from api.leader.spec_publisher import CrawlSpecPublisher
-from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.sql.catalog.desired import SqlDesired
@@ -21,6 +19,7 @@ from shared.domain.crawl.state import CANCELLED
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId
 from shared.wire.keys import SETTINGS, ConfigRecord, CrawlRecord, Keys, decode_record
+from tests.support.crawl_controller import spec_publisher
 
 CLOCK = SystemClock()
 KEYS = Keys("test")
@@ -56,8 +55,7 @@ def test_leader_publishes_stored_spec_also_on_pause_and_delete(tmp_path: Path) -
         coordinator = LocalCoordinator(CLOCK)
         async with coordinator.session(30.0) as session:
             leadership = await session.campaign(KEYS.leader, b"m1")
-            publisher = EtcdSpecPublisher(coordinator, leadership, KEYS)
-            publishing = CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
+            publishing = spec_publisher(coordinator, leadership, KEYS, store)
             await publishing.once()
             assert bytes((await record(coordinator, row.crawl_id)).spec) == stored.encode()
             await store.set_state(row.crawl_id, CrawlState.PAUSED, None, 0)
@@ -83,8 +81,7 @@ def test_crawl_that_is_over_is_published_as_paused_until_it_runs_again(tmp_path:
         coordinator = LocalCoordinator(CLOCK)
         async with coordinator.session(30.0) as session:
             leadership = await session.campaign(KEYS.leader, b"m1")
-            publisher = EtcdSpecPublisher(coordinator, leadership, KEYS)
-            publishing = CrawlSpecPublisher(coordinator, leadership, publisher, KEYS, store, CLOCK, 8)
+            publishing = spec_publisher(coordinator, leadership, KEYS, store)
             for state, reason, paused in (
                 (CrawlState.RUNNING, None, False),
                 (CrawlState.FINISHED, CANCELLED, True),

@@ -6,21 +6,18 @@ from typing import Final, Protocol, cast
 
 from structlog.testing import capture_logs
 
-from api.crawls.active_crawls import ActiveCrawlSync
-from api.crawls.controller import CrawlController
 from api.frontier.dispatch_crawls import DispatchCrawls
-from api.members.partition_owners import PartitionOwners
 from api.observe.sampler import StatsSampler
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import Permanent
 from shared.domain.frontier.states import Position
-from shared.domain.frontier.store_model import CrawlRow
+from shared.domain.frontier.store_model import ChangeMark, CrawlChanges
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ops.counts import CrawlCounts
 from shared.ports.broker import Broker
-from shared.ports.items import ItemTable
 from shared.ports.store import Store
 from shared.runtime.supervise import Tasks
+from tests.support.crawl_controller import controlling, lead
 
 _CLOCK: Final = SystemClock()
 
@@ -37,14 +34,14 @@ class Refusing:
         if what == self._refused and self.asked.count(what) == 1:
             raise Permanent(f"{what}: refused")
 
-    async def worked_on(self) -> Sequence[CrawlRow]:
-        self._ask("worked_on")
-        return []
+    async def crawl_changes(self, mark: ChangeMark, known: object, compare: object) -> CrawlChanges:
+        self._ask("crawl_changes")
+        return CrawlChanges(mark, {}, {}, (), (), {}, {})
 
     async def positions(self) -> dict[Partition, Position]:
         return {}
 
-    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], None]:
+    async def reopen(self, after: CrawlId, max_count: int, among: object) -> tuple[Sequence[CrawlId], None]:
         self._ask("reopen")
         return [], None
 
@@ -84,18 +81,13 @@ class Tended:
     """A leader's tending, acting."""
 
     def __init__(self, engines: Refusing) -> None:
-        self._tending = CrawlController(
-            store=cast(Store, engines),
-            items=cast(ItemTable, engines),
-            broker=cast(Broker, engines),
-            clock=_CLOCK,
-            partitions=1,
-            told=lambda: None,
-        )
-        self.wake = self._tending.wake
+        self._controller = controlling(engines, engines, engines, _CLOCK)
+
+    def wake(self) -> None:
+        self._controller.wake(look_back=True)
 
     async def run(self) -> None:
-        await self._tending.run(lambda: True, lambda: None)
+        await lead(self._controller)
 
 
 class Metered(StatsSampler):
@@ -106,17 +98,16 @@ class Metered(StatsSampler):
 
 def test_a_pass_that_the_database_refuses_is_made_up_for_by_the_next() -> None:
     async def story() -> None:
-        store = Refusing("worked_on")
-        crawling = ActiveCrawlSync(DispatchCrawls(), cast(PartitionOwners, []), cast(Store, store))
-        assert await told(crawling, store, "worked_on") == ["crawl_sync.refused"]
+        store = Refusing("crawl_changes")
+        assert await told(controlling(store, store, store, _CLOCK), store, "crawl_changes") == ["crawl_sync.refused"]
 
     asyncio.run(story())
 
 
 def test_a_leader_goes_on_tending_after_a_refusal() -> None:
     async def story() -> None:
-        store = Refusing("worked_on")
-        assert await told(Tended(store), store, "reopen") == ["crawl_pass.refused"]
+        store = Refusing("crawl_changes")
+        assert await told(Tended(store), store, "reopen") == ["crawl_sync.refused"]
 
     asyncio.run(story())
 

@@ -2,23 +2,20 @@
 done, and is done when there is room."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from api.crawls.controller import CrawlController
 from api.crawls.retention_sweeper import RetentionSweeper
 from shared.domain.errors import ResourceFull, Transient
 from shared.domain.frontier.states import Position
-from shared.domain.frontier.store_model import CrawlRow
+from shared.domain.frontier.store_model import ChangeMark, CrawlChanges
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ops.retention import KEPT_BY_DEFAULT, RetainedKind, Retention
-from shared.ports.broker import Broker
 from shared.ports.clock import Clock
-from shared.ports.items import ItemTable
 from shared.ports.retained import SweepResult
-from shared.ports.store import Store
 from shared.runtime.supervise import Tasks
+from tests.support.crawl_controller import controlling, lead
 from tests.support.manual_clock import Turned
 
 
@@ -36,17 +33,14 @@ class Small:
         if (error := self.refused.get(name)) is not None:
             raise error
 
-    async def worked_on(self) -> Sequence[CrawlRow]:
+    async def crawl_changes(self, mark: ChangeMark, known: object, compare: object) -> CrawlChanges:
         self.begun.set()
-        return []
-
-    async def add_active_time_to_all(self, ms: int, *, held: Collection[CrawlId]) -> None:
-        """No crawl is worked on."""
+        return CrawlChanges(mark, {}, {}, (), (), {}, {})
 
     async def positions(self) -> dict[Partition, Position]:
         return {}
 
-    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], None]:
+    async def reopen(self, after: CrawlId, max_count: int, among: object) -> tuple[Sequence[CrawlId], None]:
         self._asked("reopen")
         return [], None
 
@@ -69,23 +63,16 @@ class Small:
 @asynccontextmanager
 async def tended(small: Small, clock: Turned) -> Any:
     """A leader tends while the block runs; called, it waits for a pass that begins by then to be over."""
-    tending = CrawlController(
-        store=cast(Store, small),
-        items=cast(ItemTable, small),
-        broker=cast(Broker, small),
-        clock=cast(Clock, clock),
-        partitions=1,
-        told=lambda: None,
-        retaining=RetentionSweeper(small, lambda: KEPT_BY_DEFAULT, cast(Clock, clock)),
-    )
+    retaining = RetentionSweeper(small, lambda: KEPT_BY_DEFAULT, cast(Clock, clock))
+    controller = controlling(small, small, small, clock, retaining=retaining)
 
     async def passed() -> None:
-        for _ in range(2):
+        for _ in range(3):
             small.begun.clear()
             await small.begun.wait()
 
     async with asyncio.timeout(60), Tasks() as tasks:
-        running = tasks.start("tend", tending.run(lambda: True, lambda: None))
+        running = tasks.start("lead", lead(controller))
         yield passed
         running.cancel()
 

@@ -3,41 +3,52 @@ room."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import cast
+from dataclasses import replace
 
 import pytest
 
-from api.crawls.controller import CrawlController
+from api.crawls.reconcile import active_ms
 from shared.domain.frontier.states import CrawlState, Position
-from shared.domain.frontier.store_model import Counters, CrawlRow
+from shared.domain.frontier.store_model import ChangeMark, Counters, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.ids import CrawlId, Partition, Revision
-from shared.ports.broker import Broker
-from shared.ports.clock import Clock
-from shared.ports.items import ItemTable
-from shared.ports.store import Store
 from shared.runtime.supervise import Tasks
+from tests.support.crawl_controller import controlling, lead
 from tests.support.manual_clock import Turned
+
+Known = Callable[[CrawlId], CrawlVersion | None]
 
 
 class Counted:
-    """A database with some crawls that have something queued, which notes the time they were worked on."""
+    """A database with some crawls that have something queued, which counts the time of pools."""
 
     def __init__(self, *rows: CrawlRow) -> None:
-        self.rows = rows
+        self.rows = {row.crawl_id: row for row in rows}
         self.passes = 0
         self.statements = 0
-        self.worked_ms: dict[CrawlId, int] = dict.fromkeys((row.crawl_id for row in rows), 0)
+        self.clocks: dict[str, int] = {}
 
-    async def worked_on(self) -> Sequence[CrawlRow]:
+    async def crawl_changes(self, mark: ChangeMark, known: Known, compare: object) -> CrawlChanges:
         self.passes += 1
-        return self.rows
+        rows = {crawl_id: row for crawl_id, row in self.rows.items() if known(crawl_id) != row.version}
+        return CrawlChanges(ChangeMark(1), rows, {}, (), (), self.clocks, {})
 
-    async def add_active_time_to_all(self, ms: int, *, held: Collection[CrawlId]) -> None:
-        """As the database does: to those that are not paused."""
+    async def start_active_time(self, pools: Mapping[CrawlId, str]) -> None:
+        for crawl_id, pool in pools.items():
+            zero_ms = self.clocks.setdefault(pool, 0)
+            row = self.rows[crawl_id]
+            self.rows[crawl_id] = replace(row, active_pool=pool, active_zero_ms=zero_ms, change=row.change + 1)
+
+    async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
         self.statements += 1
-        for row in self.rows:
-            if row.crawl_id not in held and row.state is not CrawlState.PAUSED:
-                self.worked_ms[row.crawl_id] += ms
+        for pool, at in clocks.items():
+            assert self.clocks[pool] == at
+            self.clocks[pool] += ms
+
+    def worked_ms(self) -> dict[CrawlId, int]:
+        return {crawl_id: active_ms(row, self.clocks) for crawl_id, row in self.rows.items()}
+
+    async def counters_by_partition(self, crawl_ids: Collection[CrawlId]) -> Mapping[CrawlId, object]:
+        return {crawl_id: {} for crawl_id in crawl_ids}
 
     async def counters_in(
         self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
@@ -47,7 +58,9 @@ class Counted:
     async def positions(self) -> dict[Partition, Position]:
         return {}
 
-    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], None]:
+    async def reopen(
+        self, after: CrawlId, max_count: int, among: Collection[CrawlId]
+    ) -> tuple[Sequence[CrawlId], CrawlId | None]:
         return [], None
 
     async def uncollected(self) -> dict[CrawlId, Sequence[Partition]]:
@@ -61,24 +74,16 @@ def row(number: int, pool: str = "default", state: CrawlState = CrawlState.RUNNI
 
 async def tended(store: Counted, clock: Turned, still: Callable[[str], bool], *looks_s: float) -> None:
     """Tend the crawls, and look at the time after each of `looks_s` of the clock."""
-    tending = CrawlController(
-        store=cast(Store, store),
-        items=cast(ItemTable, None),
-        broker=cast(Broker, None),
-        clock=cast(Clock, clock),
-        partitions=1,
-        told=lambda: None,
-        still=still,
-    )
+    controller = controlling(store, None, None, clock, still=still)
     async with asyncio.timeout(30), Tasks() as tasks:
-        running = tasks.start("tend", tending.run(lambda: True, lambda: None))
+        running = tasks.start("lead", lead(controller))
         passes = store.passes
-        while store.passes < passes + 2:
-            tending.wake()
+        while store.passes < passes + 4:
+            controller.wake()
             await asyncio.sleep(0.01)
         for seconds in looks_s:
             clock.now += seconds
-            await tending.count_time()
+            await controller.count_time()
         running.cancel()
 
 
@@ -86,18 +91,18 @@ async def tended(store: Counted, clock: Turned, still: Callable[[str], bool], *l
 def test_time_in_which_a_crawl_is_paused_or_held_is_not_its_own(held: tuple[str, ...]) -> None:
     store = Counted(row(1), row(2, pool="eu"), row(3, state=CrawlState.PAUSED))
     asyncio.run(tended(store, Turned(), lambda pool: pool in held, 3.0))
-    assert store.worked_ms == {1: 0 if "default" in held else 3000, 2: 0 if "eu" in held else 3000, 3: 0}
+    assert store.worked_ms() == {1: 0 if "default" in held else 3000, 2: 0 if "eu" in held else 3000, 3: 0}
 
 
 def test_time_between_looks_of_a_busy_leader_counts_in_full() -> None:
     """A pass over a thousand crawls took so long that 12 s of 150 s were counted. One statement adds for all."""
     store = Counted(*(row(number) for number in range(1, 1001)))
     asyncio.run(tended(store, Turned(), lambda _: False, 2.0, 30.0, 0.5, 59.0))
-    assert set(store.worked_ms.values()) == {91_500}
+    assert set(store.worked_ms().values()) == {91_500}
     assert store.statements == 4
 
 
 def test_time_in_which_the_machine_slept_counts_as_a_minute_at_most() -> None:
     store = Counted(row(1))
     asyncio.run(tended(store, Turned(), lambda _: False, 36_000.0))
-    assert store.worked_ms == {1: 60_000}
+    assert store.worked_ms() == {1: 60_000}

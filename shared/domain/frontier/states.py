@@ -42,6 +42,9 @@ class CrawlState(StrEnum):
 WORKED_ON: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
 """States in which a crawl may have moving rows in the frontier."""
 
+USES_TIME: Final = WORKED_ON - {CrawlState.PAUSED}
+"""States in which a crawl uses up active time."""
+
 
 COUNTED_AS_PAGE: Final = 1
 """Flag of a URL whose page already counts in `pages`: fetching it again uses no further budget."""

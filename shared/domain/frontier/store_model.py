@@ -4,8 +4,9 @@ Times are Unix ms unless a name has another unit.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shared.domain.explain.excluded_links import ExcludedLink
 from shared.domain.frontier.states import CrawlState, Fence, Position, UrlState
@@ -14,7 +15,10 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 
 @dataclass(frozen=True, slots=True)
 class CrawlRow:
-    """A crawl as stored; `spec` is its active revision's JSON."""
+    """A crawl as stored; `spec` is its active revision's JSON, and `active_ms` its active time when it was read.
+
+    While the crawl uses up time, its active time is the clock of `active_pool` less `active_zero_ms`.
+    """
 
     crawl_id: CrawlId
     name: str
@@ -26,6 +30,57 @@ class CrawlRow:
     started_at_ms: int | None = None
     finished_at_ms: int | None = None
     active_ms: int = 0
+    active_pool: str | None = None
+    active_zero_ms: int = 0
+    change: int = 0
+
+    @property
+    def version(self) -> "CrawlVersion":
+        """The present version."""
+        return CrawlVersion(self.change, self.revision, self.state)
+
+
+class CrawlVersion(NamedTuple):
+    """A value that changes with a crawl's revision and state. `change` is the number of the last such change."""
+
+    change: int
+    revision: Revision
+    state: CrawlState
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMark:
+    """Up to where changes of crawls were read. The default is for the first read.
+
+    - `change`: the greatest number of a change.
+    - `versions`: of each partition, whose counters may have changed if it differs.
+    - `compared`: the last crawl that was compared.
+    """
+
+    change: int = 0
+    versions: Mapping[Partition, int] = field(default_factory=dict)
+    compared: CrawlId = CrawlId(0)  # noqa: RUF009  a NewType returns its argument
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlChanges:
+    """What one snapshot has of the changes since a mark. `mark` is the next one.
+
+    - `rows`: crawls in another version than the known one, None for deleted ones.
+    - `recent`: the versions of the crawls that changed last.
+    - `compared`: crawls that were compared without regard to their numbers.
+    - `counted`: crawls whose counters changed.
+    - `clocks`: the time of each pool in ms.
+    - `positions`: how far each partition's subjects are applied.
+    """
+
+    mark: ChangeMark
+    rows: Mapping[CrawlId, CrawlRow | None]
+    recent: Mapping[CrawlId, CrawlVersion]
+    compared: Collection[CrawlId]
+    counted: Collection[CrawlId]
+    clocks: Mapping[str, int]
+    positions: Mapping[Partition, Position]
 
 
 @dataclass(slots=True)

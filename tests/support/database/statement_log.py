@@ -30,3 +30,18 @@ def statements() -> Iterator[list[str]]:
         yield taken
     finally:
         event.remove(Engine, "before_cursor_execute", listen)
+
+
+@contextmanager
+def steps() -> Iterator[list[None]]:
+    """One entry for every step that SQLite takes meanwhile, for whatever statement."""
+    taken: list[None] = []
+
+    def listen(_connection: Any, cursor: Any, *_: object) -> None:
+        cursor.connection.set_progress_handler(lambda: taken.append(None), 1)
+
+    event.listen(Engine, "before_cursor_execute", listen)
+    try:
+        yield taken
+    finally:
+        event.remove(Engine, "before_cursor_execute", listen)

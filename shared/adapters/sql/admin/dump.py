@@ -116,7 +116,8 @@ def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
     """
     numbers = (
         "SELECT partition, owner_term, version FROM partitions ORDER BY partition",
-        "SELECT coalesce(sum(version), 0), coalesce(sum(active_ms), 0), count(*) FROM crawls",
+        "SELECT coalesce(sum(version), 0), coalesce(sum(active_ms), 0), coalesce(max(change), 0), count(*) FROM crawls",
+        "SELECT coalesce(sum(ms), 0) FROM pool_clocks",
         "SELECT coalesce(sum(version), 0) FROM item_writer",
         "SELECT coalesce(max(id), 0) FROM audit_log",
     )

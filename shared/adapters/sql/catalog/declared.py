@@ -21,11 +21,12 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from shared.adapters.sql.catalog import access
 from shared.adapters.sql.catalog.list_bytes import ByteLength, bounded, first_page
+from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE, STOP_TIME
 from shared.adapters.sql.engine.point_query import PointQuery
 from shared.adapters.sql.engine.schema import cluster, crawl_labels, crawl_revisions, crawls
 from shared.domain.crawl.state import CrawlStatus, Verb, status_after, status_after_new_spec
 from shared.domain.frontier.commands import CommandKind, collection_of
-from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.reads.declared import (
     Actor,
@@ -208,6 +209,8 @@ def _status_columns(status: CrawlStatus, now_ms: int, stored: DeclaredCrawl) -> 
         "resumes_as": status.resumes_as,
         "finished_reason": stored.finished_reason if stays else status.reason,
         "finished_at_ms": stored.finished_at_ms if stays else (now_ms if finished else None),
+        "change": NEXT_CHANGE,
+        **({} if status.state in USES_TIME else STOP_TIME),
     }
 
 
@@ -223,7 +226,7 @@ def _insert(connection: Connection, wanted: Declaration, state: CrawlState, now_
     crawl_id = CrawlId(
         connection.execute(
             insert(crawls)
-            .values(name=wanted.name, revision=1, state=state, created_at_ms=now_ms)
+            .values(name=wanted.name, revision=1, state=state, created_at_ms=now_ms, change=NEXT_CHANGE)
             .returning(crawls.c.crawl_id)
         ).scalar_one()
     )
@@ -267,7 +270,9 @@ _LABELS_OF: Final = "(SELECT {} FROM crawl_labels WHERE crawl_labels.crawl_id = 
 
 
 def _query() -> Any:
-    return select(crawls, crawl_revisions.c.spec, _Labels().label("labels")).join(crawl_revisions, _ACTIVE)
+    return select(crawls, ACTIVE_MS.label("active"), crawl_revisions.c.spec, _Labels().label("labels")).join(
+        crawl_revisions, _ACTIVE
+    )
 
 
 # Made once: building and looking up a statement takes three times as long as running it. The state is no parameter,
@@ -275,7 +280,9 @@ def _query() -> Any:
 _NAMED: Final = (crawls.c.name == bindparam("wanted_name")) & (crawls.c.state != literal_column("'deleted'"))
 _COUNT: Final = text("SELECT count(*) FROM crawls WHERE state <> 'deleted'")
 BY_NAME: Final = PointQuery(_query().where(_NAMED))
-STAMP: Final = PointQuery(select(*(crawls.c[column] for column in Stamp._fields)).where(_NAMED))
+STAMP: Final = PointQuery(
+    select(*(crawls.c[column] for column in Stamp._fields[:-1]), ACTIVE_MS.label("active")).where(_NAMED)
+)
 
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> DeclaredCrawl | None:
@@ -306,7 +313,7 @@ def _crawl(row: Any) -> DeclaredCrawl:
         created_at_ms=row.created_at_ms,
         started_at_ms=row.started_at_ms,
         finished_at_ms=row.finished_at_ms,
-        active_ms=row.active_ms,
+        active_ms=row.active,
     )
 
 

@@ -1,5 +1,7 @@
 """The fence, which is the first statement of every owner's transaction, and the claim of a partition."""
 
+from typing import Final
+
 from sqlalchemy import Connection, text
 
 from shared.domain.errors import OwnershipLost
@@ -20,6 +22,9 @@ _CLAIM = text(
     " WHERE partition = :partition AND owner_term < :term"
 )
 _RESUME = text("UPDATE partitions SET version = version + 1 WHERE partition = :partition AND owner_term = :term")
+
+FENCE_VERSION: Final = "(SELECT p.version FROM partitions p WHERE p.partition = :partition)"
+"""The partition's version in a transaction that has passed the fence."""
 
 
 def pass_fence(connection: Connection, fence: Fence, position: Position | None = None) -> None:

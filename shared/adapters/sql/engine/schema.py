@@ -54,6 +54,10 @@ crawls = Table(
     Column("version", Integer, nullable=False, server_default="1"),
     Column("resumes_as", String(16)),
     Column("collected_at_ms", BigInteger),
+    Column("change", BigInteger, nullable=False, server_default="0"),
+    Column("active_pool", Text),
+    Column("active_zero_ms", BigInteger, nullable=False, server_default="0"),
+    Index("crawls_change", "change", "crawl_id"),
     Index(
         "crawls_name",
         "name",
@@ -61,12 +65,7 @@ crawls = Table(
         sqlite_where=text("state <> 'deleted'"),
         postgresql_where=text("state <> 'deleted'"),
     ),
-    Index(
-        "crawls_worked_on",
-        "crawl_id",
-        sqlite_where=text(WORKED_ON),
-        postgresql_where=text(WORKED_ON),
-    ),
+    Index("crawls_worked_on", "crawl_id", sqlite_where=text(WORKED_ON), postgresql_where=text(WORKED_ON)),
     Index(
         "crawls_uncollected",
         "crawl_id",
@@ -77,7 +76,15 @@ crawls = Table(
 )
 
 """`version` grows with every operator's change. `resumes_as` is the state to which a paused crawl returns.
-`collected_at_ms` is when every partition had removed the rows of a deleted crawl."""
+`collected_at_ms` is when every partition had removed the rows of a deleted crawl.
+
+`change` is the number of the row's last change of state or revision (crawl_values.py). While a crawl uses up time,
+its active time is the clock of `active_pool` less `active_zero_ms`. Otherwise it is `active_ms`."""
+
+pool_clocks = Table(
+    "pool_clocks", metadata, Column("pool", Text, primary_key=True), Column("ms", BigInteger, nullable=False)
+)
+"""The time in which no resource pressure stopped all work of the pool, as the leaders counted it."""
 
 crawl_labels = Table(
     "crawl_labels",
@@ -122,7 +129,11 @@ crawl_counters = Table(
     Column("partition", Integer, primary_key=True, autoincrement=False),
     *(Column(name, BigInteger, nullable=False, server_default="0") for name in COUNTERS),
     Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("changed", BigInteger, nullable=False, server_default="0"),
+    Index("crawl_counters_changed", "partition", "changed", "crawl_id"),
 )
+"""`changed`: the partition's version in the last transaction that changed the row. The lock of the fence orders these
+transactions, so no row with a lower number appears after one with a higher number."""
 
 crawl_tallies = Table(
     "crawl_tallies",

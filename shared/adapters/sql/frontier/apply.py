@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import AMONG, Each, inserting, updating
-from shared.adapters.sql.engine.fence import pass_fence
+from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.frontier.excluded_links import keep, recounted
 from shared.domain.frontier.states import Fence, Position
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, QueueEnd
@@ -203,9 +203,9 @@ def add_counters(connection: Connection, crawl_id: CrawlId, partition: Partition
     sums = "".join(f", {name} = crawl_counters.{name} + excluded.{name}" for name in names)
     connection.execute(
         text(
-            f"INSERT INTO crawl_counters (crawl_id, partition, version{columns})"
-            f" VALUES (:crawl_id, :partition, 1{places})"
-            f" ON CONFLICT (crawl_id, partition) DO UPDATE SET version = crawl_counters.version + 1{sums}"
+            f"INSERT INTO crawl_counters (crawl_id, partition, version, changed{columns})"
+            f" VALUES (:crawl_id, :partition, 1, {FENCE_VERSION}{places}) ON CONFLICT (crawl_id, partition)"
+            f" DO UPDATE SET version = crawl_counters.version + 1, changed = excluded.changed{sums}"
         ),
         values | {"crawl_id": crawl_id, "partition": partition},
     )

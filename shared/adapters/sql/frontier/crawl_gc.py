@@ -1,20 +1,19 @@
 """Transactions of the leader on ended crawls: deleted ones whose rows must be removed, finished ones with new work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, select, text, update
 
 from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.crawl_values import NEXT_CHANGE
+from shared.adapters.sql.frontier.crawl_rows import chunked
 from shared.domain.crawl.state import COMPLETE
 from shared.domain.frontier.commands import collection_of
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Partition
 
 _AT_ONCE: Final = 100
-LOOKED_AT: Final = 500
-"""Crawls with queued URLs that one pass checks. Most of them run, or ended because of a budget."""
-
 _QUEUED: Final = "FROM queues q WHERE q.queued + q.waiting > 0 AND q.crawl_id >"
 WITH_QUEUES: Final = text(
     f"WITH RECURSIVE ready(crawl_id, n) AS (SELECT min(q.crawl_id), 1 {_QUEUED} :after"
@@ -29,7 +28,8 @@ _AGAIN: Final = (
 )
 _ANY_AGAIN: Final = text(f"SELECT crawl_id FROM crawls WHERE {_AGAIN}").bindparams(bindparam("found", expanding=True))
 _REOPEN: Final = text(
-    f"UPDATE crawls SET state = '{CrawlState.RUNNING}', finished_reason = NULL, finished_at_ms = NULL"
+    f"UPDATE crawls SET state = '{CrawlState.RUNNING}', finished_reason = NULL, finished_at_ms = NULL,"
+    f" change = {NEXT_CHANGE} + crawl_id - :first"
     f" WHERE {_AGAIN} RETURNING crawl_id"
 ).bindparams(bindparam("found", expanding=True))
 
@@ -54,15 +54,23 @@ def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> None:
     connection.execute(update(schema.crawls).where(schema.crawls.c.crawl_id == crawl_id).values(collected_at_ms=now_ms))
 
 
-def to_reopen(connection: Connection, after: CrawlId) -> tuple[Sequence[CrawlId], CrawlId | None]:
+def to_reopen(
+    connection: Connection, after: CrawlId, max_count: int, among: Collection[CrawlId]
+) -> tuple[Sequence[CrawlId], CrawlId | None]:
     """Return the crawls that `reopen` would change, and where the next pass continues (None at the end)."""
-    queued = connection.execute(WITH_QUEUES, {"after": after, "max_count": LOOKED_AT}).scalars().all()
-    if not queued:
-        return [], None
-    again = connection.execute(_ANY_AGAIN, {"found": queued}).scalars()
-    return [CrawlId(crawl_id) for crawl_id in again], CrawlId(queued[-1]) if len(queued) == LOOKED_AT else None
+    queued = connection.execute(WITH_QUEUES, {"after": after, "max_count": max_count}).scalars().all()
+    again = [
+        CrawlId(crawl_id)
+        for some in chunked({*queued, *among})
+        for crawl_id in connection.execute(_ANY_AGAIN, {"found": some}).scalars()
+    ]
+    return again, CrawlId(queued[-1]) if len(queued) == max_count else None
 
 
 def reopen(connection: Connection, candidates: Sequence[CrawlId]) -> Sequence[CrawlId]:
     """See Store.reopen. Reopen only the candidates that still have new work."""
-    return [CrawlId(row.crawl_id) for row in connection.execute(_REOPEN, {"found": candidates})]
+    return [
+        CrawlId(row.crawl_id)
+        for some in chunked(candidates)
+        for row in connection.execute(_REOPEN, {"found": some, "first": min(some)})
+    ]

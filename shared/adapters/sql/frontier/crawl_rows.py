@@ -6,8 +6,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, func, insert, select, text, true, update
 
 from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE, STOP_TIME
 from shared.domain.errors import Unusable
-from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.frontier.store_model import Counters, CrawlRow
 from shared.domain.ids import CrawlId, Partition, Revision, Term
 
@@ -52,7 +53,7 @@ def put_crawl(connection: Connection, name: str, spec: str, now_ms: int) -> tupl
     if stored is None:
         crawl_id = connection.execute(
             insert(table)
-            .values(name=name, revision=1, state=CrawlState.SEEDING, created_at_ms=now_ms)
+            .values(name=name, revision=1, state=CrawlState.SEEDING, created_at_ms=now_ms, change=NEXT_CHANGE)
             .returning(table.c.crawl_id)
         ).scalar_one()
         revision = 1
@@ -63,7 +64,13 @@ def put_crawl(connection: Connection, name: str, spec: str, now_ms: int) -> tupl
         connection.execute(
             update(table)
             .where(table.c.crawl_id == crawl_id)
-            .values(revision=revision, state=CrawlState.SEEDING, finished_reason=None, finished_at_ms=None)
+            .values(
+                revision=revision,
+                state=CrawlState.SEEDING,
+                finished_reason=None,
+                finished_at_ms=None,
+                change=NEXT_CHANGE,
+            )
         )
     connection.execute(
         insert(schema.crawl_revisions).values(crawl_id=crawl_id, revision=revision, spec=spec, created_at_ms=now_ms)
@@ -132,7 +139,9 @@ def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock
 def set_state(connection: Connection, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
     """Set a crawl's state. Record the time of the first RUNNING and of each FINISHED."""
     table = schema.crawls
-    values: dict[str, Any] = {"state": state, "finished_reason": reason}
+    values: dict[str, Any] = {"state": state, "finished_reason": reason, "change": NEXT_CHANGE}
+    if state not in USES_TIME:
+        values |= STOP_TIME
     if state is CrawlState.RUNNING:
         values["started_at_ms"] = func.coalesce(table.c.started_at_ms, now_ms)
     values["finished_at_ms"] = now_ms if state is CrawlState.FINISHED else None
@@ -143,15 +152,6 @@ def add_active_time(connection: Connection, crawl_id: CrawlId, ms: int) -> None:
     """Add to the crawl's active time."""
     table = schema.crawls
     connection.execute(update(table).where(table.c.crawl_id == crawl_id).values(active_ms=table.c.active_ms + ms))
-
-
-def add_active_time_to_all(connection: Connection, ms: int, *, held: Collection[CrawlId]) -> None:
-    """See Store.add_active_time_to_all."""
-    table = schema.crawls
-    query = update(table).where(text(f"crawls.{schema.WORKED_ON}"), table.c.state != CrawlState.PAUSED)
-    if held:
-        query = query.where(table.c.crawl_id.not_in(held))
-    connection.execute(query.values(active_ms=table.c.active_ms + ms))
 
 
 def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
@@ -220,7 +220,7 @@ def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, in
 
 def _crawl_query() -> Any:
     crawls, revisions = schema.crawls, schema.crawl_revisions
-    return select(crawls, revisions.c.spec).join(
+    return select(crawls, ACTIVE_MS.label("active"), revisions.c.spec).join(
         revisions, (revisions.c.crawl_id == crawls.c.crawl_id) & (revisions.c.revision == crawls.c.revision)
     )
 
@@ -244,5 +244,8 @@ def _crawl_row(row: Row[Any]) -> CrawlRow:
         created_at_ms=row.created_at_ms,
         started_at_ms=row.started_at_ms,
         finished_at_ms=row.finished_at_ms,
-        active_ms=row.active_ms,
+        active_ms=int(row.active),
+        active_pool=row.active_pool,
+        active_zero_ms=row.active_zero_ms,
+        change=row.change,
     )

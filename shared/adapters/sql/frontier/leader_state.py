@@ -1,14 +1,25 @@
 """Transactions of the leader: the cluster's epoch, the positions of partitions, and a crawl's next state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, case, func, select, update
 
 from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.crawl_values import NEXT_CHANGE, STOP_TIME
 from shared.domain.errors import Unusable
-from shared.domain.frontier.states import CrawlState, Position
+from shared.domain.frontier.states import USES_TIME, CrawlState, Position
 from shared.domain.ids import CrawlId, Partition, Revision
+
+_POSITIONS = select(
+    *(
+        schema.partitions.c[name]
+        for name in (
+            *("partition", "version", "stream_created_ns"),
+            *("outcome_seq", "outcome_ns", "discovery_seq", "discovery_ns"),
+        )
+    )
+)
 
 
 def epoch(connection: Connection) -> int:
@@ -28,18 +39,13 @@ def raise_epoch(connection: Connection, at_least: int) -> int:
 
 def positions(connection: Connection) -> Mapping[Partition, Position]:
     """Return up to where each partition's subjects are applied."""
-    columns = schema.partitions.c
-    rows = connection.execute(
-        select(
-            columns.partition,
-            columns.stream_created_ns,
-            columns.outcome_seq,
-            columns.outcome_ns,
-            columns.discovery_seq,
-            columns.discovery_ns,
-        )
-    )
-    return {Partition(partition): Position(*(int(value) for value in applied)) for partition, *applied in rows}
+    return {partition: position for partition, _, position in positions_and_versions(connection)}
+
+
+def positions_and_versions(connection: Connection) -> Sequence[tuple[Partition, int, Position]]:
+    """Return each partition with its version and up to where its subjects are applied."""
+    rows = connection.execute(_POSITIONS)
+    return [(Partition(partition), int(version), Position(*map(int, applied))) for partition, version, *applied in rows]
 
 
 def advance_crawl(
@@ -58,6 +64,9 @@ def advance_crawl(
     if after is CrawlState.RUNNING:
         values["started_at_ms"] = func.coalesce(table.c.started_at_ms, now_ms)
     values["finished_at_ms"] = now_ms if after is CrawlState.FINISHED else None
+    values["change"] = NEXT_CHANGE
+    if after not in USES_TIME:
+        values |= STOP_TIME
     unchanged = (table.c.crawl_id == crawl_id) & (table.c.revision == revision) & (table.c.state == before)
     if counted is not None:
         version = select(func.coalesce(func.sum(counters.c.version), 0)).where(counters.c.crawl_id == crawl_id)

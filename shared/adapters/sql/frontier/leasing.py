@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import AMONG, Arrays, Each, inserting, updating
-from shared.adapters.sql.engine.fence import pass_fence
+from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.frontier.commands import in_progress
 from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.crawl.spec import Budget
@@ -62,8 +62,8 @@ LEASE_QUEUE: Final = updating(
     "queued = {t}.queued - {v}leased, leased = {t}.leased + {v}leased, active_at_ms = {v}active_at_ms",
 )
 _LEASE_COUNTERS = text(
-    "UPDATE crawl_counters SET queued = queued - :n, leased = leased + :n, version = version + 1"
-    " WHERE crawl_id = :crawl_id AND partition = :partition"
+    "UPDATE crawl_counters SET queued = queued - :n, leased = leased + :n, version = version + 1,"
+    f" changed = {FENCE_VERSION} WHERE crawl_id = :crawl_id AND partition = :partition"
 )
 _LOCK_CRAWL = text("SELECT 1 FROM crawls WHERE crawl_id = :crawl_id FOR NO KEY UPDATE")
 _SPENT = text(

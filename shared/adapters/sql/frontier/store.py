@@ -22,6 +22,7 @@ from shared.adapters.sql.frontier import (
     leasing,
     purge_holds,
 )
+from shared.adapters.sql.frontier import crawl_changes as changes
 from shared.adapters.sql.frontier import crawl_rows as crawls
 from shared.domain.frontier.store_model import Claimed, CrawlRow
 from shared.domain.ids import CrawlId, Partition, Term
@@ -44,7 +45,9 @@ class SqlStore(SqlAdapter):
     begin_run = write(crawls.begin_run)
     set_state = write(crawls.set_state)
     add_active_time = write(crawls.add_active_time)
-    add_active_time_to_all = write(crawls.add_active_time_to_all)
+    start_active_time = write(changes.start_active_time)
+    add_pool_time = write(changes.add_pool_time)
+    crawl_changes = read(changes.since)
     counters = read(crawls.counters)
     counters_by_partition = read(crawls.counters_by_partition)
     counters_in = read(crawls.counters_in)
@@ -64,8 +67,10 @@ class SqlStore(SqlAdapter):
     uncollected = read(crawl_gc.uncollected)
     collected = write(crawl_gc.collected)
 
-    async def reopen(self, after: CrawlId) -> tuple[Sequence[CrawlId], CrawlId | None]:
-        candidates, further = await self._run.read(bound(crawl_gc.to_reopen, after))
+    async def reopen(
+        self, after: CrawlId, max_count: int, among: Collection[CrawlId] = ()
+    ) -> tuple[Sequence[CrawlId], CrawlId | None]:
+        candidates, further = await self._run.read(bound(crawl_gc.to_reopen, after, max_count, among))
         return await self._run.write(bound(crawl_gc.reopen, candidates)) if candidates else [], further
 
     async def claim(self, partition: Partition, term: Term) -> Claimed:

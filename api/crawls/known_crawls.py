@@ -1,0 +1,139 @@
+"""The crawls as this master last read them, and which of them need another look. No I/O.
+
+A crawl needs one when its row or its counters changed, when its time has come, and when it is its turn to be compared.
+So a pass costs what changed, not how many crawls run.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+from api.crawls.reconcile import LoadedCrawl
+from shared.domain.frontier.states import WORKED_ON, CrawlState
+from shared.domain.frontier.store_model import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
+from shared.domain.ids import CrawlId
+
+COMPARED: Final = 10
+"""Known crawls that one pass compares with SQL."""
+
+
+class KnownCrawls:
+    """Takes the changes of one read after another."""
+
+    def __init__(self) -> None:
+        self.mark = ChangeMark()
+        self.clocks: dict[str, int] = {}
+        self.late: set[CrawlId] = set()
+        self._rows: dict[CrawlId, CrawlRow] = {}
+        self._ended: dict[CrawlId, CrawlRow | None] = {}
+        self._pending: set[CrawlId] = set()
+        self._unchecked: set[CrawlId] = set()
+        self._recent: Mapping[CrawlId, CrawlVersion] = {}
+        self._in_pool: Counter[str] = Counter()
+        self._due: dict[str, list[tuple[int, CrawlId]]] = {}
+        self._due_at: dict[CrawlId, tuple[str, int]] = {}
+        self._turns: Iterator[CrawlId] = iter(())
+
+    def __repr__(self) -> str:
+        return f"<KnownCrawls {len(self._rows)} pending={len(self._pending)} unchecked={len(self._unchecked)}>"
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, crawl_id: CrawlId) -> bool:
+        return crawl_id in self._rows
+
+    def version(self, crawl_id: CrawlId) -> CrawlVersion | None:
+        """Return the version in which the crawl was last read."""
+        row = self._rows.get(crawl_id)
+        return self._recent.get(crawl_id) if row is None else row.version
+
+    def next_compared(self) -> Collection[CrawlId]:
+        """Return the crawls to compare with SQL in the next read. All take turns."""
+        turn = [crawl_id for crawl_id in islice(self._turns, COMPARED) if crawl_id in self._rows]
+        if not turn:
+            self._turns = iter(tuple(self._rows))
+            turn = list(islice(self._turns, COMPARED))
+        return turn
+
+    def take(self, changes: CrawlChanges) -> None:
+        """Store what was read, and note the crawls that need another look."""
+        for crawl_id, row in changes.rows.items():
+            self._put(crawl_id, row)
+        self.mark, self._recent = changes.mark, changes.recent
+        # This process may have moved a clock after the read began.
+        self.clocks = {pool: max(ms, self.clocks.get(pool, 0)) for pool, ms in changes.clocks.items()}
+        looked_at = {*changes.rows, *self._come_due(), *(each for each in changes.compared if each in self._rows)}
+        self._pending |= looked_at
+        self._unchecked |= looked_at | {crawl_id for crawl_id in changes.counted if crawl_id in self._rows}
+        self.late |= {crawl_id for crawl_id in changes.counted if crawl_id not in self._rows}
+
+    def look_at_all(self, ended: Mapping[CrawlId, CrawlRow | None]) -> None:
+        """Let all crawls be looked at again, as a new leader does. `ended` are crawls that are not worked on."""
+        for crawl_id, row in ended.items():
+            if crawl_id not in self._rows:
+                self._put(crawl_id, row)
+        self._pending.update(self._rows, ended)
+        self._unchecked.update(self._rows)
+
+    def pending(self) -> Mapping[CrawlId, CrawlRow | None]:
+        """Return the crawls to reconcile, as `reconcile` takes them."""
+        return {crawl_id: self._rows.get(crawl_id) or self._ended.get(crawl_id) for crawl_id in self._pending}
+
+    def keep_pending(self, crawl_ids: Collection[CrawlId], loaded: Mapping[CrawlId, LoadedCrawl]) -> None:
+        """Keep only these crawls pending. The others are looked at again when they change or their time has come."""
+        for crawl_id in self._pending.difference(crawl_ids):
+            self._ended.pop(crawl_id, None)
+            if (row := self._rows.get(crawl_id)) is not None and crawl_id in loaded:
+                self._await_due(row, loaded[crawl_id].max_ms)
+        self._pending.intersection_update(crawl_ids)
+
+    def take_unchecked(self) -> list[CrawlRow]:
+        """Return the running crawls for the finished check. They count as checked from now on."""
+        rows = [row for crawl_id in self._unchecked if (row := self._rows.get(crawl_id)) is not None]
+        self._unchecked.clear()
+        return [row for row in rows if row.state is CrawlState.RUNNING]
+
+    def skip_checks(self) -> None:
+        """Forget what only a leader looks at. A new leader looks at all crawls."""
+        self._unchecked.clear()
+        self.late.clear()
+
+    def check_again(self, crawl_ids: Collection[CrawlId]) -> None:
+        """Let the next finished check look at these crawls, too."""
+        self._unchecked.update(crawl_ids)
+
+    def pools(self) -> Mapping[str, int]:
+        """Return the clocks of the pools with crawls that use up time."""
+        return {pool: ms for pool, ms in self.clocks.items() if self._in_pool[pool]}
+
+    def _put(self, crawl_id: CrawlId, row: CrawlRow | None) -> None:
+        if (before := self._rows.pop(crawl_id, None)) is not None and before.active_pool is not None:
+            self._in_pool[before.active_pool] -= 1
+        if row is None or row.state not in WORKED_ON:
+            self._ended[crawl_id] = row
+            self._due_at.pop(crawl_id, None)
+            return
+        self._ended.pop(crawl_id, None)
+        self._rows[crawl_id] = row
+        if row.active_pool is not None:
+            self._in_pool[row.active_pool] += 1
+
+    def _await_due(self, row: CrawlRow, max_ms: int | None) -> None:
+        if max_ms is None or row.active_pool is None:
+            return
+        at = row.active_pool, row.active_zero_ms + max_ms
+        if self._due_at.get(row.crawl_id) != at and self.clocks.get(row.active_pool, 0) < at[1]:
+            self._due_at[row.crawl_id] = at
+            heapq.heappush(self._due.setdefault(row.active_pool, []), (at[1], row.crawl_id))
+
+    def _come_due(self) -> Iterator[CrawlId]:
+        """Yield the crawls whose time may be up by now."""
+        for pool, waiting in self._due.items():
+            while waiting and waiting[0][0] <= self.clocks.get(pool, 0):
+                at, crawl_id = heapq.heappop(waiting)
+                if self._due_at.get(crawl_id) == (pool, at):
+                    del self._due_at[crawl_id]
+                    yield crawl_id

@@ -1,0 +1,189 @@
+"""What must be done for crawls: a pure comparison of what SQL declares with what was done.
+
+`CrawlController` carries out the actions. It asks again about each crawl with an action, until none is left. So an
+action that fails, or that a crash interrupts, is repeated.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from shared.domain.frontier.states import USES_TIME, WORKED_ON, CrawlState
+from shared.domain.frontier.store_model import CrawlRow
+from shared.domain.ids import CrawlId, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCrawl:
+    """A crawl that this master has loaded. `max_ms`: its `budget.max_seconds`. `refused`: it may not be dispatched."""
+
+    revision: Revision
+    state: CrawlState
+    dispatching: bool
+    pool: str
+    max_ms: int | None = None
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpecState:
+    """What workers see of a crawl beside its spec."""
+
+    revision: Revision
+    gone: bool
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """What the leader has done.
+
+    - `published`: the published crawls, None for an unreadable record. `published` itself is None until it is known.
+    - `ending`: the records that are deleted later.
+    - `seeding`: the revisions whose seeds are being published.
+    """
+
+    published: Mapping[CrawlId, SpecState | None] | None = None
+    ending: Collection[CrawlId] = ()
+    seeding: Collection[tuple[CrawlId, Revision]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MasterView:
+    """What this master has done. `leader` is None unless it leads. `unreadable`: specs of a later version."""
+
+    loaded: Mapping[CrawlId, LoadedCrawl] = field(default_factory=dict)
+    unreadable: Collection[tuple[CrawlId, Revision]] = ()
+    leader: LeaderView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCrawl:
+    """Load the crawl, or its new revision."""
+
+    row: CrawlRow
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadCrawl:
+    """Unload a crawl that is over."""
+
+    crawl_id: CrawlId
+
+
+@dataclass(frozen=True, slots=True)
+class SetDispatch:
+    """Set the state of the loaded crawl, and allow or stop its dispatch."""
+
+    crawl_id: CrawlId
+    state: CrawlState
+    dispatching: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSeeds:
+    """Publish the seeds of the crawl's revision."""
+
+    row: CrawlRow
+
+
+@dataclass(frozen=True, slots=True)
+class StartTime:
+    """Let the crawl use up the time of its pool."""
+
+    crawl_id: CrawlId
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSpec:
+    """Publish the crawl's spec to the workers. Paused, their visits start no further request."""
+
+    row: CrawlRow
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSpec:
+    """Publish that the crawl is over, or deleted if `gone`."""
+
+    crawl_id: CrawlId
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSpec:
+    """Delete the record of a crawl that is over after a while."""
+
+    crawl_id: CrawlId
+
+
+LocalAction = LoadCrawl | UnloadCrawl | SetDispatch
+SpecAction = PublishSpec | CloseSpec | ForgetSpec
+Action = LocalAction | PublishSeeds | StartTime | SpecAction
+
+
+def reconcile(
+    rows: Mapping[CrawlId, CrawlRow | None], view: MasterView, now: Mapping[str, int]
+) -> Mapping[CrawlId, list[Action]]:
+    """Return the actions for those of the crawls that need any.
+
+    `rows` has None for a deleted crawl. `now` is the time of each pool in ms (`CrawlChanges.clocks`). A crawl whose
+    spec this version cannot read is left alone. The actions of a crawl depend on nothing of other crawls.
+    """
+    actions = {crawl_id: list(_actions(crawl_id, row, view, now)) for crawl_id, row in rows.items()}
+    return {crawl_id: needed for crawl_id, needed in actions.items() if needed}
+
+
+def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> bool:
+    """Return True if the crawl has used up its `budget.max_seconds`."""
+    return max_ms is not None and active_ms(row, now) >= max_ms
+
+
+def active_ms(row: CrawlRow, now: Mapping[str, int]) -> int:
+    """Return the crawl's active time now."""
+    if row.active_pool is None or row.active_pool not in now:
+        return row.active_ms
+    return now[row.active_pool] - row.active_zero_ms
+
+
+def _actions(crawl_id: CrawlId, row: CrawlRow | None, view: MasterView, now: Mapping[str, int]) -> Iterator[Action]:
+    loaded = view.loaded.get(crawl_id)
+    if row is None or row.state not in WORKED_ON:
+        if loaded is not None:
+            yield UnloadCrawl(crawl_id)
+        if view.leader is not None:
+            yield from _after_end(crawl_id, view.leader, deleted=row is None)
+    elif (crawl_id, row.revision) in view.unreadable:
+        return
+    elif loaded is None or loaded.revision != row.revision:
+        yield LoadCrawl(row)
+    else:
+        up = time_is_up(row, loaded.max_ms, now)
+        dispatching = not (loaded.refused or up or row.state is CrawlState.PAUSED)
+        if (loaded.state, loaded.dispatching) != (row.state, dispatching):
+            yield SetDispatch(crawl_id, row.state, dispatching)
+        if view.leader is not None:
+            yield from _of_leader(row, loaded.pool, view.leader, paused=up or row.state is CrawlState.PAUSED)
+
+
+def _of_leader(row: CrawlRow, pool: str, leader: LeaderView, *, paused: bool) -> Iterator[Action]:
+    if row.state is CrawlState.SEEDING and (row.crawl_id, row.revision) not in leader.seeding:
+        yield PublishSeeds(row)
+    if row.state in USES_TIME and row.active_pool != pool:
+        yield StartTime(row.crawl_id, pool)
+    if leader.published is not None:
+        wanted = SpecState(row.revision, gone=False, paused=paused)
+        if leader.published.get(row.crawl_id) != wanted or row.crawl_id in leader.ending:
+            yield PublishSpec(row, paused)
+
+
+def _after_end(crawl_id: CrawlId, leader: LeaderView, *, deleted: bool) -> Iterator[Action]:
+    """Yield what is left to publish. A crawl that is over but not deleted, such as a cancelled one, is published as
+    paused."""
+    if leader.published is None or crawl_id not in leader.published:
+        return
+    spec = leader.published[crawl_id]
+    if spec is not None and not spec.gone and (deleted or not spec.paused):
+        yield CloseSpec(crawl_id, gone=deleted)
+    elif crawl_id not in leader.ending:
+        yield ForgetSpec(crawl_id)
