@@ -67,8 +67,10 @@ _ACTIVE_TIME_S: Final = 2.0
 _LONGEST_S: Final = 60.0
 """Maximum time that one count adds to crawls: over a longer one, the machine slept or the database was away."""
 _LOOK_BACK_S: Final = 2.0
-_REOPENED: Final = 500, 10
-"""Crawls with queued URLs that one look back examines: until a new leader has seen all, and afterwards."""
+EXAMINED: Final = 500
+"""Crawls with queued URLs that one look back of a new leader examines, until it has seen all."""
+_EXAMINED_AGAIN: Final = 10
+"""The same afterwards: crawls whose counters changed are examined beside them."""
 
 
 class PublishedSpecs:
@@ -161,10 +163,12 @@ class CrawlController:
             known.take(changes)
             if not self._leading:
                 known.skip_checks()
-            while await self._settle():  # Decide again on what was loaded: now its spec is known.
-                continue
-            await self._sync.read_spending({*changes.counted, *changes.compared})
-        self._passed.set()
+            try:
+                while await self._settle():  # Decide again on what was loaded: now its spec is known.
+                    continue
+                await self._sync.read_spending({*changes.counted, *changes.compared})
+            finally:
+                self._passed.set()
 
     async def _settle(self) -> bool:
         """Decide on the pending crawls and carry it out. Return True if crawls were loaded."""
@@ -350,7 +354,8 @@ class CrawlController:
 
     async def _reopen(self) -> None:
         late = set(self._known.late)
-        reopened, further = await self._store.reopen(self._examined, _REOPENED[self._examined_all], late)
+        max_count = _EXAMINED_AGAIN if self._examined_all else EXAMINED
+        reopened, further = await self._store.reopen(self._examined, max_count, late)
         self._known.late -= late
         self._examined = further or CrawlId(0)
         self._examined_all |= further is None
