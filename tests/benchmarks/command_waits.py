@@ -67,10 +67,14 @@ _COMMANDS: Final[Sequence[tuple[CommandKind, dict[str, Any], UrlState]]] = (
 )
 """Each with its arguments and the state that every URL of the large crawl has before it."""
 
-_SET_STATE = "UPDATE urls SET state = :state, reason = :reason, via_host = NULL, via = NULL WHERE crawl_id = :crawl_id"
+_CHUNK: Final = 1_000
+"""Hosts that one statement prepares, so that it stays below the limit of a statement's time."""
+
+_HOSTS = " WHERE crawl_id = :crawl_id AND host_id >= :first AND host_id < :last"
+_SET_STATE = "UPDATE urls SET state = :state, reason = :reason, via_host = NULL, via = NULL" + _HOSTS
 _SET_QUEUES = (
     "UPDATE queues SET queued = CASE WHEN :state > 0 THEN 0 ELSE (SELECT count(*) FROM urls u"
-    " WHERE u.crawl_id = queues.crawl_id AND u.host_id = queues.host_id) END, waiting = 0 WHERE crawl_id = :crawl_id"
+    " WHERE u.crawl_id = queues.crawl_id AND u.host_id = queues.host_id) END, waiting = 0" + _HOSTS
 )
 
 
@@ -253,8 +257,13 @@ async def _grow(store: SqlStore, crawl_id: CrawlId, urls: int) -> int:
 async def _prepare(store: SqlStore, crawl_id: CrawlId, state: UrlState) -> None:
     """Give every URL of the crawl this state, as one that no page led to."""
     keys = {"crawl_id": crawl_id, "state": int(state), "reason": "dns" if state is UrlState.FAILED else None}
-    for statement in (_SET_STATE, _SET_QUEUES):
-        await store.executor.write(lambda connection, sql=statement: connection.execute(text(sql), keys))  # type: ignore[misc]  # bound now
+    hosts = await store.executor.read(
+        lambda connection: connection.execute(text("SELECT max(host_id) FROM queues")).scalar_one()
+    )
+    for first in range(0, hosts + 1, _CHUNK):
+        for statement in (_SET_STATE, _SET_QUEUES):
+            chunk = keys | {"first": first, "last": first + _CHUNK}
+            await store.executor.write(lambda c, sql=statement, these=chunk: c.execute(text(sql), these))  # type: ignore[misc]  # bound now
 
 
 async def _run(database: str, urls: int, leases: int) -> list[dict[str, Any]]:
