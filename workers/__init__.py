@@ -7,16 +7,17 @@ monotonic clock, from before it sent the `begin`.
 
 A visit fetches its URLs one after another, in these steps:
 
-1. Check the URL against the **robots** rules, which are fetched once per host and shared.
-2. Wait for the host's **delay**, from the end of the last response to the next request. robots.txt counts.
+1. Check the URL against the **robots** rules, which are fetched once per origin and shared.
+2. Wait for the host's **delay**, from the end of the last response to the next request. A fetch of robots.txt is such a
+   request, too.
 3. **Fetch** within the limits and the egress rules.
 4. **Parse** the page and judge its links by **scope**. A redirect is a discovery like any other link.
 
-A worker makes results durable in one order and awaits each step: archive record, discoveries, items, **outcome**.
-So a published outcome implies all the rest. If a worker is killed between two steps, a later grant repeats the work.
-No page is ever marked done without its links.
+A worker makes results durable in one order and awaits each step: archive record, discoveries, items, **outcome**. So a
+published outcome implies all the rest. If a worker is killed between two steps, a later grant repeats the work. No page
+is ever marked done without its links.
 
-`Runtime` settles each message in one place. It acknowledges a shard that is done or gone, and naks one that must come
-again. It logs an unexpected error with its traceback and naks the message. A worker keeps no state that must survive
-it and never touches SQL. Any number of workers may run.
+`Runtime` settles each shard's message in one place. It acknowledges it if the shard is done or its lease is gone. It
+naks it if the broker must deliver it again, as after an unexpected error, which it logs with its traceback. A worker
+keeps no state that must survive it and never touches SQL. Any number of workers may run.
 """

@@ -1,7 +1,7 @@
-"""The worker's archive: pages appended to WARC segments, made durable in groups.
+"""The worker's archive: pages appended to WARC files (segments), made durable in groups.
 
-Appending places a page in memory and returns its location. Only `sync` makes it durable, and an outcome may be reported
-only after that. Callers of `sync` that arrive while one is running share the next one.
+`append` copies a page's records to memory and returns their location in the file. Only `sync` makes them durable, and
+an outcome may be reported only after that. Callers of `sync` that arrive while one is running share the next one.
 
 If the store is full, `sync` raises ArchiveFull to every waiter. Nothing is lost: appended pages keep their locations
 and are written by the next attempt. Once the buffer is full too, `append` raises.
@@ -36,9 +36,10 @@ _WORKER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class RecordIds:
-    """Random UUIDs (version 4) in text, from the system's randomness in batches. Do not use it on after a fork.
+    """A source of random UUIDs (version 4) as text, for WARC records. It reads randomness from the system in batches.
 
-    Safe in any thread: `pop` and `extend` of a list are single steps, so no two calls return the same id.
+    Do not use it on after a fork. Safe in any thread: `pop` and `extend` of a list are single steps, so no two calls
+    return the same id.
     """
 
     def __init__(self) -> None:
@@ -102,9 +103,9 @@ class _Commit:
 
 @dataclass(slots=True)
 class ArchiveStats:
-    """Counts since the start: pages placed, bytes of their records as stored, and commits that failed.
+    """The counts of an archive since its start: appended pages, compressed bytes of their records, and failed writes.
 
-    `commits`: the durations of successful commits, in seconds.
+    `commits`: the durations in seconds of successful writes to the store. Each write makes a group of pages durable.
     """
 
     pages: int = 0
@@ -114,10 +115,10 @@ class ArchiveStats:
 
 
 class SegmentWriter:
-    """Appends the pages of one crawl, on one event loop. The first page opens the first segment."""
+    """Writes the pages of one crawl to WARC files (segments), on one event loop. The first page creates a file."""
 
     def __init__(self, crawl: ArchivedCrawl, archive: "WarcArchive", number: int = 0) -> None:
-        """Begin without a segment. `number` is the last segment number that an earlier writer may have used."""
+        """Begin without a file. `number` is the last file number that an earlier writer may have used."""
         self._crawl = crawl
         self._archive = archive
         self._live: _OpenSegment | None = None
@@ -135,24 +136,26 @@ class SegmentWriter:
 
     @property
     def number(self) -> int:
-        """The number of the newest segment."""
+        """The number in the name of the newest WARC file. Before the first file: the number given at construction."""
         return self._number
 
     @property
     def settled(self) -> bool:
-        """Return True if everything that was placed is durable."""
+        """Return True if every appended page is durable and no write is under way."""
         return self._durable == self._placed and self._commit is None
 
     @property
     def buffered(self) -> int:
-        """Bytes placed and not durable yet."""
+        """The number of bytes that were appended and are not durable yet."""
         return self._buffered
 
     async def append(self, exchange: Exchange, *, page: bool = True) -> Archived:
-        """Place a page. It is durable after the next `sync`. If this raises, the page was not placed.
+        """Append the records of an exchange and return their location. They are durable after the next `sync`. If this
+        raises, nothing was appended.
 
-        Waits for a sync first if 8 MiB are buffered, which may raise ArchiveFull or ArchiveUnavailable. Pages above
-        512 KiB are compressed in a thread. With `page` False it is not counted as a page: it settles no URL.
+        Waits for a sync first if 8 MiB are buffered, which may raise ArchiveFull or ArchiveUnavailable. Bodies of 512
+        KiB and more are compressed in a thread. `page` is False for an exchange that is not counted as a page: it
+        settles no URL.
         """
         if self._buffered >= _BUFFER_BYTES:
             await self.sync()
@@ -165,7 +168,7 @@ class SegmentWriter:
         return Archived(self._place(packed), packed.digest)
 
     async def sync(self) -> None:
-        """Wait until every page placed before the call is durable.
+        """Wait until every page that was appended before the call is durable.
 
         If this raises ArchiveFull or ArchiveUnavailable, none of the caller's pages counts as durable. Cancelling a
         waiter does not stop the write, because others may wait for it.
@@ -175,7 +178,9 @@ class SegmentWriter:
             await asyncio.shield(self._commit or self._begin())
 
     async def close(self) -> None:
-        """Sync, and finish every segment. No page may be appended any more. After an error it may be called again."""
+        """Make every appended page durable and complete every WARC file. Append nothing after it. It may be called
+        again after an error.
+        """
         self._closed = True
         if self._live is not None:
             self._retired.append(self._live)
@@ -184,7 +189,9 @@ class SegmentWriter:
             await asyncio.shield(self._commit or self._begin())
 
     def abandon(self) -> None:
-        """Release the segments that `close` could not finish; a repair finishes them. No commit may be running."""
+        """Close the WARC files that `close` could not complete. A later repair completes them. No write may be under
+        way.
+        """
         for live in (*self._retired, *([self._live] if self._live is not None else [])):
             live.segment.abandon()
         self._retired.clear()
@@ -274,10 +281,10 @@ class SegmentWriter:
 
 
 class WarcArchive:
-    """A worker process's archive: one `SegmentWriter` per crawl over one store.
+    """A worker process's archive. It has one `SegmentWriter` per crawl, and writes all their files to one store.
 
-    A new process writes new segments, named `<crawl id>-<UTC start time>-<worker id>-<number>.warc.gz`. `software`
-    names the program and its version; `wall_ms` is the UTC wall clock in ms since 1970.
+    A new process writes new WARC files, named `<crawl id>-<UTC start time>-<worker id>-<number>.warc.gz`. `software`
+    names the program and its version; `wall_ms` returns UTC time in ms since 1970.
     """
 
     def __init__(self, store: SegmentStore, *, worker_id: str, software: str, wall_ms: Callable[[], int]) -> None:
@@ -300,30 +307,34 @@ class WarcArchive:
         return len(self._writers)
 
     def writer(self, crawl: ArchivedCrawl) -> SegmentWriter:
-        """Return the crawl's writer. Its `crawl` is that of the first call, until `finish`."""
+        """Return the crawl's writer; create it if there is none. Until `finish` every call with this crawl id returns
+        the same one.
+        """
         writer = self._writers.get(crawl.crawl_id)
         if writer is None:
             writer = self._writers[crawl.crawl_id] = SegmentWriter(crawl, self, self._numbered)
         return writer
 
     def buffered(self) -> int:
-        """Return the bytes of all crawls that are placed and not durable yet."""
+        """Return the number of bytes, over all crawls, that were appended to the archive and are not durable yet."""
         return sum(writer.buffered for writer in (*self._writers.values(), *(each for _, each in self._finishing)))
 
     def settled(self, crawl_id: CrawlId) -> bool:
-        """Return True if everything placed for the crawl is durable, so that no caller still waits for a page of it."""
+        """Return True if everything appended for the crawl is durable, so that no caller waits for a page of it."""
         writer = self._writers.get(crawl_id)
         return writer is None or writer.settled
 
     async def keep(self, crawl: ArchivedCrawl, exchange: Exchange, *, page: bool = True) -> Archived:
-        """Append an exchange as `SegmentWriter.append` does, and retry while the store fails."""
+        """Append an exchange to the crawl's WARC file (SegmentWriter.append) and return its location. Retry until the
+        store accepts it.
+        """
         writer = self.writer(crawl)
         return await persisted("archive_append", lambda: writer.append(exchange, page=page), crawl=crawl.crawl_id)
 
     async def finish(self, crawl_id: CrawlId) -> None:
-        """Sync and finish the crawl's segments. After an error it may be called again.
+        """Make the crawl's pages durable and complete its WARC files. It may be called again after an error.
 
-        A caller that requests the writer meanwhile gets a new one. Its segments have numbers that were never used.
+        A caller that requests the crawl's writer meanwhile gets a new one. The names of its files have unused numbers.
         """
         writer = self._writers.pop(crawl_id, None)
         if writer is not None:
@@ -335,7 +346,9 @@ class WarcArchive:
                 self._finishing.remove(each)
 
     async def close(self) -> None:
-        """Sync and finish everything. Raise the error if a segment cannot be finished; a repair finishes it later."""
+        """Make all pages durable and complete every WARC file. Raise the first error; a later repair completes the
+        file.
+        """
         writers = [*self._writers.values(), *(writer for _, writer in self._finishing)]
         self._writers, self._finishing = {}, []
         try:
@@ -348,7 +361,7 @@ class WarcArchive:
             raise failures[0]
 
     def pack(self, exchange: Exchange) -> _Packed:
-        """Build and compress a page's records, one gzip member each. Safe in any thread."""
+        """Build the WARC records of an exchange, each compressed as one gzip member. May be called in any thread."""
         records = page_records(exchange, (self._next_id(), self._next_id(), self._next_id()))
         request, metadata = _member(records.request), _member(records.metadata)
         return _Packed(_member(records.response), request + metadata, records.digest)

@@ -1,4 +1,4 @@
-"""Applies the hot configuration and drains of this worker as they are published, without a restart."""
+"""Applies changes of the hot configuration, and drains of this worker, without a restart."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ _RESYNC_S = 5.0
 
 
 class WorkerConfigFollower:
-    """Follows `view`, a view of `keys.configuration`, for the worker `member` of `pool`.
+    """Follows the hot configuration and the drains of the worker `member` of `pool`, in `view` of etcd's keys.
 
     The worker was started with the values of `started`. `apply(values, revision)` is called for each new revision.
     `drain(draining)` is called when a drain begins or ends.
@@ -49,18 +49,20 @@ class WorkerConfigFollower:
         return f"<Tuning {self._member} revision={self._desired.config.revision} draining={self._draining}>"
 
     def marks(self) -> Watermarks:
-        """Return the present watermarks."""
+        """Return the watermarks now in force: how full a resource may be before the worker takes no new work."""
         return self._current.storage
 
     async def run(self) -> None:
-        """Apply each published state, until cancelled."""
+        """Apply every change of configuration and drains, until cancelled."""
         snapshot = self._view.snapshot
         while True:
             self.follow(snapshot)
             snapshot = await self._view.changed(snapshot, _RESYNC_S)
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Apply the state in the snapshot. Log each part of it that is rejected."""
+        """Apply the configuration and drains in a snapshot of `view`. Log each part that is invalid and keep its
+        earlier value.
+        """
         before = self._desired
         self._desired, complaints = desired_state_after(before, snapshot, self._keys)
         if complaints != self._complaints:

@@ -1,4 +1,4 @@
-"""Builds the discovery messages of one process: links sorted by partition, in numbered messages of bounded size."""
+"""Builds the discovery messages of one worker process: links by partition, in numbered messages of bounded size."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _ORIGIN_BYTES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """Links of one page to be reported, all at one depth."""
+    """The links of one page that are to be reported, all at one depth."""
 
     crawl: VisitCrawl
     host_id: int
@@ -32,14 +32,14 @@ class PageLinks:
 
 
 class DiscoveryStream(NamedTuple):
-    """A crawl's discoveries for one partition. Messages are numbered within a stream."""
+    """A crawl and a partition that discoveries are sent for. The messages of each such pair have their own numbers."""
 
     crawl_id: CrawlId
     partition: Partition
 
 
 class DiscoveryBatch(NamedTuple):
-    """Links for one message, under one revision of the spec."""
+    """The links of one discovery message, all found under one revision of the spec."""
 
     spec: Revision
     origins: list[Origin]
@@ -47,10 +47,10 @@ class DiscoveryBatch(NamedTuple):
 
 
 def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[DiscoveryBatch]]:
-    """Return the links of `pages` by stream, in their order, in batches within `MAX_LINKS` and `MAX_BYTES`.
+    """Return the links of `pages` by stream (crawl and partition), in batches of at most `MAX_LINKS` and `MAX_BYTES`.
 
-    A repeated link is dropped unless it is nearer to the seeds. That is safe because all batches are acknowledged
-    before the outcome of any of these pages is published.
+    The order of links is kept. A repeated link is dropped unless it is nearer to the seeds. That is safe because all
+    batches are acknowledged before the outcome of any of these pages is published.
     """
     streams: dict[DiscoveryStream, _Filling] = {}
     for page in pages:
@@ -66,7 +66,7 @@ def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[
 
 
 def streams_of(page: PageLinks) -> set[DiscoveryStream]:
-    """Return the streams that the page's links go to (see `batches_by_stream`)."""
+    """Return the streams (crawl and partition) that the page's links are reported in (see `batches_by_stream`)."""
     crawl, own = page.crawl, partition_of_id(page.host_id)
     hosts = {host for _, host, _ in page.links}
     return {
@@ -135,10 +135,10 @@ class _Mark:
 
 
 class Numbering:
-    """The numbers of one producer's messages. Message n + 1 is made only after n was acknowledged.
+    """Numbers the discovery messages of one process, per stream. Message n + 1 is made only after n was acknowledged.
 
-    Each week numbers begin anew under another name. So owners may forget the names of old weeks, and this object may
-    forget idle streams. A name is never used again, even if the clock goes back.
+    Every week numbers begin anew under a new producer name. So owners may forget the names of old weeks, and this
+    object may forget idle streams. A name is never used again, even if the clock goes back.
     """
 
     def __init__(self, producer: str) -> None:
@@ -151,7 +151,9 @@ class Numbering:
         return len(self._marks)
 
     def message(self, stream: DiscoveryStream, batch: DiscoveryBatch, now_ms: int) -> tuple[bytes, str]:
-        """Return the next message of the stream and its id. They stay the same until `acknowledged` is called."""
+        """Return the next message of the stream, encoded, and its message id. Until `acknowledged` is called, another
+        call returns the same number and id.
+        """
         if week_of(now_ms) > self._week:
             self._week = week_of(now_ms)
             self._marks = {known: mark for known, mark in self._marks.items() if mark.pending}
@@ -169,7 +171,7 @@ class Numbering:
         return encode(message), f"{name}.{stream.crawl_id}.{stream.partition}.{mark.n + 1}"
 
     def acknowledged(self, stream: DiscoveryStream, batch: DiscoveryBatch) -> None:
-        """Advance the stream: the broker has stored its latest message."""
+        """Count the batch as stored by the broker, so that the stream's next message gets the next number."""
         mark = self._marks[stream]
         mark.n, mark.total, mark.pending = mark.n + 1, mark.total + batch.links, False
         if mark.week < self._week:

@@ -1,7 +1,7 @@
 """Reserves space on the archive's disk for the answers that visits under way may still write.
 
 Before a request, a visit reserves space for the largest answer that its crawl accepts. It releases the space when the
-page is placed in the archive. So a worker never starts a fetch that may not fit, however fast the disk fills.
+answer is appended to the archive. So a worker never starts a fetch that may not fit, however fast the disk fills.
 
 Other workers may write to the same disk. Each reserves at most half of the free space, and measures it several times a
 second while it fetches.
@@ -28,9 +28,10 @@ _PATIENCE_S: Final = 2.0
 
 
 class DiskReservations:
-    """The disk reservations of one worker process. Without a `gauge` every fetch fits: another process watches it.
+    """The disk space that one worker process has reserved for answers. `gauge` measures the disk; without one every
+    fetch fits, because another process watches the disk.
 
-    `marks` returns the present watermarks. It may be replaced.
+    `marks` returns the watermarks now in force. It may be replaced.
     """
 
     def __init__(self, gauge: Gauge | None, marks: Callable[[], Watermarks], archive: WarcArchive) -> None:
@@ -47,9 +48,8 @@ class DiskReservations:
         return f"<Reservations {self._reserved} of {self._level!r}>"
 
     async def level(self) -> FillLevel | None:
-        """Return the fill level of the disk (`shared.runtime.pressure_monitor.Gauge`), None if unknown.
-
-        The space that one fetch may write counts as used.
+        """Measure the disk and return its fill level; None if it is unknown. The space of one largest answer counts as
+        used.
         """
         if self._gauge is None:
             return None
@@ -71,7 +71,8 @@ class DiskReservations:
                     continue  # the watermarks log it
 
     async def reserve(self, body_bytes: int, ending: asyncio.Event) -> int | None:
-        """Reserve space for a body of `body_bytes`. Return the bytes to pass to `give_back`, or None if none is free.
+        """Reserve space for a response body of `body_bytes`. Return the bytes to pass to `give_back`, or None if none
+        is free.
 
         Waits for other fetches to release their space, but not after `ending` is set.
         """
@@ -115,14 +116,14 @@ class DiskReservations:
 
 
 def archive_disk(settings: WorkerSettings) -> Gauge | None:
-    """Return the gauge of the archive's disk, None if another process watches it: in a local crawl the command does."""
+    """Return the gauge of the archive's disk; None in a local crawl, where the command `orb crawl` watches the disk."""
     return disk_of(settings.dir / "archive") if isinstance(settings, ClusterWorkerSettings) else None
 
 
 def pressure_monitor_of(
     settings: WorkerSettings, reservations: DiskReservations, set_pressure: Callable[[Sequence[Pressure]], None]
 ) -> PressureMonitor:
-    """Return the monitor of the worker's memory and archive disk.
+    """Return the monitor that watches the worker's memory and archive disk.
 
     It passes the resources under pressure to `set_pressure`: the worker then takes no further shard. A request under
     way is finished, because its disk space is reserved.

@@ -1,4 +1,4 @@
-"""The orderly end of a worker: it reports its results, unless the broker does not accept them."""
+"""Ends a worker's visits after their time to drain, and lets them report their results while the broker answers."""
 
 import asyncio
 from contextlib import suppress
@@ -28,7 +28,8 @@ _ASK_S: Final = 0.5
 
 
 async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Clock, *, grace_s: float) -> None:
-    """Stop the visits after the grace. Cancel them LAST_REPORTS_S later, or as soon as the broker is silent.
+    """Stop all visits after `grace_s`; they may still report. Cancel them LAST_REPORTS_S later, or as soon as the
+    broker is silent.
 
     The caller must cancel this when the visits have ended by themselves.
     """
@@ -45,7 +46,9 @@ async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Cloc
 
 
 async def listen(broker: Broker, clock: Clock, silent: asyncio.Event) -> None:
-    """Poll the broker, and set `silent` while it is silent (see SILENT_S), until cancelled."""
+    """Send requests to the broker until cancelled. Set `silent` once it has not answered for SILENT_S; clear it at an
+    answer.
+    """
     answered_at, unanswered = clock.elapsed(), 0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A worker's permission to send requests, on its own clock. Pure."""
+"""A grant: a worker's permission to send requests for a leased URL shard, measured on the worker's own clock. Pure."""
 
 from typing import Final
 
@@ -12,12 +12,13 @@ _CUT_PART: Final = 1 / 3
 
 
 class Grant:
-    """Permission to fetch the remaining URLs of a lease. Instants are `Clock.elapsed` seconds of this process.
+    """Permission to fetch the remaining URLs of a lease until a time. Times are `Clock.elapsed` seconds of this
+    process.
 
-    It counts from before the request was sent. So it ends here before it ends at the owner, however long the reply
-    took. A late reply never shortens it.
+    The time counts from before the worker sent its request for the grant. So the grant ends here before it ends at the
+    owner, however long the reply took. A late reply never shortens it.
 
-    `delay_s`: the host's delay in the owner's last reply. `stop`: by the owner's reply no further request may start.
+    `delay_s`: the host's delay in the owner's last reply. `stop`: the owner requires that no further request starts.
     """
 
     __slots__ = ("_expires", "_margin", "_sent", "delay_s", "not_before", "number", "remaining", "stop")
@@ -44,23 +45,25 @@ class Grant:
         self.extend(sent, expires_s)
 
     def extend(self, sent: float, expires_s: float) -> None:
-        """Extend the grant to `expires_s` after `sent`, the time when the answered request was sent."""
+        """Let the grant end `expires_s` after `sent`, the time when the worker sent its request to extend it. Never
+        shortens it.
+        """
         if sent + expires_s > self._expires:
             self._sent, self._expires = sent, sent + expires_s
             self._margin = min(max(MARGIN_S, _MARGIN_PART * expires_s), expires_s / 2)
 
     def may_send(self, now: float) -> bool:
-        """Return True if a request may be sent at `now`."""
+        """Return True if a request to the host may be sent at `now`. It may not shortly before the grant ends."""
         return now < self._expires - self._margin
 
     @property
     def cut_at(self) -> float:
-        """When requests in flight are cancelled: a part of the margin before the end, because timers fire late."""
+        """The time at which requests in flight are cancelled: shortly before the grant ends, as timers fire late."""
         return self._expires - self._margin * _CUT_PART
 
     @property
     def renew_at(self) -> float:
-        """When to request an extension: after a third of the time."""
+        """The time at which the worker requests an extension: after a third of the grant's time."""
         return self._sent + (self._expires - self._sent) * _RENEWED_AFTER
 
     def __repr__(self) -> str:

@@ -70,7 +70,7 @@ UNUSABLE: Final = 4
 
 
 class StopRequest:
-    """A request to the worker to drain, or to end at once."""
+    """A request to the worker to drain, or to end at once. Tasks wait for its two events."""
 
     def __init__(self) -> None:
         self.draining = asyncio.Event()
@@ -78,7 +78,7 @@ class StopRequest:
         self._terminated = False
 
     def terminate(self) -> None:
-        """Drain at the first call, end at once at the second."""
+        """Request a drain at the first call, and an end at once at the second."""
         if self._terminated:
             self.at_once.set()
         self._terminated = True
@@ -86,7 +86,7 @@ class StopRequest:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Handle SIGTERM and SIGINT while open."""
+        """Let SIGTERM call `terminate`, and SIGINT request a drain, until the `with` block ends."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.terminate)
         loop.add_signal_handler(signal.SIGINT, self.draining.set)
@@ -98,9 +98,9 @@ class StopRequest:
 
 
 async def run(settings: WorkerSettings, stop: StopRequest) -> int:
-    """Run the worker until `stop`. Return 0 when drained, 4 if the environment is unusable.
+    """Run the worker until `stop`. Return the exit code: 0 when drained, 4 if the environment is unusable.
 
-    In that case it logs `worker.failed` if a restart cannot help, else `worker.disconnected`.
+    With 4 it logs `worker.failed` if a restart cannot help, else `worker.disconnected`.
     """
     use_snapshot(settings.dir)
     code, up = DRAINED, asyncio.Event()
@@ -373,7 +373,7 @@ def main() -> int:
 
 
 def serve(settings: WorkerSettings) -> int:
-    """Run a worker. Return the exit code."""
+    """Set up the process (logging, signals, event loop) and run a worker in it. Return the exit code."""
     close_on_exec()
     configure_logging(settings.log_level, settings.log_format, worker=settings.id)
 

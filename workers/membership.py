@@ -1,4 +1,4 @@
-"""A worker's membership of a cluster: its registration, and its views of crawls and configuration."""
+"""A worker's membership of a cluster: its registration in etcd, and the specs and configuration that it reads there."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,14 +30,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerMembership:
-    """A worker's membership of a cluster.
+    """What a worker has while it is a member of a cluster.
 
     - `specs`: the specs of the crawls.
     - `configuration`: a view of the hot configuration under `keys.configuration`.
     - `say(capacity, draining)`: register how many visits the worker can run, and whether it drains.
-    - `registration`: the worker's registration under a lease.
-    - `closed`: the endpoints of engines and members.
-    - `listens(address)`: close and register the endpoints of the worker's own server.
+    - `registration`: the worker's key in etcd, which disappears when the worker is gone.
+    - `closed`: endpoints of the cluster that no crawl may connect to.
+    - `listens(address)`: close the endpoints of the worker's own server to crawls, and register them.
     """
 
     specs: SpecSource
@@ -51,9 +51,9 @@ class WorkerMembership:
 
 @asynccontextmanager
 async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator[WorkerMembership]:
-    """Register the worker until the block ends. Wait while the coordinator is unreachable.
+    """Register the worker in etcd until the `with` block ends. Wait while etcd is unreachable at the start.
 
-    A later outage of the coordinator stops nothing: the worker uses the last specs and registers again afterwards.
+    A later outage of etcd stops nothing: the worker uses the last specs and registers again afterwards.
     """
     keys = Keys(settings.cluster)
     brokers = engine_endpoints(listed(settings.nats_url), NATS_PORT)
@@ -127,7 +127,8 @@ def _close(closed: ClosedEndpoints, members: Iterable[Entry]) -> None:
 
 
 async def list_in(view: View, keys: Keys) -> str:
-    """Return the public suffix list by which the cluster divides hosts. Wait until a leader has published it.
+    """Return the public suffix list by which the cluster assigns hosts to partitions. Wait until a leader has published
+    it.
 
     The list of this release may be newer, and with it the worker would send links to the wrong owners.
     """

@@ -1,4 +1,4 @@
-"""A worker's metrics: their descriptions, and the readings at each scrape."""
+"""A worker's metrics: their descriptions, and their values at each scrape."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -71,7 +71,7 @@ _KINDS: Final = ("outcome", "discovery", "items")
 
 
 class WorkerMetrics:
-    """Reads the metrics of a worker, without waiting. `registration` is None in a local crawl."""
+    """Reads the values of a worker's metrics, without waiting. `registration` is None in a local crawl."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class WorkerMetrics:
         return f"<WorkerMetrics {self._runtime!r}>"
 
     def registry(self) -> "CollectorRegistry":
-        """Return the registry of the process."""
+        """Return a Prometheus registry that reads the metrics of this process at each scrape."""
         return registry_of(METRICS, self.read)
 
     def read(self) -> Readings:
-        """Yield the present value of every metric."""
+        """Yield the present value of every metric of the worker."""
         yield from self._load()
         yield from self._fetched()
         yield from self._kept()

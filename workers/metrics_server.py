@@ -32,7 +32,8 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 @asynccontextmanager
 async def exposing(address: str, registry: "CollectorRegistry", tls: ServerTls | None = None) -> AsyncIterator[str]:
-    """Serve at `host:port` (port 0: any free port) until the block ends, and yield the bound address.
+    """Serve metrics at `address` (`host:port`, port 0: any free port) until the `with` block ends. Yield the bound
+    address.
 
     Raise Unusable if the address cannot be bound.
     """
@@ -88,7 +89,7 @@ async def _serve(
 
 
 def answer(head: bytes, registry: "CollectorRegistry") -> bytes:
-    """Return the response to a request head."""
+    """Return the whole HTTP response to the request with this head: the metrics, or an error such as 404."""
     line, *rest = head.decode("latin-1").split("\r\n")
     words = line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):

@@ -1,4 +1,4 @@
-"""Builds the outcomes of URLs. Texts from servers are truncated, so that a message stays within its bounds. Pure."""
+"""Builds the outcome of a URL for its report. Texts from servers are truncated to bound the message. Pure."""
 
 from typing import Final, assert_never
 
@@ -20,7 +20,7 @@ _VALIDATOR: Final = 1_024
 def answered(
     fingerprint: Fingerprint, answer: Answer, reading: PageReading, stored: Archived, *, at_ms: int, retry_after_ms: int
 ) -> UrlOutcome:
-    """Return the outcome of a URL whose answer, of any status, is archived."""
+    """Return the outcome of a URL whose answer was archived, whatever its HTTP status is."""
     place = stored.location
     return UrlOutcome(
         fingerprint=fingerprint,
@@ -48,7 +48,7 @@ def answered(
 
 
 def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> UrlOutcome:
-    """Return the outcome of a fetch without a usable answer."""
+    """Return the outcome of a URL whose fetch gave no usable answer. The reason is the failure's kind."""
     return UrlOutcome(
         fingerprint=fingerprint,
         end=UrlEnd.FAILED,

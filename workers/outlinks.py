@@ -1,4 +1,4 @@
-"""Selects a page's outlinks to report: canonical, in scope and not reported before.
+"""Selects the outlinks of a page that are to be reported: canonical, in scope and not reported before.
 
 Most links of most pages were reported before, so the cheapest steps come first. They are: drop repeats within the page,
 resolve (cached by directory, shared/domain/web/url.py), drop links already reported, judge by scope.
@@ -36,12 +36,12 @@ MAX_EXAMPLES_SENT: Final = 100
 
 
 class KnownLinks:
-    """The links whose report the broker has acknowledged: an exact, direct-mapped cache of fixed size.
+    """A cache of links whose report the broker has acknowledged. Its size is fixed: each link can take only one slot.
 
     It has no false positives, because it compares the whole fingerprint. A Bloom filter would drop real URLs. It
     forgets a link when another takes its slot; the link is then reported again, and the frontier drops it. Entries
-    belong to a crawl's spec revision: another revision may have another scope, so its links are reported anew.
-    Memory: 24 bytes a slot, allocated at once.
+    belong to a crawl's spec revision: another revision may have another scope, so its links are reported anew. Memory:
+    24 bytes a slot, allocated at once.
     """
 
     __slots__ = ("_fingerprints", "_generations", "_mask", "_next_generation", "_tags")
@@ -57,7 +57,7 @@ class KnownLinks:
         self._next_generation = 1
 
     def generation(self, crawl_id: CrawlId, revision: Revision) -> int:
-        """Return the number that tags the links of this crawl and revision.
+        """Return the number that tags the links of this crawl at this revision in the cache.
 
         After 4,096 revisions all are numbered anew, which forgets every link and costs repeated reports.
         """
@@ -70,7 +70,7 @@ class KnownLinks:
         return generation
 
     def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
-        """Return True if the link was remembered with a depth of at most `depth`."""
+        """Return True if the link is in the cache with this tag (`generation`) and with a depth of at most `depth`."""
         slot = (hash(fingerprint) + generation) & self._mask
         tag = self._tags[slot]
         return (
@@ -81,7 +81,9 @@ class KnownLinks:
         )
 
     def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
-        """Record links reported with `depth`. Call it only after the broker has acknowledged their report."""
+        """Put links that were reported with `depth` into the cache. Call it only after the broker has acknowledged
+        their report.
+        """
         if depth > _MAX_DEPTH:
             return
         for fingerprint in fingerprints:
@@ -94,7 +96,7 @@ class KnownLinks:
 
 @dataclass(frozen=True, slots=True)
 class Outlinks:
-    """The links of a page, sorted by what becomes of them. `found` counts distinct references as written, and
+    """The links of a page, sorted by what becomes of them. `found` is the number of distinct references as written:
 
     found = len(fresh) + known + sum(excluded) + nofollow + repeated.
     """
@@ -128,7 +130,7 @@ class Outlinks:
     urls_left_out: int = 0
 
     def left_out(self) -> dict[str, int]:
-        """Return how many links were left out, by reason."""
+        """Return the number of links that were left out, by reason."""
         counts = {str(reason): n for reason, n in self.excluded.items()}
         if self.nofollow:
             counts[NOFOLLOW] = self.nofollow
@@ -160,10 +162,10 @@ class _Examples:
 
 
 class OutlinkResolver:
-    """Judges the links of one crawl's pages, at one revision of its spec.
+    """Decides which links of one crawl's pages are reported, at one revision of its spec.
 
-    `outlinks` returns what to report. Call `acknowledged` after the broker has acknowledged that report. A link that
-    another page has in between is reported twice, which is harmless. A link never acknowledged is reported again.
+    Call `acknowledged` after the broker has acknowledged the report of the links that `outlinks` returned. Before that,
+    a link that another page has, too, is reported twice, which is harmless.
     """
 
     __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_scope")
@@ -178,7 +180,7 @@ class OutlinkResolver:
         self._generation = known.generation(crawl_id, revision)
 
     def outlinks(self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False) -> Outlinks:
-        """Return the outlinks of `page`, fetched at `depth`.
+        """Return the links of the parsed `page`, which was fetched at `depth`, sorted by what becomes of them.
 
         `nofollow`: the page's robots directives forbid following any of its links, canonical and refresh included.
         """
@@ -245,11 +247,11 @@ class OutlinkResolver:
         )
 
     def acknowledged(self, outlinks: Outlinks) -> None:
-        """Remember `outlinks.fresh` as reported: the broker has acknowledged the report."""
+        """Remember the links in `outlinks.fresh` as reported, because the broker has acknowledged their report."""
         self._known.remember(self._generation, (location.fingerprint for location in outlinks.fresh), outlinks.depth)
 
     def example(self, reason: str, url: str) -> Mapping[str, Sequence[str]]:
-        """Return the link as an example of what this reason leaves out, or nothing if enough were sent."""
+        """Return `{reason: [url]}`, an example of a link left out. Return `{}` if enough examples were sent."""
         examples = _Examples(self._examples_sent)
         examples.add(reason, url, written)
         return examples.gathered
@@ -281,17 +283,19 @@ def _fitting(urls: Sequence[str]) -> int:
 
 
 def without_url(reference: str) -> str:
-    """Return why a reference that has no canonical URL is left out."""
+    """Return the reason why a reference without a canonical URL is left out: another scheme, or an invalid URL."""
     return ExclusionReason.SCHEME if names_other_scheme(reference) else INVALID
 
 
 def redirect_target(location: str, page_url: str) -> str | None:
-    """Return the canonical URL that a Location header names, or None if it is unusable."""
+    """Return the canonical URL that a redirect's Location header names, or None if it names no usable URL."""
     return canonicalize(header_text(location), page_url)
 
 
 def header_text(value: str) -> str:
-    """Return the text of a header that was decoded as Latin-1. Like browsers, read bytes that form UTF-8 as UTF-8."""
+    """Return the text of a header value that was decoded as Latin-1. Like browsers, decode its bytes as UTF-8 if they
+    are valid.
+    """
     if not value.isascii():
         with suppress(UnicodeError):  # not Latin-1 or not UTF-8: return the value unchanged
             return value.encode("latin-1").decode()

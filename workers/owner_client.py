@@ -1,4 +1,4 @@
-"""Requests to the owners of leases, and the grants in their replies."""
+"""A worker's requests to the owners of leases: to begin a visit, and to extend its grant."""
 
 from typing import Final, assert_never
 
@@ -27,14 +27,16 @@ NO_OWNER_S: Final = 2.0
 
 
 class OwnerClient:
-    """A client of the owners of all partitions. Methods raise Transient if a reply is missing or unreadable."""
+    """A client of the masters that own partitions. Its methods raise Transient if a reply is missing or unreadable."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
 
     async def begin(self, shard: UrlShard, delivery: int, holder: str) -> Grant | Wait | Gone | Superseded:
-        """Request a grant for the remaining URLs of the shard. Return the grant, or the owner's refusal."""
+        """Request a grant for the remaining URLs of the shard. Return it, or the owner's refusal: to wait, or that the
+        lease is gone or taken over.
+        """
         sent = self._clock.elapsed()
         answer = await self._ask(LeaseId(shard.lease), Begin(shard.lease, delivery, holder))
         if not isinstance(answer, Go):
@@ -53,9 +55,10 @@ class OwnerClient:
         )
 
     async def extend(self, lease: LeaseId, grant: Grant, holder: str) -> bool:
-        """Request more time. Apply the reply to the grant: its end, the host's delay and `stop`.
+        """Request more time for a grant, and apply the reply to it: its end, the host's delay and `stop`. Return False
+        if the grant is over.
 
-        Return False if the grant is over. The reply may take half of the remaining time, so that a retry is possible.
+        The reply may take half of the remaining time, so that a retry is possible.
         """
         sent = self._clock.elapsed()
         wait_s = min(ANSWER_S, max(grant.cut_at - sent, 0.0) / 2)

@@ -1,4 +1,4 @@
-"""Reads an answer: its type, its title and its links, as the archive and the outcome need them. Pure functions."""
+"""Reads an answer: its type, title and links, in the form that the archive and the outcome need. Pure functions."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _PARAMETER: Final = re.compile(
 
 
 def sequence_links(value: str) -> Iterator[str]:
-    """Yield the targets with relation `next` or `prev`, as written. Stop at malformed text. Takes linear time."""
+    """Yield the targets with relation `next` or `prev` in a Link header, as written. Stop at malformed text."""
     position = 0
     while (match := _VALUE.match(value, position)) is not None:
         position = match.end()
@@ -61,13 +61,13 @@ _MIME: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class PageReading:
-    """The reading of an answer.
+    """What was read from an answer.
 
     - `found`: the links to report, at `depth` and `hops`.
     - `outlinks`: set for a page, to be acknowledged after the report of its links was.
     - `links`: the number of outlinks in scope.
     - `archived`, `notes`: the outlinks and the other fields of the metadata record.
-    - `html`: the source of items.
+    - `html`: the HTML that items are taken from, None for another type.
     - `needs_scripts`: the page has scripts and neither text nor links.
     - `links_found`: the number of all outlinks, -1 if the answer can have none.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
@@ -91,7 +91,9 @@ class PageReading:
 
 
 def read(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer) -> PageReading:
-    """Read the `answer` of a page at `depth` that was reached by `hops` redirects."""
+    """Read the type, title and links of an `answer`. Its URL is `page`, at `depth`, and was reached by `hops`
+    redirects.
+    """
     content_type = answer.joined("content-type")
     body = answer.decoded
     if answer.status in REDIRECTS and not (answer.status == 300 and answer.header("location") is None):

@@ -1,11 +1,11 @@
-"""Reports the results of visits: archive durable -> discoveries -> items -> outcomes acknowledged, in this order.
+"""Reports the results of visits in this order: make archive records durable, publish discoveries, items, then outcomes.
 
-A flush takes all unreported pages of all visits. It begins when a visit ends, and `report_s` after the oldest page was
-added. The next flush begins only when this one has ended or is stalled.
+Each step ends (durable, or acknowledged by the broker) before the next begins. So a published outcome implies that its
+links and items are in their streams and its record is on the disk. The messages of a discovery stream go one after
+another, and so do the parts of a visit.
 
-Each step of a visit's part of a flush is over before the next begins. So a published outcome implies that its links and
-items are in their streams and its record is on the disk. The messages of a discovery stream go one after another, and
-so do the parts of a visit.
+A flush reports all unreported pages of all visits. It begins when a visit ends, and `report_s` after the oldest page
+was added. The next flush begins only when this one has ended or is stalled.
 
 No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. It stalls
 only what needs it. For example, a part with a link for a full subject is held, with its visit, and all else goes on.
@@ -41,9 +41,9 @@ T = TypeVar("T")
 
 
 class Reporter:
-    """Reports for all visits of a process. `run` is its only background task.
+    """Reports the results of all visits of a worker process. `run` is its only background task.
 
-    `producer` names this process's numbering of discoveries. No other process may ever use it again.
+    `producer` names this process as the sender of discoveries. No other process may ever use that name.
     """
 
     def __init__(
@@ -77,22 +77,22 @@ class Reporter:
         self._items = 0
 
     def visit(self, crawl: VisitCrawl | None, crawl_id: int, lease: LeaseId, grant: int, host_id: int) -> VisitReport:
-        """Return the report of a visit that begins. If `crawl` is None, it was deleted, and no page will be added."""
+        """Create the report of a visit that begins. If `crawl` is None, it was deleted, and no page may be added."""
         return VisitReport(self, crawl, crawl_id, lease, grant, host_id)
 
     async def wait_for_capacity(self) -> None:
-        """Wait until one more page may be added."""
+        """Wait until the pages that are not reported yet leave room for one more."""
         await self._has_capacity.wait()
 
     def pace(self, report_s: float) -> None:
-        """Set the longest wait of a finished page. The wait of the present pages begins anew."""
+        """Set how many seconds a page waits for its report at most. Begin anew for pages that wait already."""
         self._report_s = report_s
         if self._timer is not None:
             self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(report_s, self._flush_due.set)
 
     async def run(self) -> None:
-        """Flush whenever a flush is due, until cancelled."""
+        """Report all unreported pages whenever a flush is due, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._flush_due.wait()
@@ -113,19 +113,19 @@ class Reporter:
                         self._hold(part)
 
     def unreported(self) -> tuple[int, int]:
-        """Return the numbers of pages and of links without an acknowledged report."""
+        """Return the number of pages, and the number of links, whose report is not acknowledged yet."""
         return self._in_flushes.pages + self._held.pages, self._in_flushes.links + self._held.links
 
     def flushing_s(self) -> float:
-        """Return the age in seconds of the oldest running flush, 0 without one."""
+        """Return the seconds for which the oldest running flush has lasted, 0 if none runs."""
         return self._clock.elapsed() - next(iter(self._flushes.values())) if self._flushes else 0.0
 
     def held(self) -> int:
-        """Return the number of pages in held parts."""
+        """Return the number of pages whose report is held up, while other pages are reported."""
         return self._held.pages
 
     def added(self, visit: VisitReport, page: SettledUrl) -> None:
-        """Count the page, and schedule a flush."""
+        """Count a page that was added to the visit's report, and let a flush begin within `report_s`."""
         self._pending[visit] = None
         self._in_flushes.add((page,))
         self._update_capacity()
@@ -134,7 +134,7 @@ class Reporter:
             self._timer = asyncio.get_running_loop().call_later(self._report_s, self._flush_due.set)
 
     def refused(self, crawl: VisitCrawl, refused: Mapping[Refusal, int]) -> None:
-        """Count the rule matches on a page that were refused as items, by reason."""
+        """Count the items of a page that were refused, by reason."""
         counts = self._counts_of(crawl)
         for reason, n in refused.items():
             counts["refused_items", reason] += n
@@ -144,7 +144,7 @@ class Reporter:
         return counts.others() if crawl is None else counts.of(crawl.crawl_id, crawl.spec.name, self._clock.elapsed())
 
     def ended(self, visit: VisitReport) -> None:
-        """Request a flush: the visit ended."""
+        """Request a flush now, because the visit ended."""
         self._pending[visit] = None
         self._flush_due.set()
 

@@ -42,7 +42,9 @@ class _CrawlLine:
 
 
 class Place:
-    """A visit's place in the line of its crawl, and then its slot. `granted` resolves to False if the visit gave up."""
+    """A visit's place in its crawl's line for a request slot, and then its slot. `granted` is a future of True for a
+    slot, False if the visit gave up.
+    """
 
     __slots__ = ("charged_s", "granted", "left", "line", "since")
 
@@ -54,19 +56,19 @@ class Place:
 
     @property
     def held(self) -> bool:
-        """Return True if the slot was granted."""
+        """Return True if the visit got its slot."""
         return self.granted.done() and not self.granted.cancelled() and self.granted.result()
 
     def give_up(self) -> None:
-        """Stop waiting for a slot. A slot that is held is not released."""
+        """Stop waiting for a slot. If the visit has one already, it keeps it."""
         if not self.granted.done():
             self.granted.set_result(False)
 
 
 class Requests:
-    """The `max_requests` slots of one process. `now` returns monotonic seconds.
+    """The `max_requests` request slots of one worker process. `now` returns monotonic seconds.
 
-    `on_capacity` is called when fewer visits wait than there are slots, after as many or more did.
+    `on_capacity` is called when `saturated` ends: fewer visits wait for a slot than there are slots.
     """
 
     def __init__(self, max_requests: int, now: Callable[[], float]) -> None:
@@ -89,7 +91,9 @@ class Requests:
         return self.waiting >= self.max_requests
 
     def place(self, crawl_id: CrawlId, weight: int) -> Place:
-        """Enter the line of a crawl. A slot may be granted at once. The caller must call `leave`, even if cancelled."""
+        """Put a visit into its crawl's line for a slot; it may get one at once. The caller must call `leave`, even if
+        cancelled.
+        """
         line = self._lines.get(crawl_id)
         if line is None:
             self._forget_idle()
@@ -109,7 +113,7 @@ class Requests:
         return place
 
     def leave(self, place: Place) -> None:
-        """Release the slot, or leave the line. Further calls for the same place do nothing."""
+        """Release the visit's slot, or take the visit out of the line. Further calls for the same place do nothing."""
         if place.left:
             return
         full, place.left = self.saturated, True
@@ -180,11 +184,13 @@ class Admission:
 
     @property
     def held(self) -> bool:
-        """Return True if the visit holds a slot."""
+        """Return True if the visit holds a request slot."""
         return self._place is not None and self._place.held
 
     async def enter(self, crawl_id: CrawlId, weight: int, body_bytes: int) -> bool:
-        """Take a slot, and reserve disk space for a body of `body_bytes`. Return False if the visit must end."""
+        """Wait for a request slot and reserve disk space for a response body of `body_bytes`. Return False if the visit
+        must end.
+        """
         self._place = place = self._requests.place(crawl_id, weight)
         if not await place.granted:
             return False
@@ -193,19 +199,21 @@ class Admission:
         return self._reserved is not None
 
     def end(self) -> None:
-        """Stop waiting for a slot or for disk space, now and in later calls of `enter`."""
+        """Stop waiting for a slot or for disk space. Later calls of `enter` do not wait either."""
         self._ending.set()
         if self._place is not None:
             self._place.give_up()
 
     def leave(self) -> None:
-        """Release the slot. Call it when the request is over."""
+        """Release the request slot. Call it when the request is over."""
         if self._place is not None:
             self._requests.leave(self._place)
             self._place = None
 
     def release(self) -> None:
-        """Release the slot and the disk reservation. Call it when the answer is archived, or if there is none."""
+        """Release the request slot and the reserved disk space. Call it when the answer is archived, or if there is
+        none.
+        """
         self.leave()
         if self._reserved is not None:
             self._reservations.give_back(self._reserved)

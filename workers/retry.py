@@ -1,4 +1,4 @@
-"""Repeats the steps of a report until they succeed."""
+"""Repeats a step of a report until it succeeds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,9 +17,9 @@ _MAX_WAIT_S: Final = 5.0
 async def persisted(
     what: str, attempt: Callable[[], Awaitable[T]], waits: Callable[[], None] | None = None, **fields: object
 ) -> T:
-    """Repeat `attempt` until it raises no Transient, with growing waits of at most 5 s. Return its result.
+    """Call `attempt` until it raises no Transient, and return its result. Waits between calls grow up to 5 s.
 
-    The log shows when this takes long. `waits` is called at each failure, before the wait.
+    `what` and `fields` go into the log, which shows when this takes long. `waits` is called before each wait.
     """
     wait_s, tries = 0.1, 0
     while True:

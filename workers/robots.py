@@ -1,7 +1,7 @@
-"""robots.txt of the origins that visits fetch from: fetched once, shared by all workers, cached parsed.
+"""robots.txt of the origins that visits fetch from: fetched once, shared by all workers, and cached parsed.
 
-A record is looked up in this process, then in the broker's bucket, and then fetched. At most one visit of a process
-does so for an origin at a time. It fetches under its own grant, host delay and egress rules.
+It is looked up in this process, then in a bucket of the broker that all workers share, and then fetched. At most one
+visit of a process does so for an origin at a time. It fetches under its own grant, host delay and egress rules.
 """
 
 import asyncio
@@ -58,14 +58,16 @@ _KINDS: Final = frozenset(kind.value for kind in FailureKind)
 
 @dataclass(frozen=True, slots=True)
 class Robots:
-    """The robots policy of an origin. `failure`: why it is unreachable, such as `robots_dns` or `robots_http_503`."""
+    """What robots.txt permits on an origin. `failure`: why it is unreachable, such as `robots_dns` or
+    `robots_http_503`.
+    """
 
     policy: RobotsPolicy
     failure: str = ""
     retry_after_ms: int = -1
 
     def allows(self, url: str, token: str) -> bool:
-        """Return True if the product `token` may fetch the canonical `url`."""
+        """Return True if robots.txt lets the robot `token` (a product token) fetch the canonical `url`."""
         match self.policy:
             case Rules(rules):
                 return rules.allows(url, token)
@@ -75,12 +77,14 @@ class Robots:
                 return False
 
     def crawl_delay_s(self, token: str) -> float | None:
-        """Return the seconds between requests that the site requires of `token`, None without a Crawl-delay."""
+        """Return the seconds between requests that robots.txt requires of the robot `token`. Return None if it requires
+        none.
+        """
         return self.policy.rules.crawl_delay(token) if isinstance(self.policy, Rules) else None
 
 
 class RobotsCache:
-    """The most recently used robots rules by origin, up to about `CACHE_BYTES` of text."""
+    """The robots.txt rules of the most recently used origins, up to about `CACHE_BYTES` of text."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
@@ -90,7 +94,9 @@ class RobotsCache:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def of(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
-        """Return the robots rules of `origin`, parsed for the crawl's token. Return None if `send` did."""
+        """Return the robots.txt rules of `origin` for the crawl's product token. If it must be fetched, call `send`.
+        Return None if `send` returned None.
+        """
         robots = await self._known(origin, crawl, send)
         return None if robots is None else await _parsed(robots, crawl.token)
 
@@ -214,7 +220,7 @@ class RobotsCache:
 
 
 def retry_after_ms(answer: Answer, now_ms: int) -> int:
-    """Return the answer's Retry-After in ms, -1 without a valid one."""
+    """Return the wait in ms that the answer's Retry-After header requires, -1 without a valid header."""
     value = answer.header("retry-after")
     wait_s = None if value is None else parse_retry_after(value, now_ms / 1000)
     return -1 if wait_s is None else int(min(wait_s, 1e9) * 1000)

@@ -1,4 +1,6 @@
-"""Pulls shards and runs as many visits at once as capacity allows. Only this module settles messages."""
+"""Pulls URL shards from the broker and visits as many at once as the worker may. Only this module settles their
+messages.
+"""
 
 import asyncio
 import itertools
@@ -55,19 +57,23 @@ MAX_OPEN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class VisitSettled:
-    """The shard is done: it was reported, or its lease is gone."""
+    """The shard is done: its visit was reported, or its lease no longer exists. Its message is acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisitHandedBack:
-    """The message must come again after `delay_s`."""
+    """The worker cannot finish this visit now. The broker must deliver its shard's message again after `delay_s`
+    seconds.
+    """
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class VisitAbandoned:
-    """Another worker has the shard, or the grant ran out. The message is not settled: the broker delivers it again."""
+    """The visit lost its grant: it ran out, or another worker has the shard. The worker does not settle the message, so
+    the broker may deliver it again.
+    """
 
 
 Settlement = VisitSettled | VisitHandedBack | VisitAbandoned
@@ -81,7 +87,9 @@ async def _hand_back(message: VisitMessage) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """A worker's identity: `id` for people, `producer` unique to this process, its pool and process number."""
+    """A worker's name `id` (shown to people), its `producer` name (unique to this process), its pool and its process
+    id.
+    """
 
     id: str
     producer: str
@@ -90,19 +98,20 @@ class WorkerIdentity:
 
 
 def pause_s(grant: int) -> float:
-    """Return the pause in seconds before a shard comes again after its visit failed under grant number `grant`.
+    """Return the seconds before the broker delivers a shard again, after its visit failed under grant number `grant`.
 
-    The first failure has no pause. The longest pause is as long as a grant. So a worker that fails at everything uses
-    up a lease's grants no sooner than a worker that dies.
+    After the first failure this is 0. The longest pause is as long as a grant. So a worker that fails at everything
+    uses up a lease's grants no sooner than a worker that dies.
     """
     return 0.0 if grant <= 1 else min(_MAX_PAUSE_S, _UNEXPECTED_PAUSE_S * 2.0 ** min(grant - 2, 8))
 
 
 def at_rest(visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: float, *, max_open: int) -> list[CrawlId]:
-    """Return the crawls whose segments should be finished. None of them is `busy`, that is, being visited.
+    """Return the crawls whose WARC files should be completed. None of them is in `busy`, the crawls that are being
+    visited.
 
-    `visited` holds the end of each crawl's last visit. A crawl is due after IDLE_S. Beyond `max_open` crawls, the
-    least recently visited are due at once.
+    `visited` holds the end of each crawl's last visit. A crawl is due after IDLE_S. Beyond `max_open` crawls, the least
+    recently visited are due at once.
     """
     idle = sorted((at, crawl_id) for crawl_id, at in visited.items() if crawl_id not in busy)
     max_count = max(0, len(visited) - max_open)
@@ -123,7 +132,7 @@ class Runtime:
         visits: int,
         max_open: int = MAX_OPEN,
     ) -> None:
-        """Begin without visits. `max_open` bounds the crawls that have a WARC file open."""
+        """Begin without visits. At most `visits` run at once. At most `max_open` crawls have a WARC file open."""
         self._max_open = max_open
         self._identity = identity
         self._broker = broker
@@ -148,9 +157,10 @@ class Runtime:
         self._status_requested = asyncio.Event()
 
     async def pull(self) -> None:
-        """Pull shards while there is capacity, until `stop_pulling`. None is pulled during a drain or under pressure.
+        """Pull shards and start their visits while there is capacity, until `stop_pulling`. Pull none during a drain or
+        under resource pressure.
 
-        Shards that an open pull returns after that are handed back.
+        Shards that arrive after `stop_pulling` are handed back.
         """
         while self._pulling:
             await self._ctx.reporter.wait_for_capacity()
@@ -180,7 +190,7 @@ class Runtime:
                 await self._status_requested.wait()
 
     def stop_pulling(self) -> None:
-        """Take no further shard. Every later status reports it."""
+        """Take no further shard from now on. Every later status tells the masters so."""
         self._pulling = False
         self._freed.set()
         self._notable.set()
@@ -194,33 +204,36 @@ class Runtime:
         return self._pulling and not self._draining and not self._pressure
 
     def drain(self, draining: bool) -> None:
-        """Take no further shard and finish those in hand, or take shards again. Every status reports it."""
+        """Stop taking shards and finish the visits under way if `draining`, else take shards again. Every status
+        reports it.
+        """
         self._draining = draining
         self._freed.set()
         self._notable.set()
 
     def set_pressure(self, pressure: Sequence[Pressure]) -> None:
-        """Take no further shard while a resource is under pressure, and finish those in hand. Every status reports
-        the pressure."""
+        """Take no further shard while `pressure` names a resource, and finish the visits under way. Every status
+        reports it.
+        """
         self._pressure = tuple(pressure)
         self._freed.set()
         self._notable.set()
 
     def tune(self, visits: int, revision: int) -> None:
-        """Set how many visits may run at once, by this revision of the configuration. Running visits go on."""
+        """Set how many visits may run at once, by this revision of the hot configuration. Running visits go on."""
         self._visits = visits
         self._revision = revision
         self._freed.set()
         self._notable.set()
 
     def cancel_all(self) -> None:
-        """Stop every visit: cancel requests in flight and hand back the remaining URLs."""
+        """Stop every visit: cancel its request in flight and hand back its remaining URLs."""
         self._halted.set()
         for visit in self._open:
             visit.stop()
 
     async def follow(self) -> None:
-        """Refresh the crawl of every visit whenever a crawl changes, until cancelled."""
+        """Whenever a crawl changes, let every visit read its crawl's new state. Runs until cancelled."""
         async for _ in self._crawls.changes():
             for visit in self._open:
                 visit.refresh_crawl()
@@ -349,9 +362,9 @@ class Runtime:
             log.warning("segment_close.delayed", crawl=crawl_id, error=str(error))
 
     async def tidy(self) -> None:
-        """Finish the segments of idle crawls every _TIDY_S, and close unused connections, until cancelled.
+        """Complete the WARC files of idle crawls and close unused connections every _TIDY_S, until cancelled.
 
-        This bounds the open files by the number of crawls in work.
+        This bounds the number of open files by the number of crawls being visited.
         """
         while True:
             await asyncio.sleep(_TIDY_S)
@@ -374,7 +387,7 @@ class Runtime:
             self._notable.set()
 
     async def heartbeat(self) -> None:
-        """Publish the status every second, until cancelled.
+        """Publish the worker's status every second, until cancelled.
 
         It is also published soon after the load changed much, and when a master requests it.
         """
@@ -394,7 +407,7 @@ class Runtime:
             self._notable.set()
 
     async def tell(self) -> None:
-        """Publish the present status. It is lost if the broker is unreachable."""
+        """Publish the worker's status once. It is lost if the broker is unreachable."""
         self._notable.clear()
         self._reported_busy = self._busy
         try:
@@ -403,7 +416,7 @@ class Runtime:
             log.debug("status.dropped", error=str(error))
 
     def status(self) -> WorkerStatus:
-        """Return the present status."""
+        """Return this worker's load and state now, as the WorkerStatus message that it sends to the masters."""
         stats = self._ctx.stats
         return WorkerStatus(
             worker=self._identity.id,

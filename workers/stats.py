@@ -1,4 +1,4 @@
-"""The counts of a worker process since its start. Metrics and status read them."""
+"""The counts of a worker process since its start. Metrics and the worker's status are read from them."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,16 +18,16 @@ _KINDS: Final = frozenset(map(str, FailureKind))
 
 @dataclass(slots=True)
 class WorkerStats:
-    """The counts of a worker process.
+    """The counts of a worker process since its start.
 
-    - `pages`, `bytes`: archived answers and their payload.
+    - `pages`, `bytes`: archived answers and the bytes of their bodies.
     - `malformed`: shards that could not be decoded.
     - `in_flight`: requests under way.
     - `crawls`: per crawl, `status` of fetches, `denied` by rule, `bytes`, `items`, `refused_items` by reason.
     - `fetches`: durations in seconds.
-    - `failures`: by failure kind.
-    - `waits`: politeness waits in seconds.
-    - `visits`: by the name of the settlement's class.
+    - `failures`: failed fetches by failure kind.
+    - `waits`: durations in seconds of the waits for a host's delay.
+    - `visits`: ended visits by how their message was settled (a class of `runtime`).
     - `reports`, `links`: acknowledged by the broker.
     - `flushes`: durations in seconds.
     """
@@ -46,7 +46,7 @@ class WorkerStats:
     flushes: Histogram = field(default_factory=Histogram)
 
     def settled(self, counts: Counter[Key], outcome: UrlOutcome) -> None:
-        """Count the outcome of a URL. `counts` are those of its crawl."""
+        """Add the outcome of a URL to the worker's counts, and to `counts`, those of its crawl."""
         if outcome.end == UrlEnd.DENIED:
             counts["denied", outcome.reason] += 1
             return

@@ -61,7 +61,7 @@ _EXTEND_RETRY_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class VisitContext:
-    """The parts that all visits share. `ack_wait_s`: without progress, the broker delivers a shard again."""
+    """The parts that a worker's visits share. After `ack_wait_s` without progress the broker delivers a shard again."""
 
     clock: Clock
     crawls: VisitCrawls
@@ -78,7 +78,7 @@ class VisitContext:
 
 
 class Visit:
-    """One granted visit. Call `run` once. If `crawl` is None, it was deleted, and all URLs are handed back."""
+    """A visit to the URLs of one shard under a grant. Call `run` once. `crawl` is None if the crawl was deleted."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Visit:
         return CrawlId(self._shard.crawl)
 
     async def run(self) -> bool:
-        """Fetch and report. Return False if the grant was lost, so that the lease does not end with this visit."""
+        """Fetch the URLs and report them. Return False if the grant was lost: the lease goes on without this visit."""
         async with Tasks() as tasks:
             tasks.start("visit.renew", self._renew())
             if self._crawl is not None:
@@ -135,7 +135,7 @@ class Visit:
         return final
 
     async def hand_back(self) -> None:
-        """Report what was fetched and end the grant after `run` raised. The message comes again for the other URLs."""
+        """Report what was fetched and end the grant, after `run` raised. The shard comes again for the other URLs."""
         if not self._lost:
             await self._report.finish(VisitEnd(final=False, note=self._note(), failed=True))
 

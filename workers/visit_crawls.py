@@ -1,4 +1,4 @@
-"""The crawls as visits use them, compiled from their specs once per revision."""
+"""The crawls in the form that visits use: compiled from their specs, once per revision."""
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
@@ -31,8 +31,9 @@ _KEPT: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VisitCrawl:
-    """A crawl at one revision, `paused` or not. `token` is the product token that robots rules and directives are
-    matched with."""
+    """A crawl at one revision of its spec, ready for visits. `token` is the product token that is matched with robots
+    rules and directives.
+    """
 
     crawl_id: CrawlId
     revision: Revision
@@ -54,7 +55,7 @@ class VisitCrawl:
         return self.spec.politeness.obey_robots
 
     def request(self, entry: ShardUrl, *, fresh: bool) -> FetchRequest:
-        """Return the request for a URL, conditional if it has an ETag or a Last-Modified."""
+        """Return the request for a URL of a shard. It is conditional if the URL's ETag or Last-Modified is known."""
         headers = self.headers
         if entry.etag is not None:
             headers += (("If-None-Match", entry.etag),)
@@ -65,7 +66,7 @@ class VisitCrawl:
 
 
 class VisitCrawls:
-    """The most recently used compiled crawls by id, each with the fetcher of its egress rules."""
+    """The most recently used crawls by id, compiled, each with a fetcher under its egress rules."""
 
     def __init__(self, specs: SpecSource, known: KnownLinks, open_fetcher: Callable[[EgressRules], Fetcher]) -> None:
         self._specs = specs
@@ -74,7 +75,9 @@ class VisitCrawls:
         self._active: OrderedDict[CrawlId, VisitCrawl] = OrderedDict()
 
     async def active(self, crawl_id: CrawlId, revision: Revision) -> VisitCrawl | None:
-        """Return the crawl at `revision` or later, None if it was deleted. Raise Transient like `SpecSource.spec`."""
+        """Return the crawl at `revision` or later, None if it was deleted. Raise Transient if that revision cannot be
+        had now (SpecSource.spec).
+        """
         published = await self._specs.spec(crawl_id, revision)
         if published is None:
             self._active.pop(crawl_id, None)
@@ -82,9 +85,9 @@ class VisitCrawls:
         return self._as_published(published)
 
     def now(self, crawl: VisitCrawl) -> VisitCrawl | None:
-        """Return the crawl's latest published state, None once it was deleted.
+        """Return the crawl in its latest published state, None if it was deleted.
 
-        Return the same object if it has not changed, or if the published state is missing or older.
+        Return the same object if the state has not changed, or if the published one is missing or older.
         """
         published = self._specs.latest(crawl.crawl_id)
         if published is None or (published.revision < crawl.revision and not published.gone):
@@ -95,7 +98,9 @@ class VisitCrawls:
         return self._as_published(published)
 
     def changes(self) -> AsyncIterator[None]:
-        """Yield at once, and then whenever `now` may return another state of any crawl. The iterator has no end."""
+        """Yield at once, and then whenever any crawl may have changed, so that `now` may return another state. It never
+        ends.
+        """
         return self._specs.changes()
 
     def _as_published(self, published: PublishedSpec) -> VisitCrawl | None:
@@ -114,11 +119,11 @@ class VisitCrawls:
         return known
 
     async def tidy(self) -> None:
-        """Close the connections that were opened under egress rules which no crawl here has any more."""
+        """Close connections that were opened under egress rules which none of the crawls in use has any more."""
         await self._fetchers.keep([crawl.fetcher for crawl in self._active.values()])
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection of the crawls' fetchers."""
         await self._fetchers.close()
 
     def _compiled(self, published: PublishedSpec) -> VisitCrawl:

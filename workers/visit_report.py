@@ -1,4 +1,4 @@
-"""The report of one visit, the part of it that a flush takes, and the bounds of what may be unreported."""
+"""The report of one visit, the part of it that one flush takes, and the bounds of what may be unreported."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -21,7 +21,9 @@ again in parts that are held."""
 
 @dataclass(frozen=True, slots=True)
 class SettledUrl:
-    """A URL's outcome, with the links and items of its page. `outlinks` is acknowledged when the links are."""
+    """A URL's outcome, with the links and items of its page. `outlinks` are remembered once the report of the links is
+    acknowledged.
+    """
 
     outcome: UrlOutcome
     found: PageLinks | None = None
@@ -33,7 +35,7 @@ class SettledUrl:
 class VisitEnd:
     """How a visit ends. `final` frees the lease, and the URLs `not_attempted` go back to the queue.
 
-    `failed`: the visit ended by an error of the worker. The grant ends, and the lease stays for the next grant.
+    `failed`: the visit ended by an error of the worker. Its grant ends, and the next grant is for the same lease.
     """
 
     final: bool
@@ -43,26 +45,26 @@ class VisitEnd:
 
 
 class Reports(Protocol):
-    """Receives the reports of visits."""
+    """What a VisitReport tells its reporter (`workers.report.Reporter`)."""
 
     def added(self, visit: "VisitReport", page: SettledUrl) -> None:
-        """Note that the visit added a page."""
+        """Record that the visit has one more page to report."""
         ...
 
     def ended(self, visit: "VisitReport") -> None:
-        """Note that the visit ended."""
+        """Record that the visit ended and is to be reported now."""
         ...
 
     async def wait_for_capacity(self) -> None:
-        """Wait until the reporter can accept one more page."""
+        """Wait until the pages that are not reported yet leave room for one more."""
         ...
 
 
 class VisitReport:
-    """The report of one visit.
+    """The results of one visit, collected for the reporter.
 
-    `quiet_since`: when the last response ended (Clock.elapsed), None before the first. `reported` is done when all
-    parts taken so far are acknowledged.
+    `quiet_since`: when the last response ended (Clock.elapsed), None before the first. `reported`: a future that is
+    done when all parts taken so far are acknowledged.
     """
 
     __slots__ = (
@@ -97,35 +99,35 @@ class VisitReport:
         self.quiet_since: float | None = None
 
     def add(self, page: SettledUrl) -> None:
-        """Add a settled URL. Its record must already be placed in the archive."""
+        """Add a URL's outcome, links and items. Its record must already be appended to the archive."""
         self._pages.append(page)
         self._reporter.added(self, page)
 
     async def finish(self, ending: VisitEnd) -> None:
-        """Wait until the whole visit is reported and its outcome is acknowledged."""
+        """End the visit as `ending` says, and wait until all of it is reported and acknowledged."""
         self._ending = ending
         self._done = asyncio.get_running_loop().create_future()
         self._reporter.ended(self)
         await self._done
 
     async def wait_for_capacity(self) -> None:
-        """Wait until the reporter can accept one more page and no part of this visit is held."""
+        """Wait until one more page can be accepted and no results of this visit are held up."""
         if self._held is not None:
             await asyncio.wait({self._held})
         await self._reporter.wait_for_capacity()
 
     def take(self) -> "FlushPart":
-        """Take what is to be reported now. The flush then owns it."""
+        """Return the results that were not reported yet, and hand them over to the flush that calls this."""
         pages, self._pages = self._pages, []
         after, self.reported = self.reported, asyncio.get_running_loop().create_future()
         return FlushPart(self, pages, self._ending, after, self.reported)
 
     def hold(self, part: "FlushPart") -> None:
-        """Take no further page until the part is reported."""
+        """Let `wait_for_capacity` wait until this delayed part is reported."""
         self._held = part.done
 
     def finished(self) -> None:
-        """Complete `finish`: the flush that took the ending has ended."""
+        """Let `finish` return: the flush that reported the visit's end is over."""
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 
@@ -135,7 +137,8 @@ class VisitReport:
 
 @dataclass(slots=True)
 class FlushPart:
-    """A visit's part of a flush. It is reported after `after`, the visit's part of an earlier flush, and then `done`.
+    """The results of one visit in one flush. They are reported after `after`, the visit's part of an earlier flush.
+    `done` is a future that is done then.
 
     `held`: it is delayed, and the rest of its flush does not wait for it.
     """
@@ -148,7 +151,7 @@ class FlushPart:
     held: bool = False
 
     def waits_for(self, sending: Mapping[DiscoveryStream, "asyncio.Task[None]"]) -> set[asyncio.Future[None]]:
-        """Return what this part must wait for: its unfinished discovery messages, and `after`."""
+        """Return the futures that this part must wait for: those of its unsent discovery messages, and `after`."""
         unsent = {stream for stream, task in sending.items() if not task.done()}
         needed: set[asyncio.Future[None]] = set()
         if unsent:
@@ -162,7 +165,7 @@ class FlushPart:
 
 @dataclass(slots=True)
 class UnreportedSize:
-    """The pages, links and item bytes that are not reported yet."""
+    """The numbers of pages, links and item bytes that are not reported yet."""
 
     pages: int = 0
     links: int = 0

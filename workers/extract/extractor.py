@@ -55,7 +55,7 @@ class _Child:
 
 
 class Extractor:
-    """Extracts items in a process with one thread. `cpu_s` and `memory_bytes` limit the cost of one page.
+    """Extracts items from pages, one at a time, in a process of its own. `cpu_s` and `memory_bytes` limit each page.
 
     The process is started when it is first needed, and again after it has ended. It dies with the worker. It gets one
     socket to the worker and the worker's standard error, and no other descriptor.
@@ -73,15 +73,16 @@ class Extractor:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None if it does not run."""
+        """The id of the extraction process, None if it does not run."""
         child = self._child
         return None if child is None or child.process.poll() is not None else child.process.pid
 
     async def extract(self, page: ExtractionInput, rules: Sequence[ItemRule], limits: ItemLimits) -> Extraction:
-        """Return the page's items. If the page exceeds its limits, return no items and one refused as `unreadable`.
+        """Return the items that `rules` find in the page. If the page exceeds its limits, return no items and one
+        refused as `unreadable`.
 
-        If the process ended for another reason (killed, for example), the page is tried anew. After _TRIES attempts
-        it is unreadable, too. Cancellation ends the process, because its reply would be taken for the next page's.
+        If the process ended for another reason (killed, for example), the page is tried anew. After _TRIES attempts it
+        is unreadable, too. Cancellation ends the process, because its reply would be taken for the next page's.
         """
         request = msgspec.msgpack.encode((page, msgspec.json.encode(rules), limits))
         async with self._turn:
@@ -98,7 +99,7 @@ class Extractor:
         return Extraction(refused={"unreadable": 1})
 
     async def close(self) -> None:
-        """End the process."""
+        """End the extraction process."""
         async with self._turn:
             await self._end()
 

@@ -12,7 +12,7 @@ from workers.extract.rules import Extraction, ExtractionInput
 
 
 class PageRules:
-    """The rules of one crawl, at one revision of its spec."""
+    """The item rules of one crawl at one revision of its spec, compiled."""
 
     __slots__ = ("_limits", "_rules", "_when")
 
@@ -26,13 +26,13 @@ class PageRules:
         return f"<PageRules {len(self._rules)}>"
 
     def of(self, url: str) -> tuple[ItemRule, ...]:
-        """Return the rules that apply to the page of a canonical URL."""
+        """Return the item rules that apply to the page with this canonical URL."""
         return tuple([self._rules[at] for at in self._when.matching(url)])
 
     async def taken(
         self, extractor: Extractor, crawl_id: CrawlId, url: str, fingerprint: Fingerprint, html: "Html"
     ) -> Extraction | None:
-        """Return the items of a page, None if no rule applies to it."""
+        """Extract the items of a page with `extractor`. Return None if no rule applies to the page."""
         rules = self.of(url)
         if not rules:
             return None
@@ -41,7 +41,7 @@ class PageRules:
 
 
 class Html:
-    """An answer that is an HTML page. `base_href`: the href of its base element, as written."""
+    """An HTML page to take items from. `base_href`: the href of its base element, as written, or None."""
 
     __slots__ = ("base_href", "body", "charset")
 
@@ -51,7 +51,7 @@ class Html:
         self.base_href: Final = base_href
 
     def base_of(self, url: str) -> str:
-        """Return the URL that the page's links are relative to."""
+        """Return the URL that the page's links are relative to. `url` is the page's own."""
         try:
             return url if self.base_href is None else urljoin(url, self.base_href)
         except ValueError:

@@ -27,7 +27,9 @@ OUT_OF_MEMORY: Final = 77
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """A page and the rules that apply to it, as JSON. Each set of rules is decoded once."""
+    """A request to the extraction process: a page, and the rules that apply to it as JSON. Equal rules are decoded
+    once.
+    """
 
     page: ExtractionInput
     rules: bytes
@@ -38,7 +40,7 @@ _task: Final = msgspec.msgpack.Decoder(Task)
 
 
 def framed(value: msgspec.Struct | str) -> bytes:
-    """Return the value as a frame."""
+    """Return the value as a frame: four bytes of length, then MessagePack."""
     data = msgspec.msgpack.encode(value)
     return len(data).to_bytes(LENGTH) + data
 
@@ -58,7 +60,7 @@ def _answer(data: bytes, cpu_s: float) -> Extraction:
 
 
 def serve(tasks: BinaryIO, answers: BinaryIO, cpu_s: float) -> None:
-    """Answer tasks until the end of input."""
+    """Read pages from `tasks` and write their items to `answers`, until the end of input. `cpu_s` limits each page."""
     while len(head := tasks.read(LENGTH)) == LENGTH:
         size = int.from_bytes(head)
         data = tasks.read(size)
@@ -69,7 +71,7 @@ def serve(tasks: BinaryIO, answers: BinaryIO, cpu_s: float) -> None:
 
 
 def main() -> None:
-    """Run the extraction process."""
+    """Run the extraction process: confine it, then extract items from pages until the end of standard input."""
     cpu_s, memory = float(sys.argv[1]), int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker handles a terminal's Ctrl-C by draining
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Extracts a page's items by a crawl's rules. Pure. Only the extraction process runs it (see the package)."""
+"""Extracts a page's items by a crawl's rules. Pure. Only the extraction process (`workers.extract.process`) runs it."""
 
 import json
 import re
@@ -34,7 +34,7 @@ class ExtractionInput(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExtractedItem(msgspec.Struct, frozen=True, array_like=True):
-    """An item. `data` is a JSON object with every field of its rule, null for a field without a value."""
+    """An item. `data` is a JSON object with every field of the item's rule, null for a field that has no value."""
 
     id: bytes
     rule: str
@@ -42,14 +42,16 @@ class ExtractedItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Extraction(msgspec.Struct, frozen=True, array_like=True):
-    """The items of a page in the order of rules and document, and the number refused by reason."""
+    """The items of a page, in the order of rules and then of the document. `refused`: how many items were refused, by
+    reason.
+    """
 
     items: list[ExtractedItem] = []
     refused: dict[Refusal, int] = {}
 
 
 def extract(page: ExtractionInput, rules: Iterable[ItemRule], limits: ItemLimits) -> Extraction:
-    """Return the items of a page to which all of `rules` apply."""
+    """Return the items that `rules` find in the page, and the number refused. Every rule must apply to the page."""
     document = _Document(page)
     kept: dict[bytes, ExtractedItem] = {}
     refused: Counter[Refusal] = Counter()

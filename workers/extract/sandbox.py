@@ -59,7 +59,10 @@ class _Program(ctypes.Structure):
 
 
 def confine() -> str | None:
-    """Refuse the calls to this process and its children for good. Return None, or why that is not possible here."""
+    """Forbid sockets, programs and other processes to this process and its children for good.
+
+    Return None, or the reason why this system cannot do that.
+    """
     machine = _MACHINES.get(platform.machine())
     if not sys.platform.startswith("linux") or machine is None:
         return f"no filter of system calls is known for {platform.system()} on {platform.machine()}"

@@ -1,4 +1,6 @@
-"""Endpoints of the cluster itself. They stay closed to every crawl, even if its spec and the worker allow them."""
+"""Endpoints of the cluster itself: its servers, masters and workers. No crawl may connect to them, even if its spec and
+the worker allow their addresses.
+"""
 
 import asyncio
 import socket
@@ -26,9 +28,10 @@ _ANSWER_S: Final = 5.0
 
 
 class ClosedEndpoints:
-    """The addresses and ports of engines and members. They are kept until the process ends.
+    """The addresses and ports of the cluster's own servers (NATS, etcd, ...), masters and workers. They stay closed
+    until the process ends; beyond `MAX_ENDPOINTS` the oldest are forgotten.
 
-    - A name closes every address that it ever resolved to here. Before it resolves, only the name is closed. Call
+    - For a name, every address that it ever resolved to is closed. Before it resolves, only the name is closed. Call
       `resolve` once before the first fetch.
     - An endpoint on an unspecified address (`0.0.0.0:8081`), or on an address of this machine that is not loopback,
       closes its port on every address of this machine.
@@ -60,7 +63,7 @@ class ClosedEndpoints:
                 self._close(address, port)
 
     async def resolve(self) -> None:
-        """Resolve every name. A name that does not resolve now keeps its earlier addresses."""
+        """Resolve every closed name and close its addresses. Addresses found earlier stay closed."""
         ports: dict[str, list[int]] = {}
         for name, port in self._named:
             ports.setdefault(name, []).append(port)
@@ -78,7 +81,7 @@ class ClosedEndpoints:
                         self._here.add(port)
 
     async def run(self) -> None:
-        """Resolve the names every RESOLVE_S, and at once after a new one, until cancelled."""
+        """Resolve the closed names every RESOLVE_S, and at once after a new one was added, until cancelled."""
         while True:
             self._new_name.clear()
             await self.resolve()
@@ -87,7 +90,7 @@ class ClosedEndpoints:
                     await self._new_name.wait()
 
     def covers(self, address: Address, port: int) -> bool:
-        """Return True if a connection to `address` and `port` may reach one of them."""
+        """Return True if a connection to `address` and `port` may reach a closed endpoint."""
         if (address, port) in self._exact:
             return True
         if port in self._here and _is_here(address):
@@ -96,7 +99,7 @@ class ClosedEndpoints:
         return address.is_unspecified and any(port == closed for _, closed in self._exact)
 
     def names(self, host: str, port: int) -> bool:
-        """Return True if one of them is known as `host` and `port`."""
+        """Return True if an endpoint was closed under the name `host` and this port."""
         return (host.lower().rstrip("."), port) in self._named
 
     def _close(self, address: Address, port: int) -> None:

@@ -22,17 +22,17 @@ from workers.fetch.transfers import Transfers
 
 
 class Timed(Protocol):
-    """An object with time limits."""
+    """An object with a time limit, which `Deadlines` checks."""
 
     def check(self, now: float) -> float:
-        """End itself if it is late. Return the loop time of the next check (`inf`: never)."""
+        """End the object's work if it is late. Return the event loop's time of the next check (`inf`: never)."""
 
 
 class Deadlines:
-    """Checks every member at its due time, by one timer set to the earliest.
+    """Checks the time limits of many objects (Timed) by one timer, which is set to the earliest limit.
 
-    Members need no timers of their own. Nearly all end before they are due and are removed by `discard`. When the timer
-    fires, it is set anew from the remaining members.
+    Nearly all objects end before they are due and are removed by `discard`. When the timer fires, it is set anew from
+    the remaining ones.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -128,7 +128,9 @@ class CurlFetcher:
         return f"<CurlFetcher {state}, {len(self._idle)} idle handles>"
 
     async def fetch(self, request: FetchRequest) -> Answer | FetchFailed:
-        """Fetch as `Fetcher` specifies. Raise ValueError for an invalid method or header, RuntimeError when closed."""
+        """Send one request and return its answer or failure (Fetcher.fetch). Raise ValueError for an invalid method or
+        header, RuntimeError after `close`.
+        """
         target = locate(request.url)
         if target is None:
             return _refused(request, FailureKind.OTHER, "not an absolute http or https URL in ASCII")
@@ -214,9 +216,10 @@ def _denied_behind_proxy(target: Target, rules: EgressRules) -> str | None:
 
 
 def default_ca_bundle() -> str:
-    """Return the CA bundle to verify hosts' certificates with: the operator's, the system's, or certifi's.
+    """Return the path of the certificate authorities that verify hosts: the file in SSL_CERT_FILE, the system's, or
+    certifi's.
 
-    libcurl's build has a default path, but it may not exist here.
+    libcurl's built-in path is not used, because the file may not exist on this system.
     """
     named = os.environ.get("SSL_CERT_FILE")
     python = ssl.get_default_verify_paths().cafile

@@ -1,8 +1,8 @@
 """The egress rules: which addresses a fetch may connect to. Pure functions.
 
-The defaults allow only ordinary public unicast space. They deny the special-purpose registries of IANA (RFC 6890 and
-its updates) and the metadata services of cloud providers. An IPv6 address that carries an IPv4 address is judged by the
-IPv4 address. An operator opens networks with `allow`.
+The defaults allow only ordinary public unicast addresses. They deny the special-purpose registries of IANA (RFC 6890
+and its updates) and the metadata services of cloud providers. An IPv6 address that carries an IPv4 address is judged by
+the IPv4 address. An operator opens networks with `allow`.
 """
 
 from collections.abc import Iterator
@@ -61,23 +61,24 @@ _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
 class Closed(Protocol):
-    """Endpoints that stay closed even if `allow` opens their addresses."""
+    """Endpoints that no crawl may connect to, even if `allow` opens their addresses."""
 
     def covers(self, address: Address, port: int) -> bool:
-        """Return True if a connection to `address` and `port` may reach one of them."""
+        """Return True if a connection to `address` and `port` may reach a closed endpoint."""
         ...
 
     def names(self, host: str, port: int) -> bool:
-        """Return True if one of them is known as `host` and `port`."""
+        """Return True if an endpoint was closed under the name `host` and this port."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EgressRules:
-    """The egress rules of a crawl. `allow` opens what `deny` closes. All other ordinary unicast space is open.
+    """The egress rules of a crawl. `allow` opens networks that `deny` closes. All other ordinary unicast addresses are
+    open.
 
     `bound`: `allow` opens only addresses that are also in these networks (None: no bound). `closed`: endpoints that
-    always stay closed. Both belong to the process, so rules that differ only in them are equal.
+    always stay closed. Both are the same for all crawls of a process, so rules that differ only in them are equal.
     """
 
     allow: tuple[Network, ...] = ()
@@ -89,8 +90,8 @@ class EgressRules:
         """Return why `address` is denied ("loopback", "private", ...), or None if it is allowed.
 
         An IPv6 address that carries IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP) is denied if any
-        of them is. `allow` may name the outer or the carried address. Under a bound the unspecified addresses are
-        always denied, because the kernel connects them to loopback.
+        of them is. `allow` may name the outer or the carried address. If there is a `bound`, the unspecified addresses
+        are always denied, because the kernel connects them to loopback.
         """
         if self.bound is not None and any(each.is_unspecified for each in (address, *embedded(address))):
             return "unspecified"
@@ -110,7 +111,9 @@ class EgressRules:
         return None
 
     def explain(self, address: Address, port: int) -> str | None:
-        """Return why a connection is denied and what opens the address, for the operator. Return None if allowed."""
+        """Return why a connection to `address` and `port` is denied, and what would open it, as text for the operator.
+        Return None if it is allowed.
+        """
         if self.closed is not None and any(self.closed.covers(each, port) for each in (address, *embedded(address))):
             return f"{address} port {port} belongs to the cluster itself (an engine or a member): no crawl reaches it"
         reason = self.verdict(address)
@@ -124,7 +127,9 @@ class EgressRules:
         return f"{denied}; egress.allow in the spec opens it where --allow-net of the worker allows it"
 
     def explain_name(self, host: str, port: int) -> str | None:
-        """Return why a proxy may not be asked for the name `host`, by the name alone. Return None if it may."""
+        """Return why a proxy must not be asked for `host` and `port`, by the host's name alone. Return None if it may
+        be.
+        """
         if self.closed is not None and self.closed.names(host, port):
             return f"{host}:{port} belongs to the cluster itself (an engine or a member): no crawl reaches it"
         return None
@@ -135,7 +140,7 @@ def _within(address: Address, networks: tuple[Network, ...]) -> bool:
 
 
 def embedded(address: Address) -> Iterator[IPv4Address]:
-    """Yield the IPv4 addresses that an IPv6 address carries or tunnels to. None for IPv4, `::` and `::1`."""
+    """Yield the IPv4 addresses that an IPv6 address carries or tunnels to. Yield none for IPv4, `::` and `::1`."""
     if isinstance(address, IPv4Address):
         return
     number = int(address)

@@ -1,4 +1,4 @@
-"""One HTTP exchange on one curl handle: the request, the response and the outcome."""
+"""One HTTP exchange on one curl handle: it sets up the request, collects the response, and returns the result."""
 
 import asyncio
 import os
@@ -57,7 +57,7 @@ _TOO_LARGE_HEAD: Final = "Too large response headers"
 
 @dataclass(frozen=True, slots=True)
 class HandleOptions:
-    """The options that all exchanges of a fetcher share."""
+    """The options that are the same for all exchanges of a fetcher."""
 
     rules: EgressRules
     verify: bool
@@ -67,7 +67,7 @@ class HandleOptions:
 
 
 class Cut(Enum):
-    """Why the exchange itself ended its transfer."""
+    """Why the exchange itself ended its transfer: a limit was passed, or libcurl wanted to send the request again."""
 
     BODY = auto()
     HEADERS = auto()
@@ -120,7 +120,7 @@ class CurlExchange:
         self.reset()
 
     def reset(self) -> None:
-        """Clear the state of the last fetch."""
+        """Clear what the last fetch left, so that the handle can be used again."""
         self._lines.clear()
         self._pieces = []
         self._size = 0
@@ -206,12 +206,12 @@ class CurlExchange:
         self._resolving = address is not None
 
     def awaiting(self, future: asyncio.Future[Result]) -> float:
-        """Store the future of the begun transfer. Return the loop time of its first limit."""
+        """Store the future of the transfer that was begun. Return the event loop's time of its first limit."""
         self._future = future
         return self._started + min(self._request.limits.first_byte_s, self._request.limits.total_s)
 
     def check(self, now: float) -> float:
-        """End the transfer if it is late (`curl.Timed`). The first-byte limit ends with the first header line."""
+        """End the transfer if its time is over (Timed.check). The first-byte limit counts until a header arrives."""
         limits, future = self._request.limits, self._future
         if future is None or future.done():
             return inf
@@ -272,7 +272,9 @@ class CurlExchange:
         return None
 
     def outcome(self, result: Result) -> Answer | FetchFailed:
-        """Return the result of the fetch after its transfer ended. Raise OSError if no socket could be opened."""
+        """Return the answer or failure of the fetch after its transfer ended. Raise OSError if no socket could be
+        opened.
+        """
         if self._no_socket is not None:
             raise self._no_socket
         code, text = result
@@ -329,7 +331,7 @@ class CurlExchange:
 
     @property
     def reused(self) -> bool:
-        """True if the transfer, now over, began on a kept connection."""
+        """True if the transfer, now over, began on a connection of an earlier request."""
         return self.cut is Cut.RESENDING or not self.curl.getinfo(pycurl.NUM_CONNECTS)
 
     def _answer(self, head: ResponseHead, truncated: Truncation | None) -> Answer:

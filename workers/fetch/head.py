@@ -1,4 +1,4 @@
-"""Heads of requests and responses as bytes and as fields. Pure functions.
+"""Heads of HTTP requests and responses, as bytes and as header fields. Pure functions.
 
 This module sets the whole request head and uses none of libcurl's defaults. So `RequestHead.raw` is what the server
 receives, byte for byte.
@@ -24,7 +24,7 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The parts of a URL. `authority`: host[:port] without a default port. `path`: the origin form with the query."""
+    """The parts of a request's URL. `authority`: host[:port] without a default port. `path`: path and query."""
 
     scheme: str
     authority: str
@@ -33,7 +33,7 @@ class Target:
 
     @property
     def url(self) -> str:
-        """The URL for libcurl, without credentials and fragment."""
+        """The URL to pass to libcurl, without credentials and fragment."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def server(self) -> str:
-        """`scheme://host:port`, the key of kept connections."""
+        """`scheme://host:port`: connections are kept and reused per such server."""
         return f"{self.scheme}://{self.host_port}"
 
     @property
@@ -53,7 +53,7 @@ class Target:
 
 
 def locate(url: str) -> Target | None:
-    """Return the target of an absolute ASCII http or https URL, None for any other text."""
+    """Split an absolute ASCII http or https URL into its parts. Return None for any other text."""
     match = _URL.fullmatch(url)
     if match is None:
         return None
@@ -76,10 +76,10 @@ class RequestHead:
 def request_head(
     method: str, target: Target, headers: tuple[tuple[str, str], ...], body_bytes: int | None
 ) -> RequestHead:
-    """Return the head of one request: Host, then `headers` in order, then required headers that are absent.
+    """Return the head of one request: Host, then `headers` in order, then required headers that they lack.
 
-    Those are Accept-Encoding, Authorization for credentials in the URL, and Content-Length for a body (None: no body).
-    Raise ValueError for a name, value or method that is invalid in HTTP.
+    Required are Accept-Encoding, Authorization if the URL has credentials, and Content-Length for a body (`body_bytes`;
+    None: no body). Raise ValueError for a name, value or method that is invalid in HTTP.
     """
     lines, curl_lines, host = _prepared(headers)
     if _TOKEN.fullmatch(method) is None:
@@ -128,7 +128,9 @@ _CURL_DEFAULTS: Final = ("User-Agent", "Accept", "Expect", "Content-Type", "Prox
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """A response's final head. `raw` is in HTTP/1.1 form, with CRLF line ends and the closing empty line."""
+    """The head of a response: not of an interim one such as 103. `raw` is in HTTP/1.1 form, with CRLF line ends and the
+    closing empty line.
+    """
 
     version: str
     status: int
@@ -137,7 +139,7 @@ class ResponseHead:
 
 
 def response_head(lines: list[bytes]) -> ResponseHead | None:
-    """Return the final head in `lines`, or None if it is missing or incomplete.
+    """Return the head of the response in the header lines from libcurl. Return None if it is missing or incomplete.
 
     libcurl delivers interim responses first, and an empty line closes each head. Lines after the final head are
     trailers.

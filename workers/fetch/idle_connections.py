@@ -29,7 +29,7 @@ class _ServerTimeouts:
 
 
 class IdleConnections:
-    """Decides which requests need a fresh connection. Times are seconds of one clock. `server` is `Target.server`."""
+    """Decides which requests need a fresh connection. Times are seconds of one clock. `server` is a `Target.server`."""
 
     def __init__(self) -> None:
         self._servers: OrderedDict[str, _ServerTimeouts] = OrderedDict()
@@ -46,7 +46,9 @@ class IdleConnections:
         return True
 
     def used(self, server: str, begun: float, ended: float, *, reused: bool, stale: bool) -> None:
-        """Update the estimate after a transfer. `stale`: a kept connection was closed. `reused`: it served."""
+        """Update the estimate for a server after a transfer. `stale`: the server had closed the kept connection.
+        `reused`: the transfer began on a kept connection.
+        """
         known = self._servers.get(server)
         if known is None:
             known = self._servers[server] = _ServerTimeouts()

@@ -1,4 +1,4 @@
-"""A pool with a fetcher for each set of egress rules: opened at its first fetch, closed when no crawl uses it.
+"""A pool with one fetcher for each set of egress rules: opened at its first fetch, closed when no crawl uses it.
 
 Crawls with different egress rules never share a connection, because a kept connection was checked only under the rules
 of the crawl that opened it.
@@ -42,7 +42,7 @@ class _Under:
 
 
 class FetcherPool:
-    """Fetchers by egress rules. At most `MAX_FETCHERS` are open, plus those with a fetch under way."""
+    """Open fetchers by egress rules. At most `MAX_FETCHERS` are open, plus those with a fetch under way."""
 
     def __init__(self, open_fetcher: Callable[[EgressRules], Fetcher]) -> None:
         self._open_fetcher = open_fetcher
@@ -54,11 +54,13 @@ class FetcherPool:
         return len(self._open)
 
     def under(self, rules: EgressRules) -> _Under:
-        """Return a fetcher under these rules. It is opened at the first fetch."""
+        """Return a fetcher that connects only where `rules` allow. Its resources are opened at the first fetch."""
         return _Under(self, rules, repr(rules))
 
     async def fetch(self, under: _Under, request: FetchRequest) -> Answer | FetchFailed:
-        """Fetch under the rules of `under`. Raise RuntimeError if the pool is closed."""
+        """Fetch with the pool's fetcher for the rules of `under`; open it if needed. Raise RuntimeError if the pool is
+        closed.
+        """
         if self._closed:
             raise RuntimeError("fetch on closed Fetchers")
         pooled = self._open.get(under.key)
@@ -79,7 +81,7 @@ class FetcherPool:
         await self._close([key for key in self._idle() if key not in keys])
 
     async def close(self) -> None:
-        """Close all fetchers, keys cancels the fetches under way."""
+        """Close all fetchers, which cancels the fetches under way."""
         self._closed = True
         await self._close(list(self._open))
 

@@ -1,8 +1,8 @@
-"""libcurl's multi interface on the event loop.
+"""Runs libcurl transfers on the event loop (libcurl's "multi" interface).
 
 libcurl's sockets are in one epoll set of this module, and the event loop watches only the set's descriptor. So many
-ready sockets cost the loop one callback, and registering a socket is one system call on any loop.
-Source: libcurl's "multi_socket" interface (curl_multi_socket_action(3)).
+ready sockets cost the loop one callback, and registering a socket is one system call on any loop. Source: libcurl's
+"multi_socket" interface (curl_multi_socket_action(3)).
 """
 
 import asyncio
@@ -29,10 +29,10 @@ Result = tuple[int, str]
 
 
 class Transfers:
-    """Runs easy handles on the loop that runs when it is constructed.
+    """Runs the transfers of curl handles on the event loop in which it is constructed.
 
     Before a handle's future is done, and when `stop` returns, libcurl has released the handle. Its connection is then
-    returned or closed. At most `max_connections` connections exist, idle ones included.
+    kept for reuse, or closed. At most `max_connections` connections exist, idle ones included.
     """
 
     def __init__(self, max_connections: int) -> None:
@@ -52,7 +52,7 @@ class Transfers:
         return len(self._waiting)
 
     def start(self, curl: Any) -> asyncio.Future[Result]:
-        """Start the transfer of `curl`. Return the future of its result."""
+        """Start the transfer of the curl handle. Return a future of its libcurl result code and error text."""
         future = self._loop.create_future()
         self._waiting[curl] = future
         try:
@@ -63,7 +63,7 @@ class Transfers:
         return future
 
     def stop(self, curl: Any) -> None:
-        """End the transfer of `curl` if it still runs, which closes its connection."""
+        """End the transfer of the curl handle if it still runs, which closes its connection."""
         if self._waiting.pop(curl, None) is not None:
             self._multi.remove_handle(curl)
 

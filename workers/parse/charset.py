@@ -78,7 +78,7 @@ _MARKUP: Final = re.compile(rb"<(?:!--|([!?])|/?([a-zA-Z][^ \t\n\f\r/>]*+)|/)")
 
 
 def codec_of(label: str) -> str | None:
-    """Return the Python codec for a WHATWG `label`, in any case and with outer space. Return None if it is unknown."""
+    """Return the Python codec for a WHATWG encoding label, None for an unknown one. Ignore its case and outer space."""
     return _CODECS.get(label.strip(" \t\n\f\r").lower())
 
 

@@ -1,7 +1,7 @@
 """Finds and loads the compiled tag scanner, and decides whether to use it.
 
-`cli.dev.native` builds it from `tags.c`, for a clone at set-up and for a wheel. The file name contains a checksum of
-the source, and its suffix names the Python interface. So a file of another source or another Python is never loaded,
+`cli.dev.native` builds it from `tags.c`, when a clone or a wheel is set up. The file name contains a checksum of the
+source, and its suffix names the Python version it fits. So a file of another source or another Python is never loaded,
 and `tags.py` scans instead. This module imports no third-party package, because the launcher's set-up and the wheel's
 build use it, too.
 """
@@ -32,14 +32,14 @@ _RawScan = Callable[[bytes, bool, bool, int], tuple[list[bytes], list[bytes], by
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The choice of the tag scanner. `scan` is the compiled one, or None, with the `reason` why it is not used."""
+    """The chosen tag scanner. `scan` is the compiled scanner, or None for `tags.py`; then `reason` says why."""
 
     scan: ScanTags | None
     reason: str = ""
 
     @property
     def name(self) -> str:
-        """`compiled` or `python`."""
+        """The name of the chosen scanner: `compiled` or `python`."""
         return "python" if self.scan is None else "compiled"
 
     def __str__(self) -> str:
@@ -47,7 +47,9 @@ class Choice:
 
 
 def chosen(environment: Mapping[str, str]) -> Choice:
-    """Return the choice by `environment`. Raise Unusable if it requires the compiled scanner and that is not built."""
+    """Choose the tag scanner by the variable `VARIABLE` of `environment`. Raise Unusable if it requires the compiled
+    scanner and that is not built.
+    """
     match environment.get(VARIABLE) or "auto":
         case "python":
             return Choice(None, f"{VARIABLE}=python")
@@ -63,13 +65,13 @@ def chosen(environment: Mapping[str, str]) -> Choice:
 
 
 def stem() -> str:
-    """Return the file name, without its suffix, of the scanner built from the present source."""
+    """Return the file name, without suffix, of the compiled scanner for the present source code."""
     source = SOURCE.read_bytes()
     return f"tags-{zlib.crc32(source, zlib.crc32(repr(FLAGS).encode())):08x}-{len(source)}"
 
 
 def load(path: Path) -> ScanTags:
-    """Load the scanner in `path`. Raise ImportError if that fails."""
+    """Load the compiled scanner from the file `path`. Raise ImportError if that fails."""
     name = "workers.parse._tags"
     loader = ExtensionFileLoader(name, str(path))
     module = module_from_spec(ModuleSpec(name, loader, origin=str(path)))

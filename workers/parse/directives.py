@@ -10,7 +10,7 @@ _VALUED: Final = frozenset(("unavailable_after", "max-snippet", "max-image-previ
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """A page's directives to robots. Those of several sources add up."""
+    """What a page forbids to robots. If several sources state directives, all of them count."""
 
     noindex: bool = False
     nofollow: bool = False
@@ -23,14 +23,15 @@ NOTHING_FORBIDDEN: Final = Directives()
 
 
 def meta_robots(content: str) -> Directives:
-    """Parse the content of a meta element named `robots` or by our product token. Ignore unknown directives."""
+    """Parse the content of a meta element named `robots` or by the crawler's product token. Skip unknown directives."""
     return _directives(content.lower().replace(",", " ").split())
 
 
 def x_robots_tag(values: Iterable[str], product: str = "orb") -> Directives:
     """Parse all X-Robots-Tag headers of an answer. Return the directives for all robots and for `product`.
 
-    `product` is in lower case. The scope of `otherbot:` extends to the end of its header or to the next product in it.
+    `product` is in lower case. A directive after `otherbot:` is for that robot only, up to the end of the header or to
+    the next product name in it.
     """
     words: list[str] = []
     for value in values:

@@ -53,7 +53,7 @@ class LinkKind(IntEnum):
 
 
 class PageLink(NamedTuple):
-    """A link as written. `nofollow`: its rel is nofollow, ugc or sponsored."""
+    """A link as it is written in the page. `nofollow`: its rel is nofollow, ugc or sponsored."""
 
     href: str
     kind: LinkKind
@@ -61,7 +61,7 @@ class PageLink(NamedTuple):
 
 
 class Refresh(NamedTuple):
-    """A meta refresh to another URL, as written, after `delay_s` seconds."""
+    """A meta refresh: after `delay_s` seconds the page sends browsers to the URL `target`, as written."""
 
     target: str
     delay_s: int
@@ -69,7 +69,7 @@ class Refresh(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParsedPage:
-    """A parsed page. Links may repeat an href, but not a tag.
+    """The links and metadata of an HTML page. The same href may occur in several links, but from different tags.
 
     `anchors` are the hrefs of plain links, which are most of a page's. `marked` are the other links, with their kinds.
     Each is in document order, and `links` are both. `links_cut` counts the links beyond `max_links_per_page`. If a page
@@ -89,14 +89,14 @@ class ParsedPage:
 
     @property
     def links(self) -> tuple[PageLink, ...]:
-        """All links, the plain ones first."""
+        """All links of the page, the plain ones (`anchors`) first."""
         return (*(PageLink(href, LinkKind.ANCHOR, False) for href in self.anchors), *self.marked)
 
 
 def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "orb", xml: bool = False) -> ParsedPage:
-    """Parse `body`, which is in the Python codec `charset`. Takes linear time, and raises for no content.
+    """Parse an HTML page in the Python codec `charset`. Takes linear time, and raises for no content.
 
-    `product` is the product token, in lower case, for which a meta element may hold robots directives. `xml`: the body
+    `product` is the product token, in lower case, for which a meta element may hold robots directives. `xml`: the page
     is XHTML.
     """
     encoding = None if charset == "utf-8" or not is_ascii_based(charset) or charset == "ascii" else charset
@@ -271,7 +271,9 @@ def _read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 
 def parse_refresh(content: str) -> Refresh | None:
-    """Parse a meta refresh's content. Return None if it is malformed or names no URL and so reloads the page."""
+    """Parse the content of a meta refresh. Return None if it is malformed, or names no URL and so only reloads the
+    page.
+    """
     match = _REFRESH.match(content)
     if match is None or not (match["delay"] or content.lstrip(" \t\n\f\r").startswith(".")):
         return None
@@ -280,7 +282,7 @@ def parse_refresh(content: str) -> Refresh | None:
 
 
 def srcset_urls(srcset: str) -> Iterable[str]:
-    """Yield the URLs of a srcset attribute's candidates, in order."""
+    """Yield the URLs in the value of a srcset attribute, in order."""
     position = 0
     while (match := _CANDIDATE.match(srcset, position)) is not None:
         url = match[1]

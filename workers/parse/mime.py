@@ -1,4 +1,4 @@
-"""Classifies a body by its declared type, corrected by its first bytes.
+"""Decides what kind of content a response body has, by its declared type, corrected by its first bytes.
 
 The Content-Type is parsed by https://fetch.spec.whatwg.org/#concept-header-extract-mime-type. If that gives no type, a
 type at the beginning of a malformed value (`text/html charset=utf-8`, `text/html/`) is used.
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class Media(StrEnum):
-    """The kinds of bodies that the crawl distinguishes."""
+    """The kinds of response bodies that the crawler treats differently."""
 
     HTML = "html"
     XML = "xml"
@@ -60,7 +60,9 @@ _LOOSE_CHARSET: Final = re.compile(r"charset[ \t]*=[ \t]*[\"']?([^ \t;,\"']+)", 
 
 
 class ContentType(NamedTuple):
-    """A parsed Content-Type: `type/subtype` in lower case ("" if none is usable) and the charset label, if any."""
+    """A parsed Content-Type header. `essence`: `type/subtype` in lower case, "" if none is usable. `charset`: its
+    label, or None.
+    """
 
     essence: str = ""
     charset: str | None = None
@@ -68,7 +70,7 @@ class ContentType(NamedTuple):
 
 @lru_cache(1024)
 def parse_content_type(value: str | None) -> ContentType:
-    """Parse the header `value`. Several headers are joined by commas. Never raises."""
+    """Parse a Content-Type header. The `value` of several headers is joined by commas. Never raises."""
     declared = ContentType()
     for part in _VALUES.findall(value or ""):
         part = part.strip(_SPACE)
@@ -91,12 +93,13 @@ def _parameters(text: str) -> Iterator[tuple[str, str]]:
 
 
 def media_type(content_type: str | None) -> str:
-    """Return the essence of a Content-Type header (`type/subtype`, lower case), "" if it declares none."""
+    """Return the `type/subtype` of a Content-Type header in lower case, "" if it declares none."""
     return parse_content_type(content_type).essence
 
 
 def classify(body: bytes, content_type: str | None) -> Media:
-    """Return the kind of `body`: as declared, unless the bytes are clearly binary. If none is declared, sniff it.
+    """Return the kind of a response body: as declared, unless its bytes are clearly binary. If no type is declared,
+    decide by the first bytes.
 
     This follows https://mimesniff.spec.whatwg.org/, so a body declared as another type never becomes HTML. HTML may
     contain NUL, which parsers skip.
@@ -123,7 +126,9 @@ def _declared(essence: str) -> Media:
 
 
 def is_binary(body: bytes, content_type: str | None) -> bool:
-    """Return True if the first bytes are those of a known binary format, or include a byte that no text has."""
+    """Return True if the first bytes of a response body are those of a known binary format, or include a byte that no
+    text has.
+    """
     if _BINARY_MAGIC.match(body) is not None:
         return True
     if _BINARY_BYTE.search(body, 0, _SNIFFED_BYTES) is None:

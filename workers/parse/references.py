@@ -1,4 +1,4 @@
-"""Resolves character references. The rules for attribute values differ from those for text."""
+"""Resolves character references (`&amp;`). The rules for attribute values differ from those for text."""
 
 import re
 from html.entities import html5
@@ -13,7 +13,7 @@ _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";
 
 
 def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
-    """Decode an attribute's value from `codec`, resolve its references, and make line ends LF.
+    """Decode the value of an attribute from `codec`, resolve its character references, and make its line ends LF.
 
     Invalid bytes become U+FFFD. NUL becomes `separator`: U+FFFD as in a browser, or NUL if NULs separate several
     values.
@@ -27,7 +27,7 @@ def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
 
 
 def plain_text(raw: bytes, codec: str) -> str:
-    """Decode the text of an element and resolve its references, with the text rule for those without a semicolon."""
+    """Decode the text of an element from `codec` and resolve its character references, by the rules for text."""
     return _REFERENCE.sub(_in_text, raw.decode(codec, "replace")).replace("\0", "\ufffd")
 
 

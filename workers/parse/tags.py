@@ -87,8 +87,8 @@ _SCRIPT_STEP: Final = re.compile(rb"<!(?=--)|-->|<(/?)script" + _NAME_END, re.IG
 def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: int = 1_000_000) -> Scan:
     """Return the start tags of a, area, base, link, meta, frame, iframe and html (and img and source with `images`).
 
-    Return at most `limit` in all. The encoding of `html` must use bytes below 0x40 as ASCII (all but UTF-16 and the
-    ISO-2022 family). Tags in comments, raw text elements and templates are skipped, except in a declarative shadow
+    Return at most `limit` tags in all. The encoding of `html` must use bytes below 0x40 as ASCII (all but UTF-16 and
+    the ISO-2022 family). Tags in comments, raw text elements and templates are skipped, except in a declarative shadow
     root. With `xml`, `<script/>` and similar elements are empty, and CDATA sections are text.
     """
     run = (_RUN_WITH_IMAGES if images else _RUN).match
