@@ -1,6 +1,7 @@
-"""The wheel's build hook: on Linux with a C compiler the wheel carries the compiled tag scanner, elsewhere it is pure.
+"""The wheel's build hook: on Linux with a C compiler the wheel gets the compiled tag scanner, elsewhere it is pure
+Python.
 
-The scanner keeps to the limited API, so one wheel serves Python 3.11 and every later one of its platform.
+The scanner uses only Python's limited API, so one wheel serves Python 3.11 and every later one of its platform.
 """
 
 import sys
@@ -13,7 +14,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CompiledScanner(BuildHookInterface[Any]):
-    """Adds the compiled scanner beside its source, and the platform to the wheel's name."""
+    """Adds the compiled tag scanner to the wheel, beside its source, and the platform to the wheel's name."""
 
     PLUGIN_NAME = "custom"
 

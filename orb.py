@@ -1,4 +1,4 @@
-"""The `orb` command. Only it and the package `cli` import both master and worker code."""
+"""Starts the `orb` command. Only this module and the package `cli` import both master and worker code."""
 
 import sys
 

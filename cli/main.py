@@ -1,4 +1,4 @@
-"""Run the command that the arguments name, and print an error that the user can fix as one sentence."""
+"""Runs the command that the arguments name, and prints an error that the user can fix as one sentence."""
 
 import argparse
 import errno
@@ -17,8 +17,10 @@ from shared.domain.suggestions import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises Usage for an invalid argument, so that all errors end in one place. Each subparser checks for unknown
-    flags itself, because it has the known ones for the suggestion."""
+    """A parser of arguments that raises Usage for an invalid argument, so that all errors are printed in one way.
+
+    Each subparser checks for unknown flags itself, because it has the known ones for the suggestion.
+    """
 
     def error(self, message: str) -> NoReturn:
         raise Usage(f"{message}; see `{self.prog} --help`")
@@ -49,13 +51,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def meant(name: str, known: Iterable[str], *, before: str = "") -> str:
-    """Return ` (did you mean ...?)`, with `before` in front of the name, if a known name is close. Else return ""."""
+    """Return ` (did you mean ...?)` if a known name is close to `name`, else "". `before` precedes the known name."""
     close = nearest(name, known)
     return "" if close is None else f" (did you mean `{before}{close}`?)"
 
 
 class CommandModule(Protocol):
-    """The interface of a command's module."""
+    """What the module of a command of `orb` provides."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command's arguments."""
@@ -130,7 +132,7 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command named by `argv` (by default the process's arguments); return the exit code, never exit."""
+    """Run the command that `argv` names (by default the process's arguments). Return the exit code; never exit."""
     with marked_output():
         try:
             code = _ended(list(sys.argv[1:] if argv is None else argv))
@@ -200,8 +202,10 @@ def _leave_output() -> None:
 
 
 def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
-    """Return the parser of the whole command line. Only the commands in `chosen` get their arguments, because declaring
-    those of a command imports it."""
+    """Return the parser of the whole command line.
+
+    Only the commands in `chosen` get their arguments, because declaring those of a command imports it.
+    """
     parser = Parser(prog="orb", description=f"{NAME} {VERSION}: a distributed web crawler.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"orb {VERSION}")
     named = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)

@@ -4,11 +4,11 @@ The order of the steps loses nothing. First a *hold* on the reports stops owners
 the tables is taken. Then the *reports* after the positions in the snapshot are copied, up to the newest one. Then the
 hold ends, and the tables are written from the snapshot without haste.
 
-Every report acknowledged before the snapshot is therefore in its effects or in the copy. An outcome in either has its
-discoveries in either, because they were acknowledged before it. Reports between snapshot and copy are in the copy. They
+So every report acknowledged before the snapshot is either applied in the tables or copied. The discoveries of each such
+outcome are, too, because they were acknowledged before it. Reports between snapshot and copy are copied as well. They
 are harmless: a lease or a number that the snapshot lacks is never given again
-(`shared.adapters.sql.admin.load.begin_anew`), and all else is idempotent. Items are copied after the reports, so an
-outcome in either has its items in the table or in the copy.
+(`shared.adapters.sql.admin.load.begin_anew`), and all else is idempotent. Items are copied after the reports, so the
+items of each outcome are in their table or copied.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
-    """Make the backup; return its manifest."""
+    """Write a backup of the running cluster into the new folder `folder`. Return its manifest."""
     from shared.adapters.local.clock import SystemClock
     from shared.adapters.sql.admin import dump as rows
     from shared.adapters.sql.catalog import items

@@ -37,7 +37,9 @@ _CHUNK: Final = 1 << 20
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A file: the number of values in its frames, its size and checksum. `columns` is set for a table."""
+    """One file of a backup: the number of values in it, its size in bytes and its checksum. A table's file has
+    `columns`.
+    """
 
     file: str
     values: int
@@ -47,8 +49,11 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a backup. `schema`: the newest migration of the source. `numbers`: the greatest number that
-    each table has given to a row. `tables` are in the order in which a restore writes them."""
+    """The description of a backup.
+
+    `schema`: the newest migration of the source. `numbers`: the greatest number that each table has given to a row.
+    `tables` are in the order in which a restore writes them.
+    """
 
     format: int = FORMAT
     id: str
@@ -67,13 +72,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     keys: Part | None = None
 
     def parts(self) -> Iterator[Part]:
-        """Yield every file."""
+        """Yield the description of every file in the backup."""
         yield from self.tables.values()
         yield from (part for part in (self.reports, self.items, self.events, self.keys) if part is not None)
 
 
 class PartWriter:
-    """A file being written."""
+    """Writes one file of a backup."""
 
     def __init__(self, folder: Path, file: str, columns: tuple[str, ...]) -> None:
         self._path = folder / file
@@ -83,18 +88,18 @@ class PartWriter:
         self._out = gzip.GzipFile(self._path, "wb", compresslevel=1, mtime=0)
 
     def add(self, value: Any, values: int = 1) -> None:
-        """Write a frame that counts as `values` values."""
+        """Write a frame to the file. It counts as `values` values."""
         data = msgspec.msgpack.encode(value)
         self._out.write(len(data).to_bytes(_LENGTH))
         self._out.write(data)
         self._values += values
 
     def close(self) -> None:
-        """Close the file, complete or not."""
+        """Close the file, whether it is complete or not."""
         self._out.close()
 
     def end(self) -> Part:
-        """Complete the file, and sync it to disk."""
+        """Complete the file, sync it to disk, and return its description."""
         self._out.close()
         with self._path.open("rb") as file:
             os.fsync(file.fileno())
@@ -102,14 +107,16 @@ class PartWriter:
 
 
 class NewBackup:
-    """A folder that is not a backup yet, because it has no manifest."""
+    """The folder of a backup that is being written. It has no manifest yet."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @contextmanager
     def part(self, file: str, columns: tuple[str, ...] = ()) -> Iterator[PartWriter]:
-        """Open a file to write; it is closed in any case. Call `end` for its Part."""
+        """Open a file of the backup for writing, and close it at the end of the `with` block. The caller calls `end`
+        for its description.
+        """
         writer = PartWriter(self._folder, file, columns)
         try:
             yield writer
@@ -117,7 +124,7 @@ class NewBackup:
             writer.close()
 
     def finish(self, manifest: Manifest) -> None:
-        """Write the manifest, which makes the folder a backup."""
+        """Write the manifest, which completes the backup."""
         with (self._folder / MANIFEST).open("wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
             file.flush()
@@ -126,8 +133,11 @@ class NewBackup:
 
 @contextmanager
 def new_backup(path: Path) -> Iterator[NewBackup]:
-    """Make a new folder at `path`, which appears after the block has succeeded. Only its owner can read it: it holds
-    dead letters, key digests and specs. Raise Usage if `path` has contents already."""
+    """Create a folder for a backup. It appears at `path` after the `with` block has succeeded. Raise Usage if `path`
+    has contents already.
+
+    Only the user that makes it can read it: it holds dead letters, key digests and specs.
+    """
     staged = path.with_name(f".{path.name}.part")
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -144,10 +154,12 @@ def new_backup(path: Path) -> Iterator[NewBackup]:
 
 
 class Backup:
-    """An existing backup."""
+    """A complete backup, for reading."""
 
     def __init__(self, path: Path) -> None:
-        """Open the backup. Raise Usage if it is not one, or has a later format."""
+        """Read the manifest of the backup at `path`. Raise Usage if it is no backup, or has the format of a later
+        release.
+        """
         self.path: Final = path
         try:
             self.manifest: Final = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
@@ -161,13 +173,13 @@ class Backup:
             )
 
     def verify(self) -> None:
-        """Compare every file with its checksum. Raise Environment with all files that are missing or damaged."""
+        """Compare every file with its checksum. Raise Environment, naming all files that are missing or damaged."""
         wrong = [part.file for part in self.manifest.parts() if not self._whole(part)]
         if wrong:
             raise Environment(f"the backup {self.path} is damaged: {', '.join(wrong)}.")
 
     def frames(self, part: Part) -> Iterator[Any]:
-        """Yield the values in a file's frames. Raise Environment if it ends within a frame."""
+        """Yield the values in a file of the backup. Raise Environment if the file is cut off."""
         try:
             with gzip.open(self.path / part.file, "rb") as file:
                 while head := file.read(_LENGTH):

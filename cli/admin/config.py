@@ -1,4 +1,4 @@
-"""`orb config show`: print the settings with which a master or worker would start here, and the source of each."""
+"""`orb config show`: print the settings with which a master or worker would start now, and where each is set."""
 
 import argparse
 import json
@@ -58,8 +58,11 @@ def _as_json(role: str, values: Mapping[str, SettingValue], rows: list[dict[str,
 
 
 def shown(role: str, values: Mapping[str, SettingValue]) -> list[dict[str, Any]]:
-    """Return every setting of a role: its value with secrets masked, its source, and whether it can be changed at run
-    time. A missing value is None."""
+    """Return every setting of a role (`master` or `worker`): its value, where it is set, and whether it can change at
+    run time.
+
+    Secrets are masked. The value of a required setting that is not set is None.
+    """
     rows = []
     for field in msgspec.structs.fields(KINDS[role]):
         setting = values.get(field.name)
@@ -75,7 +78,7 @@ def shown(role: str, values: Mapping[str, SettingValue]) -> list[dict[str, Any]]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as a table for people."""
+    """Return the rows of `shown` as a text table for people."""
     cells = [
         (
             row["name"] + ("*" if row["hot"] else ""),

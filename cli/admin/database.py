@@ -1,4 +1,4 @@
-"""`orb db`: check a cluster's database, or copy it to another engine."""
+"""`orb db`: check a cluster's database, or copy it to a new one, of SQLite or PostgreSQL."""
 
 import argparse
 import asyncio
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def examined(database: str) -> Findings:
-    """Return the inconsistencies of a cluster's database."""
+    """Check a cluster's database. Return the inconsistencies that were found."""
     from shared.adapters.local.suffixes import use_list, use_snapshot
     from shared.adapters.sql.admin.integrity_check import examine
     from shared.adapters.sql.engine.snapshot import snapshot, sqlite_file
@@ -108,10 +108,10 @@ def _object(findings: Findings) -> dict[str, object]:
 
 
 async def copied(source: str, target: str, cluster: "ClusterMasterSettings | None" = None) -> int:
-    """Copy every row of a cluster's database into a new one, and return their number.
+    """Copy every row of a cluster's database into a new one. Return the number of rows.
 
-    Raise Environment while a master has the source open or is registered in the etcd of `cluster`. Raise it, too, if
-    the fence of a partition moved while rows were read. Both are checked again just before the target is published.
+    Raise Environment while a master has the source open or is registered in the etcd of `cluster`. Raise it, too, if a
+    master wrote to the source while rows were read. Both are checked again just before the copy appears.
     """
     from shared.adapters.sql.admin import dump as rows
     from shared.adapters.sql.admin.load import filling

@@ -1,4 +1,7 @@
-"""The engines of a cluster, for admin commands. They are configured as for a master, by flags, `ORB_*` and a file."""
+"""Settings of and connections to a cluster's engines (database, NATS, etcd), for admin commands.
+
+They are set as for a master: by flags, `ORB_*` variables or a file.
+"""
 
 import argparse
 from collections.abc import AsyncIterator, Mapping
@@ -31,7 +34,7 @@ _OPTIONAL: Final = {
 
 
 def add_database_flag(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of the database."""
+    """Declare the flags that name the database: of a cluster, or of a folder of `orb up`."""
     _add(parser, _DATABASE)
     _add_folder(parser, "the folder of `orb up` instead of the flags above")
 
@@ -39,13 +42,13 @@ def add_database_flag(parser: argparse.ArgumentParser) -> None:
 def add_engine_flags(
     parser: argparse.ArgumentParser, *, folder: str = "the folder of `orb up` instead of the flags above"
 ) -> None:
-    """Declare the flags of database, NATS and etcd. `folder` is the help of `--dir`."""
+    """Declare the flags that name database, NATS and etcd. `folder` is the help text of `--dir`."""
     _add(parser, _DATABASE + _NATS + _ETCD)
     _add_folder(parser, folder)
 
 
 def add_etcd_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of etcd, for commands with database flags of their own."""
+    """Declare the flags that name etcd, for commands with database flags of their own."""
     _add(parser, _ETCD)
     parser.set_defaults(up=None)
 
@@ -66,12 +69,16 @@ def _add(parser: argparse.ArgumentParser, flags: tuple[str, ...]) -> None:
 def engine_settings(
     arguments: argparse.Namespace, environment: Mapping[str, str], *needed: str
 ) -> ClusterMasterSettings:
-    """Read the settings of the engines. Raise Usage if one of `needed` is missing: `database`, `nats_url`, `etcd`."""
+    """Read the settings of database, NATS and etcd. Raise Usage if one of `needed` is missing: `database`, `nats_url`,
+    `etcd`.
+    """
     return _read(_gathered(arguments, environment, *needed))
 
 
 def database_setting(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the database, and the flag, variable or line of a file that sets it. Raise Usage if none does."""
+    """Return the database's path or URL, and the flag, variable or line of a file that sets it. Raise Usage if none
+    does.
+    """
     values = _gathered(arguments, environment, "database")
     return _read(values).database, values["database"].place
 
@@ -94,7 +101,10 @@ def _gathered(
 
 
 def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str, SettingValue]:
-    """Return the engines of a folder of `orb up`. `database` is a given one, because the folder keeps no password."""
+    """Return the settings of database, NATS and etcd of the cluster in a folder of `orb up`.
+
+    `database` must be given if it is on PostgreSQL, because the folder keeps no password.
+    """
     remembered = folder.remembered()
     if remembered is None:
         raise Usage(f"{folder.path} is not the folder of a cluster.")
@@ -117,7 +127,7 @@ def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str,
 
 @asynccontextmanager
 async def executing(database: str) -> AsyncIterator["Executor"]:
-    """Open the database as masters do, without migrations."""
+    """Open the database at this path or URL until the `with` block ends. Apply no migrations."""
     from shared.adapters.sql.engine.snapshot import is_postgresql, no_database, sqlite_file
 
     executor: Executor
@@ -140,7 +150,10 @@ async def executing(database: str) -> AsyncIterator["Executor"]:
 
 @asynccontextmanager
 async def broker_of(settings: ClusterMasterSettings) -> AsyncIterator["NatsBroker"]:
-    """Connect to the cluster's broker. Raise Transient while it does not answer, Unusable if it rejects us."""
+    """Connect to the cluster's NATS until the `with` block ends.
+
+    Raise Transient while NATS does not answer, Unusable if it rejects the connection.
+    """
     from shared.adapters.nats.broker import NatsBroker
     from shared.adapters.nats.settings import nats_tls_of, streams_of
 
@@ -158,7 +171,7 @@ async def broker_of(settings: ClusterMasterSettings) -> AsyncIterator["NatsBroke
 
 
 async def registered(settings: ClusterMasterSettings) -> tuple[list[str], list[str]]:
-    """Return the masters and the workers that are registered in etcd; none if etcd is not configured."""
+    """Return the ids of the masters and of the workers that are registered in etcd. Both are empty without etcd."""
     from shared.wire.keys import Keys
 
     if not settings.etcd:
@@ -169,7 +182,7 @@ async def registered(settings: ClusterMasterSettings) -> tuple[list[str], list[s
 
 
 async def keys_of(settings: ClusterMasterSettings) -> Mapping[str, bytes]:
-    """Return the cluster's keys in etcd, with their values."""
+    """Return all keys and values that the cluster has in etcd."""
     from shared.adapters.etcd import EtcdCoordinator
     from shared.adapters.etcd.settings import etcd_of
     from shared.adapters.local.clock import SystemClock

@@ -1,4 +1,4 @@
-"""`orb key create`: create an API key directly in the database, if all others are lost."""
+"""`orb key create`: create an API key directly in the database, for the case that all others are lost."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Create keys without the API, for users that can write the database; and messages for database errors."""
+"""Creates API keys without the API, for users that can write the database, and words database errors."""
 
 import asyncio
 import os
@@ -24,9 +24,10 @@ _TRIES: Final = 5
 
 
 async def first_key(database: str) -> str | None:
-    """Create an admin key if the database has no key yet, to be shown once; else return None. Creates the tables.
+    """Create an admin key and return it, if the database has no key yet; else return None. Creates missing tables.
 
-    Raise the database's Unusable and Transient errors. Retry a few times if the key may have been stored.
+    The database holds only its digest, so the key must be shown now. Raise the database's Unusable and Transient
+    errors. Retry a few times if the key may have been stored.
     """
     from api.http.authentication import first_key as made
 
@@ -47,7 +48,10 @@ async def first_key(database: str) -> str | None:
 
 
 async def new_key(database: str, name: str, role: "Role") -> tuple[str, str]:
-    """Create a key; return its id and the key, to be shown once. The audit log has the command and the system user."""
+    """Create an API key. Return its id and the key, which must be shown now: the database holds only its digest.
+
+    The audit log names the command and the system user.
+    """
     from shared.domain.ops import access
     from shared.domain.reads.declared import Actor
 
@@ -61,7 +65,10 @@ async def new_key(database: str, name: str, role: "Role") -> tuple[str, str]:
 
 @contextmanager
 def database_errors(database: str, by: str | None = None) -> Iterator[None]:
-    """Raise Environment for the database's errors in the block. `by` is the setting that names it, as `--database`."""
+    """Raise Environment for the database's Transient and Unusable errors in the `with` block.
+
+    `by` is the setting that names the database, as `--database`, for the message.
+    """
     try:
         yield
     except (Transient, Unusable) as error:
@@ -69,7 +76,9 @@ def database_errors(database: str, by: str | None = None) -> Iterator[None]:
 
 
 def unreached(database: str, error: Exception, by: str | None = None) -> str:
-    """Return the message for a database, by path or URL, that refuses or does not answer, and what to do."""
+    """Return the message for a database that refuses or does not answer, with what to do. `database` is its path or
+    URL.
+    """
     server = database.startswith(("postgresql:", "postgres:"))
     shown = without_password(database) if server else str(sqlite_path(database).absolute())
     if isinstance(error, DiskFull):
@@ -124,5 +133,5 @@ async def _catalog(database: str) -> "AsyncIterator[Catalog]":
 
 
 def sqlite_path(database: str) -> Path:
-    """Return the file that a path or a `sqlite:` URL names."""
+    """Return the path of the database file that a path or a `sqlite:` URL names."""
     return Path(re.sub(r"^sqlite:(//(?=/))?", "", database))

@@ -1,4 +1,6 @@
-"""`orb migrate`: upgrade a cluster's database before masters of this release start. Otherwise they do it themselves."""
+"""`orb migrate`: upgrade a cluster's database before masters of this release start. Without it, they upgrade it at
+start.
+"""
 
 import argparse
 import asyncio
@@ -37,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def missing_in(database: str) -> list[str]:
-    """Return the migrations that the database lacks; all of them if it does not exist."""
+    """Return the names of the migrations that the database lacks; all of them if it does not exist."""
     from shared.adapters.sql.engine.migrate import current_schema, missing_migrations
     from shared.adapters.sql.engine.snapshot import is_postgresql, sqlite_file
 
@@ -62,7 +64,7 @@ async def missing_in(database: str) -> list[str]:
 
 
 async def migrated(database: str) -> None:
-    """Apply the missing migrations."""
+    """Apply the missing migrations to the database."""
     from shared.adapters.sql.engine.snapshot import is_postgresql, sqlite_file
     from shared.adapters.sql.frontier.store import SqliteStore
 

@@ -1,5 +1,4 @@
-"""A hold on the reports of a running cluster (shared.domain.frontier.purge_holds), stored in its database and renewed
-by beats."""
+"""A hold in a cluster's database: while it is renewed, owners purge no reports (shared.domain.frontier.purge_holds)."""
 
 import asyncio
 import uuid
@@ -19,7 +18,7 @@ log = structlog.get_logger("orb.backup")
 
 
 class PurgeHold:
-    """A hold that is renewed by beats."""
+    """A hold that keeps owners from purging reports. It must be renewed regularly (a beat)."""
 
     def __init__(self, executor: Executor, clock: Clock) -> None:
         self._executor = executor
@@ -31,7 +30,7 @@ class PurgeHold:
         return f"<PurgeHold {self._holder}>"
 
     def check(self) -> None:
-        """Raise Transient unless the hold was in effect from its beginning until now."""
+        """Raise Transient unless the hold kept owners from purging without a gap from its beginning until now."""
         if self._clock.elapsed() >= self._until:
             raise Transient("the hold on the reports was lost: this process or the database stalled for too long")
 
@@ -41,7 +40,7 @@ class PurgeHold:
         self._until = held_until(began)
 
     async def beat(self) -> None:
-        """Renew the hold until cancelled. A failed write is retried; `check` detects that it was too late."""
+        """Renew the hold until cancelled; retry failed writes. Raise Transient if the hold was removed or lapsed."""
         while True:
             await asyncio.sleep(BEAT_S)
             self.check()
@@ -63,7 +62,9 @@ class PurgeHold:
 
 @asynccontextmanager
 async def held(executor: Executor, clock: Clock) -> AsyncIterator[PurgeHold]:
-    """Keep owners from purging reports while the block runs. Call `check` before relying on that."""
+    """Keep owners from purging reports until the `with` block ends. The caller calls `check` of the hold before it
+    relies on that.
+    """
     hold = PurgeHold(executor, clock)
     try:
         await hold.take()

@@ -63,7 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: bool = False) -> None:
-    """Make the cluster of the backup with the engines of the settings. Raise Environment if they have data."""
+    """Load the backup into the empty database and NATS of the settings. Raise Environment if they have data.
+
+    With `again` the reports that an interrupted restore left in NATS are accepted.
+    """
     from shared.adapters.sql.admin.load import begin_anew, filling
 
     manifest = backup.manifest
@@ -85,7 +88,8 @@ async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: boo
 
 
 def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> None:
-    """Make a new folder of `orb up`, with its NATS running meanwhile. Raise Usage if it has a cluster.
+    """Restore the backup into a new folder of `orb up`; its NATS runs meanwhile. Raise Usage if the folder has a
+    cluster.
 
     The folder is marked as a cluster's at the end: until then `orb up` refuses it. A failure leaves it empty.
     """

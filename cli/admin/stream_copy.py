@@ -1,6 +1,6 @@
-"""Copy reports, items and events from one broker to another, each subject in its order.
+"""Copies reports, items and events between NATS and a backup, each subject in its order.
 
-A broker of several servers that has just lost one answers again within seconds, so every step retries for some time.
+A NATS of several servers that has just lost one answers again within seconds, so every step retries for some time.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The part of a subject to copy: after `after`, up to `last`."""
+    """The reports of one kind for one partition to be copied: after sequence `after`, up to sequence `last`."""
 
     partition: Partition
     kind: ReportKind
@@ -43,7 +43,9 @@ class Stretch:
 
 
 async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
-    """Return the stored reports after these positions, as an owner with these positions would read them."""
+    """Return the stored reports that are not applied yet: those after the position of each partition, as an owner reads
+    them.
+    """
     state = await patiently(broker.reports_state)
     gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -66,7 +68,7 @@ async def _same_time(broker: Broker, position: Position, kind: ReportKind) -> bo
 
 
 async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[list[bytes]]:
-    """Yield its reports in order, in batches. Raise Transient if the broker does not return them all."""
+    """Yield the reports of a stretch in order, in batches. Raise Transient if the broker does not return them all."""
     reader = await patiently(partial(broker.read_reports, stretch.partition, stretch.kind, stretch.after))
     name = f"reports of partition {stretch.partition}"
     try:
@@ -77,7 +79,10 @@ async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[list[b
 
 
 async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[list[bytes]]:
-    """Yield the messages of items after a position of their table, or all of them if the stream is another one."""
+    """Yield batches of the item messages that are not in the items table yet: those after its position.
+
+    If the position is one of another stream, yield all.
+    """
     state = await patiently(broker.items_state)
     fits = position.stream_created_ns == state.created_ns and position.sequence <= state.last
     after = max(position.sequence if fits else 0, state.first - 1)
@@ -92,7 +97,7 @@ async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[li
 
 
 async def read_events(broker: "NatsBroker") -> AsyncIterator[list[tuple[str, bytes]]]:
-    """Yield the stored events, each with its subject. Events that expire meanwhile are omitted."""
+    """Yield batches of the stored events, each with its subject. Events that expire meanwhile are left out."""
     state = await patiently(broker.events.state)
     if state.first > state.last:
         return
@@ -131,7 +136,7 @@ async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
 
 
 async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]]) -> int:
-    """Publish all items in order; return the number of messages."""
+    """Publish all item messages in order. Return their number. `name` is unique for this restore."""
     number = 0
     for batch in batches:
         for data in batch:
@@ -141,7 +146,7 @@ async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]
 
 
 async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, ReportKind, list[bytes]]]) -> int:
-    """Publish all reports, each subject in order; return their number. `name` is unique for this restore."""
+    """Publish all reports, each subject in order. Return their number. `name` is unique for this restore."""
     numbers: dict[tuple[int, ReportKind], int] = {}
     total = 0
     for partition, kind, batch in batches:
@@ -154,7 +159,7 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
 
 
 async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> None:
-    """Publish all events in order."""
+    """Publish all events in order. `name` is unique for this restore."""
     number = 0
     for batch in batches:
         for subject, data in batch:
@@ -163,7 +168,8 @@ async def publish_events(events: Events, name: str, batches: Iterable[list[tuple
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Return the call's result. Retry after a Transient, until PATIENCE_S after the first one; then raise the newest.
+    """Return the result of `call`. Repeat it while it raises Transient, for up to PATIENCE_S; then raise the last
+    Transient.
 
     The call must be harmless to repeat: a publish is, under the same message id.
     """

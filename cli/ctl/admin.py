@@ -1,4 +1,4 @@
-"""Verbs for keys, hosts, dead letters and the hot configuration."""
+"""Verbs of `orb ctl` for keys, hosts, dead letters and the hot configuration."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ _AGAIN: Final = 5
 
 
 def declare(verbs: Verbs) -> None:
-    """Declare the verbs."""
+    """Add the verbs for keys, hosts, dead letters and the hot configuration to `orb ctl`."""
     keys = verbs.family("keys", "create and revoke API keys (`get keys` lists them)")
     create = keys.add("create", "create a key, which is shown only once", _create_key)
     create.add_argument("name", metavar="NAME", help="name of the user of the key")
@@ -135,7 +135,7 @@ def _get_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def remarked(config: Mapping[str, Any]) -> str:
-    """Return the configuration as YAML, with this release's value as a comment behind each null."""
+    """Return the hot configuration as YAML. Behind each null a comment shows the value that this release uses then."""
     defaults, lines, section = _defaults(), [], ""
     for line in as_yaml(config).rstrip().splitlines():
         name = line.partition(":")[0]
@@ -216,7 +216,7 @@ def _change(text: str) -> tuple[list[str], Any]:
 
 
 def with_values(config: Mapping[str, Any], changes: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
-    """Return the configuration with these values at these paths."""
+    """Return a copy of the configuration with each value set at its path."""
     made = dict(config)
     for (first, *rest), value in changes:
         inner = made.get(first)

@@ -1,4 +1,4 @@
-"""Verbs apply, create and delete: crawls as files declare them."""
+"""Verbs apply, create and delete of `orb ctl`: make the cluster's crawls match files, create and delete them."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ _REMOVED: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def declare(verbs: Verbs) -> None:
-    """Declare the verbs."""
+    """Add the verbs apply, create and delete to `orb ctl`."""
     apply = verbs.add("apply", "create or update crawls to match the files", _apply)
     _files(apply, required=True)
     apply.add_argument("--dry-run", action="store_true", help="only show what would change")

@@ -1,4 +1,4 @@
-"""Verbs export and body: stored data of a crawl, streamed to a file or to standard output."""
+"""Verbs export and body of `orb ctl`: stored data of a crawl, streamed to a file or to standard output."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ _SILENCE_S: Final = 120.0
 
 
 def declare(verbs: Verbs) -> None:
-    """Declare the verbs."""
+    """Add the verbs export and body to `orb ctl`."""
     export = verbs.add("export", "export pages, URLs, links or items of a crawl as JSON Lines, CSV or Parquet", _export)
     export.add_argument("what", choices=_WHAT)
     export.add_argument("crawl", metavar="CRAWL")

@@ -1,4 +1,4 @@
-"""How single values are shown to people. Pure: the current time is an argument."""
+"""Turns single values into the text that people see. Pure: the current time is an argument."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ _BIDI: Final = frozenset((*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range
 
 
 def printable(text: str) -> str:
-    """Return the text on one line, with every character that could control a terminal escaped, such as `\\x1b`."""
+    """Return the text on one line. Characters that could control a terminal are escaped, such as `\\x1b`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown(character) for character in text)
 
 
 def shown(value: object) -> str:
-    """Return any JSON value as the text of a cell."""
+    """Return any JSON value as the text of a table cell, a dash if it is empty."""
     if value in (None, "", [], {}):
         return NONE
     match value:
@@ -37,7 +37,7 @@ def shown(value: object) -> str:
 
 
 def moment(text: object) -> datetime | None:
-    """Parse an ISO 8601 time; return None if it is not one."""
+    """Parse an ISO 8601 time; without a zone it is UTC. Return None if the value is not one."""
     if not isinstance(text, str):
         return None
     try:
@@ -48,7 +48,7 @@ def moment(text: object) -> datetime | None:
 
 
 def length(seconds: float) -> str:
-    """Return seconds as `45s`, `12m`, `3h20m` or `4d7h`: at most two units, rounded down."""
+    """Return a length of time as `45s`, `12m`, `3h20m` or `4d7h`: at most two units, rounded down."""
     left = int(seconds)
     for place, (size, unit) in enumerate(_UNITS):
         if left >= size:
@@ -60,29 +60,29 @@ def length(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The current time, for relative times."""
+    """The current time, to show other times relative to it."""
 
     at: datetime
 
     def since(self, text: object) -> str:
-        """Return how long ago the time was."""
+        """Return how long ago this ISO 8601 time was, as `3h20m`; a dash if it is no time."""
         at = moment(text)
         return NONE if at is None else length(max(0.0, (self.at - at).total_seconds()))
 
     def until(self, text: object) -> str:
-        """Return the time left until then, a dash if it is past."""
+        """Return how long it is until this ISO 8601 time, as `3h20m`; a dash if it is past or no time."""
         at = moment(text)
         return NONE if at is None or at <= self.at else length((at - self.at).total_seconds())
 
 
 def dated(text: object) -> str:
-    """Return a time as `2026-11-20 17:45:21 UTC`, other values as `shown`."""
+    """Return an ISO 8601 time as `2026-11-20 17:45:21 UTC`, any other value as `shown` does."""
     at = moment(text)
     return shown(text) if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def picked(path: str) -> Callable[[Any, Now], str]:
-    """Return a cell with the value at `path` (`fetch.status`) of a JSON object, a dash if it has none."""
+    """Return a function that shows the value at `path` (such as `fetch.status`) of a row, a dash if it has none."""
     names = path.split(".")
 
     def cell(row: Any, now: Now) -> str:
@@ -94,7 +94,7 @@ def picked(path: str) -> Callable[[Any, Now], str]:
 
 
 def leaves(body: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of a JSON object that is not an object, with its path; skip nulls."""
+    """Yield the path and value of every value inside a JSON object, nested objects included. Skip nulls."""
     for name, value in body.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{below}{name}.")

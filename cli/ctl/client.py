@@ -39,7 +39,7 @@ Query = Mapping[str, str | int | Sequence[str] | None]
 
 
 class AttemptFailure(Enum):
-    """Why an attempt failed, as far as a retry is concerned."""
+    """How an attempt to send a request failed, which decides whether it may be repeated."""
 
     REFUSED = auto()
     """It was not applied; a retry may succeed."""
@@ -52,7 +52,7 @@ def waits(
 ) -> float | None:
     """Return the seconds to wait before the next attempt, None to give up. Attempts count from 1.
 
-    `asked_s` is the wait that the server requested. It replaces our own wait, even if it is longer.
+    `asked_s` is the wait that the server requested. It replaces the client's own wait, even if it is longer.
     """
     match trouble:
         case AttemptFailure.REFUSED:
@@ -78,13 +78,13 @@ class ClientResponse:
 
 
 def path(*parts: str) -> str:
-    """Return `/v1/` and the parts, each quoted. Raise Usage as `segment` does."""
+    """Return the API path `/v1/` with these parts, each quoted. Raise Usage for an invalid part (see `segment`)."""
     kinds = ("", *parts)
     return "/v1/" + "/".join(segment(part, kind.removesuffix("s")) for kind, part in zip(kinds, parts, strict=False))
 
 
 def segment(name: str, kind: str = "") -> str:
-    """Quote a name for a path. Raise Usage if it would change the path: no valid name does."""
+    """Quote a name as one part of an API path. Raise Usage if it would change the path: no valid name does."""
     if "/" in name or name in ("", ".", ".."):
         rule = LABEL_WORDS if kind == "crawl" else "no empty text, has no slash, and is neither . nor .."
         raise Usage(f"{name!r} is not a valid name: the name of a {kind or 'thing'} is {rule}.")
@@ -134,11 +134,11 @@ class Client:
 
     @property
     def server(self) -> str:
-        """The master that gets the next request."""
+        """The URL of the master that gets the next request."""
         return self._servers[self._at]
 
     def get(self, at: str, query: Query | None = None) -> ClientResponse:
-        """Return a resource."""
+        """Send a GET for the API path `at` and return the answer."""
         return self.ask("GET", at, query=query)
 
     def ask(
@@ -154,8 +154,11 @@ class Client:
         given_back: Collection[int] = (),
         answer_s: float = ANSWER_S,
     ) -> ClientResponse:
-        """Send one request until it is answered. `repeatable` is false if a second application would do harm. A status
-        in `given_back` raises Refusal at once, because the caller retries by itself."""
+        """Send one request, and retry until it is answered. Return the answer. `repeatable` is false if a second
+        application would do harm.
+
+        A status in `given_back` raises Refusal at once, because the caller retries by itself.
+        """
         sent = dict(headers or {})
         if body is not None:
             content = msgspec.json.encode(body)
@@ -173,7 +176,7 @@ class Client:
             return ClientResponse(response.status_code, data, response.headers.get("etag"), unsure)
 
     def items(self, at: str, query: Query | None = None, *, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a list, page by page; at most `limit`."""
+        """Yield the entries of a list in the API, at most `limit`. The list's pages are requested one by one."""
         left, cursor = limit, None
         while left is None or left > 0:
             max_count = PAGE if left is None else min(PAGE, left)
@@ -197,7 +200,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         answer_s: float = ANSWER_S,
     ) -> Iterator[httpx.Response]:
-        """Yield an answer to be read in pieces. Connection errors in the block are httpx's own."""
+        """Send a GET, and yield the answer, to be read in pieces. In the `with` block connection errors are httpx's."""
         request = _Request("GET", at, query, None, headers or {}, True, frozenset(), answer_s, whole=False)
         with self._answered(request) as (response, _):
             yield response

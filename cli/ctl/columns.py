@@ -1,4 +1,4 @@
-"""The cells of resources: facts about a crawl, a URL or a member, in one word or number each. Pure."""
+"""The cells of `orb ctl` tables: facts about a crawl, a URL or a member, in one word or number each. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -26,22 +26,22 @@ _STATES: Final = {
 
 
 def state_style(text: str) -> str:
-    """Return the colour of a state."""
+    """Return the colour in which a state is shown, empty for none."""
     return _STATES.get(text.partition(" ")[0], "")
 
 
 def age(path: str) -> Cell:
-    """Return a cell with how long ago the time at `path` was."""
+    """Return a function that shows how long ago the time at `path` of a JSON object was."""
     return lambda row, now: now.since(_at(row, path))
 
 
 def left(path: str) -> Cell:
-    """Return a cell with the time left until the time at `path`."""
+    """Return a function that shows how long it is until the time at `path` of a JSON object."""
     return lambda row, now: now.until(_at(row, path))
 
 
 def number(path: str) -> Cell:
-    """Return a cell with a count, in groups of thousands."""
+    """Return a function that shows the number at `path` of a JSON object in groups of thousands."""
 
     def cell(row: Any, now: Now) -> str:
         value = _at(row, path)
@@ -51,7 +51,7 @@ def number(path: str) -> Cell:
 
 
 def size(path: str) -> Cell:
-    """Return a cell with bytes."""
+    """Return a function that shows the number of bytes at `path` of a JSON object, as `4.2 MB`."""
 
     def cell(row: Any, now: Now) -> str:
         value = _at(row, path)
@@ -61,7 +61,9 @@ def size(path: str) -> Cell:
 
 
 def crawl_state(row: Any, now: Now) -> str:
-    """Return `running`, `running (blocked)` if none of its URLs are dispatched, or `finished (complete)`."""
+    """Return a crawl's state: `running`, `running (blocked)` if none of its URLs are dispatched, or `finished
+    (complete)`.
+    """
     state, reason = (
         shown(row.get("state")),
         row.get("finished_reason") or ("blocked" if row.get("blocking_reason") else None),
@@ -70,18 +72,18 @@ def crawl_state(row: Any, now: Now) -> str:
 
 
 def url_state(row: Any, now: Now) -> str:
-    """Return `done`, or `excluded (robots)`."""
+    """Return a URL's state, with its reason if it has one: `done`, or `excluded (robots)`."""
     state, reason = shown(row.get("state")), row.get("reason")
     return f"{state} ({shown(reason)})" if reason else state
 
 
 def status_of(member: Mapping[str, Any]) -> str:
-    """Return whether a member is `active`, `draining` or `drained`."""
+    """Return whether a member (a master or worker as the API shows it) is `active`, `draining` or `drained`."""
     return shown(member.get("state") or ("draining" if member.get("draining") else "active"))
 
 
 def member_state(row: Any, now: Now) -> str:
-    """Return the state of a member."""
+    """Return the table cell for a member's state: `active`, `draining` or `drained`."""
     return status_of(row)
 
 
@@ -101,12 +103,12 @@ def owned(row: Any, now: Now) -> str:
 
 
 def settings(row: Any, now: Now) -> str:
-    """Return `worker.max_visits=512 master.grant_s=30`, without the settings that are not set."""
+    """Return the hot configuration in a row as `worker.max_visits=512 master.grant_s=30`, without what is not set."""
     return shown(" ".join(f"{name}={shown(value)}" for name, value in leaves(row.get("config") or {})))
 
 
 def fields(path: str) -> Cell:
-    """Return a cell with the fields of a JSON object as `name=value`, without empty ones."""
+    """Return a function that shows the object at `path` of a JSON object as `name=value ...`, without empty values."""
     return lambda row, now: shown(
         " ".join(f"{name}={shown(value)}" for name, value in leaves(_at(row, path) or {}) if value not in (None, []))
     )
@@ -127,5 +129,5 @@ def _at(row: Any, path: str) -> Any:
 
 
 def duration(seconds: Any) -> str:
-    """Return seconds as a length of time."""
+    """Return seconds as `3h20m`, a dash if the value is no number."""
     return length(seconds) if isinstance(seconds, (int, float)) else NONE

@@ -33,7 +33,7 @@ _FILES: Final[Mapping[str, str]] = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare options and verbs. Options may stand before or after the verb; those after it win."""
+    """Declare the options and verbs of `orb ctl`. Options may stand before or after the verb; those after it win."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for each in (options, parser):
         _declare_options(each)
@@ -60,7 +60,10 @@ def _declare_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb. Raise Usage, Failed or Environment with one sentence."""
+    """Run the verb of an `orb ctl` command. Return its exit code.
+
+    Raise Usage, Failed or Environment with one sentence.
+    """
     if "local" in arguments:
         code: int = arguments.local(arguments)
         return code
@@ -71,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def carried_out(verb: Verb, desk: VerbContext, arguments: argparse.Namespace) -> int:
-    """Return the verb's exit code. Turn a Refusal into the exception that ends the command."""
+    """Run the verb and return its exit code. If a master refuses, raise the exception that ends the command."""
     try:
         return verb(desk, arguments)
     except Refusal as refusal:

@@ -1,6 +1,6 @@
-"""Find the masters and the key: from flags, the environment, or the file that `orb ctl login` writes.
+"""Finds the masters to use and their key: from flags, variables, or the contexts that `orb ctl login` stores in a file.
 
-A stored key is sent only to the servers it was stored with.
+A context is a name for a cluster's masters and their key. A stored key is sent only to the servers it was stored with.
 """
 
 import os
@@ -28,8 +28,10 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Masters of one cluster, in the order in which they are tried, and their API key. `tls`: their CA, and the client
-    certificate that they require."""
+    """How to reach a cluster: its masters in the order in which they are tried, and their API key.
+
+    `tls`: the CA to verify them with, and the client certificate that they require.
+    """
 
     servers: tuple[str, ...]
     key: str | None = field(default=None, repr=False)
@@ -38,28 +40,28 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The contents of the file: accesses by name, and the name of the default one."""
+    """The stored contexts: by name, the masters and the key of a cluster (Access). `current` is the default name."""
 
     current: str | None = None
     known: Mapping[str, Access] = field(default_factory=dict)
 
     def having(self, name: str, access: Access) -> "Contexts":
-        """Return a copy with this access added or replaced, which becomes the current one."""
+        """Return a copy in which `name` has this access (masters and key) and is the current context."""
         return Contexts(name, {**self.known, name: access})
 
     def using(self, name: str) -> "Contexts":
-        """Return a copy with `name` as the current one. Raise Usage if it does not exist."""
+        """Return a copy in which `name` is the current context. Raise Usage if there is no such context."""
         self.named(name)
         return replace(self, current=name)
 
     def without(self, name: str) -> "Contexts":
-        """Return a copy without `name`. Raise Usage if it does not exist."""
+        """Return a copy without the context `name`. Raise Usage if there is no such context."""
         self.named(name)
         left = {each: access for each, access in self.known.items() if each != name}
         return Contexts(None if self.current == name else self.current, left)
 
     def named(self, name: str) -> Access:
-        """Return the access of that name. Raise Usage if it does not exist."""
+        """Return the masters, API key and TLS files of the context `name`. Raise Usage if there is no such context."""
         if name not in self.known:
             known = ", ".join(sorted(self.known)) or "none is stored"
             raise Usage(
@@ -69,7 +71,9 @@ class Contexts:
 
 
 def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: Contexts) -> Access:
-    """Return the access to use: flags before variables before the file. Raise Usage if no server is given."""
+    """Return the masters and API key to use: flags win over variables, and these over the stored context. Raise Usage
+    if no server is given.
+    """
     server = flags.get("server") or environ.get(SERVER)
     key = flags.get("key") or environ.get(KEY)
     name = flags.get("context") or environ.get(CONTEXT)
@@ -90,7 +94,7 @@ def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: 
 
 
 def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSettings | None:
-    """Return the TLS files of flags and variables, None if none are given."""
+    """Return the TLS files that flags or variables name, None if they name none."""
     ca, cert, key = (
         Path(name).absolute() if (name := flags.get(flag) or environ.get(variable)) else None
         for flag, variable in TLS.items()
@@ -99,7 +103,9 @@ def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSet
 
 
 def addresses(given: Iterable[str]) -> tuple[str, ...]:
-    """Return the base URLs of masters; `host:port` means http. Raise Usage if one is invalid, or there are none."""
+    """Return the base URLs of the given masters; `host:port` means http. Raise Usage if one is invalid, or none is
+    given.
+    """
     urls: dict[str, None] = {}
     for text in filter(None, (each.strip() for each in given)):
         url = text if "://" in text else f"http://{text}"
@@ -120,13 +126,16 @@ def addresses(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """Return the path of the file: `orb/ctl.yaml` below XDG_CONFIG_HOME, by default ~/.config."""
+    """Return the path of the file of contexts: `orb/ctl.yaml` below XDG_CONFIG_HOME, by default ~/.config."""
     home = environ.get("XDG_CONFIG_HOME", "")
     return (Path(home) if os.path.isabs(home) else Path.home() / ".config") / "orb" / "ctl.yaml"
 
 
 def load(path: Path) -> Contexts:
-    """Read the file; return empty Contexts if it does not exist. Raise Usage if it is malformed or public."""
+    """Read the file of contexts. Return empty Contexts if it does not exist.
+
+    Raise Usage if it is malformed, or other users can read it.
+    """
     if not path.exists():
         return Contexts()
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -147,7 +156,7 @@ def load(path: Path) -> Contexts:
 
 
 def save(path: Path, contexts: Contexts) -> None:
-    """Replace the file atomically. Only its owner can read it, at any moment."""
+    """Replace the file of contexts atomically. At any moment only its owner can read it."""
     known: dict[str, Any] = {}
     for name, access in sorted(contexts.known.items()):
         known[name] = {"servers": list(access.servers)} | ({} if access.key is None else {"key": access.key})

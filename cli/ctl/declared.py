@@ -1,4 +1,4 @@
-"""Read crawls from files, in the form of `get -o yaml`, of the REST API, or of `orb crawl --spec`."""
+"""Reads crawls from files, in the form of `get -o yaml`, of the REST API, or of `orb crawl --spec`."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A declared crawl. `body` is the body of its PUT."""
+    """A crawl that a file declares. `body` is the body of the PUT request that creates it, `source` names the file."""
 
     name: str
     body: Mapping[str, Any]
@@ -65,7 +65,9 @@ def read(files: Iterable[str], stdin: Iterable[str]) -> list[Declared]:
 
 
 def misnamed(crawl: Declared) -> WrongField | None:
-    """Return the error in its name, as a master would. A PUT has the name in its path, which cannot hold every name."""
+    """Return the error in the crawl's name, in the words of a master, or None. A PUT has the name in its path, which
+    cannot hold every name.
+    """
     if re.fullmatch(LABEL, crawl.name):
         return None
     return WrongField("name", f"expected {LABEL_WORDS}, got {shown(crawl.name)}", label_meant(crawl.name))

@@ -1,4 +1,4 @@
-"""Verbs events and logs: events of the cluster as they happen. A lost connection is restored without a gap."""
+"""Verbs events and logs of `orb ctl`: the cluster's events as they happen. A lost connection loses no event."""
 
 import argparse
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _COUNTERS: Final = ("pages", "queued", "leased", "failed")
 
 
 def declare(verbs: Verbs) -> None:
-    """Declare the verbs."""
+    """Add the verbs events and logs to `orb ctl`."""
     events = verbs.add("events", "show events of the cluster or of one crawl", _events)
     events.add_argument("-c", "--crawl", metavar="CRAWL", help="only of this crawl")
     _options(events)
@@ -75,7 +75,7 @@ def _show(desk: VerbContext, event: SseEvent) -> None:
 
 
 def line_of(event: SseEvent, body: Any) -> str:
-    """Return an event as `2030-01-01 00:00:00 UTC  crawl finished  docs  state=finished reason=complete`."""
+    """Return an event as a line: `2030-01-01 00:00:00 UTC  crawl finished  docs  state=finished reason=complete`."""
     if not isinstance(body, dict):
         return printable(f"{event.kind}  {body}")
     about = f"{event.kind} {shown(body.get('action'))}"

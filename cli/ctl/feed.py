@@ -1,4 +1,4 @@
-"""Parse Server-Sent Events as the HTML standard does, and follow a stream of them across lost connections.
+"""Parses Server-Sent Events as the HTML standard does, and follows a stream of them across lost connections.
 
 After a lost connection the stream is resumed, at the next master if necessary, with the id of the last event received.
 So every event that the server stores is seen once, without a gap.
@@ -31,7 +31,7 @@ ENDED: Final = "end"
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One event. `id` is the last id received by then, empty before the first."""
+    """One Server-Sent Event. `id` is the last event id in the stream up to it, empty if there was none."""
 
     kind: str
     data: str
@@ -39,8 +39,10 @@ class SseEvent:
 
 
 class EventParser:
-    """Parses bytes, in portions of any size, into events. `last_id` is the id of the last complete event, also of one
-    without data, such as a heartbeat. Raises Environment if the bytes are not an event stream."""
+    """Parses the bytes of an event stream, in pieces of any size. Raises Environment if they are no event stream.
+
+    `last_id` is the id of the last complete event, also of one without data, such as a heartbeat.
+    """
 
     def __init__(self, last_id: str = "") -> None:
         self.last_id = last_id
@@ -54,7 +56,7 @@ class EventParser:
         self._begun = False
 
     def feed(self, piece: bytes) -> Iterator[SseEvent]:
-        """Yield the events that this piece completes."""
+        """Yield the events that are complete with this further piece of the stream."""
         data = self._rest + piece
         if not self._begun and len(data) >= 3:
             self._begun = True
@@ -95,7 +97,8 @@ class EventParser:
 
 
 def follow(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent | str]:
-    """Yield events until no more can follow. A text between events reports a lost connection before a reconnect.
+    """Yield events of the stream at `at` until no more can follow. A text between events says that the connection was
+    lost and is made anew.
 
     Raise Refusal if the first attempt is refused. After that only errors that cannot pass by themselves are raised.
     """
@@ -129,8 +132,10 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
 
 
 def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent]:
-    """Yield the stored events, from the oldest or after `last_id`, until the server has sent all of them. Raise
-    Environment if the stream ends before."""
+    """Yield the events that the server has stored, from the oldest or after `last_id`, and then end.
+
+    Raise Environment if the stream ends before all of them were received.
+    """
     parser = EventParser()
     with client.stream(at, query, headers=_headers(last_id or "0"), answer_s=SILENCE_S) as response:
         try:

@@ -1,4 +1,4 @@
-"""Layouts of crawls, their counters, and the reasons of URLs, for people. Pure."""
+"""Shows crawls, their counters, and the reasons of URLs as sections of text for people. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,7 +16,7 @@ _MAX_REASONS: Final = 12
 
 
 def sections_of(title: str, body: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return any resource: one line per value, and a table for each list of objects."""
+    """Return sections that show any JSON object: a line for each value, and a table for each list of objects."""
     plain = {name: value for name, value in body.items() if not _is_list_of_things(value)}
     lists = {name: value for name, value in body.items() if _is_list_of_things(value)}
     sections = [Section(title, flat(plain, now))]
@@ -25,7 +25,7 @@ def sections_of(title: str, body: Mapping[str, Any], now: Now) -> list[Section]:
 
 
 def cluster_sections(title: str, body: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return the cluster, with its partitions by owner."""
+    """Return sections that show the cluster: its state, its masters, and the partitions of each owner."""
     owners: dict[str, list[int]] = {}
     for partition, owner in body["partitions"].items():
         owners.setdefault(shown(owner) if owner is not None else "none", []).append(int(partition))
@@ -47,7 +47,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def crawl_sections(whole: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return a crawl with its progress, its counters and its spec."""
+    """Return sections that show a crawl: its state and progress, its counters and its spec."""
     crawl, progress = whole["crawl"], whole["progress"]
     rows = [
         ("state", crawl_state(crawl, now)),
@@ -86,7 +86,10 @@ _MOMENTS: Final = (("created", "created_at"), ("started", "started_at"), ("finis
 
 
 def stats_sections(stats: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return a crawl's counters: results of URLs, the identities, answers and reasons, the largest hosts."""
+    """Return sections that show a crawl's counters: results of URLs, answers and reasons, and the largest hosts.
+
+    They also show whether the counters that must agree do so.
+    """
     counters = [(shown(name), count(number)) for name, number in stats["counters"].items()]
     identity = stats["identity"]
     drift = {name: value for name, value in identity.items() if value}
@@ -104,7 +107,7 @@ def stats_sections(stats: Mapping[str, Any], now: Now) -> list[Section]:
 
 
 def lag_sections(body: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return the waiting work, in the order of its stages."""
+    """Return a section that shows how much work waits at each stage, and for how long the oldest has."""
     rows = []
     for name, queue in body.items():
         if not isinstance(queue, dict):
@@ -118,7 +121,7 @@ def lag_sections(body: Mapping[str, Any], now: Now) -> list[Section]:
 
 
 def table(resource: ResourceKind, things: Sequence[Mapping[str, Any]], now: Now) -> list[str]:
-    """Return a table of the objects, as `get` lists them."""
+    """Return the lines of a table of the objects, as `orb ctl get` lists them."""
     return _table(offered(resource.columns, wide=False), things, now)
 
 
@@ -135,7 +138,7 @@ def _table(columns: Sequence[Column], things: Sequence[Mapping[str, Any]], now: 
 
 
 def explanation(body: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return why a URL is in its state, and every rule with its verdict."""
+    """Return sections that show why a URL is in its state, and the verdict of every rule."""
     state = shown(body.get("state")) if body.get("known") else "unknown: the crawl does not know this URL"
     why = [str(each) for each in body.get("why", [])]
     rows = [("state", state), *(("why" if place == 0 else "", text) for place, text in enumerate(why))]

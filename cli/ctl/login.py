@@ -1,4 +1,4 @@
-"""Verbs login, logout, contexts and use: the stored clusters of this user, and their keys."""
+"""Verbs login, logout, contexts and use of `orb ctl`: the clusters and keys that this user has stored."""
 
 import argparse
 import getpass
@@ -13,7 +13,7 @@ from cli.terminal.exits import Exit, Usage
 
 
 def declare(verbs: Verbs) -> None:
-    """Declare the verbs."""
+    """Add the verbs login, logout, contexts and use to `orb ctl`."""
     login = verbs.add_local("login", "check a key and store it in a file that only you can read", _login)
     login.add_argument("--unchecked", action="store_true", help="store the key without checking it")
     verbs.add_local("logout", "delete a stored login", _logout)

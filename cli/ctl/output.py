@@ -1,4 +1,7 @@
-"""Output of a command: tables and sentences for people, JSON, YAML or names for programs. Only this is on stdout."""
+"""The standard output of `orb ctl`: tables and sentences for people; JSON, YAML or names for programs.
+
+Messages that are no result go to stderr instead.
+"""
 
 import json
 import sys
@@ -24,7 +27,9 @@ _YAML_LIST: Final = "items:\n"
 
 
 class CtlOutput:
-    """Writes to `out` in one format. A terminal gets colours and fitted widths; for a file or a pipe no text is cut."""
+    """Writes results to `out` in one format. A terminal gets colours and fitted widths; for a file or a pipe no text is
+    cut.
+    """
 
     def __init__(
         self, form: str = "table", *, out: TextIO | None = None, width: int | None = None, now: datetime | None = None
@@ -41,7 +46,7 @@ class CtlOutput:
         return self._form in ("table", "wide")
 
     def items(self, resource: ResourceKind, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Print a list; return its length."""
+        """Print a list of resources in the chosen format. Return the number of its entries."""
         match self._form:
             case "name":
                 return self._each(rows, lambda row: f"{resource.one}/{row[resource.key]}\n")
@@ -53,7 +58,7 @@ class CtlOutput:
                 return self._table(resource, rows)
 
     def one(self, resource: ResourceKind, row: Mapping[str, Any]) -> None:
-        """Print one resource."""
+        """Print one resource in the chosen format."""
         if self.for_people:
             self._table(resource, [row])
         elif self._form == "name":
@@ -62,7 +67,9 @@ class CtlOutput:
             self.document(row)
 
     def sections(self, body: object, sections: Callable[[Now], Sequence[Section]]) -> None:
-        """Print a description in sections; in a format for programs, print the body."""
+        """Print `sections`, which describe an object, for people. In a format for programs, print the JSON value
+        `body`.
+        """
         if self.for_people:
             for line in lines_of(sections(self._now), self._width):
                 self._line([line])
@@ -70,7 +77,7 @@ class CtlOutput:
             self.document(body)
 
     def document(self, body: object) -> None:
-        """Print a JSON value as JSON or YAML."""
+        """Print a JSON value as a whole, as JSON or YAML."""
         self._out.write(as_yaml(body) if self._form == "yaml" else as_json(body) + "\n")
 
     def event(self, body: object) -> None:
@@ -82,7 +89,9 @@ class CtlOutput:
         self._out.flush()
 
     def done(self, name: str, what: str, body: object = None) -> None:
-        """Print `crawl/docs paused`. In a format for programs, print the name or the answer's body."""
+        """Print what was done to a resource, as `crawl/docs paused`. In a format for programs, print its name or
+        `body`.
+        """
         if self.for_people:
             self._out.write(f"{name} {what}\n")
         elif self._form == "name":
@@ -92,7 +101,7 @@ class CtlOutput:
         self._out.flush()
 
     def say(self, text: str = "", style: str = "") -> None:
-        """Print a line for people, at once."""
+        """Print a line for people, and flush it at once."""
         self._line([(text, style)])
         self._out.flush()
 
@@ -147,11 +156,11 @@ class CtlOutput:
 
 
 def as_json(body: object) -> str:
-    """Return JSON in the order of the answer."""
+    """Return a JSON value as indented text. Fields keep the order of the answer."""
     return json.dumps(body, indent=2, ensure_ascii=False)
 
 
 def as_yaml(body: object) -> str:
-    """Return YAML that `apply -f` accepts."""
+    """Return a JSON value as YAML, in a form that `apply -f` accepts."""
     text: str = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000)
     return text

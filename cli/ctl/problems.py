@@ -1,4 +1,4 @@
-"""Errors of a master (problem+json, RFC 9457), parsed leniently and stated in one sentence."""
+"""Parses the error answers of a master (problem+json, RFC 9457), leniently, and words each in one sentence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _NO_API: Final = (404, 405, 501)
 
 @dataclass(frozen=True, slots=True)
 class WrongField:
-    """One error in the request."""
+    """One wrong field of a request. `path` names the field, and `hint` says how to correct it (empty: unknown)."""
 
     path: str
     message: str
@@ -37,7 +37,7 @@ class WrongField:
 
 @dataclass(frozen=True, slots=True)
 class ProblemAnswer:
-    """An answer that is an error. `kind` is the last part of its type, empty if the sender is not a master.
+    """An error answer. `kind` is the last part of its problem type, empty if the sender is not a master.
 
     `accepted` and `durable_lines` belong to an upload that was cut short. `retry_after_s` is the server's Retry-After.
     """
@@ -54,8 +54,10 @@ class ProblemAnswer:
 
 
 class Refusal(Exception):
-    """Raised for a request that was answered with a problem and that a retry cannot help. `unsure`: an earlier attempt
-    had no answer, and may have been applied."""
+    """Raised if a request was answered with an error that a retry cannot help.
+
+    `unsure`: an earlier attempt had no answer, and may have been applied.
+    """
 
     def __init__(self, problem: ProblemAnswer, *, unsure: bool = False) -> None:
         super().__init__(sentence(problem))
@@ -63,7 +65,9 @@ class Refusal(Exception):
         self.unsure = unsure
 
     def ending(self) -> Exception:
-        """Return the exception that ends the command: Usage for a bad request, Environment for a cluster failure."""
+        """Return the exception that ends the command: Usage for a bad request, Environment for a failure of the
+        cluster, else Failed.
+        """
         match self.problem.status:
             case 400 | 413 | 415 | 422:
                 return Usage(str(self))
@@ -74,7 +78,7 @@ class Refusal(Exception):
 
 
 def problem_of(status: int, headers: Mapping[str, str], content: bytes, now_s: float) -> ProblemAnswer:
-    """Return the problem in an answer of any server. `now_s` is the Unix time, for a date in Retry-After."""
+    """Return the error that an answer of any server states. `now_s` is the Unix time, for a date in Retry-After."""
     retry = _retry_after(headers.get("retry-after"), now_s)
     try:
         body: Any = msgspec.json.decode(content)
@@ -104,7 +108,7 @@ def problem_of(status: int, headers: Mapping[str, str], content: bytes, now_s: f
 
 
 def sentence(problem: ProblemAnswer) -> str:
-    """Return the message for people: what went wrong, in which fields, and what to do."""
+    """Return the message of an error for people: what went wrong, in which fields, and what to do."""
     text = printable(problem.detail)
     hint = printable(problem.hint)
     if problem.status == 401:

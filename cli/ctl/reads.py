@@ -1,4 +1,6 @@
-"""Verbs get, describe, explain, lookup, lag and stats: reads, which any master answers, even without a leader."""
+"""Verbs get, describe, explain, lookup, lag and stats of `orb ctl`. They only read, so any master answers them, even
+without a leader.
+"""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -33,7 +35,7 @@ _OF_A_CRAWL: Final = frozenset(("queued", "waiting", "leased", "pages"))
 
 
 def declare(verbs: Verbs) -> None:
-    """Declare the verbs."""
+    """Add the verbs get, describe, explain, lookup, lag and stats to `orb ctl`."""
     get = verbs.add("get", "list resources, or show some by name", _get)
     get.add_argument("kind", metavar="KIND", help=f"singular or plural: {KINDS}")
     get.add_argument("names", nargs="*", metavar="NAME", help="only these")
@@ -145,14 +147,14 @@ def _stats(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def one(client: Client, resource: ResourceKind, at: str, name: str) -> Mapping[str, Any]:
-    """Return one object by its name, as lists show it. Raise Refusal if it does not exist."""
+    """Return the object with this name, in the form of a list's entry. Raise Refusal if it does not exist."""
     body = _single(client, resource, at, name)
     row: Mapping[str, Any] = body[resource.within] if resource.within else body
     return row
 
 
 def url_of(text: str) -> str:
-    """Return the URL that was typed, with https:// before it if it has no scheme."""
+    """Return the URL that the user typed, with https:// before it if it has no scheme."""
     return text if "://" in text else f"https://{text}"
 
 

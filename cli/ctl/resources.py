@@ -1,4 +1,4 @@
-"""The kinds of resources: their paths in the API, the fields that name them, and the columns of their tables."""
+"""The kinds of resources that `orb ctl` shows: their API paths, the fields that name them, and their table columns."""
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -28,7 +28,7 @@ from shared.domain.suggestions import nearest
 
 
 class Belongs(Enum):
-    """The list of a kind belongs to the cluster or to one crawl."""
+    """Whether the API lists a kind of resource for the whole cluster or for one crawl."""
 
     TO_CLUSTER = auto()
     TO_CLUSTER_OR_CRAWL = auto()
@@ -39,11 +39,11 @@ class Belongs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A kind of resource.
+    """A kind of resource that `orb ctl` shows, such as crawls or hosts.
 
-    `key`: the field that names a resource, empty if there is only one.
-    `single`: the path of one resource, if not the list's path and the name. Empty: it is only in the list.
-    `within`: the field in the answer for one resource that has the fields of the list.
+    `key`: the field that names a resource, empty if there is only one. `single`: the path of one resource, if not the
+    list's path and the name. Empty: it is only in the list. `within`: the field in the answer for one resource that has
+    the fields of the list.
     """
 
     name: str
@@ -259,7 +259,7 @@ KINDS: Final = ", ".join(sorted(resource.name for resource in RESOURCES))
 
 
 def named(word: str) -> ResourceKind:
-    """Return the kind that a word names, singular or plural. Raise Usage if there is none."""
+    """Return the kind of resource that a word names, singular or plural. Raise Usage if there is none."""
     for resource in RESOURCES:
         if word in (resource.name, resource.one):
             return resource

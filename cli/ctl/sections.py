@@ -1,4 +1,4 @@
-"""Descriptions of one object: labelled lines in sections, wrapped to the terminal."""
+"""Sections of text that describe an object: labelled lines, wrapped to the width of the terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _NARROWEST: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Labelled lines below a title; a label may be empty. `verbatim` lines follow unchanged."""
+    """A title, and labelled lines below it; a label may be empty. `verbatim` lines follow unchanged."""
 
     title: str
     rows: Sequence[tuple[str, str]] = ()
@@ -20,7 +20,7 @@ class Section:
 
 
 def lines_of(sections: Sequence[Section], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield lines with their styles, no wider than `width` if the words fit."""
+    """Yield the lines of the sections, each with its style, no wider than `width` if the words fit."""
     for place, section in enumerate(sections):
         if place and section.title:
             yield "", ""
@@ -36,7 +36,7 @@ def lines_of(sections: Sequence[Section], width: int | None) -> Iterator[tuple[s
 
 
 def flat(body: Mapping[str, Any], now: Now, *, below: str = "") -> list[tuple[str, str]]:
-    """Return every value of a JSON object as a labelled line, such as `fetch.status`; skip empty values."""
+    """Return a labelled line for every value inside a JSON object, such as `fetch.status`; skip empty values."""
     rows: list[tuple[str, str]] = []
     for name, value in body.items():
         if value in (None, "", [], {}):
@@ -55,7 +55,7 @@ def flat(body: Mapping[str, Any], now: Now, *, below: str = "") -> list[tuple[st
 
 
 def value_text(value: Any, now: Now) -> str:
-    """Return a value as text; a time also relative to now."""
+    """Return a value as text for people; a time is also shown relative to now."""
     at = moment(value) if isinstance(value, str) and "T" in value else None
     if at is None:
         return shown(value)

@@ -1,4 +1,4 @@
-"""Verbs seeds add and seeds delete: a few or millions of start URLs, from files of any size at constant memory."""
+"""Verbs seeds add and seeds delete of `orb ctl`: any number of seeds, from files of any size, at constant memory."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ _AT_ONCE: Final = 1_000
 
 
 def declare(verbs: Verbs) -> None:
-    """Declare the verbs."""
+    """Add the verbs seeds add and seeds delete to `orb ctl`."""
     seeds = verbs.family("seeds", "add and delete seeds (`get seeds` lists them)")
     add = seeds.add("add", "add seeds; accepted seeds are stored durably", _add)
     add.add_argument("crawl", metavar="CRAWL")

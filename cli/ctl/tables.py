@@ -1,6 +1,6 @@
 """Tables of text that fit the terminal: on a narrow one, columns are shortened or left out.
 
-Pure: rows in, cells out. A width is the number of terminal cells of a text, not its number of characters.
+Pure functions of the rows. A width is the number of terminal cells of a text, not its number of characters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +17,11 @@ Cell = Callable[[Any, Now], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column.
+    """A column of a table. `cell` returns its text for a row.
 
-    On a narrow terminal the column with the highest `rank` is left out first. Rank 0 is always shown.
-    Before that, texts may be shortened to the width `cut`, but not if it is 0.
-    A `wide` column is shown only in the wide format. The function `style` returns the style of a text.
+    On a narrow terminal the column with the highest `rank` is left out first. Rank 0 is always shown. Before that,
+    texts may be shortened to the width `cut`, but not if it is 0. A `wide` column is shown only in the wide format. The
+    function `style` returns the style of a text.
     """
 
     title: str
@@ -35,13 +35,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shown columns and their widths."""
+    """The columns that fit the terminal, and the width of each."""
 
     columns: tuple[Column, ...]
     widths: tuple[int, ...]
 
     def line(self, texts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the texts of a row, padded or cut to their columns, with their styles. Together they form a line."""
+        """Return the texts of a row with their styles, padded or cut to the widths of the columns. Together they form a
+        line.
+        """
         line = []
         for place, (column, width, text) in enumerate(zip(self.columns, self.widths, texts, strict=True)):
             fitted = _fitted(text, width)
@@ -52,17 +54,18 @@ class Layout:
         return line
 
     def titles(self) -> list[str]:
-        """Return the heads of the columns."""
+        """Return the titles of the columns."""
         return [column.title for column in self.columns]
 
 
 def offered(columns: Iterable[Column], *, wide: bool) -> tuple[Column, ...]:
-    """Return the columns of the format."""
+    """Return the columns to show: all in the wide format, else those that are not marked `wide`."""
     return tuple(column for column in columns if wide or not column.wide)
 
 
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Layout:
-    """Choose the layout of the rows (one text per column) within `width`; None means unlimited.
+    """Choose which columns to show and how wide, so that the rows (one text per column) fit `width`; None means
+    unlimited.
 
     To save space, columns are first cut as far as allowed, then left out by rank.
     """

@@ -1,4 +1,4 @@
-"""An upload of seeds as a sequence of requests, each answered before the next one is sent.
+"""Uploads seeds in several requests (pieces), each answered before the next one is sent.
 
 Each piece has an idempotency key of its own, so it can be sent again whenever its answer is lost. If the owners have a
 backlog, the upload waits as long as the server asks, and continues after the last durable line. A file is always cut
@@ -33,7 +33,7 @@ _FIRST_REASONS: Final = 10
 
 @dataclass(slots=True)
 class Total:
-    """Results of the lines of all pieces. Line numbers count from 1 over all pieces."""
+    """The results of an upload, summed over all its pieces. Line numbers count from 1 over the whole upload."""
 
     pieces: int = 0
     lines: int = 0
@@ -43,7 +43,7 @@ class Total:
     first_rejected: list[tuple[int, str, str]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the totals in the form of one request's answer."""
+        """Return the totals with the same fields as the answer to one request."""
         return {
             "lines": self.lines,
             "accepted": self.accepted,
@@ -57,7 +57,7 @@ class Total:
 
 
 class Upload:
-    """Sends pieces one after another. `total` counts what is durable."""
+    """Sends the pieces of an upload one after another. `total` counts the lines that are durable."""
 
     def __init__(self, client: Client, at: str, name: str) -> None:
         self.total = Total()
@@ -66,8 +66,10 @@ class Upload:
         self._name = name
 
     def send(self, lines: list[bytes]) -> None:
-        """Send a piece. Return after each of its lines was checked and the accepted ones are durable. Raise Refusal if
-        no further line becomes durable within the client's patience."""
+        """Send the lines of a piece. Return after each was checked and the accepted ones are durable.
+
+        Raise Refusal if no further line becomes durable within the client's patience.
+        """
         self.total.pieces += 1
         part, until = 1, self._client.now() + self._client.patience_s
         while True:
@@ -109,7 +111,7 @@ class Upload:
 
 
 def pieces_of(lines: Iterable[bytes], max_count: int = PIECE_BYTES) -> Iterator[list[bytes]]:
-    """Yield the lines in portions of at most `max_count` bytes. A single longer line is a portion of its own."""
+    """Yield the lines in pieces of at most `max_count` bytes. A single longer line is a piece of its own."""
     piece: list[bytes] = []
     size = 0
     for line in lines:

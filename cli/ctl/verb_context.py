@@ -1,4 +1,4 @@
-"""The context of a verb, and the declaration of verbs."""
+"""What a verb of `orb ctl` works with, and the declaration of verbs."""
 
 import argparse
 import sys
@@ -13,17 +13,17 @@ from cli.ctl.output import CtlOutput
 
 @dataclass(frozen=True, slots=True)
 class VerbContext:
-    """The client of the cluster, and the output of the command."""
+    """What a verb of `orb ctl` works with: the client of the cluster, and the output of the command."""
 
     client: Client
     output: CtlOutput
 
     def note(self, line: str) -> None:
-        """Print a message to stderr, so that programs that read stdout are not affected."""
+        """Print a message to stderr. Programs that read stdout do not see it."""
         note(line)
 
     def asked(self, answer: Mapping[str, Any]) -> None:
-        """Print how to wait for the command that an answer names, if it names one."""
+        """Print to stderr how to wait for the command that the answer names. Print nothing for programs."""
         if answer.get("command") is not None and self.output.for_people:
             self.note(f"the owners apply it: `orb ctl wait command {answer['command']}` waits until all have")
 
@@ -33,22 +33,22 @@ LocalVerb = Callable[[argparse.Namespace], int]
 
 
 class Verbs:
-    """Declares verbs. Each has its own parser, which also accepts the options of `orb ctl`."""
+    """Declares verbs of `orb ctl`. Each has its own parser, which also accepts the options of `orb ctl`."""
 
     def __init__(self, verbs: Any, options: argparse.ArgumentParser) -> None:
         self._verbs = verbs
         self._options = options
 
     def add(self, name: str, summary: str, verb: Verb, **more: object) -> argparse.ArgumentParser:
-        """Declare a verb that needs the cluster. `more` are fixed arguments for it."""
+        """Declare a verb that sends requests to the cluster. `more` are fixed arguments for it. Return its parser."""
         return self._parser(name, summary, [self._options], carry_out=verb, **more)
 
     def add_local(self, name: str, summary: str, verb: LocalVerb) -> argparse.ArgumentParser:
-        """Declare a verb that finds its cluster by itself, or needs none."""
+        """Declare a verb that finds its cluster by itself, or needs none. Return its parser."""
         return self._parser(name, summary, [self._options], local=verb)
 
     def family(self, name: str, summary: str) -> "Verbs":
-        """Declare a group of verbs below a word, such as `seeds add`."""
+        """Declare a word with verbs below it, such as `seeds add`. Declare these on the returned object."""
         parser = self._parser(name, summary, [])
         members = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=type(parser))
         return Verbs(members, self._options)
@@ -64,5 +64,5 @@ class Verbs:
 
 
 def note(line: str) -> None:
-    """Print a line to stderr."""
+    """Print a message to stderr."""
     print(f"orb: {printable(line)}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The verbs of a crawl, such as start and pause, and the verbs drain, undrain and wait.
+"""The verbs of `orb ctl` for a crawl, such as start and pause, and the verbs drain, undrain and wait.
 
 A verb is sent with the version of the crawl it is meant for, so a retry after a lost answer cannot apply it twice.
 """
@@ -35,7 +35,7 @@ _LOOK_S: Final = 1.0
 
 
 def declare(verbs: Verbs) -> None:
-    """Declare the verbs."""
+    """Add the verbs for crawls, and drain, undrain and wait, to `orb ctl`."""
     for verb, (_, summary) in _VERBS.items():
         parser = verbs.add(verb, summary, _turn, turn=verb)
         parser.add_argument("crawls", nargs="+", metavar="CRAWL")
@@ -86,8 +86,11 @@ def _left_for(name: str, reason: str | None) -> str | None:
 
 
 def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Apply `verb` to the crawl. Return the crawl before it, and the answer, or a similar one if the first answer was
-    lost. Raise Refusal."""
+    """Apply `verb` to the crawl. Return the crawl before it, and the API's answer. Raise Refusal if it cannot be
+    applied.
+
+    If the answer was lost but the verb was applied, an equal answer is made up from the crawl's present state.
+    """
     at = path("crawls", name)
     for attempt in range(_AGAIN):
         seen = client.get(at)

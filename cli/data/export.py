@@ -1,4 +1,4 @@
-"""`orb export`: pages, URLs, links or items of a crawl, row by row. The columns are in docs/command.md."""
+"""`orb export`: print the pages, URLs, links or items of a crawl, row by row. The columns are in docs/command.md."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""`orb show`: the state of a crawl, or everything known of one URL, with the reasons."""
+"""`orb show`: print the state of a crawl, or all that is known of one URL, with the reasons."""
 
 import argparse
 import json

@@ -42,8 +42,10 @@ _BUDGETS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A crawl's state in its folder. `archive_bytes` counts segments, finished or not. `needs_scripts`: a seed whose
-    page has scripts, but neither text nor links."""
+    """The state of a crawl, read from its folder. `archive_bytes` is the size of all its WARC files, finished or not.
+
+    `needs_scripts`: a seed whose page has scripts, but neither text nor links.
+    """
 
     row: CrawlRow
     counters: Counters
@@ -61,18 +63,20 @@ class Summary:
     examples: Mapping[str, Sequence[ExcludedLinkExample]] = field(default_factory=dict)
 
     def losses(self) -> Losses:
-        """Return what the crawl lacks although no URL failed."""
+        """Return what the crawl left out although no URL failed: links and parts of pages, by reason."""
         return Losses(self.tallies.get("left_out", {}), self.tallies.get("truncated", {}), self.examples)
 
     def too_narrow(self) -> str:
-        """Return why the crawl ended with one page, if rules left out its links; else an empty string."""
+        """Return a sentence on why the crawl ended with one page, if rules left out its links; else ""."""
         counters = self.counters
         whole = self.row.finished_reason == "complete" and not counters.failed and not counters.excluded
         return self.losses().too_narrow(decode_spec(self.row.spec)) if whole and counters.pages == 1 else ""
 
 
 def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
-    """Return the summary of the folder's crawl with its `top` hosts, None if no crawl is stored yet."""
+    """Return the summary of the crawl in the folder, None if no crawl is stored yet. It lists the `top` hosts with most
+    pages.
+    """
     if not folder.database.is_file():
         return None
     reader = CrawlReader(folder.database)
@@ -106,7 +110,11 @@ def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
 
 
 def given_up_text(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> str:
-    """Return the sentence on hosts that were given up, with the command that retries them; empty if there are none."""
+    """Return a sentence on the hosts that were given up, with the command that retries them. It is empty if there are
+    none.
+
+    `at_work`: a command is at work in the folder, and must end first.
+    """
     urls = summary.tallies.get("failed", {}).get(HOST_UNREACHABLE, 0)
     return given_up(summary.hosts_given_up, urls, then(retry_command(folder.path), at_work=at_work))
 
@@ -152,7 +160,7 @@ def _needing_scripts(reader: CrawlReader, row: CrawlRow) -> str | None:
 
 
 def as_json(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> dict[str, Any]:
-    """Return the documented fields of the summary. `at_work`: a command is at work in the folder."""
+    """Return the fields of the summary for `--json`, as documented. `at_work`: a command is at work in the folder."""
     row, counters = summary.row, summary.counters
     return {
         "orb": VERSION,
@@ -183,7 +191,7 @@ def as_json(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> 
 
 
 def host_json(host: HostView) -> dict[str, Any]:
-    """Return the documented fields of a host."""
+    """Return the fields of a host for `--json`, as documented."""
     return {
         "host": host.host,
         "pages": host.pages,
@@ -203,8 +211,10 @@ def host_json(host: HostView) -> dict[str, Any]:
 def as_text(
     summary: Summary, folder: CrawlFolder, *, seconds: float | None = None, scanner: str = "", at_work: bool = False
 ) -> str:
-    """Return the summary for people. `seconds` is the length of the run that has just ended, `scanner` its tag
-    scanner."""
+    """Return the summary as text for people.
+
+    `seconds` is the length of the run that has just ended, `scanner` the tag scanner that it used.
+    """
     row, counters = summary.row, summary.counters
     took = row.active_ms / 1000
     waits = sentences(summary.waits, then(unblock_command(folder.path), at_work=at_work))
@@ -249,7 +259,7 @@ def as_text(
 
 
 def hosts_text(hosts: tuple[HostView, ...]) -> str:
-    """Return the busiest hosts, one per line."""
+    """Return one line for each host: its pages, its queued URLs and more."""
     widest = max((len(host.host) for host in hosts), default=0)
     return "\n".join(
         f"  {host.host:<{widest}}  {count(host.pages):>9} pages  {count(host.queued + host.waiting):>9} queued"
@@ -264,7 +274,7 @@ def _state(row: CrawlRow, at_work: bool) -> str:
 
 
 def state_text(summary: Summary, *, at_work: bool = False) -> str:
-    """Return the state in words, with the reason of a finished crawl."""
+    """Return the crawl's state in words, with the reason if it is finished."""
     row = summary.row
     reason = _BUDGETS.get(row.finished_reason or "", row.finished_reason or "")
     if row.finished_reason == "complete" and summary.losses().hide_urls():

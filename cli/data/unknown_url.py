@@ -1,4 +1,6 @@
-"""The answer of `orb show --url` for a URL without a row: the rule that left it out, and the page that links to it."""
+"""Explains for `orb show --url` why a crawl does not know a URL: the rule that left it out, and the page that links to
+it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ MAX_PAGES_READ: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class UnknownUrl:
-    """A URL without a row. `page` links to it; `reason` is why the link was left out.
+    """A URL that the crawl does not know. `page` links to it; `reason` is why that link was left out.
 
     `verdicts` are those of the scope's rules for a link from the host `via`. `doubts` are reasons why an unseen link to
     it may exist.
@@ -51,7 +53,7 @@ class UnknownUrl:
 
 
 def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Location) -> UnknownUrl:
-    """Find out why the crawl has no row of the URL."""
+    """Find out why the crawl does not know the URL: search stored pages for a link to it, and judge it by the scope."""
     spec = decode_spec(row.spec)
     search = _linked(reader, folder, row, url)
     page, reason = search.page, search.reason
@@ -75,7 +77,7 @@ def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Loca
 
 
 def as_text(unknown: UnknownUrl, label: int) -> str:
-    """Return the answer for people. A label takes `label` characters."""
+    """Return the explanation as text for people. `label` is the width of the labels in characters."""
     judged = (
         f"evaluated as a link on {unknown.page}:"
         if unknown.page is not None
@@ -99,7 +101,7 @@ def as_text(unknown: UnknownUrl, label: int) -> str:
 
 
 def as_json(unknown: UnknownUrl) -> dict[str, Any]:
-    """Return the documented fields."""
+    """Return the fields of the explanation for `--json`, as documented."""
     return {
         "url": unknown.url.url,
         "known": False,

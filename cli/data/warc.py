@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def looked_up(reader: CrawlReader, crawl: CrawlRow, text: str) -> tuple[Location, UrlView | None]:
-    """Return the canonical form of a URL that was typed, and the crawl's view of it. Raise Usage if it is not a URL.
+    """Return the canonical form of a typed URL, and what the crawl knows of it (None: nothing). Raise Usage if it is
+    not an http or https URL.
 
     A URL without a scheme gets the one under which the crawl knows it, else that of the first seed.
     """

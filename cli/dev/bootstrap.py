@@ -1,8 +1,8 @@
-"""Set up a clone's .venv from a lock file. Started by the launcher, with Python 3.11 or later and nothing else.
+"""Sets up a clone's .venv from a lock file. Started by the launcher, with Python 3.11 or later and nothing else.
 
-Every package is checked against the hashes of a lock, the installer included. Concurrent first uses are safe: one
-works, the others wait for it. The lock is a kernel lock, so a killed process blocks no other. The stamp is written
-last, so the next use resumes an interrupted set-up. A .venv that does not work is created anew.
+Every package, the installer included, is checked against the hashes in the lock file. Several first uses at once are
+safe: one does the set-up, the others wait for it. They wait for a kernel lock, so a killed process blocks no other. A
+stamp file is written last, so the next use resumes an interrupted set-up. A .venv that does not work is created anew.
 """
 
 import fcntl
@@ -28,11 +28,11 @@ OWN: Final = ("orb.py", "cli", "api", "workers", "shared", "alembic")
 
 
 class CannotSetUp(Exception):
-    """The environment lacks something; the message says what and what to do."""
+    """A clone's .venv cannot be set up. The message says what is missing and what to do."""
 
 
 class Setup:
-    """One set-up of `root`/.venv. Enter `held()` first, so that no other process writes there."""
+    """Sets up the .venv of the clone at `root`. Enter `held()` before `run`, so that no other process writes there."""
 
     def __init__(self, root: Path, wanted: str, locks: str) -> None:
         self._root = root
@@ -45,7 +45,7 @@ class Setup:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the clone's set-up lock; wait until another set-up has ended."""
+        """Hold the lock of the clone's set-up until the `with` block ends. Wait if another set-up is running."""
         try:
             file = os.open(self._root / ".venv.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -65,7 +65,7 @@ class Setup:
             os.close(file)
 
     def run(self) -> None:
-        """Install the wanted set into .venv, unless another process did so meanwhile. Raise CannotSetUp."""
+        """Install the packages of the lock file into .venv, unless another process just did so. Raise CannotSetUp."""
         held = self._stamped()
         if held in (self._wanted, "dev"):
             return

@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the completion script for the chosen shell."""
     import shtab
 
     from cli.main import COMMANDS, parser_of

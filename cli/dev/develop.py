@@ -41,7 +41,7 @@ _LOCKS: Final = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Pass all arguments to the tool that the command runs."""
+    """Accept any arguments, to pass them to the developer tool that the command runs."""
     # argparse excludes a leading option from REMAINDER. With this prefix nothing looks like an option.
     parser.prefix_chars = "\0"
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENT")

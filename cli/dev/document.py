@@ -11,7 +11,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the document."""
+    """Print the OpenAPI document of the REST API as JSON."""
     from api.server.app import application
 
     print(json.dumps(application().openapi(), indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Build the compiled tag scanner. It needs a C compiler and Python's headers, and no other tool.
+"""Builds the compiled tag scanner of `workers.parse`. It needs a C compiler and Python's headers, and no other tool.
 
 The launcher's set-up runs it (`python -m cli.dev.native`) with the Python of .venv; the wheel's build calls `build`.
 The result is tested in a process of its own, and gets its name only then. So a reader finds a working file or none.
@@ -27,11 +27,13 @@ _TRY: Final = (
 
 
 class CannotBuild(Exception):
-    """A part of the build is missing or does not work; the message says which."""
+    """The tag scanner cannot be built. The message says what is missing or does not work."""
 
 
 def build(folder: Path, suffix: str, *flags: str) -> Path:
-    """Compile the scanner into `folder`, with further compiler `flags`. Raise CannotBuild if that fails."""
+    """Compile the tag scanner into `folder`, with further compiler `flags`, and return its file. Raise CannotBuild if
+    that fails.
+    """
     command = [*_compiler(), *FLAGS, *flags, f"-I{_headers()}", str(SOURCE)]
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -44,7 +46,7 @@ def build(folder: Path, suffix: str, *flags: str) -> Path:
 
 
 def build_in_clone() -> Path:
-    """Build the scanner of a clone, and remove older builds. If it fails, store the reason and raise CannotBuild."""
+    """Build the tag scanner of a clone and remove older builds. If it fails, store the reason; raise CannotBuild."""
     BUILT.mkdir(parents=True, exist_ok=True)
     for old in BUILT.iterdir():
         if old.is_file():
@@ -95,7 +97,7 @@ def _run(command: Sequence[str], failing: str) -> None:
 
 
 def try_out(path: str) -> str | None:
-    """Return the error of the scanner in `path`, None if it works."""
+    """Scan a small page with the compiled tag scanner in the file `path`. Return the error, None if it works."""
     scan = load(Path(path))(_TRIAL)
     return None if scan == ([b"1"], [b"a rel=x href=4>"], b"x", False) else f"it found {scan!r}"
 

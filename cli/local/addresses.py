@@ -1,4 +1,4 @@
-"""Choose the addresses of masters and workers on one machine; reuse those of the last start where they are free."""
+"""Chooses the addresses that masters and workers on one machine listen at, if possible those of the last start."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address. `host` has no brackets. `port` 0 means any free port."""
+    """A host and port to listen at. `host` has no brackets. `port` 0 means any free port."""
 
     host: str
     port: int
@@ -29,12 +29,12 @@ class Address:
 
     @property
     def reached_at(self) -> "Address":
-        """The address at which this machine reaches the listener; a wildcard host becomes the loopback address."""
+        """The address at which this machine reaches a server that listens at this one: loopback for a wildcard host."""
         return Address(_ANYWHERE.get(self.host, self.host), self.port)
 
 
 def parsed(text: str) -> Address:
-    """Parse `host:port`. Raise Usage if it is malformed or has no host, which would mean every interface."""
+    """Parse `host:port`. Raise Usage if it is malformed, or has no host (that would mean every interface)."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > _LAST_PORT:
         raise Usage(f"--http is HOST:PORT, such as {HOST}:{FIRST_PORT}, not {text!r}")
@@ -44,7 +44,7 @@ def parsed(text: str) -> Address:
 def chosen(
     holding: ExitStack, wanted: Address | None, kept: Sequence[int], count: int, *, first: int = FIRST_PORT
 ) -> list[Address]:
-    """Return an address that is free now for each of `count` processes.
+    """Return addresses to listen at for `count` processes. Each is free now.
 
     Listening sockets on `holding` keep the addresses taken, so that none is chosen twice. The first process gets
     `wanted` exactly, or Environment is raised if that is taken; the others get the ports after it. Without `wanted`,

@@ -2,8 +2,8 @@
 
 cluster.json   the settings kept between starts: database and ports; it marks a cluster folder
 cluster.db     the database, if no other is given (SQLite, with -wal and -shm beside it while in use)
-archive/       WARC segments of all workers
-etcd/, nats/   the engines: their data, configuration and logs
+archive/       WARC files of all workers
+etcd/, nats/   etcd and NATS: their data, configuration and logs
 logs/          this command, masters and workers of the latest start, those of the start before as *.1
 lock           held by every process of a start
 """
@@ -38,10 +38,10 @@ _COMMAND: Final = "orb up"
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """What a start keeps for the next one.
+    """The settings of a cluster that one start of `orb up` keeps for the next.
 
-    `database`: as `shown` returns it. `http`, `metrics`: the ports of masters and workers, in order.
-    `key_shown_at`: when the first admin key was shown, or None if the database had keys before.
+    `database`: as `shown` returns it. `http`, `metrics`: the ports of masters and workers, in order. `key_shown_at`:
+    when the first admin key was shown, or None if the database had keys before.
     """
 
     database: str
@@ -52,7 +52,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterFolder:
-    """The paths of one cluster, and operations on the whole folder."""
+    """The folder of a cluster on one machine: its paths, and operations on the whole folder."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path.resolve() if ".." in path.parts else path.absolute()
@@ -69,7 +69,9 @@ class ClusterFolder:
         return f"<ClusterFolder {self.path}>"
 
     def remembered(self) -> Remembered | None:
-        """Return what the latest start kept, or None before the first. Raise Environment if the file is damaged."""
+        """Return the settings that the latest start kept, or None before the first. Raise Environment if their file is
+        damaged.
+        """
         try:
             return msgspec.json.decode(self.mark.read_bytes(), type=Remembered)
         except FileNotFoundError:
@@ -78,7 +80,7 @@ class ClusterFolder:
             raise Environment(f"cannot read {self.mark}: {error}; repair it, or set another --dir.") from error
 
     def remember(self, remembered: Remembered) -> None:
-        """Store the settings atomically; they survive a power failure."""
+        """Store settings for the next start, atomically; they survive a power failure."""
         staged = self.mark.with_suffix(".json.new")
         with staged.open("wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(remembered)) + b"\n")
@@ -87,7 +89,10 @@ class ClusterFolder:
         staged.replace(self.mark)
 
     def make(self) -> None:
-        """Create the folder or accept ours. Raise Usage if it has foreign files, Environment on an OS error."""
+        """Create the folder, or accept an empty one or one of an earlier `orb up`. Raise Usage if it has foreign files.
+
+        Raise Environment if it cannot be created, or if its disk is remote or too full.
+        """
         self._made = absent(self.path)
         entries = made(self.path, _FLAG, private=True)
         foreign = sorted(entries - {self.lock_file.name, "cluster.json.new"})
@@ -112,19 +117,23 @@ class ClusterFolder:
         return AGAIN_BYTES
 
     def free_bytes(self) -> int:
-        """Return the free bytes on its disk that this user can use."""
+        """Return the number of bytes that this user may still write to the folder's disk."""
         return shutil.disk_usage(self.path).free
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
-        """Hold the lock; yield its descriptor for child processes. Raise Environment if another `orb up` runs."""
+        """Hold the folder's lock until the `with` block ends. Yield its descriptor for child processes.
+
+        Raise Environment if another `orb up` runs in the folder.
+        """
         with held(self.lock_file, command=_COMMAND, flag=_FLAG) as lock:
             yield lock
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[None]:
-        """Guard a start, under the lock: if the block raises and the folder was not a cluster's before, remove all that
-        the start made."""
+        """Guard a first start: if the `with` block raises, remove all that the start made, unless the folder had a
+        cluster before. Call it under the lock.
+        """
         new = not self.mark.exists()
         try:
             yield
@@ -145,10 +154,10 @@ class ClusterFolder:
 
 
 def database_of(folder: ClusterFolder, given: str | None) -> str:
-    """Return the URL of the cluster's database: the given one, else the folder's own file.
+    """Return the database of the cluster: the given PostgreSQL URL, else the path of the SQLite file in the folder.
 
-    Raise Usage if the folder belongs to another database: its broker may hold messages of that one. Before the engines
-    first run they hold nothing, so until then the database may change and a typo has no lasting effect.
+    Raise Usage if the folder belongs to another database: its broker may hold messages of that one. Before NATS and
+    etcd first run they hold nothing, so until then the database may change and a typo has no lasting effect.
     """
     if given is not None and not given.startswith(("postgresql:", "postgres:")):
         raise Usage("--database is a postgresql:// URL; without it the database is a SQLite file in the folder.")
@@ -170,14 +179,16 @@ def database_of(folder: ClusterFolder, given: str | None) -> str:
 
 
 def shown(folder: ClusterFolder, database: str) -> str:
-    """Return a database's name to show and store: the folder's own file name, or the URL without a password."""
+    """Return the name under which a database is shown and stored: a file name for the folder's own, else the URL
+    without password.
+    """
     if database == os.fspath(folder.database):
         return folder.database.name
     return without_password(database)
 
 
 def without_password(database: str) -> str:
-    """Return a server's URL without its password; return a file name unchanged."""
+    """Return a PostgreSQL URL without its password; return anything else unchanged."""
     if not database.startswith(("postgresql:", "postgres:")):
         return database
     parts = urlsplit(database)

@@ -1,4 +1,4 @@
-"""`orb crawl`: from URLs or a spec to archived pages in a folder, on this machine. The same command again resumes."""
+"""`orb crawl`: crawl URLs or a spec into a folder, with all processes on this machine. The same command resumes."""
 
 import argparse
 import asyncio
@@ -324,7 +324,7 @@ def _print_json(document: dict[str, Any]) -> None:
 
 
 def check_authorities(named: str | None) -> None:
-    """Raise Usage if `--ca` names a file that holds no certificate."""
+    """Raise Usage if `--ca` names a file that has no certificate. `named` is its value; None and `none` are valid."""
     if named is None or named == NONE:
         return
     try:
@@ -336,7 +336,8 @@ def check_authorities(named: str | None) -> None:
 
 
 def put_authorities(folder: CrawlFolder, named: str | None) -> None:
-    """Store the authorities of a checked file in the folder, after the authorities that are trusted by default.
+    """Store certificate authorities in the crawl's folder: those trusted by default, and those of the checked file
+    `named`.
 
     None keeps what an earlier command stored; `none` removes it.
     """

@@ -1,4 +1,4 @@
-"""Check the command line of `orb crawl` before anything is changed."""
+"""Checks the command line of `orb crawl` before anything is changed."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ STOP_FIRST: Final = "stop the command that is at work (Ctrl-C)"
 
 @dataclass(frozen=True, slots=True)
 class CrawlRequest:
-    """What the command line requests, checked."""
+    """What a command line of `orb crawl` requests, after all checks."""
 
     spec: CrawlSpec
     folder: CrawlFolder
@@ -30,7 +30,7 @@ class CrawlRequest:
 
 
 def judged(arguments: argparse.Namespace) -> CrawlRequest:
-    """Check the arguments. Raise Usage with every problem."""
+    """Check the arguments of `orb crawl` and return what they request. Raise Usage with every problem."""
     seeds, notes = seed_urls(arguments.urls)
     known = None if arguments.spec is not None else _kept(arguments, seeds)
     data: dict[str, Any]
@@ -88,7 +88,7 @@ def _folder_name(url: str) -> str:
 
 
 def resume_command(wanted: CrawlRequest) -> str:
-    """Return the command that resumes the crawl in this folder with its stored spec."""
+    """Return the command line that resumes the crawl in its folder with its stored spec."""
     words = _going_on(wanted.folder.path)
     if wanted.arguments.workers is not None:
         words += ["--workers", str(wanted.workers)]
@@ -96,17 +96,17 @@ def resume_command(wanted: CrawlRequest) -> str:
 
 
 def retry_command(path: Path) -> str:
-    """Return the command that retries the failed URLs of the crawl in a folder."""
+    """Return the command line that retries the failed URLs of the crawl in the folder `path`."""
     return shlex.join([*_going_on(path), "--retry-failed"])
 
 
 def unblock_command(path: Path) -> str:
-    """Return the command that resumes in a folder and sends requests to blocked hosts at once."""
+    """Return the command line that resumes the crawl in `path` and sends requests to blocked hosts at once."""
     return shlex.join([*_going_on(path), "--unblock"])
 
 
 def then(command: str, *, at_work: bool) -> str:
-    """Return how to run a command in a folder. If one is `at_work` there, that one must end first."""
+    """Return words on how to run `command` in a folder. If a command is `at_work` there, it must be stopped first."""
     return f"{STOP_FIRST}, then {command}" if at_work else command
 
 
@@ -115,7 +115,7 @@ def _going_on(path: Path) -> list[str]:
 
 
 def program() -> str:
-    """Return how this user starts `orb`: by a clone's launcher, or by the installed command."""
+    """Return the words with which this user starts `orb`: the path of a clone's launcher, or `orb`."""
     launcher = Path(__file__).resolve().parents[2] / "orb"
     if os.environ.get("PYTHONSAFEPATH") and launcher.is_file():
         relative = os.path.relpath(launcher)

@@ -1,12 +1,12 @@
 """The folder of a crawl: its files, its lock, and how its contents are deleted for a fresh start.
 
-crawl.db     the frontier's truth (SQLite, with -wal and -shm beside it while in use)
-archive/     WARC segments and index.cdxj
+crawl.db     the database (SQLite, with -wal and -shm beside it while in use)
+archive/     WARC files and index.cdxj
 nats/        the broker's store, configuration and log
 specs/       the specs as published to workers
 public_suffixes.dat   the public suffix list as it was when the crawl began, which partitions the hosts
-ca.pem       the authorities that verify hosts' certificates, if --ca named one
-spec.json    the effective spec: it marks a crawl folder, written first and removed last
+ca.pem       the certificate authorities that verify hosts' certificates, if --ca named one
+spec.json    the spec of the latest run: it marks a crawl folder, written first and removed last
 logs/        supervisor, master and workers of the latest run, those of the run before as *.1
 lock         held by every process of a run
 """
@@ -37,7 +37,7 @@ _COMMAND: Final = "orb crawl"
 
 
 class CrawlFolder:
-    """The paths of one crawl, and operations on the whole folder."""
+    """The folder of a crawl: its paths, and operations on the whole folder."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
@@ -65,7 +65,7 @@ class CrawlFolder:
         return self
 
     def spec(self) -> CrawlSpec | None:
-        """Return the effective spec of the latest run, None before the first. Raise Environment if it is damaged."""
+        """Return the spec that the latest run used, None before the first run. Raise Environment if it is damaged."""
         try:
             return decode_spec(self.spec_file.read_bytes())
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class CrawlFolder:
             raise Environment(f"cannot read {self.spec_file}: {error}; start over with --fresh.") from error
 
     def put_spec(self, spec: CrawlSpec) -> None:
-        """Make `spec` the effective one, atomically; it survives a power failure."""
+        """Store the spec that this run uses, atomically; it survives a power failure."""
         staged = self.spec_file.with_suffix(".json.new")
         with staged.open("wb") as file:
             file.write(encode_spec(spec))
@@ -84,7 +84,11 @@ class CrawlFolder:
         keep_snapshot(self.path)
 
     def make(self) -> None:
-        """Create the folder or accept ours. Raise Usage if it has foreign files, Environment on an OS error."""
+        """Create the folder, or accept an empty one or one of an earlier `orb crawl`. Raise Usage if it has foreign
+        files.
+
+        Raise Environment if it cannot be created, or if its disk is remote or too full.
+        """
         entries = made(self.path, _FLAG)
         marks = {self.spec_file.name, RENEWAL}
         if not entries & marks and (foreign := sorted(entries - {self.lock_file.name, "spec.json.new"})):
@@ -95,21 +99,24 @@ class CrawlFolder:
         check_disk(self.path, self.free_bytes(), _FLAG)
 
     def free_bytes(self) -> int:
-        """Return the free bytes on its disk that this user can use."""
+        """Return the number of bytes that this user may still write to the folder's disk."""
         return shutil.disk_usage(self.path).free
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
-        """Hold the lock; yield its descriptor for child processes. Raise Environment if another run is active."""
+        """Hold the folder's lock until the `with` block ends. Yield its descriptor for child processes.
+
+        Raise Environment if another command is at work in the folder.
+        """
         with held(self.lock_file, command=_COMMAND, flag=_FLAG) as lock:
             yield lock
 
     def renewing(self) -> bool:
-        """Return True if a deletion of the contents was interrupted."""
+        """Return True if `renew` was interrupted and must be repeated."""
         return (self.path / RENEWAL).exists()
 
     def renew(self) -> list[str]:
-        """Remove everything that runs made; return the names of other entries, which stay. Call only under the lock."""
+        """Remove everything that runs made. Return the names of other files, which stay. Call it under the lock."""
         mark = self.path / RENEWAL
         mark.touch()
         for name in (*NAMES, "spec.json.new", self.spec_file.name):
@@ -127,5 +134,5 @@ def _remove(path: Path) -> None:
 
 
 def running(folder: CrawlFolder) -> int | None:
-    """Return the process id of the command at work in the folder, None if there is none."""
+    """Return the process id of the `orb crawl` at work in the folder, None if there is none."""
     return owner_of(folder.lock_file)

@@ -1,4 +1,6 @@
-"""Finish a run's archive: close segments, and index the accepted pages. Check whether the crawl is finished."""
+"""Completes the archive of a run: finishes WARC files and indexes the accepted pages. Tells whether the crawl is
+finished.
+"""
 
 from pathlib import Path
 
@@ -16,7 +18,10 @@ log = structlog.get_logger("orb.crawl")
 
 
 def is_finished(folder: CrawlFolder, spec: CrawlSpec, before_ms: int | None = None) -> bool:
-    """Return True if the database has the crawl as finished with this spec, at another time than `before_ms`."""
+    """Return True if the database has the crawl as finished, with this spec.
+
+    A finish at `before_ms` does not count: an earlier run made it.
+    """
     if not folder.database.is_file():
         return False
     from shared.adapters.sql.catalog.crawl_reader import (
@@ -36,7 +41,7 @@ def is_finished(folder: CrawlFolder, spec: CrawlSpec, before_ms: int | None = No
 
 
 def repair(archive: Path) -> None:
-    """Finish the segments that dead workers left open in the archive."""
+    """Complete the WARC files that workers left unfinished when they died."""
     for segment in repair_torn(archive):
         log.info("segment.repaired", segment=segment.segment, kept=segment.kept, cut=segment.cut)
         if segment.damaged:
@@ -44,7 +49,7 @@ def repair(archive: Path) -> None:
 
 
 def settle(folder: CrawlFolder) -> None:
-    """Prepare the archive for other tools: finish the segments, and write the index of accepted pages."""
+    """Prepare the archive for other tools: complete the WARC files, and write the index of accepted pages."""
     repair(folder.archive)
     if not folder.database.is_file():
         return

@@ -1,4 +1,4 @@
-"""A folder of ours, created on a suitable disk and locked by one command at a time.
+"""The folder of a command such as `orb crawl`: created on a suitable disk, and locked by one command at a time.
 
 The lock is one flock on one open file. The command takes it, and every process it starts inherits it. So a command that
 acquires it is sure that no process of an earlier run is alive, however that run ended.
@@ -26,7 +26,8 @@ _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs"
 
 
 def made(path: Path, flag: str, *, private: bool = False) -> set[str]:
-    """Create the folder, or accept it; return the names in it. Raise Environment if it cannot be created.
+    """Create the folder if it does not exist. Return the names of the files in it. Raise Environment if it cannot be
+    created.
 
     `flag` is the option that chooses another folder, for the message. A `private` folder is created for this user
     alone, with a warning if others may read it. Otherwise the umask applies.
@@ -43,12 +44,12 @@ def made(path: Path, flag: str, *, private: bool = False) -> set[str]:
 
 
 def absent(path: Path) -> list[Path]:
-    """Return those of `path` and its parents that do not exist, the deepest first."""
+    """Return which of the folder `path` and its parents do not exist, the deepest first."""
     return [folder for folder in (path, *path.parents) if not folder.exists()]
 
 
 def unmake(folders: list[Path]) -> None:
-    """Remove folders that were created, the deepest first, up to one that is not empty."""
+    """Remove these folders in order, up to the first that is not empty. Pass what `absent` returned."""
     for folder in folders:
         try:
             folder.rmdir()
@@ -57,7 +58,7 @@ def unmake(folders: list[Path]) -> None:
 
 
 def check_disk(path: Path, free_bytes: int, flag: str, *, needed_bytes: int = ROOM_BYTES) -> None:
-    """Raise Environment if the disk is remote, which can damage a database, or lacks space."""
+    """Raise Environment if the folder's disk has too little space, or is remote: that can damage a database."""
     if (kind := _filesystem(path)) in _REMOTE:
         raise Environment(
             f"{path} is on a network file system ({kind}), where a database can be damaged; "
@@ -72,9 +73,10 @@ def check_disk(path: Path, free_bytes: int, flag: str, *, needed_bytes: int = RO
 
 @contextlib.contextmanager
 def held(lock_file: Path, *, command: str, flag: str) -> Iterator[int]:
-    """Hold the lock of a folder in which only `command` works; yield the descriptor to pass to child processes.
+    """Hold a folder's lock until the `with` block ends. Yield the descriptor to pass to child processes.
 
-    Raise Environment if another command is at work there, or a process it left behind does not end.
+    Raise Environment if another command is at work in the folder, or a process it left behind does not end. `command`
+    is the command that works in such folders.
     """
     folder = lock_file.parent
     try:
@@ -93,7 +95,7 @@ def held(lock_file: Path, *, command: str, flag: str) -> Iterator[int]:
 
 
 def owner_of(lock_file: Path) -> int | None:
-    """Return the process id of the command that holds the lock, None if it is free. Take the lock only to test it."""
+    """Return the process id of the command that holds the lock, None if it is free. Never keeps the lock."""
     try:
         lock = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -108,7 +110,7 @@ def owner_of(lock_file: Path) -> int | None:
 
 
 def holders(lock_file: Path) -> list[int]:
-    """Return the processes that have `lock_file` open, according to /proc (Linux; elsewhere none)."""
+    """Return the ids of the other processes that have `lock_file` open, from /proc (Linux; elsewhere none)."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):

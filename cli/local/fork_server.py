@@ -1,5 +1,5 @@
-"""The fork server of a command: a process that has only imported modules. It forks masters and workers, which so need
-no start of Python and no imports of their own.
+"""The fork server of a command such as `orb crawl`: a process that has only imported modules. It forks masters and
+workers, which so need no start of Python and no imports of their own.
 
 It is a child of the command, and dies with it. What it forks becomes a child of the command as well: an intermediate
 process ends at once, and the command adopts its child. The role then requests SIGKILL at the command's death and sends
@@ -37,14 +37,17 @@ _ANSWER_BYTES: Final = 4096
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """A request to fork a role: `orb` with `arguments` under `environment`. The descriptors travel beside it."""
+    """A request to the fork server for a master or worker: `orb` with `arguments`, under `environment`.
+
+    The file descriptors that the process gets are sent beside it.
+    """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
 
 
 class ForkedProcess:
-    """A child of this process that `subprocess` did not start, with the same interface."""
+    """A master or worker that the fork server forked, a child of this process. It has methods like a Popen object."""
 
     def __init__(self, pid: int) -> None:
         self.pid: Final = pid
@@ -54,17 +57,17 @@ class ForkedProcess:
         return f"<ForkedProcess pid={self.pid} returncode={self.returncode}>"
 
     def poll(self) -> int | None:
-        """Return the exit status if it has ended, negative for a signal, and reap it. Return None if it runs."""
+        """Return the exit status if the process has ended, negative for a signal. Return None if it runs."""
         return self._reaped(os.WNOHANG)
 
     def wait(self) -> int:
-        """Wait until it has ended, and return its exit status."""
+        """Wait until the process has ended, and return its exit status, negative for a signal."""
         status = self._reaped(0)
         assert status is not None
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal if it has not ended."""
+        """Send a signal to the process if it has not ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -77,7 +80,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The command's handle on its fork server."""
+    """The fork server, as the command uses it."""
 
     def __init__(self, process: ForkedProcess, channel: socket.socket) -> None:
         self._process = process
@@ -95,7 +98,9 @@ class ForkServer:
     async def fork(
         self, arguments: Sequence[str], environment: Mapping[str, str], output: int, inherit: Collection[int]
     ) -> ForkedProcess | None:
-        """Fork a role that writes to `output` and inherits the descriptors `inherit`. Return None if that failed."""
+        """Fork a master or worker that writes to `output` and inherits the descriptors `inherit`. Return None if that
+        failed.
+        """
         if not self._serves:
             return None
         ours, theirs = socket.socketpair()
@@ -136,11 +141,11 @@ class ForkServer:
         self._serves = False
 
     async def ended(self) -> int:
-        """Wait until it has ended, and return its exit status."""
+        """Wait until the fork server has ended, and return its exit status."""
         return await process_end(self._process)
 
     def close(self) -> None:
-        """Kill it. The roles that it forked continue."""
+        """Kill the fork server. The masters and workers that it forked continue."""
         self._serves = False
         self._channel.close()
         self._process.send_signal(signal.SIGKILL)
@@ -148,7 +153,7 @@ class ForkServer:
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Import modules without garbage collections, now or later: their objects live as long as the process."""
+    """Import modules, and exclude their objects from garbage collection for good: they live as long as the process."""
     gc.disable()
     try:
         for module in modules:
@@ -160,7 +165,8 @@ def preload(modules: Sequence[str]) -> None:
 
 @contextmanager
 def forking(modules: Sequence[str] = ()) -> Iterator[ForkServer | None]:
-    """Fork a server that imports `modules`, and end it after the block. Yield None if this process must not fork.
+    """Start a fork server that imports `modules`, and end it after the `with` block. Yield None if this process must
+    not fork.
 
     The server shares the modules that this process has imported. Call this before the first thread, event loop and
     connection.

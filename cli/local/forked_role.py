@@ -1,4 +1,4 @@
-"""The processes of a fork server: the server itself, and a role until its command takes over.
+"""What runs in forked processes: the fork server itself, and the start of a master or worker that it forks.
 
 The server only imports. At every fork it has one thread, and no descriptors but the standard ones and its socket;
 `_check` verifies that. A role has its own session, environment, output and command line. Random numbers need no care:
@@ -27,7 +27,9 @@ _FAILED: Final = 70
 
 
 def serve(requests: socket.socket, parent: int, modules: Sequence[str]) -> NoReturn:
-    """Import `modules`, then fork a role for each request, until the command closes its end."""
+    """Run the fork server: import `modules`, then fork a master or worker for each request, until the command closes
+    its end.
+    """
     try:
         die_with(parent)
         os.setsid()

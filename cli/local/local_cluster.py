@@ -1,8 +1,8 @@
-"""A cluster on this machine: etcd, the broker, masters and workers, kept alive until a stop, then ended in order.
+"""A cluster on this machine: etcd, NATS, masters and workers, kept alive until a stop, then ended in order.
 
-Masters and workers are `orb master` and `orb worker` with the flags of any other cluster. Only the engines are started
-here. At the end the workers report what they hold, the masters apply it and hand over, then the engines stop. The next
-start works even if the end was cut short.
+Masters and workers are `orb master` and `orb worker` with the flags of any other cluster. Only etcd and NATS are
+started here. At the end the workers report what they hold, the masters apply it and hand over, then NATS and etcd stop.
+The next start works even if the end was cut short.
 """
 
 import asyncio
@@ -69,8 +69,11 @@ _LOOK_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What to start. `masters` maps names to the addresses of their APIs, `workers` to those of their metrics.
-    `database` is a URL. `nats_port` -1 means any port. `allow_net` are networks that workers let specs open."""
+    """What LocalCluster starts. `masters` maps names to the addresses of their APIs, `workers` to those of their
+    metrics.
+
+    `database` is a URL. `nats_port` -1 means any port. `allow_net` are networks that workers let specs open.
+    """
 
     masters: Mapping[str, Address]
     workers: Mapping[str, Address]
@@ -81,14 +84,15 @@ class ClusterPlan:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Where the engines of a running cluster listen."""
+    """The addresses of etcd and NATS in a running cluster."""
 
     etcd: str
     nats: Endpoint
 
 
 class LocalCluster:
-    """Runs `plan` in `folder` until a stop or a failure. The caller holds the folder's lock. Run it only once.
+    """Runs the cluster of `plan` in `folder` until a stop or a failure. The caller holds the folder's lock. Run it only
+    once.
 
     Masters and workers come from `forks`, if given. `ready` is called once: when every master answers that it is ready,
     every worker is registered, and one master leads.
@@ -116,7 +120,7 @@ class LocalCluster:
         self._broker_child = Engine(BROKER, self._broker)
 
     async def run(self) -> RunOutcome:
-        """Run the cluster; every process it started has ended when this returns."""
+        """Run the cluster and return how it ended. Every process that it started has ended by then."""
         return await self._family.run(self._run)
 
     async def _run(self) -> None:

@@ -1,7 +1,7 @@
-"""One run of a crawl on this machine: the broker, one master and some workers, kept alive, watched and ended in order.
+"""One run of a crawl on this machine: NATS, one master and some workers, kept alive, watched and ended in order.
 
-At the end the workers stop pulling and report what they hold, the master applies the reports, then the broker stops. A
-run that is cut short is resumable: the next run works even then.
+At the end the workers stop pulling and report what they hold, the master applies the reports, then NATS stops. A run
+that is cut short is resumable: the next run works even then.
 """
 
 import asyncio
@@ -39,10 +39,11 @@ _SILENT_LOOKS: Final = 30
 
 
 class LocalRun:
-    """Runs the crawl in `folder` until it is finished, stopped, or fails. The caller holds the folder's lock.
+    """Runs the crawl in `folder` until it is finished, stopped, or fails. The caller holds the folder's lock. Run it
+    only once.
 
-    `finished` queries the database for the end of the crawl. `retry_id`, `unblock`: see MasterSettings. Master and
-    workers come from `forks`, if given. Run it only once.
+    `finished` returns whether the crawl is finished, from the database. `retry_id`, `unblock`: see MasterSettings.
+    Master and workers come from `forks`, if given.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class LocalRun:
         self._at_first = {"ORB_ALONE": "true"} | ({"ORB_UNBLOCK": "true"} if unblock else {})
 
     async def run(self) -> RunOutcome:
-        """Run the crawl; every process it started has ended when this returns."""
+        """Run the crawl and return how the run ended. Every process that it started has ended by then."""
         return await self._family.run(self._run)
 
     async def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The logs of a run: one bounded file per process in DIR/logs; those of the run before are kept as *.1."""
+"""The logs of a run: one file of limited size per process in DIR/logs; those of the run before are kept as *.1."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ _TAIL_LINES: Final = 12
 
 
 def begin_log(path: Path) -> None:
-    """Rename the log of an earlier run to *.1, and create an empty one."""
+    """Create an empty log at `path`. A log of an earlier run is renamed to *.1."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size:
         path.replace(_aside(path))
@@ -29,8 +29,10 @@ def begin_log(path: Path) -> None:
 
 
 def bound_log(path: Path) -> None:
-    """Keep a log that other processes append to within `LOG_BYTES`. Lines written during the copy may be lost. If the
-    disk has no space for the copy, the log stays as it is until the next call."""
+    """Cut a log that other processes append to if it exceeds `LOG_BYTES`: move its lines to *.1.
+
+    Lines written meanwhile may be lost. If the disk has no space for the copy, the log stays until the next call.
+    """
     try:
         if path.stat().st_size > LOG_BYTES:
             shutil.copyfile(path, _aside(path))
@@ -49,13 +51,15 @@ def _aside(path: Path) -> Path:
 
 
 def tail(path: Path) -> list[str]:
-    """Return the last lines of a log."""
+    """Return the last lines of the log at `path`."""
     return last_lines(path, _TAIL_LINES, _TAIL_BYTES)
 
 
 def log_to(logs: Path) -> None:
-    """Send this process's own events to supervisor.log in the folder `logs`, as JSON lines. A full disk makes no log
-    call fail."""
+    """Write this process's log events to supervisor.log in the folder `logs`, as JSON lines.
+
+    A full disk makes no log call fail.
+    """
     path = logs / "supervisor.log"
     begin_log(path)
     renderer = structlog.processors.JSONRenderer()

@@ -1,4 +1,4 @@
-"""`orb master` and `orb worker`: one process of a cluster, until SIGTERM.
+"""`orb master` and `orb worker`: run a master or worker of a cluster until SIGTERM.
 
 Flags override `ORB_*` variables, which override a file (`--config`), which overrides the defaults.
 """
@@ -99,7 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_flags(parser: argparse.ArgumentParser, role: str) -> None:
-    """Declare the flags of a role, `master` or `worker`."""
+    """Declare the flags of `orb master` or `orb worker`; `role` is `master` or `worker`."""
     parser.epilog = (
         f"Each is also a variable ({PREFIX}* and the setting's name: see docs/configuration.md) and a key of FILE. "
         f"Flags override variables, which override FILE. Passwords and tokens have no flags: {PREFIX}NATS_TOKEN, "
@@ -125,12 +125,12 @@ class _Listed(argparse.Action):
 
 
 def flags_of(role: str) -> dict[str, str]:
-    """Return the flag of each setting of a role."""
+    """Return the flag of each setting of a role: a mapping from the setting's name to the flag."""
     return {name: flag for flag, (name, _, _) in _ROLES[role].items()}
 
 
 def explained(role: str, flag: str) -> tuple[str, str, str]:
-    """Return the setting of a role's flag, the name of its value, and its help."""
+    """Return three texts for a role's flag: its setting's name, its value's name in the help, and its help."""
     return _ROLES[role][flag]
 
 
@@ -147,12 +147,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def master_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClusterMasterSettings:
-    """Read the settings of a master. Raise Usage with every missing or wrong one."""
+    """Read a master's settings from flags, variables and file. Raise Usage with every missing or wrong one."""
     flags = flags_of("master")
     return read(ClusterMasterSettings, gathered("master", flags, arguments, environment), flags)
 
 
 def worker_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClusterWorkerSettings:
-    """Read the settings of a worker. Raise Usage with every missing or wrong one."""
+    """Read a worker's settings from flags, variables and file. Raise Usage with every missing or wrong one."""
     flags = flags_of("worker")
     return read(ClusterWorkerSettings, gathered("worker", flags, arguments, environment), flags)

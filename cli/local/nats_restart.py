@@ -1,4 +1,4 @@
-"""Restart a broker that stores nothing after its disk was full: nats-server keeps a file's failure until a restart."""
+"""Restarts a NATS that stores nothing after its disk was full: it refuses to write to a file again until a restart."""
 
 import signal
 import time
@@ -21,14 +21,16 @@ APART_S: Final = 30.0
 
 
 class NatsStorage(Protocol):
-    """A server that reports a failed write since its start: `shared.adapters.nats.EmbeddedServer`."""
+    """A NATS server that tells whether a write failed since its start (shared.adapters.nats.EmbeddedServer)."""
 
     def storage_failure(self) -> str | None: ...
 
 
 class NatsRestart:
-    """Kills `broker`, which its supervisor then restarts, when a write of `server` failed and its disk has space again.
-    Acknowledged messages are in the broker's files; the others are published again."""
+    """Kills NATS (`broker`), which its supervisor then restarts, once a write failed and its disk has space again.
+
+    Acknowledged messages are in its files; the others are published again.
+    """
 
     def __init__(
         self, server: NatsStorage, broker: Child, watch: Watch, *, now: Callable[[], float] = time.monotonic
@@ -40,7 +42,7 @@ class NatsRestart:
         self._again_at = 0.0
 
     def look(self, free_bytes: int) -> None:
-        """Check once. `free_bytes` is the free space on the broker's disk."""
+        """Kill NATS if that is needed now. `free_bytes` is the free space on its disk."""
         if free_bytes < ENOUGH_BYTES or self._now() < self._again_at or self._broker.pid is None:
             return
         if (failure := self._server.storage_failure()) is None:

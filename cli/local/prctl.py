@@ -1,4 +1,4 @@
-"""Process attributes that Linux lets a process set by prctl(2), and its command line as other processes see it."""
+"""Linux process attributes, set by prctl(2): death with the parent, adoption of orphans, the shown command line."""
 
 import ctypes
 import os
@@ -27,14 +27,16 @@ def threads() -> int:
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent ends; end at once if it has ended already."""
+    """Have the kernel kill this process (SIGKILL) when its parent ends. If `parent` is not the parent any more, end at
+    once.
+    """
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def adopt_descendants(adopt: bool) -> None:
-    """Become the parent of descendants whose own parent ends, or stop that."""
+    """Make this process the parent of descendants whose own parent ends; stop that if `adopt` is False."""
     _prctl(_SET_CHILD_SUBREAPER, int(adopt))
 
 

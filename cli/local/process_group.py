@@ -1,4 +1,4 @@
-"""The processes of one command: start them, keep them alive, end them in order, and report how the run ended.
+"""The processes of one command: starts them, keeps them alive, ends them in order, and tells how the run ended.
 
 The first SIGINT, SIGTERM or SIGHUP asks for the end; a second SIGINT or SIGTERM cuts everything short.
 """
@@ -24,7 +24,7 @@ CURT_S: Final = 5.0
 
 
 class RunEnd(StrEnum):
-    """How a run ended."""
+    """How a run ended, in one word."""
 
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -33,7 +33,7 @@ class RunEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The end of a run. `message` is for users if it FAILED. `at_once` means that no process was drained."""
+    """How a run ended. `message` is for users if it FAILED. `at_once`: the processes were killed and not drained."""
 
     end: RunEnd
     message: str = ""
@@ -41,9 +41,9 @@ class RunOutcome:
 
 
 class ProcessGroup:
-    """Children of this process. Run it only once; when `run` returns, every child has ended.
+    """The child processes of this command. Run it only once; when `run` returns, every child has ended.
 
-    `over` is set when the run must end. `watch` shows deaths and the effect of Ctrl-C.
+    `over` is an event that is set when the run must end. `watch` shows deaths and the effect of Ctrl-C.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -60,7 +60,9 @@ class ProcessGroup:
         return f"<ProcessGroup {', '.join(repr(keeper.child) for keeper in self._keepers)}>"
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> RunOutcome:
-        """Run `work`, which starts children, awaits `over` and drains them. Kill every child that it does not drain."""
+        """Run `work`, which starts children, awaits `over` and drains them. Kill every child that is left, and return
+        how the run ended.
+        """
         with self._signals():
             async with asyncio.TaskGroup() as group:
                 self._work = group.create_task(self._run(work), name="run")
@@ -81,8 +83,8 @@ class ProcessGroup:
     async def start(self, child: Child, *, ended: Callable[[Child], Awaitable[RunOutcome]] | None = None) -> bool:
         """Start a child and keep it alive. Return False if that failed, which ends the run, or if the run is over.
 
-        `ended` returns what it means that the child ended by itself with status 0. Without it such a child is
-        restarted.
+        `ended` is called if the child ends by itself with status 0, and returns the outcome of the run. Without `ended`
+        such a child is restarted.
         """
         assert self._group is not None, "start() outside of run()"
         if self.over.is_set():
@@ -108,19 +110,19 @@ class ProcessGroup:
             self.end(await ended(keeper.child))
 
     def ready(self) -> None:
-        """Record that all children are at work: from now on a child that cannot start does not end the run."""
+        """Record that all children are at work. From then on a child that cannot start does not end the run."""
         for keeper in self._keepers:
             keeper.ready()
 
     def end(self, ending: RunOutcome) -> None:
-        """End the run. Only the first call has an effect."""
+        """Request the end of the run, with this outcome. Only the first call has an effect."""
         if self._ending is None:
             log.info("run.ended", end=ending.end, message=ending.message)
             self._ending = ending
             self.over.set()
 
     async def drain(self, *groups: Sequence[str]) -> None:
-        """End the children by name, group after group: each group may need the next until it has ended."""
+        """End the children with these names, group after group: each group may need the next until it has ended."""
         assert self._ending is not None, "drain() before the end"
         max_s = CURT_S if self._ending.end is RunEnd.FAILED else math.inf
         for names in groups:

@@ -1,4 +1,4 @@
-"""`orb _master` and `orb _worker`: the processes of a local crawl. Only `orb crawl` starts them."""
+"""`orb _master` and `orb _worker`: run the master or a worker of a local crawl. Only `orb crawl` starts them."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Merge the command line and a spec file into one crawl spec: flags override fields of the file.
+"""Merges the command line of `orb crawl` and a spec file into one spec: flags override fields of the file.
 
 Values stay text until the spec's own rules check them. So all problems are reported at once, each with its field and
 the flag that set it.
@@ -39,8 +39,11 @@ _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag that sets a field of the spec. `path` is the field's path and `help` its text in the help. `hint` explains
-    how to write the value if the field's own rules do not."""
+    """A flag of the command line that sets a field of the spec. `path` is the field's path and `help` its text in the
+    help.
+
+    `hint` explains how to write the value if the field's own rules do not. `many`: the flag may be repeated.
+    """
 
     name: str
     path: str
@@ -51,7 +54,7 @@ class Flag:
 
     @property
     def attribute(self) -> str:
-        """The attribute of the parsed arguments that holds its value."""
+        """The name under which the parsed arguments hold the flag's value."""
         return self.name.removeprefix("--").replace("-", "_")
 
 
@@ -86,7 +89,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def written(path: Path) -> dict[str, Any]:
-    """Read a spec file. Raise Usage with line and column if it is not YAML."""
+    """Read the spec file at `path`. Raise Usage if it is not YAML (with line and column), or no mapping."""
     from cli.terminal.yaml_input import document, text_of  # load the YAML library only for a file
 
     data = document(text_of(path, "spec"), str(path))
@@ -98,13 +101,13 @@ def written(path: Path) -> dict[str, Any]:
 
 
 def stored(spec: CrawlSpec) -> dict[str, Any]:
-    """Return a spec as the mapping that a spec file has."""
+    """Return a spec as the mapping that a spec file would have."""
     data: dict[str, Any] = msgspec.json.decode(encode_spec(spec))
     return data
 
 
 def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return `data` with the fields that the command line sets. URLs replace its seeds."""
+    """Return the spec `data` with the fields that the command line sets. `urls`, if any, replace its seeds."""
     result: dict[str, Any] = dict(data)
     if urls:
         result["seeds"] = list(urls)
@@ -118,7 +121,7 @@ def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespa
 
 
 def with_outage(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `data` with `OUTAGE_S` as its outage, unless it sets one."""
+    """Return the spec `data` with `retry.outage_s` set to `OUTAGE_S`, unless it sets a value itself."""
     result = dict(data)
     retry = result.get("retry")
     if retry is None or (isinstance(retry, dict) and "outage_s" not in retry):
@@ -127,7 +130,10 @@ def with_outage(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def declared(data: Mapping[str, Any], source: str, arguments: argparse.Namespace) -> CrawlSpec:
-    """Parse the crawl spec in `data`. Raise Usage with every problem, its field, and the flag that set it."""
+    """Parse a crawl spec. Raise Usage with every problem, its field, and the flag that set it.
+
+    `source` names where `data` comes from, for the message.
+    """
     try:
         return parse_spec(data)
     except SpecError as error:
@@ -143,7 +149,9 @@ def declared(data: Mapping[str, Any], source: str, arguments: argparse.Namespace
 
 
 def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
-    """Return the URLs of the command line, with a scheme added where it is missing, and a note for each addition."""
+    """Return the URLs of the command line, each with a scheme, and a message for each scheme that was added. Raise
+    Usage if one is no http or https URL.
+    """
     seeds, notes = [], []
     for url in urls:
         text = url.strip()
@@ -164,13 +172,13 @@ def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
 
 
 def refuse_option(text: str) -> None:
-    """Raise Usage if a URL without a scheme looks like an option: after `--` options are not parsed."""
+    """Raise Usage if the text, in the place of a URL, looks like an option. After `--` options are not parsed."""
     if text.startswith("-"):
         raise Usage(f"{text!r} is in the place of a URL; if it is an option, write it before `--`.")
 
 
 def changed_fields(old: CrawlSpec, new: CrawlSpec) -> list[str]:
-    """Return the differences of two specs, as `field: old -> new`, in the order of the spec."""
+    """Return the differences of two specs, each as `field: old -> new`, in the order of the spec."""
     before, after = _flat(stored(old)), _flat(stored(new))
     return [
         f"{path}: {_brief(before.get(path))} -> {_brief(after.get(path))}"
@@ -180,13 +188,13 @@ def changed_fields(old: CrawlSpec, new: CrawlSpec) -> list[str]:
 
 
 def effects(changed: list[str]) -> list[str]:
-    """Return the effects of changes to a spec, in sentences. `changed` is from `changed_fields`."""
+    """Return sentences on what changes of a spec have as effect. `changed` is from `changed_fields`."""
     sections = [re.split(r"[.:\[]", field, maxsplit=1)[0] for field in changed]
     return list(dict.fromkeys(_EFFECTS[section] for section in sections if section in _EFFECTS))
 
 
 def seconds_of(text: str) -> float | None:
-    """Return `90`, `90s`, `15m`, `2h30m` or `7d` in seconds, None if it is not a duration."""
+    """Return the seconds of a duration such as `90`, `90s`, `15m`, `2h30m` or `7d`. Return None if it is not one."""
     match = _DURATION(text) if text else None
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Supervision of child processes: start them, watch them, restart them, and give up after too many deaths."""
+"""Starts child processes, watches and restarts them, and gives up after too many deaths."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,10 @@ E = TypeVar("E")
 
 @dataclass(slots=True)
 class RestartBudget:
-    """Counts deaths. More than `max_count` within `within_s` are too many; each wait is longer than the last."""
+    """Counts the deaths of a child process, and decides whether it may be restarted, and when.
+
+    More than `max_count` deaths within `within_s` seconds are too many. Each wait is longer than the last.
+    """
 
     max_count: int = 5
     within_s: float = 60.0
@@ -46,7 +49,7 @@ class RestartBudget:
     _at: deque[float] = field(default_factory=deque)
 
     def died(self, now: float) -> float | None:
-        """Record a death. Return the seconds to wait before a restart, or None if it died too often."""
+        """Record a death of the child. Return the seconds to wait before a restart, or None if it died too often."""
         self._at.append(now)
         while self._at and self._at[0] <= now - self.within_s:
             self._at.popleft()
@@ -56,7 +59,7 @@ class RestartBudget:
 
 
 class Child(Protocol):
-    """A process that can be restarted."""
+    """A process of the command that can be restarted: a master, a worker or an engine (etcd, NATS)."""
 
     @property
     def name(self) -> str: ...
@@ -66,29 +69,30 @@ class Child(Protocol):
 
     @property
     def patience_s(self) -> float:
-        """Time limit to end in order."""
+        """The seconds that the process may take to end in order before it is killed."""
         ...
 
     async def start(self) -> None: ...
 
     async def exited(self) -> int:
-        """Wait until it has ended; return the exit status, negative for a signal."""
+        """Wait until the process has ended. Return its exit status, negative for a signal."""
         ...
 
     def signal(self, number: int) -> None:
-        """Send a signal if it is alive."""
+        """Send a signal to the process if it is alive."""
         ...
 
     def last_words(self) -> str:
-        """Return the end of its log."""
+        """Return the last lines of the process's log."""
         ...
 
 
 class RoleProcess:
-    """A master or worker: `orb` with `arguments`, in its own session, so that Ctrl-C in a terminal reaches only the
-    command. It dies with the command. Its output goes to `log`, which `bound_log` bounds. Its environment is this
-    process's, without the variables `without`, and with `settings`. `at_first` applies to the first start only. `forks`
-    forks it; if there is no fork server, or it fails, exec starts it.
+    """A master or worker: `orb` with `arguments`, in a session of its own, so that Ctrl-C reaches only the command.
+
+    It dies with the command. Its output goes to `log`, which `bound_log` bounds. Its environment is this process's,
+    without the variables `without`, and with `settings`. `at_first` applies to the first start only. `forks` forks it;
+    if there is no fork server, or it fails, exec starts it.
     """
 
     def __init__(
@@ -160,7 +164,9 @@ class RoleProcess:
 
 
 class Bundled(Protocol[E_co]):
-    """A bundled engine: `shared.runtime.supervise.BundledServer` with its adapter's start."""
+    """An engine (etcd or NATS) that comes with the program: a `shared.runtime.supervise.BundledServer` that can be
+    started.
+    """
 
     @property
     def pid(self) -> int | None: ...
@@ -173,7 +179,7 @@ class Bundled(Protocol[E_co]):
 
 
 class Engine(Generic[E]):
-    """A bundled engine as a child. `endpoint` is its address since its latest start."""
+    """An engine (etcd or NATS) as a child process. `endpoint` is its address since its latest start, None before."""
 
     def __init__(self, name: str, server: Bundled[E]) -> None:
         self.name: Final = name
@@ -207,7 +213,10 @@ class Engine(Generic[E]):
 
 
 def environment(settings: Mapping[str, str], without: Collection[str] = ()) -> dict[str, str]:
-    """Return this process's environment `settings`, and paths that make `python -m orb` use this same code."""
+    """Return this process's variables without those in `without`, and with `settings`.
+
+    It also has the paths that make `python -m orb` run this same code.
+    """
     root = Path(__file__).resolve().parents[2]
     kept = {name: value for name, value in os.environ.items() if name not in without}
     result = {**kept, "PYTHONSAFEPATH": "1", **settings}
@@ -218,7 +227,9 @@ def environment(settings: Mapping[str, str], without: Collection[str] = ()) -> d
 
 
 def logged_error_of(child: Child) -> str | None:
-    """Return the final message of a child that failed: an `orb: ...` line, or the error of a `_FAILED` event."""
+    """Return why a child failed, from the end of its log: an `orb: ...` line, or the error of a `_FAILED` event. Return
+    None if there is neither.
+    """
     for line in reversed(child.last_words().splitlines()):
         if line.startswith("orb: "):
             return line.removeprefix("orb: ")
@@ -230,7 +241,7 @@ def logged_error_of(child: Child) -> str | None:
 
 
 def ended_by(status: int) -> str:
-    """Return an exit status in words."""
+    """Return in words how a process ended, such as `was killed by SIGKILL`. `status` is negative for a signal."""
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(-status).name}"
@@ -238,11 +249,11 @@ def ended_by(status: int) -> str:
 
 
 class RestartLimitReached(Exception):
-    """Raised when a child cannot be kept alive. The message gives the user the cause."""
+    """Raised when a child process cannot be kept alive. The message tells the user the cause."""
 
 
 class Supervisor:
-    """Keeps one child alive until `stop` or `kill`. `notify` receives one line for each death.
+    """Keeps one child process alive until `stop` or `kill`. `notify` receives one line for each death.
 
     A `lasting` child has no end of its own, so it is restarted even if it ends with status 0.
     """
@@ -262,7 +273,8 @@ class Supervisor:
         return f"<Supervisor {self.child!r} restarts={self.restarts}>"
 
     async def start(self) -> bool:
-        """Start the child, repeatedly if it dies before it is up. Return False after `stop` or `kill`.
+        """Start the child, repeatedly if it dies before it is up. Return False if `stop` or `kill` was called
+        meanwhile.
 
         Raise RestartLimitReached if the system refuses to start it, or it died too often.
         """
@@ -280,8 +292,8 @@ class Supervisor:
                 return True
 
     async def keep(self) -> None:
-        """Restart a started child whenever it dies. Return when it has ended after `stop`, or by itself with status 0
-        unless it is `lasting`.
+        """Restart the child whenever it dies. Return when it has ended after `stop`, or, if it is not `lasting`, by
+        itself with status 0.
 
         Raise RestartLimitReached if it died too often, or ended with exit code 4 before `ready`, when no restart can
         help. After that the other children are at work, and what it lacks (such as its port) may become available.
@@ -319,15 +331,15 @@ class Supervisor:
         return not self._stopped.is_set()
 
     def ready(self) -> None:
-        """Restart the child after exit code 4, too, from now on."""
+        """Restart the child from now on even after exit code 4 (the environment is unusable)."""
         self._ready = True
 
     def stop(self) -> None:
-        """Ask it to end in order; it is not restarted."""
+        """Ask the child to end in order (SIGTERM). It is not restarted."""
         self._stopped.set()
         self.child.signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it with SIGKILL; it is not restarted."""
+        """Kill the child (SIGKILL). It is not restarted."""
         self._stopped.set()
         self.child.signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`orb up`: a whole cluster on this machine, with real engines, until Ctrl-C. The same command resumes it."""
+"""`orb up`: a whole cluster on this machine, with etcd and NATS, until Ctrl-C. The same command resumes it."""
 
 import argparse
 import asyncio

@@ -11,7 +11,7 @@ from cli.terminal.exits import Environment, Usage
 
 @contextmanager
 def written_whole(path: Path | None) -> Iterator[IO[bytes]]:
-    """Yield standard output, or a file that appears under its name only after the block has succeeded.
+    """Yield standard output, or a file that appears at `path` only after the `with` block has succeeded.
 
     Raise Usage if the file cannot be created, Environment if it cannot be written completely.
     """

@@ -25,12 +25,12 @@ _WIDEST: Final = 110
 
 
 class LiveDisplay:
-    """Draws on stderr. Draws nothing more after the terminal is gone."""
+    """Shows a run's progress on stderr, redrawn in place. Draws nothing more after the terminal is gone."""
 
     def __init__(
         self, title: str, pace: ProgressRates, *, unblock: str = "--unblock", now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start the display. `unblock` is the command that ends a wait, for the text."""
+        """Start the display. `unblock` is the command that ends a wait for a host, to name in the text."""
         self._title = title
         self._unblock = unblock
         self._pace = pace
@@ -88,7 +88,7 @@ def picture(
     phase: str | None = None,
     unblock: str = "--unblock",
 ) -> RenderableType:
-    """Return the display at `width` columns. `phase` replaces the crawl's state in the title."""
+    """Return the display for a terminal of `width` columns. `phase` replaces the crawl's state in the title."""
     elapsed = clock(now - pace.started)
     if progress is None:
         return Group(_spread(Text(title, "bold"), Text(f"{phase or 'starting'}  {elapsed}", "dim"), width))
@@ -190,7 +190,9 @@ def _line(label: str, parts: Sequence[str], width: int, style: str) -> Text:
 
 
 def fitted(parts: Sequence[str], width: int) -> str:
-    """Return as many of `parts`, in order, as fit into `width`. The first is cut rather than omitted."""
+    """Return the first of `parts`, joined, as many as fit into `width` characters. The first is cut rather than
+    omitted.
+    """
     text = parts[0] if len(parts[0]) <= width else parts[0][: max(1, width - 1)] + "…"
     for part in parts[1:]:
         if len(text) + len(_SEPARATOR) + len(part) > width:

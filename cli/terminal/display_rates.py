@@ -19,7 +19,10 @@ _SETTLED: Final = ("done", "failed", "excluded")
 
 @dataclass(slots=True)
 class DisplayRate:
-    """The recent rate of a growing count, per second: a sum of events over a sum of time, both with the same decay."""
+    """The recent rate of a growing count, per second. Older growth counts less and less.
+
+    It is a sum of events over a sum of time, both with the same decay.
+    """
 
     _events: float = 0.0
     _elapsed_s: float = 0.0
@@ -28,16 +31,16 @@ class DisplayRate:
 
     @property
     def per_s(self) -> float | None:
-        """Events per second, None before two counts were seen."""
+        """The events per second lately, None before two counts were recorded."""
         return self._events / self._elapsed_s if self._elapsed_s > 0 else None
 
     @property
     def steady(self) -> float | None:
-        """The rate if enough events are remembered for an estimate, else None."""
+        """The events per second, None if too few events are remembered for an estimate."""
         return self.per_s if self._events >= LEAST_EVENTS else None
 
     def seen(self, count: int, now: float) -> None:
-        """Record the present count. A smaller count than before starts a new measurement."""
+        """Record the count at the time `now`. A smaller count than before starts a new measurement."""
         if self._at is None or count < self._count:
             self._count, self._at, self._events, self._elapsed_s = count, now, 0.0, 0.0
             return
@@ -52,7 +55,7 @@ class DisplayRate:
 
 @dataclass(slots=True)
 class ProgressRates:
-    """The rates of one run and estimates from them. Pages of earlier runs do not count in the average."""
+    """The rates of one run, and estimates from them. Pages of earlier runs do not count in the average."""
 
     started: float
     budget: Budget
@@ -62,7 +65,7 @@ class ProgressRates:
     _pages: int = 0
 
     def seen(self, progress: Progress, now: float) -> None:
-        """Record the master's progress."""
+        """Record the counters in a master's report of progress."""
         counters = progress.counters
         self._pages = counters.get("pages", 0)
         if self._first_pages is None:
@@ -72,13 +75,13 @@ class ProgressRates:
         self.settled.seen(sum(counters.get(name, 0) for name in _SETTLED), now)
 
     def average(self, now: float) -> float:
-        """Return the pages per second of this run so far."""
+        """Return the average number of pages per second in this run so far."""
         elapsed = now - self.started
         return (self._pages - (self._first_pages or 0)) / elapsed if elapsed > 0 else 0.0
 
     def left_s(self, progress: Progress) -> float | None:
-        """Return the seconds until the queue is empty or a budget is used up, at the present rates. Return None if that
-        cannot be estimated.
+        """Return the seconds until the queue is empty or a budget is used up, at the present rates. Return None if no
+        estimate is possible.
 
         The queue takes at least the time of its slowest host, waits and delays included. Rates count only while hosts
         get requests and enough events are remembered. The queue may grow, so without a budget this is a lower bound.
@@ -119,7 +122,7 @@ def clock(seconds: float) -> str:
 
 
 def amount(size: float) -> str:
-    """Return bytes in decimal units: `812 B`, `4.2 MB`."""
+    """Return a number of bytes in decimal units: `812 B`, `4.2 MB`."""
     if size < 1000:
         return f"{size:.0f} B"
     power = next((power for power in (1, 2, 3) if size < 999.5 * 1000**power), 4)

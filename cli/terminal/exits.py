@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """The documented exit codes; scripts rely on them."""
+    """The exit codes of `orb`, as documented; scripts rely on them."""
 
     OK = 0
     NOTHING_FETCHED = 1
@@ -15,7 +15,7 @@ class Exit(IntEnum):
 
 
 class Usage(Exception):
-    """The command or its spec is not valid; the message says what and where. Exit code 2."""
+    """The user's command or spec is not valid. The message says what is wrong and where. Exit code 2."""
 
 
 class Failed(Exception):
@@ -23,9 +23,9 @@ class Failed(Exception):
 
 
 class Environment(Exception):
-    """The machine lacks something (space, a port, a right); the message says what and what to do. Exit code 4."""
+    """This machine lacks something (space, a port, a right). The message says what, and what to do. Exit code 4."""
 
 
 def failure(code: Exit, message: object) -> dict[str, object]:
-    """Return the fields that `--json` prints for a command that failed."""
+    """Return the fields of the JSON object that `--json` prints for a command that failed."""
     return {"end": "failed", "exit_code": int(code), "seconds": 0.0, "message": str(message)}

@@ -1,4 +1,4 @@
-"""Observers of a run's progress: none, plain lines, or the live display (display.py)."""
+"""Ways to show a run's progress: nothing but messages, plain lines, or the live display (display.py)."""
 
 import sys
 import time
@@ -14,10 +14,10 @@ LINE_EVERY_S: Final = 5.0
 
 
 class Watch(Protocol):
-    """Observes a run's progress. No method may end a run: failures of the output are ignored."""
+    """Shows a run's progress to the user. No method may end a run: failures of the output are ignored."""
 
     def progress(self, progress: Progress) -> None:
-        """Show the master's progress, about twice a second."""
+        """Show the progress that the master reports about twice a second."""
         ...
 
     def note(self, line: str) -> None:
@@ -25,22 +25,22 @@ class Watch(Protocol):
         ...
 
     def tick(self) -> None:
-        """Update the output; called about twice a second."""
+        """Update what is shown, such as the elapsed time. Called about twice a second."""
         ...
 
     def phase(self, name: str) -> None:
-        """Show what the run does now, where that is more than the crawl's own state."""
+        """Show what the run does now (such as `stopping`) instead of the crawl's state."""
         ...
 
     def hang_up(self) -> None:
-        """Stop all output: the terminal is gone."""
+        """Stop all output, because the terminal is gone."""
         ...
 
     def close(self) -> None: ...
 
 
 class Silent:
-    """Shows only notes, and not even those if `notes` is false."""
+    """Shows no progress, only messages; not even those if `notes` is false."""
 
     def __init__(self, *, notes: bool = True) -> None:
         self._notes = notes
@@ -62,12 +62,12 @@ class Silent:
 
 
 class PlainLines:
-    """Prints a line about every five seconds, for logs and pipes."""
+    """Prints a line on the progress about every five seconds, for logs and pipes."""
 
     def __init__(
         self, pace: ProgressRates, *, unblock: str = "--unblock", now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start the output. `unblock` is the command that ends a wait, for the text."""
+        """Start the output. `unblock` is the command that ends a wait for a host, to name in the text."""
         self._pace = pace
         self._unblock = unblock
         self._now = now
@@ -98,7 +98,7 @@ class PlainLines:
 
 
 def plain_line(progress: Progress, pace: ProgressRates, now: float, unblock: str = "--unblock") -> str:
-    """Return the state of a crawl in one line. If it waits, the line begins with the reason and the remedy."""
+    """Return a run's progress in one line. If the crawl waits, the line begins with the reason and the remedy."""
     counters = progress.counters
     waits = blocking(progress, unblock)
     state = "".join(f"{wait} | " for wait in waits) or f"{progress.state}: "
@@ -122,7 +122,7 @@ def plain_line(progress: Progress, pace: ProgressRates, now: float, unblock: str
 
 
 def say(line: str, to: TextIO | None = None) -> None:
-    """Print a line to stderr; a closed stderr is no error."""
+    """Print `orb: ` and the line to stderr, or to the stream `to`. A closed stream is no error."""
     stream = sys.stderr if to is None else to
     try:
         print(f"orb: {line}", file=stream, flush=True)

@@ -1,4 +1,4 @@
-"""The settings of a cluster member, gathered from flags, `ORB_*` variables and a file."""
+"""Reads the settings of a master or worker from flags, `ORB_*` variables and a file."""
 
 import argparse
 from collections.abc import Mapping
@@ -33,7 +33,8 @@ KINDS: Final[Mapping[str, type[msgspec.Struct]]] = {"master": ClusterMasterSetti
 def gathered(
     role: str, flags: Mapping[str, str], arguments: argparse.Namespace, environment: Mapping[str, str]
 ) -> dict[str, SettingValue]:
-    """Gather the settings of a role. A flag overrides a variable, and a variable overrides the file.
+    """Return the settings of a role that are set, by name. A flag overrides a variable, and a variable overrides the
+    file.
 
     `flags` maps settings to their flags. Raise Usage with every error in the file.
     """
@@ -49,7 +50,10 @@ def gathered(
 
 
 def read(kind: type[Process], values: Mapping[str, SettingValue], flags: Mapping[str, str]) -> Process:
-    """Return the settings. Raise Usage with every missing or invalid one; `flags` maps settings to their flags."""
+    """Return the settings of a process from their texts. Raise Usage with every missing or invalid one.
+
+    `flags` maps settings to their flags, for the message.
+    """
     try:
         return settled(kind, values, flags)
     except Unusable as error:
@@ -57,7 +61,7 @@ def read(kind: type[Process], values: Mapping[str, SettingValue], flags: Mapping
 
 
 def in_file(role: str, path: Path) -> dict[str, SettingValue]:
-    """Read the settings of a role from a YAML file; the parts of a list are joined by commas.
+    """Read the settings of a role from a YAML file. The parts of a list are joined by commas.
 
     Raise Usage with every error and its line. A key that is not a setting of the role is an error: otherwise a misspelt
     setting would silently have its default.

@@ -1,4 +1,4 @@
-"""Standard output whose write errors have a type of their own: the system reports any full disk alike."""
+"""Gives write errors of standard output a type of their own, because any full disk has the same error number."""
 
 import io
 import sys
@@ -32,7 +32,10 @@ class _Unbuffered(io.BufferedWriter):
 
 @contextmanager
 def marked_output() -> Iterator[None]:
-    """Raise StdoutUnwritable for errors of standard output in the block, if it is a file descriptor of the system."""
+    """Raise StdoutUnwritable for errors of standard output until the `with` block ends.
+
+    Do nothing if standard output is not a file descriptor of the system.
+    """
     text = sys.stdout
     binary = text.buffer if isinstance(text, io.TextIOWrapper) else None
     raw = getattr(binary, "raw", binary)

@@ -1,4 +1,4 @@
-"""Counts by kind, grouped and put into words, for the display, plain lines and the summary."""
+"""Groups counts by kind and puts them into words, for the display, plain lines and the summary."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from shared.domain.explain.sentences import meaning
 
 
 def status_classes(statuses: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of HTTP statuses by class, `2xx`, `3xx` ..., in that order."""
+    """Return the number of answers in each class of HTTP status, `2xx`, `3xx` ..., in that order."""
     classes: dict[str, int] = {}
     for status, n in sorted(statuses.items()):
         name = f"{status[:1]}xx" if status[:1] in tuple("12345") and len(status) == 3 else "other"
@@ -16,7 +16,7 @@ def status_classes(statuses: Mapping[str, int]) -> dict[str, int]:
 
 
 def errors(tallies: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return failures by kind: of URLs that failed for good, and of hosts that could not be visited."""
+    """Return the number of failures by kind: of URLs that failed for good, and of hosts that could not be visited."""
     counts = dict(tallies.get("failed", {}))
     for kind, number in tallies.get("host_failures", {}).items():
         counts[kind] = counts.get(kind, 0) + number
@@ -24,6 +24,6 @@ def errors(tallies: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def ranked(counts: Mapping[str, int], *, plain: bool = False) -> list[str]:
-    """Return counts as `HTTP 404 12`, the most frequent first; `plain` keeps the names unchanged."""
+    """Return each count in words, as `HTTP 404 12`, the greatest first. `plain` keeps the kinds' names as they are."""
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [f"{name if plain else meaning(name).short} {count(n)}" for name, n in order if n]

@@ -1,4 +1,4 @@
-"""Why a crawl waits and how to change that, in words. Progress lines, the display and the summary begin with it."""
+"""Says why a crawl waits and how to change that. Progress lines, the display and the summary begin with it."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,16 @@ from shared.wire.messages import HostWaiting, Progress
 
 
 def waits_of(progress: Progress) -> Waits:
-    """Return the waits in a master's progress."""
+    """Return the hosts that wait, and for how long, from a master's report of progress."""
     hosts = tuple(map(_host, progress.waiting))
     return Waits(hosts, progress.hosts_waiting, progress.standing, progress.hosts_left_ms / 1000)
 
 
 def sentences(waits: Waits, unblock: str) -> list[str]:
-    """Return why the crawl waits and what changes that, nothing while any host gets requests. `unblock`: the command
-    that ends a wait."""
+    """Return sentences on why the crawl waits and what changes that. Return none while any host gets requests.
+
+    `unblock` is the command that ends a wait, to name in the text.
+    """
     if not waits.standing:
         return []
     wait = waits.hosts[0]
@@ -27,7 +29,10 @@ def sentences(waits: Waits, unblock: str) -> list[str]:
 
 
 def blocking(progress: Progress, unblock: str) -> list[str]:
-    """Return what stops the crawl, and what changes that. Return nothing while it runs."""
+    """Return sentences on what stops the crawl, and what changes that. Return none while it runs.
+
+    `unblock` is the command that ends a wait, to name in the text.
+    """
     if alarms := [alarm for alarm in progress.alarms if alarm.startswith("nothing is sent out")]:
         return alarms[:1]
     if progress.state != CrawlState.RUNNING:
@@ -37,7 +42,7 @@ def blocking(progress: Progress, unblock: str) -> list[str]:
 
 
 def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
-    """Return the waiting hosts, for scripts."""
+    """Return the waiting hosts as JSON objects, for scripts."""
     return [
         {
             "host": wait.host,
@@ -51,7 +56,9 @@ def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
 
 
 def partly(waits: Waits) -> Sequence[str]:
-    """Return a phrase on waiting hosts, if other hosts get requests."""
+    """Return `["3 hosts wait"]`, with the number of waiting hosts. Return `[]` if none waits, or if no host is asked
+    now.
+    """
     if waits.standing or not waits.number:
         return []
     return [f"{count(waits.number)} host{' waits' if waits.number == 1 else 's wait'}"]

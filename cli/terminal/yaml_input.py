@@ -1,4 +1,4 @@
-"""Parse YAML input (JSON is YAML). An error is one sentence with its place."""
+"""Parses YAML input (JSON is YAML). An error is one sentence that names its line and column."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +9,9 @@ from cli.terminal.exits import Usage
 
 
 def text_of(path: Path, what: str) -> str:
-    """Return the text of a file. `what` ("spec") names its kind in messages. Raise Usage if it cannot be read."""
+    """Return the text of a file. Raise Usage if it cannot be read. `what` names the file's kind in messages, such as
+    "spec".
+    """
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -19,7 +21,7 @@ def text_of(path: Path, what: str) -> str:
 
 
 def documents(text: str, source: str) -> list[Any]:
-    """Return every document of the text. Raise Usage with `source`, line and column if it is not YAML."""
+    """Return the value of each document in a YAML text. Raise Usage with `source`, line and column if it is no YAML."""
     try:
         return list(yaml.load_all(text, _Loader))
     except yaml.MarkedYAMLError as error:
@@ -32,7 +34,7 @@ def documents(text: str, source: str) -> list[Any]:
 
 
 def document(text: str, source: str) -> Any:
-    """Return the only document of the text, None if it is empty. Raise Usage if there are several."""
+    """Return the value of the only document in a YAML text, None if it is empty. Raise Usage if there are several."""
     match documents(text, source):
         case []:
             return None
