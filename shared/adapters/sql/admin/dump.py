@@ -1,7 +1,7 @@
-"""Reads whole tables as plain rows from one database and writes them to another, of any engine.
+"""Reads whole tables as plain rows from one database and writes them to another, each SQLite or PostgreSQL.
 
-Pages are read by primary key, so memory is bounded by one page. A row is a tuple of ints, texts, bytes, booleans and
-None, in the order of its columns.
+A table is read in lists of rows by primary key, so memory is bounded by one list. A row is a tuple of ints, texts,
+bytes, booleans and None, in the order of its columns.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -28,7 +28,7 @@ TABLES: Final[Mapping[str, Table]] = {
         ),
     )
 }
-"""The tables of a cluster, in the order in which they are written. `report_holds` is only for a running cluster."""
+"""The tables of a cluster, in the order in which a copy writes them. `report_holds` is only for a running cluster."""
 
 _PAGE: Final = 5_000
 _LARGE_ROWS: Final = {
@@ -47,12 +47,12 @@ _NUMBERED: Final = {"crawls": "crawl_id", "dead_letters": "id", "audit_log": "id
 
 
 def columns_of(table: str) -> tuple[str, ...]:
-    """Return the names of the table's columns, in order."""
+    """Return the names of the table's columns, in the order of the values of a row."""
     return tuple(map(str, TABLES[table].columns.keys()))
 
 
 async def pages(snapshot: DatabaseSnapshot, table: str) -> AsyncIterator[Rows]:
-    """Yield the table's rows page by page, in the order of their keys."""
+    """Yield the table's rows in lists of bounded length, ordered by primary key."""
     after: tuple[Any, ...] | None = None
     known = TABLES[table]
     keys = [known.columns.keys().index(column.key) for column in known.primary_key.columns]
@@ -67,7 +67,7 @@ async def pages(snapshot: DatabaseSnapshot, table: str) -> AsyncIterator[Rows]:
 
 
 def numbers(connection: Connection) -> dict[str, int]:
-    """Return the greatest number that each table has generated so far."""
+    """Return the greatest id that the database has generated for each table with generated ids, 0 for none."""
     given = {}
     for table, column in _NUMBERED.items():
         if connection.dialect.name == "postgresql":
@@ -80,7 +80,7 @@ def numbers(connection: Connection) -> dict[str, int]:
 
 
 def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
-    """Make every table generate only numbers greater than these."""
+    """Make each table generate only ids above its number in `given` (0: no change)."""
     for table, number in given.items():
         if not number:
             continue
@@ -94,7 +94,7 @@ def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
 
 
 def put(connection: Connection, table: str, columns: Sequence[str], rows: Rows) -> None:
-    """Insert rows by the engine's fastest way."""
+    """Insert rows, whose values are in the order of `columns`, into a table: by COPY on PostgreSQL."""
     if connection.dialect.name == "postgresql":
         copied(connection, table, columns, [tuple(map(storable, row)) for row in rows])
         return
@@ -109,7 +109,7 @@ def count(connection: Connection, table: str) -> int:
 
 
 def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
-    """Return numbers of which at least one differs after every write of a master.
+    """Return numbers that show if a master wrote: every write of a master changes at least one of them.
 
     Each transaction of an owner moves its partition's fence (owner term and version). The writer of items counts its
     transactions, leaders count their changes of crawls, and operators' changes are in the audit log.

@@ -1,4 +1,4 @@
-"""The processes that use a database, as its engine shows them."""
+"""Finds a process that uses a database: by PostgreSQL's list of sessions, or by the locks on a SQLite file."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ _SESSIONS = text(
 
 
 async def user_of(database: str) -> str | None:
-    """Describe a process that has the database open like a master, or return None if there is none.
+    """Return a text that names a process that has the database open as a master does, or None if there is none.
 
     On SQLite any process that has the file open counts, even one that only reads. This process must not have it open.
     """

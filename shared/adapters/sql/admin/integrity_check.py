@@ -75,7 +75,10 @@ _PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters", "item
 
 
 async def examine(snapshot: DatabaseSnapshot, placed: Callable[[str, int], int]) -> Findings:
-    """Return all violations. `placed` returns the partition of a host, given the number of partitions."""
+    """Check the invariants of the whole database, and return all violations.
+
+    `placed` returns the partition of a host, given the host's name and the number of partitions.
+    """
     found = Findings()
     every = await snapshot.read(lambda c: int(c.execute(select(schema.cluster.c.partitions)).scalar_one()))
     crawls = await snapshot.read(_crawls)

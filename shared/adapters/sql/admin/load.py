@@ -21,30 +21,34 @@ from shared.domain.errors import Unusable
 T = TypeVar("T")
 
 SKIPPED: Final = 1 << 32
-"""Numbers of hosts and leases that every partition skips after a restore (they have 51 bits)."""
+"""How many numbers of hosts and of leases each partition skips after a restore (they have 51 bits)."""
 
 SKIPPED_CRAWLS: Final = 1_000
 
 
 class DatabaseLoad(Protocol):
-    """A database that no other process uses yet."""
+    """A new database that is being filled. No other process uses it yet."""
 
     async def write(self, statements: Callable[[Connection], T]) -> T:
-        """Run statements that write. Callers run one at a time."""
+        """Run `statements`, which write, and return their result. Callers run one at a time."""
         ...
 
     async def settle(self) -> None:
-        """Complete the database; only the end of the block makes it visible. Nothing may be written afterwards."""
+        """Do all work that remains before the database becomes visible at the end of the `with` block.
+
+        Nothing may be written afterwards.
+        """
         ...
 
 
 @asynccontextmanager
 async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[DatabaseLoad]:
-    """Make a database with the tables of the migration `schema_of`, and migrate it to the newest at the end.
+    """Make a database with the tables of the migration `schema_of`, for the `with` block to fill.
 
-    The database is invisible until the block succeeds, and a block that fails leaves nothing behind. SQLite is written
-    to a file beside its path, PostgreSQL in one transaction that includes the tables. Raise Unusable if a database
-    exists already, or for the schema of a development version.
+    At the end the tables are migrated to the newest schema. The database is invisible until the `with` block succeeds,
+    and a `with` block that fails leaves nothing behind. SQLite is written to a file beside its path, PostgreSQL in one
+    transaction that includes the tables. Raise Unusable if a database exists already, or for the schema of a
+    development version.
     """
     refuse_unreleased("backup", schema_of)
     opened = _on_postgresql(database, schema_of) if is_postgresql(database) else _on_sqlite(database, schema_of)
@@ -56,8 +60,8 @@ def begin_anew(connection: Connection) -> None:
     """Separate a cluster restored from a backup from its earlier history.
 
     This raises the epoch, so that every earlier term is older. It resets the positions, because the reports and items
-    after the snapshot are in new streams. It skips the numbers of leases, hosts and crawls that the cluster may have
-    used after the snapshot: late reports that name one must find nothing under it.
+    after the snapshot are in new streams. It skips the numbers of leases and hosts that the cluster may have used after
+    the snapshot. Late reports that name such a number must find nothing under it.
     """
     connection.execute(update(schema.cluster).values(epoch=schema.cluster.c.epoch + 1))
     connection.execute(

@@ -69,7 +69,7 @@ _FEW: Final = 20
 
 
 class SqlRetained(SqlAdapter):
-    """`shared.ports.retained.Retained`."""
+    """`shared.ports.retained.Retained`: deletes rows after their retention time, on SQL."""
 
     async def forget(self, what: RetainedKind, rules: Retention, now_ms: int, place: str) -> SweepResult:
         if what is RetainedKind.HOSTS:

@@ -1,4 +1,4 @@
-"""Transactions on keys, the audit log, answers to repeated requests, and requested commands."""
+"""Transactions on API keys, the audit log, answers to repeated requests, and commands that operators requested."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +14,14 @@ from shared.domain.reads.declared import Actor, CommandProgress, Repeatable
 from shared.ports.catalog import Exists, LastAdmin, Missing, ReusedKey, Stale
 
 REMEMBERED_MS: Final = 24 * 3600 * 1000
-"""How long an answer is stored for repeats of its request."""
+"""How long an answer is stored, in ms, so that a repeat of its request gets the same answer."""
 
 
 def answered(connection: Connection, actor: Actor, request: Repeatable) -> str | None:
-    """Return the earlier answer to this request, or None. Raise ReusedKey if its key was used for another request."""
+    """Return the stored answer if this request was answered before, else None.
+
+    Raise ReusedKey if its idempotency key was used for another request.
+    """
     table = idempotency
     row = connection.execute(select(table).where(table.c.actor == actor.key_id, table.c.key == request.key)).first()
     if row is None:
@@ -29,7 +32,7 @@ def answered(connection: Connection, actor: Actor, request: Repeatable) -> str |
 
 
 def answer(connection: Connection, actor: Actor, request: Repeatable, reply: str, now_ms: int) -> None:
-    """Store the answer of a request, in the transaction that applies the request. Delete answers that are too old."""
+    """Store `reply` for repeats of a request, in the transaction that applies it. Delete answers that are too old."""
     connection.execute(delete(idempotency).where(idempotency.c.at_ms < now_ms - REMEMBERED_MS))
     connection.execute(
         insert(idempotency).values(
@@ -41,7 +44,7 @@ def answer(connection: Connection, actor: Actor, request: Repeatable, reply: str
 def record(
     connection: Connection, actor: Actor, action: str, target: str, before: str | None, after: str | None, now_ms: int
 ) -> None:
-    """Write a line of the audit log."""
+    """Write a line of the audit log: who (`actor`) did what (`action`) to which object (`target`)."""
     connection.execute(
         insert(audit_log).values(
             at_ms=now_ms,
@@ -56,7 +59,7 @@ def record(
 
 
 def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
-    """See Catalog.add_key."""
+    """Store an API key and write it to the audit log. Raise Exists if this repeats a create (Catalog.add_key)."""
     if repeatable is not None:
         if (before := answered(connection, actor, repeatable)) is not None:
             raise Exists(f"this request made key {before} before")
@@ -66,7 +69,7 @@ def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Re
 
 
 def add_first_key(connection: Connection, key: ApiKey) -> bool:
-    """See Catalog.add_first_key."""
+    """Store the API key if there is none at all. Return True if it is stored, now or before (Catalog.add_first_key)."""
     if connection.dialect.name == "postgresql":  # masters may start together; SQLite has one writer
         connection.execute(text("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE"))
     if connection.execute(select(api_keys.c.key_id).limit(1)).first() is not None:
@@ -78,13 +81,16 @@ def add_first_key(connection: Connection, key: ApiKey) -> bool:
 
 
 def key(connection: Connection, key_id: str) -> ApiKey | None:
-    """See Catalog.key."""
+    """Return the API key with this id, revoked or not, or None if there is none (Catalog.key)."""
     row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id)).first()
     return None if row is None else _key(row)
 
 
 def keys(connection: Connection, *, after: str, max_count: int, revoked: bool = False) -> Sequence[ApiKey]:
-    """See Catalog.keys."""
+    """Return at most `max_count` API keys after the id `after`, ordered by id.
+
+    `revoked` adds revoked keys (Catalog.keys).
+    """
     query = select(api_keys).where(api_keys.c.key_id > after).order_by(api_keys.c.key_id).limit(max_count)
     if not revoked:
         query = query.where(api_keys.c.revoked_at_ms.is_(None))
@@ -94,7 +100,10 @@ def keys(connection: Connection, *, after: str, max_count: int, revoked: bool = 
 def revoke_key(
     connection: Connection, key_id: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
 ) -> ApiKey:
-    """See Catalog.revoke_key."""
+    """Revoke the API key and return it. Raise Missing, Stale or LastAdmin. A repeat is harmless.
+
+    (Catalog.revoke_key)
+    """
     # SQLite has one writer. On PostgreSQL two admins that revoke each other's keys take turns on the table. With locks
     # on their rows alone, both would succeed.
     if connection.dialect.name == "postgresql":
@@ -131,7 +140,7 @@ def ask(
     actor: Actor,
     now_ms: int,
 ) -> None:
-    """See Catalog.ask. A repeat changes nothing."""
+    """Record a requested command and its line of the audit log (Catalog.ask). A repeat changes nothing."""
     table = command_requests
     if connection.execute(select(table.c.id).where(table.c.id == command_id)).first() is not None:
         return
@@ -150,7 +159,10 @@ def ask(
 
 
 def command(connection: Connection, command_id: str) -> CommandProgress | None:
-    """See Catalog.command."""
+    """Return the progress of a command: in how many partitions it is applied. Return None if it is unknown.
+
+    (Catalog.command)
+    """
     row = connection.execute(select(command_requests).where(command_requests.c.id == command_id)).first()
     if row is None:
         return None

@@ -16,7 +16,7 @@ def _ping(connection: Connection) -> None:
 
 
 class SqlCatalog(SqlAdapter):
-    """`shared.ports.catalog.Catalog`."""
+    """`shared.ports.catalog.Catalog` on SQL: declared crawls, keys, the audit log and reads of the frontier."""
 
     create = write(declared.create)
     put = write(declared.put)

@@ -1,4 +1,4 @@
-"""The reads of one crawl's database, for people and tools, while the crawl runs or after it.
+"""Reads one crawl from its SQLite file, for people and tools, while the crawl runs or after it.
 
 Long results are read in pieces of bounded size, each in its own short transaction (keyset paging). So no reader keeps a
 running crawl from checkpointing its write-ahead log. A listing is therefore no snapshot: a row that changes meanwhile
@@ -76,7 +76,8 @@ TOP_HOSTS = text(
     f"{HOST_COLUMNS} JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id"
     " ORDER BY q.pages DESC, q.host_id DESC LIMIT :max_count"
 )
-"""It uses the index queues_pages, so the cost does not depend on the number of hosts."""
+"""The query for a crawl's hosts with the most pages. By the index queues_pages its cost does not depend on the number
+of hosts."""
 
 _LAST_FAILURES = text(
     "SELECT h.last_failure, count(*) AS n FROM hosts h JOIN queues q ON q.host_id = h.host_id"
@@ -104,9 +105,9 @@ def _read(query: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenat
 
 
 class CrawlReader:
-    """Reads one crawl's database file, which must exist. Raises the errors that engine.sqlite.mapped makes.
+    """Reads one crawl from its SQLite file, which must exist. Raises the errors that engine.sqlite.mapped makes.
 
-    All methods block, so they are for commands and threads.
+    All methods block the calling thread. So they are for commands and for threads, not for an event loop.
     """
 
     def __init__(self, path: Path) -> None:
@@ -121,7 +122,7 @@ class CrawlReader:
         self._engine.dispose()
 
     def crawl(self) -> CrawlRow | None:
-        """Return the newest crawl that is not deleted, or None if there are no crawls or no tables yet."""
+        """Return the newest crawl in the file that is not deleted, or None if there is none or no tables exist yet."""
         crawls = self.read(_crawls)
         return crawls[-1] if crawls else None
 
@@ -140,11 +141,11 @@ class CrawlReader:
         return int(self._rows(_HOST_COUNT, {"crawl_id": crawl_id})[0][0])
 
     def top_hosts(self, crawl_id: CrawlId, max_count: int) -> list[HostView]:
-        """Return the hosts with the most pages."""
+        """Return at most `max_count` hosts of the crawl, those with the most stored pages first."""
         return [host_view(row) for row in self._rows(TOP_HOSTS, {"crawl_id": crawl_id, "max_count": max_count})]
 
     def last_failures(self, crawl_id: CrawlId) -> dict[str, int]:
-        """Return the number of hosts by the first word of their last failure."""
+        """Return a mapping from kind of failure to the number of the crawl's hosts whose last failure was of it."""
         counts: dict[str, int] = {}
         for row in self._rows(_LAST_FAILURES, {"crawl_id": crawl_id}):
             kind = row.last_failure.split(" ", 1)[0]
@@ -152,15 +153,15 @@ class CrawlReader:
         return counts
 
     def pages(self, crawl_id: CrawlId) -> Iterator[Page]:
-        """Return every stored page, clustered by host."""
+        """Return every stored page of the crawl, the pages of each host together."""
         return map(stored_page, self._pieces(_PAGES, crawl_id))
 
     def urls(self, crawl_id: CrawlId) -> Iterator[KnownUrl]:
-        """Return every URL that the crawl has found, clustered by host."""
+        """Return every URL that the crawl has found, the URLs of each host together."""
         return map(known_url, self._pieces(_URLS, crawl_id))
 
     def items(self, crawl_id: CrawlId) -> Iterator[StoredItem]:
-        """Yield every item, in the order of their ids."""
+        """Yield every item of the crawl, ordered by id."""
         after: bytes | None = b""
         while after is not None:
             read = bound(item_table.listing, crawl_id, after=after, which=ItemFilter(), max_count=PIECE)
@@ -168,7 +169,7 @@ class CrawlReader:
             yield from items
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
-        """Yield every accepted response as a line of the index: pages, redirects and errors."""
+        """Yield every accepted response, be it a page, a redirect or an error, as a line of the CDXJ index."""
         for page in map(stored_page, self._pieces(_ANSWERS, crawl_id)):
             yield IndexRow(
                 surt=surt(page.url),
@@ -181,12 +182,12 @@ class CrawlReader:
             )
 
     def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
-        """Return a host, or None if the crawl has not found it."""
+        """Return the host of this name with its queue, or None if the crawl has not found it."""
         rows = self._rows(HOST, {"crawl_id": crawl_id, "host": name})
         return host_view(rows[0]) if rows else None
 
     def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None:
-        """Return a URL with its host, fetch and evidence, or None if the crawl has not found it."""
+        """Return a URL with its host, last fetch and evidence, or None if the crawl has not found it."""
         return self.read(bound(url_view, crawl_id, location))
 
     def _pieces(self, query: TextClause, crawl_id: CrawlId) -> Iterator[Row[Any]]:
@@ -202,7 +203,10 @@ class CrawlReader:
         return self.read(lambda connection: connection.execute(query, values).all())
 
     def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query on a snapshot of its own."""
+        """Run `query` on a snapshot of its own, and return its result.
+
+        Raise Unusable if another version wrote the file.
+        """
         try:
             with self._engine.begin() as connection:
                 result = query(connection)

@@ -1,4 +1,4 @@
-"""Transactions on crawls that operators declare."""
+"""Transactions on declared crawls: an operator gives a crawl a name, a spec and labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -55,7 +55,10 @@ def create(
     repeatable: Repeatable | None = None,
     max_count: int | None = None,
 ) -> DeclaredCrawl:
-    """See Catalog.create."""
+    """Create a crawl and return it. Raise Exists, Full or ReusedKey (Catalog.create).
+
+    A repeat of the request returns the crawl as it was created.
+    """
     # Repeats of a request may be concurrent. The name is read before the answer, so a transaction that sees the crawl
     # also sees the answer. One that sees neither conflicts at the insert and runs again (PostgresPool.write).
     taken = _find(connection, wanted.name) is not None
@@ -84,7 +87,10 @@ def put(
     now_ms: int,
     max_count: int | None = None,
 ) -> tuple[DeclaredCrawl, bool]:
-    """See Catalog.put. An unchanged declaration makes no version, no revision and no line in the audit log."""
+    """Create or update the crawl as declared. Return it, and True if it was created (Catalog.put).
+
+    An unchanged declaration makes no version, no revision and no line in the audit log.
+    """
     stored = _find(connection, wanted.name, lock=True)
     if stored is None:
         if expected is not None:
@@ -112,7 +118,10 @@ def put(
 def turn(
     connection: Connection, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
-    """See Catalog.turn."""
+    """Apply a verb such as `pause` to the crawl. Return the crawl before and after (Catalog.turn).
+
+    Raise Missing, Stale or IllegalTransition.
+    """
     stored = _find(connection, name, lock=True)
     if stored is None:
         raise Missing(f"there is no crawl {name!r}")
@@ -131,19 +140,22 @@ def turn(
 
 
 def get(connection: Connection, name: str) -> DeclaredCrawl:
-    """See Catalog.crawl."""
+    """Return the declared crawl of this name. Raise Missing if it does not exist or is deleted (Catalog.crawl)."""
     return named(connection.execute(BY_NAME.statement, {"wanted_name": name}).all(), name)
 
 
 def named(rows: Sequence[Any], name: str) -> DeclaredCrawl:
-    """Return the crawl from the rows of BY_NAME. Raise Missing if there is none."""
+    """Return the crawl from `rows`, the result of the query BY_NAME. Raise Missing if there is no row."""
     if not rows:
         raise Missing(f"there is no crawl {name!r}")
     return _crawl(rows[0])
 
 
 def stamped(rows: Sequence[Any], name: str) -> Stamp:
-    """Return the stamp from the rows of STAMP. Raise Missing if there is none."""
+    """Return the stamp from `rows`, the result of the query STAMP. Raise Missing if there is no row.
+
+    It changes whenever anything shown of the crawl does.
+    """
     if not rows:
         raise Missing(f"there is no crawl {name!r}")
     return Stamp._make(rows[0])
@@ -152,7 +164,10 @@ def stamped(rows: Sequence[Any], name: str) -> Stamp:
 def listing(
     connection: Connection, which: CrawlFilter, *, after: str, max_count: int, specs: bool = False
 ) -> tuple[Sequence[DeclaredCrawl], bool]:
-    """See Catalog.crawls."""
+    """Return at most `max_count` crawls after the name `after`, ordered by name, and True if there are more.
+
+    Without `specs` each has the summary of its spec instead of its spec (Catalog.crawls).
+    """
     size = ByteLength(crawl_revisions.c.spec).label("size")
     query = select(crawls.c.crawl_id, size).join(crawl_revisions, _ACTIVE)
     query = query.where(crawls.c.state != CrawlState.DELETED, crawls.c.name > after)
@@ -177,7 +192,10 @@ def listing(
 def revisions(
     connection: Connection, crawl_id: CrawlId, *, before: int, max_count: int, specs: bool = False
 ) -> Sequence[StoredRevision]:
-    """See Catalog.revisions."""
+    """Return at most `max_count` revisions of a crawl's spec below `before`, newest first (Catalog.revisions).
+
+    Without `specs` each has an empty spec.
+    """
     table = crawl_revisions
     here = (table.c.crawl_id == crawl_id) & (table.c.revision < before)
     size = ByteLength(table.c.spec).label("size")
@@ -192,7 +210,7 @@ def revisions(
 
 
 def revision(connection: Connection, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
-    """See Catalog.revision."""
+    """Return one revision of a crawl's spec. Raise Missing if there is none of that number (Catalog.revision)."""
     table = crawl_revisions
     row = connection.execute(select(table).where(table.c.crawl_id == crawl_id, table.c.revision == revision)).first()
     if row is None:

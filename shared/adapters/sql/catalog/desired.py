@@ -1,4 +1,4 @@
-"""The desired state of the members, on SQL: revisions of the hot configuration, and drains."""
+"""The desired state of the members, on SQL: revisions of the hot configuration, and which members are to drain."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -119,7 +119,7 @@ def _forget(connection: Connection, living: Drains, *, before_ms: int, now_ms: i
 
 
 class SqlDesired(SqlAdapter):
-    """`shared.ports.desired.Desired`."""
+    """`shared.ports.desired.Desired` on SQL: the hot configuration, and which members are to drain."""
 
     config = read(_newest)
     config_revision = read(_revision)

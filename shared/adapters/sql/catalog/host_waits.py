@@ -1,4 +1,4 @@
-"""The hosts of a crawl with URLs left, for a display. Hosts that may be visited first come first."""
+"""Reads the hosts of a crawl that have URLs left, with what they wait for: first those that may be visited first."""
 
 from typing import Any, Final
 
@@ -41,9 +41,9 @@ _GIVEN_UP = text(
 
 
 def host_states(connection: Connection, crawl_id: CrawlId, now_ms: int) -> list[HostState]:
-    """Return the hosts with URLs left.
+    """Return at most HOSTS hosts of the crawl that have URLs left, those that may be visited first in front.
 
-    Their `rest_s` is the time since the last visit, as a negative number. The caller must add the delay
+    Their `rest_s` is the time since the last visit in seconds, as a negative number. The caller must add the delay
     (shared.domain.explain.waits.rested).
     """
     rows = connection.execute(_LEFT, {"crawl_id": crawl_id, "max_count": HOSTS})
@@ -51,7 +51,10 @@ def host_states(connection: Connection, crawl_id: CrawlId, now_ms: int) -> list[
 
 
 def some_host_states(connection: Connection, crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
-    """Return at most `max_count` hosts with URLs to dispatch, as `host_states` does. That number bounds the cost."""
+    """Return at most `max_count` hosts that have URLs to send out, in the form of `host_states`.
+
+    `max_count` bounds the cost.
+    """
     rows = connection.execute(_SOME_OF[connection.dialect.name], {"crawl_id": crawl_id, "max_count": max_count})
     return [_state(row, now_ms) for row in rows]
 
@@ -83,6 +86,6 @@ def _state(row: Row[Any], now_ms: int) -> HostState:
 
 
 def hosts_given_up(connection: Connection, crawl_id: CrawlId) -> dict[str, str]:
-    """Return the hosts whose URLs failed because the host was given up, with the last failure of each."""
+    """Return at most HOSTS hosts that were given up, so that their URLs failed, each with its last failure."""
     keys = {"crawl_id": crawl_id, "reason": HOST_UNREACHABLE, "max_count": HOSTS}
     return {row.host: row.last_failure for row in connection.execute(_GIVEN_UP, keys)}

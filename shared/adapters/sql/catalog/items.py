@@ -39,7 +39,7 @@ from shared.domain.reads.items import (
 )
 
 SCANNED: Final = 5_000
-"""The most items that one page of a list reads."""
+"""The most items that one read of the list examines."""
 
 LETTER: Final = "items"
 _ONLY: Final = 1
@@ -140,7 +140,11 @@ _ONE: Final = text(f"SELECT {_COLUMNS} FROM items i{_OF_PAGE} WHERE i.crawl_id =
 
 
 def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
-    """See ItemTable.claim."""
+    """Claim the table as its writer under `term`.
+
+    Return the fence of its writes and the position in the stream of items. Raise OwnershipLost if a later term is the
+    writer (ItemTable.claim).
+    """
     if connection.execute(_CLAIM, {"term": term}).rowcount != 1:
         raise OwnershipLost(f"items are written under a term later than {term}")
     row = connection.execute(select(schema.item_writer)).one()
@@ -148,7 +152,7 @@ def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
 
 
 def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-    """See ItemTable.waiting."""
+    """Return those of the crawls with items that wait for the outcome of their page (ItemTable.waiting)."""
     return {
         CrawlId(n)
         for some in chunked(crawl_ids)
@@ -157,7 +161,7 @@ def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collectio
 
 
 def position(connection: Connection) -> ItemPosition:
-    """See ItemTable.position."""
+    """Return up to which message of the items stream the table is filled (ItemTable.position)."""
     row = connection.execute(select(schema.item_writer)).first()
     return ItemPosition() if row is None else ItemPosition(row.stream_created_ns, row.sequence)
 
@@ -169,7 +173,10 @@ def apply(
     messages: Sequence[CrawlItems],
     letters: Sequence[ItemLetter],
 ) -> ItemChanges:
-    """See ItemTable.apply."""
+    """Store the pages' items of the messages, and the dead letters, and move the position (ItemTable.apply).
+
+    Return what was stored and dropped. Raise OwnershipLost if another writer has claimed the table.
+    """
     _pass(connection, fence, position)
     for letter in letters:
         kept = DeadLetterRow(letter.crawl_id, LETTER, letter.at_ms, letter.evidence, payload=letter.payload)
@@ -192,7 +199,10 @@ def apply(
 def settle(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
-    """See ItemTable.settle."""
+    """Store or drop up to `max_count` waiting pages whose outcome came or can no longer come (ItemTable.settle).
+
+    With `evidence` they become dead letters instead.
+    """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
     living = _living(connection, {CrawlId(row.crawl_id) for row in rows})
@@ -333,7 +343,7 @@ def _page(row: Row[Any]) -> PageItems:
 
 
 def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
-    """See ItemTable.remove."""
+    """Remove up to `max_count` rows of a deleted crawl's items. Return True if none remains (ItemTable.remove)."""
     for statement in _REMOVE:
         if connection.execute(statement, {"crawl_id": crawl_id, "max_count": max_count}).rowcount == max_count:
             return False
@@ -370,7 +380,10 @@ def _last(page: bool) -> TextClause:
 def listing(
     connection: Connection, crawl_id: CrawlId, *, after: bytes, which: ItemFilter, max_count: int
 ) -> tuple[list[StoredItem], bytes | None]:
-    """See Catalog.items."""
+    """Return up to `max_count` items after the id `after`, and the id to continue from, None at the end.
+
+    (Catalog.items)
+    """
     place: dict[str, Any] = {"crawl_id": crawl_id, "after": after}
     if which.page is not None:
         place["page"] = which.page
@@ -389,7 +402,7 @@ def listing(
 
 
 def one(connection: Connection, crawl_id: CrawlId, item: bytes) -> StoredItem | None:
-    """See Catalog.item."""
+    """Return the item with this id, or None if the crawl has no such item (Catalog.item)."""
     row = connection.execute(_ONE, {"crawl_id": crawl_id, "item_id": item}).first()
     return None if row is None else _stored(row)
 
@@ -407,7 +420,7 @@ def _stored(row: Row[Any]) -> StoredItem:
 
 
 class SqlItems(SqlAdapter):
-    """`shared.ports.items.ItemTable`."""
+    """`shared.ports.items.ItemTable` on SQL."""
 
     async def settle(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None

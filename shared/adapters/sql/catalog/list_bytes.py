@@ -14,7 +14,7 @@ LIST_BYTES: Final = 8 << 20
 
 
 class ByteLength(FunctionElement[int]):
-    """The number of bytes of a text column; 0 for NULL."""
+    """SQL for the number of bytes of a text column; 0 for NULL."""
 
     type = Integer()
     inherit_cache = True
@@ -26,13 +26,16 @@ def _compiled(element: ByteLength, compiler: Any, **options: Any) -> str:
 
 
 def byte_length(dialect: str, column: str) -> str:
-    """Return the SQL for the number of bytes of a text column; 0 for NULL."""
+    """Return SQL text for the number of bytes of a text column; 0 for NULL."""
     size = f"octet_length({column})" if dialect == "postgresql" else f"length(CAST({column} AS BLOB))"
     return f"coalesce({size}, 0)"
 
 
 def bounded(sized: Sequence[tuple[T, int]]) -> Iterator[list[T]]:
-    """Yield the entries in groups of at most LIST_BYTES each. A larger entry is a group of its own."""
+    """Yield the entries in groups of at most LIST_BYTES each. `sized` has each entry with its size in bytes.
+
+    A larger entry is a group of its own.
+    """
     group: list[T] = []
     total = 0
     for entry, size in sized:
@@ -46,5 +49,8 @@ def bounded(sized: Sequence[tuple[T, int]]) -> Iterator[list[T]]:
 
 
 def first_page(sized: Sequence[tuple[T, int]]) -> list[T]:
-    """Return the entries of one page of a list: the first group of `bounded`, which has at least one entry if any."""
+    """Return the entries of the first page of a list: as many as fit into LIST_BYTES, at least one if there is any.
+
+    `sized` has each entry with its size in bytes.
+    """
     return next(bounded(sized), [])

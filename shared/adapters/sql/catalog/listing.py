@@ -1,4 +1,4 @@
-"""Bounded reads of the frontier for the HTTP API: keyset pages, one snapshot each."""
+"""Bounded reads of the frontier for the HTTP API: URLs, hosts, queues and dead letters, one snapshot each."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -18,7 +18,7 @@ from shared.domain.web.url import Location
 from shared.ports.catalog import UrlPlace
 
 SCANNED: Final = 5_000
-"""The most rows that one page of URLs reads."""
+"""The most rows that one read of the list of URLs examines."""
 
 _TOP: Final = 10
 _NO_STATUS: Final = -1
@@ -73,7 +73,10 @@ _BIGGEST: Final = 2**63 - 1
 def stats(
     connection: Connection, crawl_id: CrawlId
 ) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
-    """See Catalog.stats."""
+    """Return a crawl's counters, its tallies (kind -> key -> count) and its hosts with the most pages.
+
+    (Catalog.stats)
+    """
     rows = connection.execute(reading.TOP_HOSTS, {"crawl_id": crawl_id, "max_count": _TOP}).all()
     hosts = [reading.host_view(row) for row in rows]
     return crawls.counters(connection, crawl_id), crawls.tallies(connection, crawl_id), hosts
@@ -89,7 +92,7 @@ def urls(
     max_count: int,
     status: int | None = None,
 ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
-    """See Catalog.urls."""
+    """Return up to `max_count` URLs after `after`, and the place to continue from, None at the end (Catalog.urls)."""
     place: dict[str, Any] = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint}
     page, last = _URLS, _LAST
     if host is not None:
@@ -108,25 +111,25 @@ def urls(
 
 
 def url(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlView | None:
-    """See Catalog.url."""
+    """Return a URL with its host, last fetch and evidence, or None if the crawl has not found it (Catalog.url)."""
     return reading.url_view(connection, crawl_id, location)
 
 
 def host(connection: Connection, name: str, crawl_id: CrawlId | None) -> HostView | None:
-    """See Catalog.host."""
+    """Return what is stored of a host, with its queue of one crawl, or None if the host is unknown (Catalog.host)."""
     row = connection.execute(reading.HOST, {"crawl_id": crawl_id or 0, "host": name}).first()
     return None if row is None else reading.host_view(row)
 
 
 def hosts(connection: Connection, crawl_id: CrawlId | None, *, after: int, max_count: int) -> Sequence[HostView]:
-    """See Catalog.hosts."""
+    """Return at most `max_count` hosts after the host id `after`, of one crawl or of all (Catalog.hosts)."""
     query = _ALL_HOSTS if crawl_id is None else _CRAWL_HOSTS
     rows = connection.execute(query, {"crawl_id": crawl_id or 0, "after": after, "max_count": max_count})
     return [reading.host_view(row) for row in rows]
 
 
 def host_queues(connection: Connection, host_id: HostId, max_count: int) -> Sequence[HostQueue]:
-    """See Catalog.host_queues."""
+    """Return the queues of at most `max_count` crawls on a host, ordered by the crawl's name (Catalog.host_queues)."""
     rows = connection.execute(_HOST_QUEUES, {"host_id": host_id, "max_count": max_count})
     return [HostQueue(**row._mapping) for row in rows]
 
@@ -134,7 +137,10 @@ def host_queues(connection: Connection, host_id: HostId, max_count: int) -> Sequ
 def dead_letters(
     connection: Connection, crawl_id: CrawlId | None, *, before: int | None, max_count: int
 ) -> tuple[Sequence[DeadLetterView], int | None]:
-    """See Catalog.dead_letters."""
+    """Return up to `max_count` dead letters below the number `before`, newest first (Catalog.dead_letters).
+
+    Also return the number to continue from, None at the end.
+    """
     place: dict[str, Any] = {"before": _BIGGEST if before is None else before, "max_count": max_count + 1}
     place |= {} if crawl_id is None else {"crawl_id": crawl_id}
     sizes = _letter_sizes(connection.dialect.name, crawl_id is not None)
@@ -155,7 +161,7 @@ def _letter_sizes(dialect: str, one_crawl: bool) -> TextClause:
 
 
 def dead_letter(connection: Connection, letter: int) -> DeadLetterView | None:
-    """See Catalog.dead_letter."""
+    """Return the dead letter of this number, or None if there is none (Catalog.dead_letter)."""
     row = connection.execute(_ONE_LETTER, {"id": letter}).first()
     return None if row is None else _letter(row)
 

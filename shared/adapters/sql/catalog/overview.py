@@ -1,4 +1,4 @@
-"""Reads that cover the whole cluster: states of crawls, counters, lag, new dead letters, the audit log."""
+"""Reads for monitoring the whole cluster: states of crawls, counters, lag, new dead letters, the audit log."""
 
 import re
 from collections import Counter
@@ -22,10 +22,10 @@ from shared.domain.reads.declared import DeadLetterView
 from shared.ports.overview import CrawlOverview
 
 SCANNED: Final = 5_000
-"""The most lines of the audit log that one page reads."""
+"""The most lines of the audit log that one read examines."""
 
 QUEUES: Final = 10_000
-"""The most queues that one query of the lag reads."""
+"""The most queues that one read of the lag examines."""
 
 _BUSY_PARTS = text(
     "SELECT crawl_id, partition FROM crawl_counters WHERE crawl_id IN :crawls AND queued > 0"
@@ -36,7 +36,7 @@ OLDEST_QUEUES = text(
     " WHERE crawl_id = :crawl_id AND partition = :partition AND queued + waiting > 0"
     " ORDER BY active_at_ms LIMIT :max_count"
 )
-"""The least recently served queues first, by the index queues_ready."""
+"""The query for a crawl's queues in a partition, least recently served first, by the index queues_ready."""
 
 _PARTS_AT_ONCE: Final = 200
 """Parts of crawls that one statement reads. SQLite joins at most 500 selections."""
@@ -47,7 +47,8 @@ LEASES = text(
     "SELECT CASE WHEN grants = 0 THEN 0 ELSE 1 END AS begun, count(*) AS n, min(issued_at_ms) AS oldest_ms"
     " FROM leases WHERE crawl_id IN :crawls GROUP BY 1"
 ).bindparams(bindparam("crawls", expanding=True))
-"""It reads only the index leases_crawl."""
+"""The query for the number and oldest time of leases, by whether a grant began. It reads only the index
+leases_crawl."""
 
 _LETTERS = text(
     "SELECT id, partition, crawl_id, kind, at_ms, url, evidence FROM dead_letters WHERE id > :after ORDER BY id"
@@ -187,7 +188,7 @@ def _conditions(columns: Any, which: AuditFilter) -> list[Any]:
 
 
 class SqlOverview(SqlAdapter):
-    """`shared.ports.overview.Overview`."""
+    """`shared.ports.overview.Overview` on SQL: what monitoring reads of the whole cluster."""
 
     crawl_overviews = read(_crawl_overviews)
     newest_line = read(_newest_line)

@@ -1,4 +1,4 @@
-"""Bounded reads of stored pages: keyset pages of the list, and one page with its fetch."""
+"""Bounded reads of stored pages: the list of a crawl's pages, and one page with its fetch."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -13,7 +13,7 @@ from shared.domain.web.url import Location
 from shared.ports.catalog import UrlPlace
 
 SCANNED: Final = 5_000
-"""The most fetches that one page of the list reads."""
+"""The most fetches that one read of the list examines."""
 
 _BEHIND: Final = "r.crawl_id = :crawl_id AND (r.host_id, r.fingerprint) > (:after_host, :after)"
 _ORDER: Final = "ORDER BY r.crawl_id, r.host_id, r.fingerprint"
@@ -52,7 +52,10 @@ def _last(one_host: bool) -> TextClause:
 def pages(
     connection: Connection, crawl_id: CrawlId, *, after: UrlPlace, which: PageFilter, max_count: int
 ) -> tuple[list[Page], UrlPlace | None]:
-    """See Catalog.pages."""
+    """Return up to `max_count` stored pages after `after`, and the place to continue from, None at the end.
+
+    (Catalog.pages)
+    """
     place: dict[str, Any] = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint}
     if which.host is not None:
         host_id = connection.execute(_HOST_ID, {"host": which.host}).scalar()
@@ -71,7 +74,7 @@ def pages(
 
 
 def page(connection: Connection, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
-    """See Catalog.page."""
+    """Return the stored page of the URL at `at` with its fetch, or None if there is none (Catalog.page)."""
     if isinstance(at, UrlPlace):
         host_id: int | None = at.host_id
     else:

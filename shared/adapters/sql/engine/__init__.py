@@ -1,5 +1,5 @@
-"""How transactions run: engines, pools, fences, bulk statements, migrations, and the schema.
+"""Runs transactions on SQLite and PostgreSQL: connections, fences, bulk statements, migrations, and the tables.
 
-`sqlite.SqliteThreads` has one writer thread and a few readers. `postgres.PostgresPool` has pooled connections.
-Both run plain functions of a Connection atomically and map errors to exceptions that state what the caller must do.
+`sqlite.SqliteThreads` has one writer thread and a few readers. `postgres.PostgresPool` has pooled connections. Both run
+plain functions of a Connection atomically and map errors to exceptions that state what the caller must do.
 """

@@ -21,10 +21,10 @@ from shared.domain.errors import Permanent, Transient, Unusable
 log = structlog.get_logger(__name__)
 
 OWNERS: Final = "orbweaver"
-"""The application name of the sessions of masters."""
+"""The application name that PostgreSQL shows for the sessions of masters."""
 
 PATIENT: Final = "orbweaver-long"
-"""The application name of sessions for work of any length. This module ends none of them."""
+"""The application name of sessions for work of any length, such as a backup. This module ends none of them."""
 
 _LOOK_EVERY_S: Final = 0.5
 
@@ -41,20 +41,26 @@ _END_BLOCKERS: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class EndedSession:
-    """A session that was ended, and the seconds since its client's last message."""
+    """A PostgreSQL session that was ended. `still_s`: seconds since its client's last message."""
 
     pid: int
     still_s: float
 
 
 def end_blockers(connection: Connection, limit_s: float) -> list[EndedSession]:
-    """End each session that blocks a master and whose client has been silent for `limit_s` inside a statement."""
+    """End each master's session that blocks another one and whose client was silent for `limit_s` inside a statement.
+
+    Return the sessions that were ended.
+    """
     rows = connection.execute(_END_BLOCKERS, {"owners": OWNERS, "limit_s": limit_s}).all()
     return [EndedSession(row.pid, float(row.still_s)) for row in rows if row.ended]
 
 
 class Blockers:
-    """Ends blocking sessions periodically while a transaction takes longer than `limit_s`."""
+    """Ends PostgreSQL sessions that block masters, while a transaction takes longer than `limit_s` seconds.
+
+    `end` ends the sessions that block at the moment (`end_blockers`).
+    """
 
     def __init__(self, end: Callable[[], Awaitable[list[EndedSession]]], limit_s: float) -> None:
         self._end = end
@@ -64,7 +70,10 @@ class Blockers:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look for blockers if the block takes longer than the limit."""
+        """Run the `with` block.
+
+        Once it has run for `limit_s`, end blocking sessions every half second until it is over.
+        """
         mark = object()
         timer = asyncio.get_running_loop().call_later(self._limit_s, self._begin, mark)
         try:
@@ -74,7 +83,7 @@ class Blockers:
             self._overdue.discard(mark)
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop the task that looks for blocking sessions."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Statements that run for many rows, given as tuples.
+"""SQL statements that run for many rows, which are given as tuples.
 
 SQLAlchemy makes a dictionary of parameters per row, which costs more than the driver's own work
 (tests/benchmarks/frontier_rows.py). Here a statement is compiled once per dialect, and rows go to the driver in its own
@@ -20,8 +20,8 @@ from shared.domain.errors import Permanent
 Row = tuple[Any, ...]
 
 AMONG: Final = {"sqlite": "fingerprint IN ({})", "postgresql": "fingerprint = ANY(ARRAY({}))"}
-"""The condition for rows whose fingerprint a subquery finds, by dialect. PostgreSQL takes an array: with it only the
-primary key can find the rows, whatever the statistics of a host's size are."""
+"""The condition for rows whose fingerprint a subquery (`{}`) finds, by dialect. PostgreSQL takes an array: with it only
+the primary key can find the rows, whatever the statistics of a host's size are."""
 
 COPIED_FROM: Final = 256
 """From this many new rows on, COPY costs PostgreSQL less than arrays (docs/benchmarks.md)."""
@@ -30,7 +30,7 @@ _Shape = Callable[[Sequence[Row]], Sequence[Any]]
 
 
 class Bulk:
-    """`statement` with named parameters, run for rows whose values are in the order of `names`."""
+    """A statement that runs once for each row. `names`: its parameters, in the order of a row's values."""
 
     def __init__(self, statement: str, names: Sequence[str]) -> None:
         self._statement = text(statement)
@@ -41,7 +41,7 @@ class Bulk:
         return f"<Bulk {self._statement.text[:40]!r}>"
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Run the statement for each row. Sends nothing if there is no row."""
+        """Run the statement once for each row. Do nothing if there is no row."""
         if not rows:
             return
         dialect = f"{connection.dialect.name}+{connection.dialect.driver}"
@@ -63,9 +63,10 @@ class Bulk:
 
 
 class Arrays:
-    """`statement` on PostgreSQL, where `{rows}` is a relation of all rows: `columns` of `table`, and `i` from 1.
+    """A statement that PostgreSQL runs once for many rows.
 
-    All rows are written at once, so no two of them may change the same row.
+    In `statement`, `{rows}` stands for a relation `v` of the rows: `columns` of `table`, and the row's number `i` from
+    1. All rows are written at once, so no two of them may change the same row.
     """
 
     def __init__(self, statement: str, table: Table, columns: Sequence[str]) -> None:
@@ -79,15 +80,16 @@ class Arrays:
         return f"<Arrays {self._statement.text[:40]!r}>"
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> CursorResult[Any]:
-        """Run the statement once for all rows. There must be at least one."""
+        """Run the statement once for all rows, and return its result. There must be at least one row."""
         columns = map(list, zip(*rows, strict=True))
         return connection.execute(self._statement, dict(zip(self._columns, columns, strict=True)))
 
 
 def copied(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Insert rows on PostgreSQL by COPY, in a transaction in which a statement has already run.
+    """Insert rows into `table` on PostgreSQL by COPY, in a transaction in which a statement has already run.
 
-    An existing row is the server's error 23505, as with any INSERT. Raise Permanent if a value does not fit its column.
+    An existing row raises the server's error 23505, as with any INSERT. Raise Permanent if a value does not fit its
+    column.
     """
     driver: Any = connection.connection.dbapi_connection
     try:
@@ -97,9 +99,9 @@ def copied(connection: Connection, table: str, columns: Sequence[str], rows: Seq
 
 
 class Each:
-    """A statement for many rows. It finds or makes each by its key; no two rows have the same key.
+    """A statement for many rows, no two with the same key: run per row on SQLite, once for all rows on PostgreSQL.
 
-    SQLite runs `sqlite` once per row. PostgreSQL runs `postgresql`, a statement for `Arrays`, once for all rows.
+    `sqlite` is the statement for `Bulk`, `postgresql` the one for `Arrays`.
     """
 
     def __init__(self, table: Table, names: Sequence[str], *, sqlite: str, postgresql: str) -> None:
@@ -110,7 +112,7 @@ class Each:
         return f"<Each {self._one!r}>"
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Run the statement for all rows. Sends nothing if there is no row."""
+        """Run the statement for all rows. Do nothing if there is no row."""
         if not rows:
             return
         if connection.dialect.name == "postgresql":
@@ -120,7 +122,7 @@ class Each:
 
 
 class New(Each):
-    """An insert of missing rows: the caller has checked that they are missing, and no other process inserts them."""
+    """An INSERT of rows that the caller knows to be missing, and that no other process inserts."""
 
     def __init__(self, table: Table, columns: Sequence[str]) -> None:
         each = inserting(table, columns)
@@ -128,7 +130,7 @@ class New(Each):
         self._table, self.columns = str(table.name), tuple(columns)
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Insert all rows. Sends nothing if there is no row."""
+        """Insert all rows, on PostgreSQL by COPY if they are many. Do nothing if there is no row."""
         if connection.dialect.name == "postgresql" and len(rows) >= COPIED_FROM:
             copied(connection, self._table, self.columns, rows)
         else:
@@ -136,7 +138,7 @@ class New(Each):
 
 
 def inserting(table: Table, names: Sequence[str], conflict: str = "") -> Each:
-    """Return an insert of these columns. `conflict` is its ON CONFLICT clause."""
+    """Return an INSERT of rows that have the values of `names`. `conflict` is its ON CONFLICT clause."""
     columns = ", ".join(f'"{name}"' for name in names)
     into = f"INSERT INTO {table.name} ({columns})"
     values, selected = ", ".join(f":{name}" for name in names), ", ".join(f'v."{name}"' for name in names)
@@ -149,10 +151,9 @@ def inserting(table: Table, names: Sequence[str], conflict: str = "") -> Each:
 
 
 def updating(table: Table, keys: Sequence[str], names: Sequence[str], sets: str) -> Each:
-    """Return an update of the rows with these keys.
+    """Return an UPDATE of the rows with given `keys`. Each input row has the values of `names`, then those of `keys`.
 
-    In `sets`, `{t}.` is the prefix of a stored column and `{v}` the prefix of a new value. An input row has the values
-    of `names`, then the keys.
+    `sets` is the SET clause. In it `{t}.` is the prefix of a stored column and `{v}` the prefix of a new value.
     """
     name = table.name
 

@@ -1,4 +1,4 @@
-"""The limits of one chunk of a command, and the conditions by which the next chunk continues."""
+"""The limits of a chunk, which is one transaction of an operator's command, and SQL that chunks share."""
 
 import time
 from typing import Final
@@ -7,17 +7,18 @@ from sqlalchemy import TextClause, text
 
 BEHIND: Final = "fingerprint > :after"
 UNMARKED: Final = "coalesce(after_command, 0) < :number"
-"""A command changes no row that was written after the command was accepted (`urls.after_command`)."""
+"""The condition for rows that command `:number` may change: not written after the command was accepted
+(`urls.after_command`)."""
 
 ROWS_A_CHUNK = 5_000
 STEP = 500
-"""Rows that one statement reads, even if it changes few of them."""
+"""The most rows that one statement reads, even if it changes few of them."""
 
 CHUNK_S = 0.05
 
 
 class Chunk:
-    """The rows and time that one transaction of a command has left.
+    """The number of rows and the time that one chunk, a transaction of a command, may still take.
 
     They are bounded so that no transaction holds SQLite's one writer, or PostgreSQL's locks, for long.
     """
@@ -28,23 +29,23 @@ class Chunk:
 
     @property
     def step(self) -> int:
-        """Rows that the next statement may read, at least one."""
+        """The number of rows that the next statement may read: at least 1, at most STEP."""
         return max(1, min(STEP, self._rows))
 
     def take(self, rows: int) -> None:
-        """Count rows that a statement has read."""
+        """Subtract `rows`, the number of rows that a statement has read, from the rows that are left."""
         self._rows -= rows
 
     @property
     def full(self) -> bool:
-        """True if the next transaction must do the rest."""
+        """True if no rows or no time is left, so that the next transaction must do the rest."""
         return self._rows <= 0 or time.monotonic() >= self._until
 
 
 def last_of(which: str, table: str = "urls") -> TextClause:
-    """Return a query of the last of the next `:others` + 1 URLs behind `:after` that match `which`.
+    """Return a query of one fingerprint: the last of the next `:others` + 1 URLs above `:after` that match `which`.
 
-    It finds no row if there are fewer.
+    It finds no row if there are fewer such URLs.
     """
     return text(
         f"SELECT fingerprint FROM {table} WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT 1 OFFSET :others"
@@ -61,4 +62,4 @@ HOSTS: Final = {
     # SQLite has no statistics here and prefers the primary key, which would read the queues of all partitions.
     for dialect, index in {"sqlite": " INDEXED BY queues_partition", "postgresql": ""}.items()
 }
-"""The hosts of a crawl in a partition, in the order of their numbers."""
+"""Queries, by SQL dialect, for a crawl's hosts in a partition, ordered by number, each with its count of open URLs."""

@@ -1,4 +1,4 @@
-"""Binds functions of a connection to an executor, as the methods of an adapter: one call is one transaction."""
+"""Makes the methods of an adapter from functions of a Connection: each call of a method is one transaction."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
@@ -13,36 +13,40 @@ T = TypeVar("T")
 
 
 class Executor(Protocol):
-    """Runs transactions atomically: committed if it returns, nothing written if it raises.
+    """Runs each given function as one transaction: committed if the function returns, nothing written if it raises.
 
-    It raises the errors that `mapped` of its engine makes. After Transient the transaction may have been committed.
+    It converts errors of the database as `mapped` of the module `sqlite` or `postgres` does. After Transient the
+    transaction may have been committed.
     """
 
     async def write(self, transaction: Callable[[Connection], T]) -> T:
-        """Run and commit a transaction. It may run more than once, so it must change only the database."""
+        """Run and commit `transaction`, and return its result.
+
+        It may run more than once, so it must change only the database.
+        """
         ...
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query on a snapshot taken after this call."""
+        """Run `query` on a snapshot of the database taken after this call, and return its result."""
         ...
 
     async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
-        """Find rows by their keys, on a snapshot taken after this call."""
+        """Return the rows that `query` finds by these keys, on a snapshot of the database taken after this call."""
         ...
 
     def disk_full(self) -> bool:
-        """Return True if the database recently refused a transaction because its disk is full."""
+        """Return True if the database refused a transaction in the last 5 seconds because its disk is full."""
         ...
 
     def silent_s(self) -> float:
-        """Return the seconds since the database last answered a transaction or query."""
+        """Return the number of seconds since the database last answered a transaction or query."""
         ...
 
     async def close(self) -> None: ...
 
 
 class SqlAdapter:
-    """A port on a SQL database. Its methods are made by `read` and `write`."""
+    """Base class of the adapters that implement a port on a SQL database. `read` and `write` make their methods."""
 
     def __init__(self, executor: Executor) -> None:
         self._run = executor
@@ -55,7 +59,7 @@ _Method = Callable[Concatenate[SqlAdapter, P], Coroutine[Any, Any, T]]
 
 
 def read(query: Callable[Concatenate[Connection, P], T]) -> _Method[P, T]:
-    """Make the method that runs `query` on a snapshot taken after its call."""
+    """Return a method of an SqlAdapter that runs `query` on a snapshot of the database taken after the call."""
 
     @wraps(query)
     async def method(self: SqlAdapter, /, *args: P.args, **keywords: P.kwargs) -> T:
@@ -65,7 +69,7 @@ def read(query: Callable[Concatenate[Connection, P], T]) -> _Method[P, T]:
 
 
 def write(transaction: Callable[Concatenate[Connection, P], T]) -> _Method[P, T]:
-    """Make the method that runs and commits `transaction`."""
+    """Return a method of an SqlAdapter that runs and commits `transaction`."""
 
     @wraps(transaction)
     async def method(self: SqlAdapter, /, *args: P.args, **keywords: P.kwargs) -> T:
@@ -77,7 +81,10 @@ def write(transaction: Callable[Concatenate[Connection, P], T]) -> _Method[P, T]
 def bound(
     transaction: Callable[Concatenate[Connection, P], T], *args: P.args, **keywords: P.kwargs
 ) -> Callable[[Connection], T]:
-    """Return the transaction with its arguments. `__wrapped__` is the function, so that executors know its kind."""
+    """Return a function of a Connection that calls `transaction` with these arguments.
+
+    Its `__wrapped__` is `transaction`, so that executors can count all calls of one function as one kind.
+    """
 
     @wraps(transaction)
     def run(connection: Connection) -> T:

@@ -1,4 +1,7 @@
-"""The fence, which is the first statement of every owner's transaction, and the claim of a partition."""
+"""The fence, by which a transaction fails if another master owns its partition, and the claim of a partition.
+
+It is the first statement of every owner's transaction.
+"""
 
 from typing import Final
 
@@ -24,13 +27,13 @@ _CLAIM = text(
 _RESUME = text("UPDATE partitions SET version = version + 1 WHERE partition = :partition AND owner_term = :term")
 
 FENCE_VERSION: Final = "(SELECT p.version FROM partitions p WHERE p.partition = :partition)"
-"""The partition's version in a transaction that has passed the fence."""
+"""SQL for the partition's version, in a transaction that has passed the fence."""
 
 
 def pass_fence(connection: Connection, fence: Fence, position: Position | None = None) -> None:
-    """Take the partition's row lock and move its version (and position).
+    """Lock the partition's row, raise its version by 1, and store `position` if one is given.
 
-    Raise OwnershipLost unless exactly one row matches.
+    Raise OwnershipLost, and write nothing, unless the row has the fence's term and version.
     """
     keys = {"partition": fence.partition, "term": fence.term, "version": fence.version}
     if connection.execute(_ADVANCE, keys).rowcount != 1:
@@ -40,7 +43,7 @@ def pass_fence(connection: Connection, fence: Fence, position: Position | None =
 
 
 def move_position(connection: Connection, partition: Partition, position: Position) -> None:
-    """Store up to where the partition's subjects are applied, in a transaction that has passed the fence."""
+    """Store up to which report the partition's reports are applied. The transaction must have passed the fence."""
     connection.execute(
         _MOVE,
         {
@@ -55,15 +58,15 @@ def move_position(connection: Connection, partition: Partition, position: Positi
 
 
 def take_over(connection: Connection, partition: Partition, term: Term) -> None:
-    """Make `term` the partition's owner. Raise OwnershipLost if an equal or later term owns it."""
+    """Make the master with this term the partition's owner. Raise OwnershipLost if an equal or later term owns it."""
     if connection.execute(_CLAIM, {"partition": partition, "term": term}).rowcount != 1:
         raise OwnershipLost(f"partition {partition} is owned under a term not older than {term}")
 
 
 def resume(connection: Connection, partition: Partition, term: Term) -> None:
-    """Start again under the same term. Raise OwnershipLost if another term owns the partition.
+    """Raise the version of a partition that this term still owns. Raise OwnershipLost if another term owns it.
 
-    This moves the version, so that an earlier transaction with an unknown result can no longer commit.
+    An earlier transaction of the same term, whose result is unknown, can then no longer commit.
     """
     if connection.execute(_RESUME, {"partition": partition, "term": term}).rowcount != 1:
         raise OwnershipLost(f"partition {partition} is no longer owned under term {term}")

@@ -8,17 +8,17 @@ import structlog
 log = structlog.get_logger(__name__)
 
 FULL_S: Final = 5.0
-"""Seconds after the last refusal in which no new work is written."""
+"""The disk counts as full for this many seconds after each refused write."""
 _LOG_EVERY_S: Final = 60.0
 
 
 class FullDiskRefusals:
-    """The refusals that one process gets from one database. `now`: monotonic seconds.
+    """Counts and logs the writes that a database refuses to this process because its disk is full.
 
     A full disk still accepts writes that fit into existing pages, so one success does not prove free space. The
-    episode ends when every refused kind has succeeded since and nothing was refused for `FULL_S`. It also ends after a
-    minute without a refusal, since some kinds may never be tried again. It is logged at its begin, then at most once a
-    minute, and at its end.
+    refusals are over when every refused kind of transaction has succeeded since and none was refused for `FULL_S`. They
+    are also over after a minute without one, since some kinds may never be tried again. The log has their begin, then
+    at most one line a minute, and their end. `now`: monotonic seconds.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class FullDiskRefusals:
         return now - self._last < FULL_S
 
     def refused(self, transaction: Callable[..., object], now: float, error: Exception) -> None:
-        """Record that the database refused the transaction."""
+        """Record that the database refused `transaction` because its disk is full. Log it at most once a minute."""
         if self._began is None:
             self._began = now
         self._kinds.add(_kind(transaction))
@@ -48,7 +48,7 @@ class FullDiskRefusals:
             )
 
     def taken(self, transaction: Callable[..., object], now: float) -> None:
-        """Record that the transaction was committed."""
+        """Record that `transaction` was committed. Log the end of the refusals if they are over now."""
         if self._began is None:
             return
         self._kinds.discard(_kind(transaction))

@@ -1,10 +1,10 @@
-"""The process that holds a SQLite file's write lock, and whether it is a stopped master of this cluster.
+"""Finds the process that holds a SQLite file's write lock, and whether it is a stopped master of this cluster.
 
 A master writes a note beside the file (`<file>-master-<pid>`): its id, its start, and the kernel's start time of the
 process, since process ids are reused. A master may end another process only if that process has a note and is stopped.
 
-A child process queries the lock's holder, because a process that closes any descriptor of the file drops all of its own
-locks.
+A child process asks the kernel for the lock's holder, because a process that closes any descriptor of the file drops
+all of its own locks.
 """
 
 import os
@@ -36,7 +36,10 @@ _OPEN: Final = (str(0x40000002), "510")
 
 
 class MasterNote(msgspec.Struct, frozen=True):
-    """A master that has the file open. `ticks` and `boot` are the kernel's start time of the process and boot id."""
+    """The note of a master that has the file open.
+
+    `ticks` and `boot`: the kernel's start time of the process and boot id.
+    """
 
     member: str
     started_at_ms: int
@@ -46,9 +49,10 @@ class MasterNote(msgspec.Struct, frozen=True):
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """The process that holds a lock. `pid` is 0 for a process of another namespace, which the kernel does not name.
+    """The process that holds a lock. `pid` is 0 for a process of another container, which the kernel does not name.
 
-    `note`: the note of a master on this machine, else None. `stopped`: the process is stopped by a signal.
+    `note`: what the process wrote beside the file if it is a master on this machine, else None. `stopped`: a signal has
+    stopped the process, so it does not run.
     """
 
     pid: int
@@ -57,7 +61,10 @@ class LockHolder(msgspec.Struct, frozen=True):
 
 
 def write_note(path: Path, member: str, started_at_ms: int) -> Path:
-    """Note this process beside the database; delete the notes of processes that have ended."""
+    """Write a note of this process, a master, beside the database, and return its path.
+
+    Delete notes of ended processes.
+    """
     for other in path.parent.glob(f"{path.name}-master-*"):
         note = _read(other)
         if note is None or not _is(note):
@@ -70,14 +77,18 @@ def write_note(path: Path, member: str, started_at_ms: int) -> Path:
 
 
 def lock_holder(path: Path) -> LockHolder | None:
-    """Return the holder of the write lock, None if it is free or unknown. Blocks for the child process."""
+    """Return the process that holds the write lock of this SQLite file.
+
+    Return None if the lock is free or this is unknown. Blocks while a child process asks the kernel, at most five
+    seconds.
+    """
     return _asked(path, path.with_name(f"{path.name}-shm"), _WRITING)
 
 
 def opener(path: Path) -> LockHolder | None:
-    """Return a process that has the database open, None if there is none or it is unknown.
+    """Return a process that has this SQLite file open. Return None if there is none or it is unknown.
 
-    The caller's own connections count, too. Blocks for the child process.
+    The caller's own connections count, too. Blocks as `lock_holder` does.
     """
     return _asked(path, path, _OPEN)
 

@@ -89,7 +89,10 @@ def current_schema(connection: Connection) -> str | None:
 
 
 def refuse_unreleased(what: str, schema: str | None) -> None:
-    """Raise Unusable if `schema` is of a development version from before the first release. `what` has this schema."""
+    """Raise Unusable if `schema`, the newest migration of a database or backup, is from before the first release.
+
+    `what` names the database or backup in the message.
+    """
     if schema is not None and _UNRELEASED.fullmatch(schema):
         raise Unusable(
             f"this {what} is from before the first release (schema {schema}), and no release can read it: use a new "
@@ -98,7 +101,7 @@ def refuse_unreleased(what: str, schema: str | None) -> None:
 
 
 def missing_migrations(current: str | None) -> list[str]:
-    """Return the migrations that `upgrade` would apply, in order, each with its title.
+    """Return the migrations after `current` that `upgrade` would apply, in order, as strings of name and title.
 
     Raise Unusable if `current` is unknown to this program.
     """

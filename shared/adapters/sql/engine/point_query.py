@@ -1,4 +1,4 @@
-"""Statements that find a few rows by their keys, for very frequent reads."""
+"""A SELECT of a few rows by their keys, for very frequent reads."""
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 
 class PointQuery:
-    """One statement. Its rows have its columns as attributes, with the driver's types.
+    """A SELECT of a few rows by their keys. A row has the columns as attributes, with the driver's types.
 
     SQLite's driver gets it as text, compiled once: SQLAlchemy's execution takes five times as long as SQLite's.
     """
@@ -22,13 +22,13 @@ class PointQuery:
         return f"<PointQuery of {', '.join(self.statement.selected_columns.keys())}>"
 
     def sqlite(self, keys: Mapping[str, Any]) -> tuple[str, list[Any]]:
-        """Return the text for SQLite and its parameters."""
+        """Return the SQL text for SQLite's driver, and the values of `keys` in the order of its parameters."""
         text, names = self._compiled
         return text, [keys[name] for name in names]
 
     @cached_property
     def row(self) -> Callable[[Any], Any]:
-        """The constructor of a row from the driver's tuple."""
+        """The function that makes a row with named columns from the driver's tuple."""
         kind: Any = namedtuple("kind", self.statement.selected_columns.keys())  # type: ignore[misc]  # columns are data
         made: Callable[[Any], Any] = kind._make
         return made

@@ -53,7 +53,7 @@ table was small it would scan the grown table (tests/contract/test_plans.py)."""
 
 @dataclass(frozen=True, slots=True)
 class PostgresSettings:
-    """Pool sizes, time limits of a session in seconds, and tries of a transaction that conflicts with another.
+    """The settings of a PostgresPool: numbers of connections, time limits in seconds, and tries after a conflict.
 
     `answer_s`: seconds that a reply may take beyond the server's own limit before the connection counts as lost.
     """
@@ -87,7 +87,7 @@ class _Session(asyncpg.Connection):  # type: ignore[misc]  # the library declare
 
 
 class PostgresPool:
-    """Runs transactions: writes at READ COMMITTED behind their fences, each read on its own snapshot."""
+    """Runs transactions on PostgreSQL: writes at READ COMMITTED behind their fences, each read on its own snapshot."""
 
     def __init__(self, url: str, settings: PostgresSettings | None = None) -> None:
         """Make the pools without connecting. `url`: postgresql://..., with libpq's host, TLS and password options."""
@@ -127,25 +127,25 @@ class PostgresPool:
         return time.monotonic() - self._answered_at
 
     async def write(self, transaction: Callable[[Connection], T]) -> T:
-        """Run and commit a transaction. If it raises anything but Transient, nothing was written.
+        """Run and commit `transaction`, and return its result.
 
-        Raise Transient also if the reply to the commit was lost: it may have been applied. Raise ResourceFull if the
-        disk is full. After a conflict (deadlock, serialisation failure, the same row inserted twice) the whole
-        transaction runs again, at most `tries` times.
+        If this raises anything but Transient, nothing was written. Raise Transient also if the reply to the commit was
+        lost: it may have been applied. Raise ResourceFull if the disk is full. After a conflict (deadlock,
+        serialisation failure, the same row inserted twice) the whole transaction runs again, at most `tries` times.
         """
         with self._blockers.watched():
             return await self._transact(self._writer, transaction)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query on a snapshot taken after this call."""
+        """Run `query` on a snapshot of the database taken after this call, and return its result."""
         return await self._transact(self._reader, query)
 
     async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
-        """Find rows by their keys."""
+        """Return the rows that `query` finds by these keys, on a snapshot of the database taken after this call."""
         return await self.read(lambda c: c.execute(query.statement, keys).all())
 
     async def migrate(self, upgrade: Callable[[Connection], None]) -> None:
-        """Bring the schema up to date, on a connection with long time limits."""
+        """Run `upgrade`, which migrates the tables to the newest schema, on a connection with long time limits."""
         engine = _engine(self._url, _patient(self._settings), 1, name=PATIENT)
         try:
             await self._transact(engine, upgrade)
@@ -205,7 +205,7 @@ class PostgresPool:
 
 
 def patient_engine(url: str, *, read_only: bool = False) -> AsyncEngine:
-    """Return an engine of one connection for work of any length, such as reading or writing a whole database."""
+    """Return an SQLAlchemy engine with one connection, on which a statement or transaction may take five hours."""
     options: dict[str, Any] = {}
     if read_only:
         options = {"isolation_level": "REPEATABLE READ", "execution_options": {"postgresql_readonly": True}}
@@ -214,29 +214,29 @@ def patient_engine(url: str, *, read_only: bool = False) -> AsyncEngine:
 
 
 class LongTransaction:
-    """One transaction that runs several functions of a Connection in turn."""
+    """One open PostgreSQL transaction, in which several functions of a Connection run one after the other."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query."""
+        """Run `query` in this transaction, and return its result."""
         return await self.write(query)
 
     async def write(self, statements: Callable[[Connection], T]) -> T:
-        """Run statements that read or write."""
+        """Run `statements`, which read or write, in this transaction, and return their result."""
         try:
             return await self._connection.run_sync(statements)
         except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, OverflowError) as error:
             raise mapped(error) from error
 
     async def settle(self) -> None:
-        """Return at once: only the commit remains."""
+        """Do nothing: on PostgreSQL only the commit remains (DatabaseLoad.settle)."""
 
 
 @asynccontextmanager
 async def patiently(engine: AsyncEngine) -> AsyncIterator[LongTransaction]:
-    """Open a transaction that commits at the end of the block and rolls back if the block raises."""
+    """Open a transaction that commits at the end of the `with` block. It rolls back if the `with` block raises."""
     try:
         async with engine.begin() as connection:
             # The transaction begins with the first statement. COPY goes to the driver directly, so it does not count
@@ -326,14 +326,14 @@ _DISK_FULL: Final = "53100"
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """Return the server's error code, or None if the error did not come from the server."""
+    """Return PostgreSQL's error code of five characters, or None if the error did not come from the server."""
     origin = getattr(error, "orig", None) or error
     code = getattr(origin, "sqlstate", None)
     return code if isinstance(code, str) else getattr(origin.__cause__, "sqlstate", None)
 
 
 def is_shut_out(error: BaseException) -> bool:
-    """Return True if there was no connection, or the server refused the user or the database.
+    """Return True if no connection could be made, or the server refused the user or the database.
 
     `error` is the original, not the `mapped` one. A wrong schema, a lock or a standby returns False.
     """
@@ -347,7 +347,7 @@ def is_shut_out(error: BaseException) -> bool:
 
 
 def mapped(error: Exception) -> Exception:
-    """Convert a database error to the exception that states what the caller must do."""
+    """Return the exception to raise for a database error: DiskFull, Unusable, Transient or Permanent."""
     origin = getattr(error, "orig", None) or error
     code = sqlstate(error)
     text = f"{origin} ({code})" if code else str(origin) or type(origin).__name__
@@ -379,9 +379,10 @@ _SIZE = text("SELECT pg_database_size(current_database())")
 
 
 def database_gauge(pool: Executor, max_bytes: int) -> Gauge:
-    """Return a gauge of the database's size against `max_bytes` bytes (0: no bound), and of a recently full disk.
+    """Return a gauge of the database's size, against `max_bytes` bytes (0: no bound), and of a recently full disk.
 
-    The server adds up the sizes of its files, so the gauge queries it only if there is a bound or a refused write.
+    A gauge is a function that returns a FillLevel. The server adds up the sizes of its files, so the gauge queries it
+    only if there is a bound or a refused write.
     """
 
     if not isinstance(pool, PostgresPool):
@@ -401,13 +402,13 @@ def _size(connection: Connection) -> int:
 
 
 class PostgresStore(SqlStore):
-    """The store on a PostgreSQL database."""
+    """`shared.ports.store.Store` on a PostgreSQL database."""
 
     @classmethod
     async def open(cls, url: str, settings: PostgresSettings | None = None) -> "PostgresStore":
         """Open the database and migrate it to the newest schema if needed.
 
-        Raise Transient if the server cannot be reached, Unusable if it refuses us or its schema is unknown.
+        Raise Transient if the server cannot be reached, Unusable if it refuses the user or its schema is unknown.
         """
         pool = PostgresPool(url, settings)
         try:

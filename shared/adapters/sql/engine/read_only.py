@@ -17,14 +17,17 @@ _UNOPENED: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 
 
 class ReadFile:
-    """One database file, opened only for reads. `check` finds changes of a file that is open as immutable."""
+    """A SQLite file, opened only for reads, even if its folder cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: tuple[int, ...] | None = None
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file. Raise Unusable if only a process that can write its folder can read it, or sqlite3.Error."""
+        """Open the file. Raise sqlite3.Error if SQLite cannot open it.
+
+        Raise Unusable if only a process that can write its folder can read it.
+        """
         connection = _opened(os.fspath(self._path))
         try:
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
@@ -36,7 +39,7 @@ class ReadFile:
         return connection
 
     def check(self) -> None:
-        """Raise Transient if a crawl has begun to write to a file that is open as immutable."""
+        """Raise Transient if a crawl has begun to write to the file since it was opened as immutable."""
         if self._seen is not None and (self._logged() or self._seen != self._version()):
             raise Transient(f"a crawl has just begun to write to {self._path}: ask again")
 

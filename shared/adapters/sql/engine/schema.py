@@ -1,4 +1,4 @@
-"""The tables of the frontier (architecture: SQL). Alembic's migrations own the schema; a test compares the two.
+"""The tables of the frontier. Alembic's migrations own the schema; a test compares the two.
 
 `*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.states.UrlState. URL rows cluster by (crawl,
 host), so that the links of one page touch few pages of the index. Columns that only fetched URLs need are in `fetches`.
@@ -37,7 +37,8 @@ cluster = Table(
 )
 
 WORKED_ON = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(frontier.WORKED_ON)))
-"""Queries of such crawls use exactly this text, so that both engines use the partial index `crawls_worked_on`."""
+"""The SQL condition for crawls in a state of `states.WORKED_ON`. Queries of such crawls use exactly this text, so that
+both SQLite and PostgreSQL use the partial index `crawls_worked_on`."""
 
 crawls = Table(
     "crawls",

@@ -27,17 +27,17 @@ class DatabaseSnapshot(Protocol):
     """A database at one point in time, the same for every query."""
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query. Callers run one at a time."""
+        """Run `query` on the snapshot, and return its result. Callers run one at a time."""
         ...
 
 
 def is_postgresql(database: str) -> bool:
-    """Return True for the URL of a server; anything else names a SQLite file."""
+    """Return True if `database` is the URL of a PostgreSQL server. Anything else names a SQLite file."""
     return database.startswith(("postgresql:", "postgres:"))
 
 
 def sqlite_file(database: str) -> Path:
-    """Return the file that a path or a `sqlite:` URL names."""
+    """Return the path of the SQLite file that `database`, a path or a `sqlite:` URL, names."""
     return Path(re.sub(r"^sqlite:(//(?=/))?", "", database))
 
 

@@ -1,4 +1,4 @@
-"""SQLite engines: one writer thread and several readers.
+"""Runs transactions on a SQLite file: one writer thread and several readers.
 
 A transaction is a plain function of a Connection. It runs on the writer's thread from BEGIN IMMEDIATE to COMMIT, so
 nothing can await inside it. The same functions run over an asynchronous driver through `run_sync`.
@@ -37,9 +37,9 @@ def sqlite_engine(
     read_only: bool = False,
     connect: Callable[[], sqlite3.Connection] | None = None,
 ) -> Engine:
-    """Make an engine on one file. `connect` replaces the way the file is opened.
+    """Make an SQLAlchemy engine on one SQLite file. `connect` replaces the function that opens the file.
 
-    NORMAL keeps commits if processes die; FULL also keeps them if the power fails.
+    `synchronous`: NORMAL keeps commits if processes die; FULL also keeps them if the power fails.
     """
     engine = create_engine(
         f"sqlite:///{path}",
@@ -72,7 +72,10 @@ def sqlite_engine(
 
 
 class SqliteThreads:
-    """Runs transactions: writes in turn on one thread, reads on a few others, point queries on the loop's thread."""
+    """Runs transactions on a SQLite file: writes in turn on one thread, reads on a few others.
+
+    Point queries run on the event loop's thread.
+    """
 
     def __init__(self, path: Path, *, synchronous: Synchronous = "NORMAL", readers: int = 2) -> None:
         self._path = path
@@ -90,9 +93,10 @@ class SqliteThreads:
         return f"<SqliteThreads {self._path}>"
 
     async def write(self, transaction: Callable[[Connection], T]) -> T:
-        """Run and commit a transaction. If it raises, nothing was written. Raise ResourceFull if the disk is full.
+        """Run and commit `transaction`, and return its result. If this raises, nothing was written.
 
-        Cancelling the caller does not stop a running transaction: its thread finishes it, and its result is lost.
+        Raise ResourceFull if the disk is full. Cancelling the caller does not stop a running transaction: its thread
+        finishes it, and its result is lost.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -112,12 +116,12 @@ class SqliteThreads:
             self._write_began = None
 
     def write_waits_s(self) -> float:
-        """Return the seconds that the current write has run or waited for the lock; 0 without one."""
+        """Return how many seconds the current write has run or waited for the write lock; 0 if no write runs."""
         began = self._write_began
         return 0.0 if began is None else time.monotonic() - began
 
     def silent_s(self) -> float:
-        """Return the seconds since a transaction or query last ended without an error."""
+        """Return the number of seconds since a transaction or query last ended without an error."""
         return time.monotonic() - self._answered_at
 
     def disk_full(self) -> bool:
@@ -128,11 +132,11 @@ class SqliteThreads:
         return self._refusals.lately(asyncio.get_running_loop().time())
 
     async def migrate(self, upgrade: Callable[[Engine], None]) -> None:
-        """Bring the schema up to date on the writer's thread."""
+        """Run `upgrade`, which migrates the tables to the newest schema, on the writer's thread."""
         await asyncio.get_running_loop().run_in_executor(self._write_thread, upgrade, self._writer)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query on a snapshot taken after this call.
+        """Run `query` on a snapshot of the database taken after this call, and return its result.
 
         Raise DiskFull, never ResourceFull, if the disk is full. ResourceFull means that nothing was written, but the
         query may check a write that was applied just before.
@@ -147,11 +151,11 @@ class SqliteThreads:
         return result
 
     async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
-        """Find rows by their keys, on the caller's own thread.
+        """Return the rows that `query` finds by these keys. The query runs on the caller's own thread.
 
         Another thread takes seven times as long, because the GIL changes hands around every call of the database. This
-        never waits for a lock. A reader of a write-ahead log needs one only while another process repairs the log;
-        then the query runs as a `read`.
+        never waits for a lock. A reader of a write-ahead log needs one only while another process repairs the log; then
+        the query runs as a `read`.
         """
         try:
             if self._glancing is None:
@@ -201,7 +205,7 @@ def _transact(engine: Engine, transaction: Callable[[Connection], T]) -> T:
 
 
 def mapped(error: SQLAlchemyError) -> Exception:
-    """Convert a database error to the exception that states what the caller must do."""
+    """Return the exception to raise for a database error: ResourceFull, DiskFull, Unusable, Transient or Permanent."""
     text = str(getattr(error, "orig", error))
     code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None

@@ -1,4 +1,4 @@
-"""The transaction that writes an owner's decisions (shared.domain.frontier.store_model.Changes)."""
+"""The transaction that writes an owner's decisions on outcomes (shared.domain.frontier.store_model.Changes)."""
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter, itemgetter
@@ -83,7 +83,7 @@ MARK: Final = updating(
     ("after_command",),
     "after_command = {v}after_command",
 )
-"""Marks rows so that the commands in progress skip them. It runs only if a crawl has such commands."""
+"""Marks rows of `urls`, so that the commands in progress skip them. It runs only if a crawl has such commands."""
 
 _COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
 _LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
@@ -119,7 +119,7 @@ _host_values = attrgetter(*_HOST_FACTS, "ip", "host_id")
 
 
 def storable(value: Any) -> Any:
-    """Return a text with NUL replaced by U+FFFD, and any other value unchanged.
+    """Return a text with NUL characters replaced by U+FFFD, and any other value unchanged.
 
     PostgreSQL cannot store NUL, and pages, headers and evidence may have it.
     """
@@ -127,13 +127,16 @@ def storable(value: Any) -> Any:
 
 
 def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
-    """Write all changes in clustering order. Return the queues that may have more URLs to give up."""
+    """Write an owner's changes and its position in the reports. Raise OwnershipLost if the fence refuses.
+
+    Return the queues that may have more URLs to give up, for another transaction (Store.apply).
+    """
     pass_fence(connection, fence, position)
     return write(connection, fence.partition, changes)
 
 
 def write(connection: Connection, partition: Partition, changes: Changes) -> Sequence[QueueEnd]:
-    """Write the changes inside a transaction that has passed the fence; see `apply`."""
+    """Write an owner's changes as `apply` does, inside a transaction that has passed the fence."""
     URL.run(
         connection,
         [
@@ -183,7 +186,7 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
 
 
 def add_tallies(connection: Connection, partition: Partition, tallies: Mapping[tuple[CrawlId, str, str], int]) -> None:
-    """Add to the tallies (crawl, kind, key) of this partition."""
+    """Add to a partition's tallies: `tallies` has the number to add for each (crawl, kind, key)."""
     if tallies:
         connection.execute(
             _TALLY,
@@ -195,7 +198,7 @@ def add_tallies(connection: Connection, partition: Partition, tallies: Mapping[t
 
 
 def add_counters(connection: Connection, crawl_id: CrawlId, partition: Partition, deltas: dict[str, int]) -> None:
-    """Add to a crawl's counters in this partition, making the row on first use."""
+    """Add `deltas`, by counter name, to a crawl's counters in this partition. Make the row on first use."""
     names = [name for name in schema.COUNTERS if deltas.get(name)]
     values: dict[str, Any] = {name: deltas[name] for name in names}
     columns = "".join(f", {name}" for name in names)
@@ -212,7 +215,7 @@ def add_counters(connection: Connection, crawl_id: CrawlId, partition: Partition
 
 
 def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) -> None:
-    """Keep a dead letter."""
+    """Store a dead letter: a URL or message that was given up, with the evidence."""
     connection.execute(
         _DEAD_LETTER,
         {

@@ -111,7 +111,10 @@ _DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host
 def accept(
     connection: Connection, fence: Fence, position: Position, command: CommandRun, now_ms: int
 ) -> CommandRun | None:
-    """See Store.accept_command."""
+    """Accept a command: store it with its number for `run_chunk`, and return it. Move the position past its message.
+
+    Return None if nothing remains to do, for example because this transaction applied it (Store.accept_command).
+    """
     kind = check_command(command.kind, command.args)
     pass_fence(connection, fence, position)
     keys: dict[str, Any] = {"id": command.id, "partition": fence.partition, "crawl_id": command.crawl_id}
@@ -145,7 +148,7 @@ def accept(
 
 
 def in_progress(connection: Connection, partition: Partition) -> tuple[CommandRun, ...]:
-    """Return a partition's commands in progress, in the order of their acceptance."""
+    """Return a partition's commands in progress (accepted and not finished), in the order of their acceptance."""
     rows = connection.execute(_IN_PROGRESS, {"partition": partition})
     return tuple(
         CommandRun(
@@ -164,7 +167,7 @@ def in_progress(connection: Connection, partition: Partition) -> tuple[CommandRu
 
 
 def crawls_with_commands(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-    """See Store.crawls_with_commands."""
+    """Return those of the crawls that have a command in progress in any partition (Store.crawls_with_commands)."""
     return {
         CrawlId(n)
         for some in chunked(crawl_ids)
@@ -181,7 +184,10 @@ def run_chunk(
     sent: Sequence[int] = (),
     upto: int | None = None,
 ) -> int | None:
-    """See Store.run_command."""
+    """Apply one bounded chunk of a command in progress, beginning after `command.after`.
+
+    Return where the next chunk begins, or None when the command is applied (Store.run_command).
+    """
     kind = check_command(command.kind, command.args)
     pass_fence(connection, fence)
     match kind:

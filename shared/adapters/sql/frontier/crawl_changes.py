@@ -1,4 +1,4 @@
-"""Transactions on the changes of crawls: what changed since an earlier read, and the time that crawls use up."""
+"""Transactions on the changes of crawls: what changed since an earlier read, and the active time of crawls."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,11 +15,11 @@ from shared.domain.frontier.store_model import ChangeMark, CrawlChanges, CrawlRo
 from shared.domain.ids import CrawlId, Partition, Revision
 
 OVERLAP: Final = 32
-"""Numbers of changes below the last known one that are read again: a transaction may take a lower number than one that
-committed before it."""
+"""How many numbers of changes below the last known one are read again. A transaction may take a lower number than one
+that committed before it."""
 
 COMPARED: Final = 10
-"""Crawls that one read compares without regard to their numbers, to find a change that was missed."""
+"""How many crawls one read compares whatever their numbers are, to find a change that was missed."""
 
 _VERSION: Final = "SELECT crawl_id, change, revision, state FROM crawls WHERE"
 _RECENT: Final = text(f"{_VERSION} change > :change ORDER BY change, crawl_id")
@@ -45,7 +45,7 @@ def since(
     known: Callable[[CrawlId], CrawlVersion | None],
     compare: Collection[CrawlId],
 ) -> CrawlChanges:
-    """See Store.crawl_changes."""
+    """Return what changed of the crawls since the earlier read that returned `mark` (Store.crawl_changes)."""
     first = mark == ChangeMark()
     recent = {} if first else _versions(connection.execute(_RECENT, {"change": max(0, mark.change - OVERLAP)}))
     change = max((version.change for version in recent.values()), default=0)
@@ -79,7 +79,10 @@ def since(
 
 
 def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> None:
-    """See Store.start_active_time."""
+    """Let each crawl in `pools` use up the time of its pool from now on, unless it is paused or over.
+
+    (Store.start_active_time)
+    """
     by_pool: dict[str, list[CrawlId]] = defaultdict(list)
     for crawl_id, pool in pools.items():
         by_pool[pool].append(crawl_id)
@@ -90,7 +93,7 @@ def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> N
 
 
 def add_pool_time(connection: Connection, clocks: Mapping[str, int], ms: int) -> None:
-    """See Store.add_pool_time."""
+    """Add `ms` to each pool's clock in `clocks` that still has the value given there (Store.add_pool_time)."""
     connection.execute(_ADD, [{"pool": pool, "ms": at, "more": ms} for pool, at in sorted(clocks.items())])
 
 

@@ -20,7 +20,8 @@ WITH_QUEUES: Final = text(
     f" UNION ALL SELECT (SELECT min(q.crawl_id) {_QUEUED} ready.crawl_id), n + 1 FROM ready"
     " WHERE ready.crawl_id IS NOT NULL AND n < :max_count) SELECT crawl_id FROM ready WHERE crawl_id IS NOT NULL"
 )
-"""It uses the index queues_ready to step from crawl to crawl, so it skips crawls with nothing queued."""
+"""The query for the next crawls with queued URLs. By the index queues_ready it steps from crawl to crawl, so it skips
+crawls with nothing queued."""
 
 _AGAIN: Final = (
     f"state = '{CrawlState.FINISHED}' AND finished_reason = '{COMPLETE}' AND EXISTS"
@@ -35,7 +36,10 @@ _REOPEN: Final = text(
 
 
 def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]:
-    """See Store.uncollected."""
+    """Return some deleted crawls whose rows may remain, each with the partitions that have not removed them.
+
+    (Store.uncollected)
+    """
     crawls, commands = schema.crawls.c, schema.commands.c
     every = connection.execute(select(schema.cluster.c.partitions)).scalar_one()
     left = (crawls.state == CrawlState.DELETED) & crawls.collected_at_ms.is_(None)
@@ -50,14 +54,17 @@ def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]
 
 
 def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> None:
-    """See Store.collected."""
+    """Mark a deleted crawl as removed by every partition (Store.collected)."""
     connection.execute(update(schema.crawls).where(schema.crawls.c.crawl_id == crawl_id).values(collected_at_ms=now_ms))
 
 
 def to_reopen(
     connection: Connection, after: CrawlId, max_count: int, among: Collection[CrawlId]
 ) -> tuple[Sequence[CrawlId], CrawlId | None]:
-    """Return the crawls that `reopen` would change, and where the next pass continues (None at the end)."""
+    """Return the finished crawls that `reopen` would change, and the crawl id to continue from (None at the end).
+
+    It examines the crawls in `among`, and the next `max_count` above `after` that have something queued.
+    """
     queued = connection.execute(WITH_QUEUES, {"after": after, "max_count": max_count}).scalars().all()
     again = [
         CrawlId(crawl_id)
@@ -68,7 +75,10 @@ def to_reopen(
 
 
 def reopen(connection: Connection, candidates: Sequence[CrawlId]) -> Sequence[CrawlId]:
-    """See Store.reopen. Reopen only the candidates that still have new work."""
+    """Set those candidates to running again that finished as complete and have something queued. Return them.
+
+    (Store.reopen)
+    """
     return [
         CrawlId(row.crawl_id)
         for some in chunked(candidates)

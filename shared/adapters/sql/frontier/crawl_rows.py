@@ -1,4 +1,4 @@
-"""Transactions on the cluster and its crawls."""
+"""Transactions on the cluster's row, on rows of crawls, and on their counters."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -13,13 +13,13 @@ from shared.domain.frontier.store_model import Counters, CrawlRow
 from shared.domain.ids import CrawlId, Partition, Revision, Term
 
 CRAWLS_A_QUERY: Final = 1_000
-"""Crawls that one statement names, far below each engine's limit of parameters."""
+"""How many crawls one statement names at most, far below the limits of SQLite and PostgreSQL."""
 
 
 def open_cluster(connection: Connection, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
     """Return the cluster's number of partitions and public suffix list.
 
-    The first call fixes both, because the partition of a host depends on them.
+    The first call for a database stores the given ones, because the partition of a host depends on both.
     """
     row = connection.execute(select(schema.cluster.c.partitions, schema.cluster.c.public_suffixes)).first()
     if row is not None:
@@ -42,12 +42,12 @@ def public_suffixes(connection: Connection) -> str:
 
 
 def newest_term(connection: Connection) -> Term:
-    """Return the greatest term of any claim, 0 without one."""
+    """Return the greatest term under which any partition was claimed, 0 if none was."""
     return Term(int(connection.execute(select(func.max(schema.partitions.c.owner_term))).scalar() or 0))
 
 
 def put_crawl(connection: Connection, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
-    """Make `spec` the active revision of the named crawl. Return the crawl, and True if this changed it."""
+    """Create the crawl of this name, or add a revision if `spec` differs. Return it, and True if anything changed."""
     table = schema.crawls
     stored = _crawl_where(connection, (table.c.name == name) & (table.c.state != CrawlState.DELETED))
     if stored is None:
@@ -82,30 +82,30 @@ def put_crawl(connection: Connection, name: str, spec: str, now_ms: int) -> tupl
 
 
 def crawl(connection: Connection, crawl_id: CrawlId) -> CrawlRow | None:
-    """Return the crawl, deleted or not; None if there is none."""
+    """Return the crawl with this id, deleted or not; None if there is none."""
     return _crawl_where(connection, schema.crawls.c.crawl_id == crawl_id)
 
 
 def crawls(connection: Connection) -> Sequence[CrawlRow]:
-    """Return all crawls that are not deleted, oldest first. For a crawl folder, which has one."""
+    """Return all crawls that are not deleted, oldest first. A crawl folder's database has one."""
     query = _crawl_query().where(schema.crawls.c.state != CrawlState.DELETED).order_by(schema.crawls.c.crawl_id)
     return [_crawl_row(row) for row in connection.execute(query)]
 
 
 def worked_on(connection: Connection) -> Sequence[CrawlRow]:
-    """See Store.worked_on."""
+    """Return the crawls in a state in which the leader works on them, oldest first (Store.worked_on)."""
     return [_crawl_row(row) for row in connection.execute(_WORKED_ON)]
 
 
 def rows_of(connection: Connection, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
-    """See Store.crawl_rows."""
+    """Return those of the crawls that are not deleted, whatever their state (Store.crawl_rows)."""
     table = schema.crawls.c
     query = _crawl_query().where(table.crawl_id.in_(crawl_ids), table.state != CrawlState.DELETED)
     return [_crawl_row(row) for row in connection.execute(query)]
 
 
 def living(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-    """See Store.living."""
+    """Return the ids of those of the crawls that are not deleted (Store.living)."""
     table = schema.crawls.c
     query = select(table.crawl_id).where(table.state != CrawlState.DELETED)
     return {
@@ -128,7 +128,7 @@ _DUE_NOW = (
 
 
 def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
-    """See Store.begin_run."""
+    """Begin a run of a crawl that has the database for itself, before any partition is claimed (Store.begin_run)."""
     connection.execute(_OUTAGES_ANEW)
     if unblock:
         connection.execute(_UNBLOCK)
@@ -137,7 +137,7 @@ def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock
 
 
 def set_state(connection: Connection, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
-    """Set a crawl's state. Record the time of the first RUNNING and of each FINISHED."""
+    """Set a crawl's state and finish reason. Record the time of the first RUNNING and of each FINISHED."""
     table = schema.crawls
     values: dict[str, Any] = {"state": state, "finished_reason": reason, "change": NEXT_CHANGE}
     if state not in USES_TIME:
@@ -149,7 +149,7 @@ def set_state(connection: Connection, crawl_id: CrawlId, state: CrawlState, reas
 
 
 def add_active_time(connection: Connection, crawl_id: CrawlId, ms: int) -> None:
-    """Add to the crawl's active time."""
+    """Add `ms` to the crawl's active time, which its budget limits."""
     table = schema.crawls
     connection.execute(update(table).where(table.c.crawl_id == crawl_id).values(active_ms=table.c.active_ms + ms))
 
@@ -160,14 +160,14 @@ def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
 
 
 def counters_of(connection: Connection, crawls: Sequence[CrawlId]) -> dict[CrawlId, Counters]:
-    """See Overview.counters."""
+    """Return the counters of those crawls that have any, summed over partitions (Overview.counters)."""
     return _summed(connection, crawls, true())
 
 
 def counters_by_partition(
     connection: Connection, crawl_ids: Collection[CrawlId]
 ) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
-    """See Store.counters_by_partition."""
+    """Return the counters of each crawl in each partition that has any (Store.counters_by_partition)."""
     table = schema.crawl_counters
     result: dict[CrawlId, dict[Partition, Counters]] = {crawl_id: {} for crawl_id in crawl_ids}
     for some in chunked(crawl_ids):
@@ -180,7 +180,10 @@ def counters_by_partition(
 def counters_in(
     connection: Connection, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
 ) -> dict[CrawlId, Counters]:
-    """See Store.counters_in."""
+    """Return the counters of each crawl, summed over these partitions. Omit crawls that have none.
+
+    (Store.counters_in)
+    """
     return _summed(connection, crawl_ids, schema.crawl_counters.c.partition.in_(partitions))
 
 
@@ -197,14 +200,14 @@ def _summed(connection: Connection, crawl_ids: Collection[CrawlId], condition: A
 
 
 def chunked(crawl_ids: Collection[CrawlId]) -> Iterator[Sequence[CrawlId]]:
-    """Yield the crawls in groups of at most CRAWLS_A_QUERY."""
+    """Yield the ids of crawls in groups of at most CRAWLS_A_QUERY."""
     ordered = sorted(crawl_ids)
     for start in range(0, len(ordered), CRAWLS_A_QUERY):
         yield ordered[start : start + CRAWLS_A_QUERY]
 
 
 def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
-    """Return the crawl's counts by kind and key, summed over partitions."""
+    """Return the crawl's tallies (kind -> key -> count), summed over partitions."""
     result: dict[str, dict[str, int]] = {}
     rows = connection.execute(
         text(

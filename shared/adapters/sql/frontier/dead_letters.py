@@ -1,4 +1,4 @@
-"""Replay and discard dead letters in transactions that have passed the fence, and read them for their owner.
+"""Replays and discards dead letters in transactions that have passed the fence, and reads them for their owner.
 
 A letter of kind `url` is a URL that was given up. Any other letter is a whole message, which its owner publishes again.
 """
@@ -52,10 +52,11 @@ _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since
 
 
 def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
-    """Queue the URLs of a chunk of letters up to `upto` again, with fresh attempts. Return where the next chunk begins.
+    """Queue again the URLs of one chunk of dead letters up to number `upto`, with fresh attempts.
 
-    Delete these letters and those in `sent`, whose messages were published. A URL stays unchanged if it does not exist,
-    is no longer failed, or was written after the command was accepted.
+    Return where the next chunk begins, or None at the end. Delete these letters and those in `sent`, whose messages
+    were published. A URL stays unchanged if it does not exist, is no longer failed, or was written after the command
+    was accepted.
     """
     rows = _rows(connection, command, upto, urls=True)
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
@@ -85,19 +86,25 @@ def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upt
 
 
 def discard(connection: Connection, command: CommandRun) -> int | None:
-    """Delete a chunk of letters of any kind. Return where the next begins. Their URLs stay failed."""
+    """Delete one chunk of dead letters of any kind. Return where the next chunk begins, or None at the end.
+
+    Their URLs stay failed.
+    """
     ids = [row.id for row in _rows(connection, command, command.through, urls=False)]
     _forget(connection, ids)
     return ids[-1] if len(ids) == _LETTERS_A_CHUNK else None
 
 
 def newest_letter(connection: Connection) -> int:
-    """Return the greatest number of a letter of any partition, 0 without one. Later letters have greater numbers."""
+    """Return the greatest number of a dead letter in any partition, 0 without one. Later ones have greater numbers."""
     return int(connection.execute(_NEWEST).scalar_one())
 
 
 def message_letters(connection: Connection, command: CommandRun, max_count: int) -> Sequence[MessageDeadLetter]:
-    """See Store.message_letters."""
+    """Return up to `max_count` messages after `command.after` that a REPLAY selects, by number.
+
+    (Store.message_letters)
+    """
     which = _keys(command, command.through) | {"max_count": max_count}
     rows = connection.execute(_MESSAGES[bool(command.args["letter"])], which)
     return [MessageDeadLetter(row.id, row.kind, bytes(row.payload)) for row in rows]

@@ -99,10 +99,11 @@ def apply_found(
     now_ms: int,
     marks: Mapping[CrawlId, int] = NO_MARKS,
 ) -> DiscoveryResult:
-    """Apply a batch.
+    """Insert a batch's new URLs, merge its known ones, and move the position. Return what changed (Store.apply_found).
 
-    `max_depth`: each crawl's depth limit (least depth wins, see merge_link). `marks`: per crawl the newest command in
-    progress that was accepted before the batch.
+    `next_host`: the next free number of a host. `max_depth`: each crawl's limit of depth, None without one. `marks`:
+    per crawl, the newest command in progress that was accepted before the batch. Such a command skips the URLs that the
+    batch inserts or changes.
     """
     pass_fence(connection, fence, position)
     result = DiscoveryResult(next_host=next_host)

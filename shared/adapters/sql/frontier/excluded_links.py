@@ -1,4 +1,4 @@
-"""Excluded links: examples by reason, and the counts of a page that is fetched again."""
+"""Excluded links: examples by exclusion reason, and the counts of a page that is fetched again."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ _LOSSES: Final = text(
 
 
 def keep(connection: Connection, partition: Partition, links: Iterable[ExcludedLink]) -> None:
-    """Store the links as examples, at most MAX_EXAMPLES per reason and partition."""
+    """Store the excluded links as examples, at most MAX_EXAMPLES per crawl, reason and partition."""
     by_crawl: dict[CrawlId, dict[str, dict[str, ExcludedLink]]] = {}
     for link in links:
         reason, url = link.reason.replace("\0", "")[:40], link.url.replace("\0", "")
@@ -55,7 +55,10 @@ def keep(connection: Connection, partition: Partition, links: Iterable[ExcludedL
 
 
 def recounted(connection: Connection, rows: Iterable[FetchRow]) -> Mapping[tuple[CrawlId, str, str], int]:
-    """Return the changes of the tallies if these rows replace the stored ones. Call it before they are written."""
+    """Return what to add to the tallies if `rows` replace the stored fetches of their URLs.
+
+    Keys are (crawl, kind, key). Call it before the rows are written.
+    """
     deltas: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     for row in rows:
         keys = {"crawl_id": row.crawl_id, "host_id": row.host_id, "fingerprint": row.fingerprint}
@@ -70,7 +73,7 @@ def recounted(connection: Connection, rows: Iterable[FetchRow]) -> Mapping[tuple
 
 
 def examples(connection: Connection, crawl_id: CrawlId) -> dict[str, list[ExcludedLinkExample]]:
-    """Return examples of links that are still excluded, by reason: at most MAX_EXAMPLES of each.
+    """Return a mapping from exclusion reason to at most MAX_EXAMPLES links of the crawl that are still excluded.
 
     A link that the crawl has found since, from another page or under another spec, is no example.
     """

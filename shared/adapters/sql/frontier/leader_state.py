@@ -23,7 +23,7 @@ _POSITIONS = select(
 
 
 def epoch(connection: Connection) -> int:
-    """Return the cluster's epoch. Raise Unusable before the cluster was opened."""
+    """Return the cluster's epoch. Raise Unusable if the database has no cluster yet."""
     stored = connection.execute(select(schema.cluster.c.epoch)).scalar()
     if stored is None:
         raise Unusable("the database holds no cluster yet")
@@ -38,12 +38,12 @@ def raise_epoch(connection: Connection, at_least: int) -> int:
 
 
 def positions(connection: Connection) -> Mapping[Partition, Position]:
-    """Return up to where each partition's subjects are applied."""
+    """Return a mapping from each partition to its position: up to which reports its owner has applied them."""
     return {partition: position for partition, _, position in positions_and_versions(connection)}
 
 
 def positions_and_versions(connection: Connection) -> Sequence[tuple[Partition, int, Position]]:
-    """Return each partition with its version and up to where its subjects are applied."""
+    """Return each partition with its version, which each write of its owner raises, and its position in the reports."""
     rows = connection.execute(_POSITIONS)
     return [(Partition(partition), int(version), Position(*map(int, applied))) for partition, version, *applied in rows]
 
@@ -58,7 +58,10 @@ def advance_crawl(
     now_ms: int,
     counted: int | None = None,
 ) -> bool:
-    """See `Store.advance_crawl`."""
+    """Move a crawl from the state `before` to `after`. Return False, and write nothing, if it changed meanwhile.
+
+    (Store.advance_crawl)
+    """
     table, counters = schema.crawls, schema.crawl_counters
     values: dict[str, Any] = {"state": after, "finished_reason": reason}
     if after is CrawlState.RUNNING:

@@ -48,7 +48,8 @@ TAKE_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("lease_id", "crawl_id", "host_id", "rank"),
 )
-"""`rank` has the number of URLs to take of each host: its type fits. No host occurs twice."""
+"""The statement that leases URLs on PostgreSQL. `rank` has the number of URLs to take of each host: its type fits. No
+host occurs twice."""
 
 _LEASE_COLUMNS = (
     "lease_id", "partition", "term", "crawl_id", "spec", "host_id", "slot", "pool", "delay_ms", "grants", "expired",
@@ -120,7 +121,10 @@ _PROMOTE_QUEUE = text(
 
 
 def load(connection: Connection, partition: Partition, term: Term) -> Claimed:
-    """Return the partition's position and leases. Raise OwnershipLost if its term is no longer `term`."""
+    """Return what a new owner must know: the partition's position, leases, commands in progress and next free numbers.
+
+    Raise OwnershipLost if the partition's term is no longer `term`.
+    """
     row = connection.execute(
         text("SELECT * FROM partitions WHERE partition = :partition"), {"partition": partition}
     ).one()
@@ -149,7 +153,10 @@ def dispatch(
     now_ms: int,
     budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
 ) -> list[LeaseRow]:
-    """Lease the best URLs of each request's queue, within the budgets."""
+    """Lease the URLs of each request's queue that rank best, within the budgets. Return the leases that got URLs.
+
+    (Store.dispatch)
+    """
     pass_fence(connection, fence)
     connection.execute(
         text("UPDATE partitions SET next_lease = :next_lease WHERE partition = :partition"),
@@ -270,13 +277,13 @@ def _record(connection: Connection, fence: Fence, rows: Sequence[LeaseRow], now_
 
 
 def grant(connection: Connection, fence: Fence, leases: Sequence[LeaseId]) -> None:
-    """Count a grant of each lease."""
+    """Count one more grant of each lease. Raise OwnershipLost if the fence refuses."""
     pass_fence(connection, fence)
     GRANT.run(connection, [(lease_id,) for lease_id in leases])
 
 
 def still_owner(connection: Connection, fence: Fence) -> bool:
-    """Return True if the partition's term is the fence's."""
+    """Return True if the partition's term is still that of `fence`: no other master has claimed the partition."""
     term = connection.execute(
         text("SELECT owner_term FROM partitions WHERE partition = :partition"), {"partition": fence.partition}
     ).scalar()
@@ -286,14 +293,17 @@ def still_owner(connection: Connection, fence: Fence) -> bool:
 def ready_queues(
     connection: Connection, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
 ) -> list[QueueRow]:
-    """Return a crawl's queues that are not empty, those with work by `soon_ms` first, then by least recent service."""
+    """Return at most `max_count` queues of a crawl in a partition that are not empty (Store.ready_queues).
+
+    Queues with work by `soon_ms` come first, and among these the least recently served.
+    """
     keys = {"crawl_id": crawl_id, "partition": partition, "max_count": max_count, "soon_ms": soon_ms}
     rows = connection.execute(_READY[connection.dialect.name], keys)
     return [QueueRow(*row) for row in rows]
 
 
 def queue_rows(connection: Connection, keys: Sequence[tuple[CrawlId, HostId]]) -> list[QueueRow]:
-    """Return the queues with these keys that exist."""
+    """Return those queues with these keys (crawl, host) that exist."""
     if connection.dialect.name == "postgresql":
         rows: Iterable[Any] = QUEUES_POSTGRESQL.run(connection, keys) if keys else ()
         return [QueueRow(*row) for row in rows]
@@ -306,9 +316,9 @@ def queue_rows(connection: Connection, keys: Sequence[tuple[CrawlId, HostId]]) -
 
 
 def promote(connection: Connection, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-    """Make WAITING URLs of a queue that are due QUEUED, ranked by their due time. Return how many.
+    """Make URLs of a queue that wait for a retry QUEUED if they are due, the longest due first. Return how many.
 
-    One transaction takes a bounded number. If more are due, the queue stays due.
+    One transaction changes a bounded number. If more are due, the queue stays due.
     """
     pass_fence(connection, fence)
     keys = {"crawl_id": crawl_id, "host_id": host_id, "now_ms": now_ms}

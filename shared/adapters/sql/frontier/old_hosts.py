@@ -1,8 +1,8 @@
-"""Deletes hosts that no crawl uses any more, in bounded transactions.
+"""Deletes rows of hosts that no crawl uses any more, in bounded transactions.
 
 An owner's transaction that gives a crawl its first URL of a host finds the host by its name. The host's row may be
-deleted only if no such transaction can have read it. So this locks the partition's row first, with which each of those
-transactions begins (shared.adapters.sql.engine.fence). If an owner has the lock, its hosts wait for the next sweep.
+deleted only if no such transaction can have read it. Each of those transactions first locks the partition's row
+(shared.adapters.sql.engine.fence), so this does so, too. If an owner has the lock, its hosts wait for the next sweep.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,9 +43,9 @@ _FORGET: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """Hosts unused for the retention time, by number, with their partitions. No crawl has a queue of them.
+    """Hosts to delete: unused for the retention time, and without a queue.
 
-    `place`: where the sweep continues, "" at the end.
+    `hosts`: from a host's number to its partition. `place`: where the sweep over the table continues, "" at the end.
     """
 
     hosts: Mapping[HostId, int]
@@ -53,7 +53,11 @@ class Old:
 
 
 def old_hosts(connection: Connection, before_ms: int, now_ms: int, place: str, max_count: int) -> Old:
-    """Return the old hosts without a queue among the next `max_count` rows, or fewer if they have many queues."""
+    """Return the hosts to delete among the next `max_count` rows after `place`.
+
+    If they have many queues, read fewer rows. The hosts were last used before `before_ms`, and no crawl has a queue of
+    them.
+    """
     keys = {"place": int(place or 0), "before": before_ms, "now": now_ms, "max_count": max_count}
     rows = connection.execute(_NEXT, keys).all()
     partitions = {HostId(row.host_id): row.partition for row in rows if row.old}
@@ -65,7 +69,7 @@ def old_hosts(connection: Connection, before_ms: int, now_ms: int, place: str, m
 
 
 def forget_hosts(connection: Connection, old: Old, before_ms: int, now_ms: int) -> SweepResult:
-    """Delete the hosts of `old` that are still old and still have no queue."""
+    """Delete the hosts of `old` that are still unused and have no queue. Return how many, and where to continue."""
     if not old.hosts:
         return SweepResult(0, old.place)
     free = _kept_out(connection, set(old.hosts.values()))

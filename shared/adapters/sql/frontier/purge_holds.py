@@ -1,4 +1,4 @@
-"""Transactions on the holds that keep reports from being purged (shared.domain.frontier.purge_holds)."""
+"""Transactions on holds: while a hold is active, owners purge no reports (shared.domain.frontier.purge_holds)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,24 +14,24 @@ _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES
 
 
 def take(connection: Connection, holder: str, now_ms: int) -> None:
-    """Begin a hold, at beat 1."""
+    """Begin the hold of `holder`, a process that copies the reports, with beat 1. Delete holds older than a day."""
     holds = schema.report_holds
     connection.execute(delete(holds).where(holds.c.begun_at_ms < now_ms - _FORGOTTEN_MS))
     connection.execute(_TAKE, {"holder": holder, "now_ms": now_ms})
 
 
 def beat(connection: Connection, holder: str) -> bool:
-    """Increment the hold's beat. Return False if the hold does not exist."""
+    """Raise the beat of the hold by 1, which shows that its process lives. Return False if the hold does not exist."""
     holds = schema.report_holds
     return connection.execute(update(holds).where(holds.c.holder == holder).values(beat=holds.c.beat + 1)).rowcount == 1
 
 
 def release(connection: Connection, holder: str) -> None:
-    """End a hold."""
+    """End the hold of `holder`, so that it no longer keeps owners from purging reports."""
     connection.execute(delete(schema.report_holds).where(schema.report_holds.c.holder == holder))
 
 
 def active(connection: Connection) -> Mapping[str, int]:
-    """Return the beat of each hold, by holder."""
+    """Return a mapping from the holder of each hold to its beat, a number that its process keeps raising."""
     holds = schema.report_holds.c
     return {holder: int(number) for holder, number in connection.execute(select(holds.holder, holds.beat))}

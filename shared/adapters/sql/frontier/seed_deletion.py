@@ -1,4 +1,4 @@
-"""Deletes seeds, in a transaction that has passed the fence.
+"""Deletes seeds for an operator's command, in a transaction that has passed the fence.
 
 A seed is a URL that no page led to. A seed that was never fetched leaves the queue and is excluded. A fetched seed
 stays as it is; if it was queued for another fetch, it becomes done. A leased seed stays leased: a worker fetches it.
@@ -66,7 +66,7 @@ _QUEUE = text(
 
 
 def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
-    """Apply one chunk. Return where the next begins, None at the end.
+    """Apply one chunk of a command that deletes seeds. Return where the next chunk begins, None at the end.
 
     For named seeds that is a number of them, else a position as `command_progress.behind` makes it.
     """

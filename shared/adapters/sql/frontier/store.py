@@ -1,4 +1,4 @@
-"""The store: the transactions of the other modules of this package, on an engine's executor.
+"""The port `Store` on SQL: its methods run the transactions of the other modules of this package.
 
 SQLite has one writer on one file (engine/sqlite.py), PostgreSQL has connection pools (engine/postgres.py).
 """
@@ -33,7 +33,7 @@ class SqlStore(SqlAdapter):
 
     @property
     def executor(self) -> Executor:
-        """The executor, for other code that runs transactions on the same database."""
+        """The executor of the store's transactions, for other code that uses the same database."""
         return self._run
 
     open_cluster = write(crawls.open_cluster)
@@ -107,11 +107,11 @@ class SqlStore(SqlAdapter):
 
 
 class SqliteStore(SqlStore):
-    """The store on a SQLite file in WAL mode."""
+    """`shared.ports.store.Store` on a SQLite file in WAL mode."""
 
     @classmethod
     async def open(cls, path: Path, *, synchronous: Synchronous = "NORMAL") -> "SqliteStore":
-        """Open the file; make it and migrate it to the newest schema if needed. Raise Unusable if this fails."""
+        """Open the SQLite file. Make it and migrate it to the newest schema if needed. Raise Unusable if this fails."""
         threads = SqliteThreads(path, synchronous=synchronous)
         try:
             await threads.migrate(upgrade_sqlite)

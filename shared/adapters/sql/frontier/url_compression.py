@@ -6,7 +6,7 @@ whose host ends with a dot. No URL begins with `/` or `:`, so each row shows its
 
 
 def shortened(url: str, host: str) -> str:
-    """Return the stored form of a canonical URL of this host. `whole` is the inverse."""
+    """Return the stored form of a canonical URL of this host, without its host if possible. `whole` is the inverse."""
     if url.startswith(f"https://{host}/"):
         return url[8 + len(host) :]
     if url.startswith(f"http://{host}/"):
@@ -15,7 +15,7 @@ def shortened(url: str, host: str) -> str:
 
 
 def whole(kept: str, host: str) -> str:
-    """Return the URL of a row of this host, from either form."""
+    """Return the URL from its stored form in a row of this host."""
     if kept.startswith("/"):
         return f"https://{host}{kept}"
     if kept.startswith(":"):
