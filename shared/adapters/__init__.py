@@ -1,5 +1,6 @@
-"""The engines behind the ports: one package per engine, each the only place that imports its client library.
+"""The adapters: implementations of the ports (shared/ports).
 
-Adapters do not know each other; the composition roots choose. A row, a broker's message or a client's exception never
-leaves its package: values and the ports' errors do.
+A package for each engine alone imports its client library. An engine is SQL, NATS, etcd, or what one machine offers
+(`local`, `objects`). Adapters do not import each other. The composition roots choose the adapters. Only values and the
+ports' errors leave a package: no SQL row, broker message or client exception does.
 """

@@ -3,6 +3,8 @@
 `EtcdCoordinator` connects to any cluster. `EmbeddedEtcd` runs the bundled server for a single machine. Inside:
 `connection` (calls, failover, login, history), `requests` (etcd's messages), `watching` (views), `session` and
 `leadership` (leases, elections, guarded writes). The generated stubs are used only in this package.
+
+A member here is a server of the etcd cluster, unless it is called a master or worker.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Calls to a member that answers: deadlines, failover, login, and the revision that no answer may fall behind.
+"""Calls to an etcd member that answers: deadlines, failover, login, and detection of an etcd that came back older.
 
 It uses generated stubs on grpc.aio, with a channel for each member. Every call goes to the current member until that
 fails. Channels belong to the event loop and the process that made them, never to a forked child.
@@ -44,7 +44,7 @@ _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 class EtcdMember:
-    """One member's channel and stubs."""
+    """The gRPC channel and stubs of one etcd member."""
 
     def __init__(self, endpoint: str, tls: TlsSettings | None) -> None:
         self.endpoint = endpoint
@@ -63,13 +63,13 @@ class EtcdMember:
         }
 
     def method(self, name: str) -> Any:
-        """Return the callable for `Service.Method`."""
+        """Return the callable of gRPC for `name`, which is `Service.Method`."""
         service, _, method = name.partition(".")
         return getattr(self._stubs[service], method)
 
 
 class EtcdConnection:
-    """See the module.
+    """Calls to an etcd cluster through its current member, with failover to the next one.
 
     Every method raises Transient if no member answers in time, and Unusable if they refuse this client. If they refuse
     the call it raises Permanent, EtcdLeaseExpired or Compacted.
@@ -95,7 +95,10 @@ class EtcdConnection:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     async def call(self, name: str, request: Any, *, repeat: bool, within_s: float | None = None) -> Any:
-        """Return the answer of `Service.Method`. If `repeat`, retry with the next member for up to `within_s`."""
+        """Call `name`, which is `Service.Method`, and return the answer.
+
+        If `repeat`, retry with the next member for up to `within_s` seconds (None: `settings.answer_s`).
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + (self.settings.answer_s if within_s is None else within_s)
         pause = _FIRST_PAUSE_S
@@ -133,19 +136,22 @@ class EtcdConnection:
         raise AssertionError("unreachable")
 
     async def watch(self) -> tuple[EtcdMember, Any]:
-        """Open a watch stream. Return its member and the stream, which ends if that member has lost the leader."""
+        """Open a watch stream at the current member. Return the member and the stream.
+
+        The stream ends if that member has lost etcd's leader.
+        """
         member = self.member()
         login = await self.login(member)
         return member, member.method("Watch.Watch")(metadata=(("hasleader", "true"), *login))
 
     def member(self) -> EtcdMember:
-        """Return the current member."""
+        """Return the etcd member to which calls go at present. Raise Unusable after `close`."""
         if self._closed:
             raise Unusable("the connection to etcd is closed")
         return self._members[self._current]
 
     def failed(self, member: EtcdMember, reason: str) -> None:
-        """Switch to the next member, if `member` is the current one."""
+        """Switch to the next etcd member, if `member` is the current one. `reason` is for the log."""
         if len(self._members) > 1 and self._members[self._current] is member:
             self._current = (self._current + 1) % len(self._members)
             moved, self._moved = self._moved, asyncio.Event()
@@ -155,11 +161,11 @@ class EtcdConnection:
             )
 
     async def moved(self) -> None:
-        """Wait until the current member changes."""
+        """Wait until the current etcd member changes."""
         await self._moved.wait()
 
     async def close(self) -> None:
-        """Close every channel. Calls under way fail."""
+        """Close every channel. Calls in progress fail."""
         self._closed = True
         for member in self._members:
             await member.channel.close()
@@ -188,7 +194,7 @@ class EtcdConnection:
         self.revision = max(self.revision, revision)
 
     def rewound(self, known: int, revision: int) -> None:
-        """Begin a new history."""
+        """Begin a new history: etcd is at `revision`, below the `known` one, so it was wiped or restored."""
         self.history += 1
         self.revision = revision
         log.error("etcd.replaced", known_revision=known, found_revision=revision, history=self.history)
@@ -196,9 +202,9 @@ class EtcdConnection:
     # --- login --------------------------------------------------------------------------------------------------------
 
     async def login(self, member: EtcdMember, within_s: float | None = None) -> Metadata:
-        """Return the call metadata that authenticates us, empty without a user.
+        """Return the call metadata that authenticates this client at `member`, empty if no user or password is set.
 
-        Concurrent calls share one login. None waits longer for it than an attempt may take.
+        Concurrent calls share one login. Wait for it at most `within_s` seconds (None: `settings.attempt_s`).
         """
         settings = self.settings
         if settings.user is None or settings.password is None:
@@ -224,7 +230,7 @@ class EtcdConnection:
         return str(answer.token)
 
     def forget_login(self, used: Metadata | None = None) -> None:
-        """Discard the token if it is still the one in `used` (None: any). The next call logs in again."""
+        """Discard the login token if it is still the one in `used` (None: any). The next call logs in again."""
         if used is None or used == self._proof():
             self._token = None
 

@@ -1,4 +1,4 @@
-"""`EtcdCoordinator`: the coordinator's port on an etcd cluster."""
+"""`EtcdCoordinator`: the port `Coordinator` on an etcd cluster."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -12,9 +12,10 @@ from shared.ports.coordinator import Entry, Snapshot
 
 
 class EtcdCoordinator:
-    """`shared.ports.coordinator.Coordinator`. It connects at the first call, and again whenever needed.
+    """`shared.ports.coordinator.Coordinator` on an etcd cluster.
 
-    Create it on the event loop that uses it, in a process that does not fork afterwards.
+    It connects at the first call, and again whenever needed. Create it on the event loop that uses it, in a process
+    that does not fork afterwards.
     """
 
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:

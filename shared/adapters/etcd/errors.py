@@ -1,4 +1,4 @@
-"""The errors of calls to etcd, mapped to those of the port."""
+"""The errors of calls to etcd, and their conversion to those of the port `Coordinator`."""
 
 from typing import Final
 
@@ -24,20 +24,23 @@ _FULL_RETRY_S: Final = 5.0
 
 
 class EtcdLeaseExpired(Exception):
-    """The lease of a call does not exist, or no longer."""
+    """The etcd lease that a call names does not exist, or has expired."""
 
 
 class Compacted(Exception):
-    """The revision of a call is too old to be read, or belongs to another history."""
+    """The revision that a call names is too old for etcd to read, or belongs to another history."""
 
 
 def stale_login(error: grpc.aio.AioRpcError) -> bool:
-    """Return True if the member refused the token, not the user: it lost it, or users changed. Nothing was done."""
+    """Return True if the etcd member refused the login token, not the user. Then the call did nothing.
+
+    The member lost the token, or users changed since the login.
+    """
     return any(sign in (error.details() or "") for sign in _STALE_LOGIN)
 
 
 def failure_of(error: grpc.aio.AioRpcError, asked: str) -> Exception:
-    """Return the exception to raise instead of gRPC's."""
+    """Return the exception to raise instead of gRPC's `error`. `asked` names the call in the message."""
     code, details = error.code(), error.details() or ""
     text = f"etcd {asked}: {details or code.name}"
     if code is grpc.StatusCode.OUT_OF_RANGE:

@@ -15,7 +15,7 @@ from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """The session that a leadership depends on."""
+    """What a leadership requires of its session: the lease's id, how long it is safe, and its end."""
 
     @property
     def id(self) -> int: ...
@@ -32,7 +32,7 @@ class Sign(Protocol):
 
 
 class EtcdLeadership:
-    """`shared.ports.coordinator.Leadership`, won at `revision`."""
+    """`shared.ports.coordinator.Leadership` on etcd, won at `revision`."""
 
     def __init__(self, connection: EtcdConnection, clock: Clock, session: Sign, key: str, revision: int) -> None:
         self._connection = connection
@@ -51,7 +51,10 @@ class EtcdLeadership:
         await self._over.wait()
 
     async def guard(self) -> None:
-        """Watch for the end of the session or of the key. Return when the leadership is over."""
+        """Watch for the end of the session, and for the loss of the leader's key.
+
+        Return when the leadership is over.
+        """
         async with Tasks() as tasks:
             tasks.start(f"etcd.leader_session {self._key}", self._session_lost())
             tasks.start(f"etcd.leader_key {self._key}", until_answered(self._key_lost))
@@ -71,7 +74,10 @@ class EtcdLeadership:
     async def write(
         self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), expect: Mapping[str, int] | None = None
     ) -> int:
-        """See the port. Sent once: with a second attempt a success could not be told from a conflict."""
+        """Write all or nothing, only while this leadership lasts. Return the revision of the write (Leadership.write).
+
+        It is sent once: after a second attempt a success could not be told from a conflict.
+        """
         expected = dict(expect or {})
         touched = len({*puts, *deletes, *expected})
         if touched > MAX_WRITES:

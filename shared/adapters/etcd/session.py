@@ -1,4 +1,4 @@
-"""A lease, renewed at every third of its time, and the keys attached to it.
+"""A session: an etcd lease, renewed at every third of its time, and the keys attached to it.
 
 The deadline is local: the time the last answered renewal was *sent*, plus its TTL. etcd counts from the arrival of the
 renewal, so our deadline passes first. (A deposed etcd leader that has not noticed yet may answer renewals for about an
@@ -34,7 +34,7 @@ _REVOKE_S: Final = 1.0
 
 
 class EtcdSession:
-    """`shared.ports.coordinator.Session`. `open_session` opens one."""
+    """`shared.ports.coordinator.Session` on an etcd lease. `open_session` opens one."""
 
     def __init__(
         self, connection: EtcdConnection, clock: Clock, tasks: Tasks, lease: int, ttl_s: float, sent: float
@@ -56,7 +56,7 @@ class EtcdSession:
 
     @property
     def ttl_s(self) -> float:
-        """The TTL that etcd granted. It may be longer than the requested one."""
+        """The time to live of the lease that etcd granted, in seconds. It may be longer than the requested one."""
         return self._ttl_s
 
     def alive(self, now: float) -> bool:
@@ -68,7 +68,7 @@ class EtcdSession:
     # --- renewal ------------------------------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        """Renew until the session is over."""
+        """Renew the lease at every third of its time to live, until the session is over."""
         await self._wait(self._ttl_s / 3)
         while not self._over.is_set():
             sent = self._clock.elapsed()
@@ -131,7 +131,10 @@ class EtcdSession:
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     async def register(self, key: str, value: bytes) -> None:
-        """See the port. Each attempt compares the last seen revision, so that a delayed one cannot undo a later one."""
+        """Set the key to this value for as long as the session lives. A repeat changes the value (Session.register).
+
+        Each attempt compares the last seen revision, so that a delayed one cannot undo a later one.
+        """
         async with self._registering:
             if key not in self._registered:
                 self._registered[key] = await self._revision_of(key)
@@ -154,7 +157,10 @@ class EtcdSession:
                     return
 
     async def campaign(self, key: str, value: bytes) -> EtcdLeadership:
-        """See the port. If the key has our lease, an attempt whose answer was lost has won."""
+        """Wait without limit until the key does not exist, create it, and lead (Session.campaign).
+
+        If the key has our lease, an attempt whose answer was lost has won.
+        """
         leadership: EtcdLeadership | None = None
         attempt: asyncio.Task[int | None] | None = None
         try:
@@ -238,7 +244,7 @@ class EtcdSession:
             raise OwnershipLost(f"session {self.id:x} is over")
 
     async def revoke(self) -> None:
-        """Revoke the lease, so that its keys vanish at once. If that fails, they vanish when it expires."""
+        """Revoke the lease, so that its keys vanish at once. If that fails, they vanish when the lease expires."""
         self._over.set()
         request = rpc.LeaseRevokeRequest(ID=self.id)
         with contextlib.suppress(Transient, Unusable, EtcdLeaseExpired):
@@ -251,7 +257,7 @@ class EtcdSession:
 
 @contextlib.asynccontextmanager
 async def open_session(connection: EtcdConnection, clock: Clock, ttl_s: float) -> AsyncIterator[EtcdSession]:
-    """Open a session until the context ends."""
+    """Open a session with a lease of `ttl_s` seconds for the `with` block. It is revoked at the end."""
     sent = clock.elapsed()
     granted = await connection.call("Lease.LeaseGrant", rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)), repeat=False)
     async with Tasks() as tasks:

@@ -27,7 +27,7 @@ class EtcdSettings:
 
 
 def etcd_of(settings: ClusterMasterSettings | ClusterWorkerSettings) -> EtcdSettings:
-    """Return the settings of the cluster's etcd from those of a process."""
+    """Return the settings of the cluster's etcd, taken from those of a master or worker."""
     return EtcdSettings(
         listed(settings.etcd),
         user=settings.etcd_user,

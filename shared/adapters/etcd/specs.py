@@ -1,4 +1,4 @@
-"""Published specs under `crawls/`: written by the leader, watched by the workers."""
+"""Published specs in etcd under `crawls/`: written by the leader, watched by the workers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ _RESYNC_S: Final = 5.0
 
 
 class EtcdSpecs:
-    """A `SpecSource` over a view of the cluster's crawls.
+    """`shared.ports.specs.SpecSource` on etcd: a view of the cluster's published specs.
 
     An absent record may not have reached the view yet, or may have been removed long after its deletion. So absence
     never means deleted. A crawl is deleted if its record has `gone` set.
@@ -35,7 +35,10 @@ class EtcdSpecs:
         self._seen: dict[CrawlId, tuple[Entry, PublishedSpec]] = {}
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
-        """See `SpecSource`. Wait for up to `wait_s`. Raise Transient also if the record cannot be read."""
+        """Return the crawl's spec at `revision` or later. Wait for it for up to `wait_s` (SpecSource.spec).
+
+        Raise Transient if it does not come in time, or the record cannot be read.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._wait_s
         while True:
@@ -50,7 +53,10 @@ class EtcdSpecs:
             await self._view.changed(snapshot, left_s)
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
-        """See `SpecSource`."""
+        """Return the newest published spec of the crawl in the view, None without a readable one (SpecSource.latest).
+
+        Never waits.
+        """
         try:
             return self._read(crawl_id, self._view.snapshot.entries.get(self._keys.crawl(crawl_id)))
         except Transient as error:
@@ -58,7 +64,7 @@ class EtcdSpecs:
             return None
 
     async def changes(self) -> AsyncIterator[None]:
-        """See `SpecSource`."""
+        """Yield at once, then whenever `latest` may have changed, without end (SpecSource.changes)."""
         snapshot = self._view.snapshot
         while True:
             yield
@@ -80,7 +86,7 @@ class EtcdSpecs:
 
 
 class EtcdSpecPublisher:
-    """A `SpecPublisher` for as long as a leadership lasts. Afterwards it raises OwnershipLost."""
+    """`shared.ports.specs.SpecPublisher` on etcd, for as long as a leadership lasts. Then it raises OwnershipLost."""
 
     def __init__(self, coordinator: Coordinator, leadership: Leadership, keys: Keys) -> None:
         self._coordinator = coordinator
@@ -88,7 +94,7 @@ class EtcdSpecPublisher:
         self._keys = keys
 
     async def publish(self, spec: PublishedSpec) -> None:
-        """See `SpecPublisher`. Write nothing if a later revision is published, or the published crawl is gone.
+        """Publish a crawl's spec, unless a later revision is published or the published crawl is deleted (`gone`).
 
         Raise Transient if it may or may not have been written: publish again.
         """
@@ -110,7 +116,7 @@ class EtcdSpecPublisher:
 
 
 def record_of(spec: PublishedSpec) -> bytes:
-    """Return the value under a crawl's key."""
+    """Return the bytes that are stored in etcd under a crawl's key."""
     document = encode_spec(spec.spec) if spec.document is None else spec.document
     return encode_record(
         CrawlRecord(spec.revision, spec.partitions, msgspec.Raw(document), gone=spec.gone, paused=spec.paused)

@@ -1,12 +1,12 @@
-"""A view of a prefix that follows etcd and reaches the same state as a fresh list.
+"""A view: all keys below a prefix, which follows etcd and reaches the same state as a fresh list.
 
 It lists at a revision and watches from the next one. After an interruption it watches from the revision after the last
 applied event, or lists again if that was compacted. Events already known are skipped, since a list may overtake the
-watch. At intervals, and after every interruption, the view is compared with a fresh list. This also detects an etcd
+watch. Periodically, and after every interruption, the view is compared with a fresh list. This also detects an etcd
 that was wiped or restored, where a watch from a future revision would wait without any event.
 
 Progress notifications only prove that the stream is alive. In older releases one could overtake the events before it
-(etcd's issue 15220), so only events and lists move the place to resume from.
+(etcd's issue 15220), so only events and lists move the revision to resume from.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _REFUSALS: Final = 3
 
 
 async def list_prefix(connection: EtcdConnection, prefix: str) -> Snapshot:
-    """Return every key under `prefix` as of one revision, read in pages."""
+    """Return every key below `prefix` with its value, as of one revision. The keys are read in pages."""
     settings = connection.settings
     while True:
         entries: dict[str, Entry] = {}
@@ -58,7 +58,7 @@ async def list_prefix(connection: EtcdConnection, prefix: str) -> Snapshot:
 
 
 class EtcdView:
-    """`shared.ports.coordinator.View` on a watch. `follow` opens one."""
+    """`shared.ports.coordinator.View` on etcd's watch. `follow` opens one."""
 
     def __init__(self, connection: EtcdConnection, clock: Clock, prefix: str, first: Snapshot) -> None:
         self._connection = connection
@@ -83,7 +83,10 @@ class EtcdView:
     # --- following ----------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Keep the snapshot up to date, without end. Raise Unusable if etcd refuses the watch for good."""
+        """Keep the snapshot up to date by etcd's watch, without end.
+
+        Raise Unusable if etcd refuses the watch for good.
+        """
         pause = _FIRST_PAUSE_S
         while True:
             known = self.snapshot
@@ -101,7 +104,7 @@ class EtcdView:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def resync(self) -> None:
-        """Compare with a fresh list every `resync_s`, and after every interruption, without end."""
+        """Compare the snapshot with a fresh list every `resync_s`, and after every interruption, without end."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._connection.settings.resync_s):
@@ -110,7 +113,7 @@ class EtcdView:
             await self.compare()
 
     async def compare(self) -> None:
-        """Replace the snapshot by a fresh list. Wait without limit for the list."""
+        """List the prefix, without a limit of time, and replace the snapshot unless the watch is ahead of the list."""
         while True:
             try:
                 listed = await list_prefix(self._connection, self._prefix)
@@ -202,7 +205,7 @@ class EtcdView:
 
 @contextlib.asynccontextmanager
 async def follow(connection: EtcdConnection, clock: Clock, prefix: str) -> AsyncIterator[EtcdView]:
-    """Open a view that follows `prefix` until the context ends."""
+    """Open a view of the keys below `prefix` that follows every change until the `with` block ends."""
     view = EtcdView(connection, clock, prefix, await list_prefix(connection, prefix))
     async with Tasks() as tasks:
         tasks.start(f"etcd.watch {prefix}", view.watch())

@@ -1,4 +1,4 @@
-"""The network addresses of this machine. Others reach a server that listens on all of them by each of these."""
+"""The network addresses of this machine, by each of which others reach a server that listens on all of them."""
 
 import array
 import fcntl
@@ -21,7 +21,7 @@ _IPV6: Final = Path("/proc/net/if_inet6")
 
 
 def listening_endpoints(bound: str) -> tuple[str, ...]:
-    """Return every `host:port` by which other machines may name a server that is bound to `bound`.
+    """Return every `host:port` by which other machines may name a server that listens on the endpoint `bound`.
 
     A server on an unspecified address (`0.0.0.0:8081`) has one for each address of this machine.
     """

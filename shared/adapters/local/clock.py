@@ -6,7 +6,10 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """`shared.ports.clock.Clock` on CLOCK_BOOTTIME if available: a grant expires while its holder is suspended."""
+    """`shared.ports.clock.Clock` of this machine. It counts time in which the machine is suspended, if the system can.
+
+    So a grant expires while its holder is suspended.
+    """
 
     def elapsed(self) -> float:
         return time.clock_gettime(_CLOCK)

@@ -1,7 +1,7 @@
-"""`LocalCoordinator`: the coordinator's port inside one process, for a crawl that needs no cluster.
+"""`LocalCoordinator`: the port `Coordinator` inside one process, for a crawl that needs no cluster.
 
 Everything runs on one event loop, and nothing is stored: revisions, sessions and elections live as long as the object.
-A task renews each session, so that a loop that stalls for longer than the session's time loses it here as well.
+A task renews each session, so that an event loop that stalls for longer than the session's time loses it, too.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class _Keys:
 
 
 class LocalView:
-    """`shared.ports.coordinator.View`."""
+    """`shared.ports.coordinator.View` of keys inside this process."""
 
     def __init__(self, latest: Latest, clock: Clock) -> None:
         self._latest = latest
@@ -88,7 +88,7 @@ class LocalView:
 
 
 class LocalSession:
-    """`shared.ports.coordinator.Session`."""
+    """`shared.ports.coordinator.Session` inside this process."""
 
     def __init__(self, keys: _Keys, ttl_s: float) -> None:
         keys.last_lease += 1
@@ -110,7 +110,7 @@ class LocalSession:
         await self._over.wait()
 
     async def renew(self) -> None:
-        """Renew until the session is over."""
+        """Renew the session periodically, until it is over."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.ttl_s / 3):
@@ -155,7 +155,7 @@ class LocalSession:
 
 
 class LocalLeadership:
-    """`shared.ports.coordinator.Leadership`."""
+    """`shared.ports.coordinator.Leadership` inside this process."""
 
     def __init__(self, keys: _Keys, session: LocalSession, key: str, revision: int) -> None:
         self._keys = keys
@@ -209,7 +209,7 @@ class LocalLeadership:
 
 
 class LocalCoordinator:
-    """`shared.ports.coordinator.Coordinator`. All users in the process share one."""
+    """`shared.ports.coordinator.Coordinator` inside this process. All its users share one object."""
 
     def __init__(self, clock: Clock) -> None:
         self._keys = _Keys(clock)

@@ -8,12 +8,15 @@ _OTHERS: Final = 0o077
 
 
 def make_private(path: Path) -> None:
-    """Create the folder and its missing parents for this user only. Existing folders are not changed."""
+    """Create the folder, and its missing parents, so that only this user can open it.
+
+    Existing folders are not changed.
+    """
     for folder in reversed((path, *path.parents)):
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def closing(path: Path) -> str | None:
-    """Return the command that closes a folder to other users of the machine, None if it is closed."""
+    """Return the shell command that closes a folder to other users of the machine, or None if it is closed already."""
     return f"chmod 700 {shlex.quote(str(path))}" if path.stat().st_mode & _OTHERS else None

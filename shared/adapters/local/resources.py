@@ -1,4 +1,4 @@
-"""Gauges of disks and of this process's memory, read from the operating system."""
+"""Gauges of disks and of this process's memory: functions that read their use and capacity from the system."""
 
 import asyncio
 import ctypes
@@ -13,22 +13,27 @@ from shared.domain.ops.watermarks import FillLevel
 from shared.runtime.pressure_monitor import Gauge
 
 OF_A_CGROUP: Final = 0.75
-"""The share of a cgroup's limit that a process may take by default. The rest is for what the kernel also counts before
-it kills, mainly the page cache."""
+"""The share of its cgroup's memory limit that a process may take by default. The rest is for what the kernel also
+counts before it kills, mainly the page cache."""
 
 OF_A_MACHINE: Final = 0.25
-"""The share of a machine's memory if no cgroup limits it, since masters, workers and engines share the machine."""
+"""The share of a machine's memory that a process may take if no cgroup limits it. Masters, workers, NATS, etcd and the
+database share the machine."""
 
 KEPT_BYTES: Final = 32 << 20
-"""The bytes of a disk, at most an eighth of it, that never count as free. Logs, engines and reports in hand use them.
-`orb up` ends when half of that is left."""
+"""The bytes of a disk, at most an eighth of it, that never count as free. Logs, NATS, etcd, the database and reports in
+hand use them. `orb up` ends when half of that is left."""
 
 RELIEF_S: Final = 30.0
 _V1_UNLIMITED: Final = 1 << 60
 
 
 def disk_of(path: Path) -> Gauge:
-    """Return the gauge of the disk of `path`, which need not exist yet. A part is claimed for what others write."""
+    """Return a gauge of the disk that holds `path`, which need not exist yet.
+
+    It counts KEPT_BYTES of the disk as claimed, for what other programs write. The gauge raises Transient if it cannot
+    read the disk.
+    """
 
     def read() -> FillLevel:
         place = path.absolute()
@@ -49,9 +54,9 @@ def disk_of(path: Path) -> Gauge:
 
 
 def memory_of_process(ceiling: int, *, relief_s: float = RELIEF_S) -> Gauge:
-    """Return the gauge of this process's memory against `ceiling` bytes (0 means `default_ceiling`).
+    """Return a gauge of this process's memory against `ceiling` bytes (0 means `default_ceiling`).
 
-    Near the limit, run gc and malloc_trim first, at most every `relief_s`.
+    Near the limit it runs gc and malloc_trim first, at most every `relief_s` seconds.
     """
     max_bytes = ceiling or default_ceiling()
     relieved_at = float("-inf")
@@ -71,7 +76,11 @@ def memory_of_process(ceiling: int, *, relief_s: float = RELIEF_S) -> Gauge:
 
 
 def default_ceiling(root: Path = Path("/")) -> int:
-    """Return OF_A_CGROUP of the cgroup's limit, if one is below the machine's memory, else OF_A_MACHINE of that."""
+    """Return how many bytes of memory a process may take by default.
+
+    It is OF_A_CGROUP of the cgroup's limit, if one is below the machine's memory, else OF_A_MACHINE of that memory.
+    `root` replaces `/` in paths.
+    """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = cgroup_limit(root)
     if limit is not None and limit < machine:
@@ -80,7 +89,10 @@ def default_ceiling(root: Path = Path("/")) -> int:
 
 
 def cgroup_limit(root: Path = Path("/")) -> int | None:
-    """Return the smallest memory limit of this process's cgroup and its parents, version 2 or 1, or None."""
+    """Return the smallest memory limit in bytes of this process's cgroup and its parents, or None if there is none.
+
+    It reads cgroups of version 2 or 1.
+    """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -104,7 +116,7 @@ def cgroup_limit(root: Path = Path("/")) -> int | None:
 
 
 def resident() -> int | None:
-    """Return the resident bytes of this process, None if the system does not report them."""
+    """Return how many bytes of memory this process has resident, or None if the system does not report them."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):

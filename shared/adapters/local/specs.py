@@ -38,7 +38,7 @@ _decoder: Final = msgspec.json.Decoder(_File)
 
 
 class LocalSpecs:
-    """A `SpecPublisher` for one process and a `SpecSource` for any number, in one folder.
+    """`SpecPublisher` for one process and `SpecSource` for any number, in one folder (shared.ports.specs).
 
     Files are replaced whole, so that a reader sees one revision or the next. A reader checks by one stat if the file
     was replaced, and decodes only new content. A missing file never means deletion. A deleted crawl has a file with
@@ -52,7 +52,7 @@ class LocalSpecs:
         self._seen: dict[CrawlId, tuple[_Signature, PublishedSpec]] = {}
 
     async def publish(self, spec: PublishedSpec) -> None:
-        """See `SpecPublisher`. Write nothing if a later revision is published. An unreadable file is replaced.
+        """Publish a crawl's spec, unless a later revision is published. An unreadable file is replaced.
 
         Raise ResourceFull on a full disk. Other errors of the system are raised as OSError.
         """
@@ -80,7 +80,10 @@ class LocalSpecs:
             raise ResourceFull(f"no room for the spec of crawl {spec.crawl_id} in {path}: {error.strerror}") from error
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
-        """See `SpecSource`. Wait for up to `wait_s`. Raise Transient also if the file cannot be read."""
+        """Return the crawl's spec at `revision` or later. Wait for it for up to `wait_s` (SpecSource.spec).
+
+        Raise Transient if it does not come in time, or the file cannot be read.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._wait_s
         while True:
@@ -93,7 +96,10 @@ class LocalSpecs:
             await asyncio.sleep(_POLL_S)
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
-        """See `SpecSource`."""
+        """Return the newest published spec of the crawl, None without a readable one (SpecSource.latest).
+
+        Never waits.
+        """
         return self._readable(crawl_id)
 
     def _readable(self, crawl_id: CrawlId) -> PublishedSpec | None:
@@ -104,7 +110,7 @@ class LocalSpecs:
             return None
 
     async def changes(self) -> AsyncIterator[None]:
-        """See `SpecSource`. A replaced file sends no notification, so it yields four times a second."""
+        """Yield at once, then four times a second, since a replaced file sends no notification (SpecSource.changes)."""
         while True:
             yield
             await asyncio.sleep(_TURN_S)

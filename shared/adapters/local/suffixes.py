@@ -1,4 +1,4 @@
-"""The public suffix list of a crawl's folder or a cluster, fixed at its creation since partitions depend on it.
+"""The public suffix list of a crawl's folder or of a cluster, fixed at its creation since partitions depend on it.
 
 A folder keeps it beside its database. A cluster keeps it in SQL for masters, and in the coordinator for workers.
 """
@@ -14,7 +14,7 @@ SNAPSHOT: Final = "public_suffixes.dat"
 
 
 def keep_snapshot(folder: Path) -> None:
-    """Copy the installed list into the folder, unless it has one. The copy is whole or absent."""
+    """Copy the installed public suffix list into the folder, unless it has one. The copy is whole or absent."""
     kept = folder / SNAPSHOT
     if kept.exists():
         return
@@ -27,18 +27,21 @@ def keep_snapshot(folder: Path) -> None:
 
 
 def installed_list() -> str:
-    """Return the text of the installed list."""
+    """Return the text of the public suffix list that is installed with the package `publicsuffixlist`."""
     return resources.files("publicsuffixlist").joinpath("public_suffix_list.dat").read_text(encoding="utf-8")
 
 
 def use_list(stored: str) -> None:
-    """Use the cluster's list for domains, even if another one is installed."""
+    """Make this process find registrable domains by the list `stored`, even if another one is installed."""
     if stored != installed_list():
         fix_public_suffixes(stored)
 
 
 def use_snapshot(folder: Path) -> None:
-    """Use the folder's list for domains, if it has one. A folder made by hand may have none."""
+    """Make this process find registrable domains by the folder's public suffix list, if it has one.
+
+    A folder made by hand may have none.
+    """
     kept = folder / SNAPSHOT
     if kept.is_file():
         fix_public_suffixes(kept.read_text(encoding="utf-8"))

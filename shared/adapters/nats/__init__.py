@@ -1,4 +1,4 @@
-"""NATS JetStream behind the Broker port.
+"""The ports `Broker` and `Events` on NATS JetStream.
 
 `NatsBroker` connects to any broker. `EmbeddedServer` runs the bundled one for a single machine. No type of the client
 library leaves this package. Its modules:

@@ -1,4 +1,4 @@
-"""The Broker port over NATS JetStream."""
+"""The port `Broker` on NATS JetStream."""
 
 import asyncio
 import base64
@@ -31,7 +31,10 @@ _CONCURRENCY: Final = 16
 
 
 class NatsBroker:
-    """A Broker. Every call is bounded by its own `wait_s`, or else by `settings.answer_s`."""
+    """`shared.ports.broker.Broker` on NATS.
+
+    Every call takes at most its own `wait_s`, or else `settings.answer_s` seconds.
+    """
 
     def __init__(self, connection: NatsConnection, settings: StreamSettings) -> None:
         self.events = NatsEvents(connection, settings)
@@ -53,10 +56,10 @@ class NatsBroker:
         settings: StreamSettings,
         tls: TlsSettings | None = None,
     ) -> "NatsBroker":
-        """Connect within settings.connect_s. Later the connection reconnects for ever.
+        """Connect to one of the brokers at `urls` within `settings.connect_s`.
 
-        If `tls` is given or a URL is `tls://`, nothing is sent in clear text. Raise Transient if no broker answers,
-        Unusable if it refuses the credentials.
+        Later the connection reconnects for ever. If `tls` is given or a URL is `tls://`, nothing is sent in clear text.
+        Raise Transient if no broker answers, Unusable if it refuses the credentials.
         """
         connection = await NatsConnection.open(urls, token=token, name=name, settings=settings, tls=tls)
         return cls(connection, settings)
@@ -65,7 +68,7 @@ class NatsBroker:
         await streams.declare(self._connection, list(pools), self._settings)
 
     async def storage(self) -> FillLevel | None:
-        """Return how full JetStream is (shared.runtime.pressure_monitor.Gauge).
+        """Return how full the storage of NATS is, by the fullest of its bounds (shared.runtime.pressure_monitor.Gauge).
 
         `refused` is set while the broker answers but stores nothing. Return None if nothing has a bound, unless the
         broker has ever refused.
@@ -158,7 +161,10 @@ class NatsBroker:
         return int(info["state"]["messages"])
 
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
-        """Return `Backlog.unapplied`, with at most one request per stored subject."""
+        """Return the number of reports after `positions`, and the age of the oldest (Backlog.unapplied).
+
+        It sends at most one request for each subject with stored reports.
+        """
         every = {"subjects_filter": ">"}
         info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", every, self._settings.answer_s)
         created_ns, now_ns = unix_ns(info["created"]), unix_ns(info["ts"])

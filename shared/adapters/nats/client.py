@@ -1,4 +1,4 @@
-"""The client library with fixes, and a client that uses TLS or does not connect.
+"""The client library of NATS with fixes, for connections in clear text and over TLS.
 
 The client library begins TLS only if the server's greeting, which is in clear text, requires it. An attacker in the
 server's place could omit that, and would receive the token and all other data. The library also waits without a bound
@@ -25,9 +25,9 @@ _CANCEL_S: Final = 0.1
 
 
 def demanded(urls: Sequence[str], tls: TlsSettings | None) -> TlsSettings | None:
-    """Return the files for TLS, or None if neither `tls` nor a URL requires TLS.
+    """Return the TLS files to connect with, or None if neither `tls` nor a URL of `urls` requires TLS.
 
-    Raise Unusable if only some URLs require it while it is required, or if a file cannot be used.
+    Raise Unusable if TLS is required but a URL does not begin with `tls://`, or if a file cannot be used.
     """
     secure = [url for url in urls if url.startswith(SCHEME)]
     if tls is None and not secure:
@@ -126,7 +126,7 @@ class _Line(TcpTransport):
 
 
 class PlainClient(Client):
-    """The library's client with fixes.
+    """The library's client with fixes, for connections in clear text.
 
     - `close` ends all tasks and connections, including those of failed attempts.
     - A PING is sent after all earlier messages, and a late PONG does no harm.
@@ -246,7 +246,10 @@ class PlainClient(Client):
 
 
 class SecureClient(PlainClient):
-    """A client with TLS. It reads the files again for every connection, so the next one has a replaced certificate."""
+    """The library's client with fixes, for TLS. It reads the TLS files again for every connection.
+
+    So a replaced certificate is used from the next connection on.
+    """
 
     def __init__(self, files: TlsSettings) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One connection to NATS that reconnects for ever, with one inbox for the answers to all requests.
+"""One connection to NATS that reconnects for ever, with one inbox (a subject for answers) for all requests.
 
 The client library's own request and pull calls are not used. They leave futures that never complete if the server dies,
 may swallow a cancellation while flushing, and need several tasks per call. Here a request is one published message and
@@ -45,12 +45,12 @@ def status_of(message: Msg) -> str | None:
 
 
 def reason_of(message: Msg) -> str:
-    """Return the server's text beside the status code."""
+    """Return the server's text beside the status code of a message, such as `Request Timeout`."""
     return (message.headers or {}).get("Description", "").partition("\n")[0].strip()
 
 
 class Unanswered(Transient):
-    """The broker did not answer in time, although it was connected."""
+    """The broker did not answer in time, although this process was connected to it."""
 
 
 class NatsConnection:
@@ -83,7 +83,7 @@ class NatsConnection:
         settings: StreamSettings,
         tls: TlsSettings | None = None,
     ) -> "NatsConnection":
-        """Connect within settings.connect_s, over TLS if `tls` is given or a URL is `tls://`.
+        """Connect to one of `urls` within `settings.connect_s`, over TLS if `tls` is given or a URL is `tls://`.
 
         Raise Unusable if the credentials are refused or the files of `tls` cannot be used. Raise Transient otherwise.
         """
@@ -134,7 +134,7 @@ class NatsConnection:
 
     @property
     def line(self) -> int:
-        """The number of the current connection to a server. It increases with each break."""
+        """The number of the current connection to a server. Each break of the connection increases it."""
         return self._line
 
     async def request(
@@ -146,10 +146,10 @@ class NatsConnection:
         *,
         line: int | None = None,
     ) -> Msg:
-        """Send a request and wait for one answer.
+        """Send a request and return the one answer. Wait for it at most `wait_s` seconds.
 
-        Raise Transient at once if there is no subscriber or the connection breaks. With `line`, send the request over
-        that connection or not at all.
+        Raise Transient at once if there is no subscriber or the connection breaks. With `line`, the number of a
+        connection, send the request over that connection or not at all.
         """
         if line is not None and line != self._line:
             raise Transient("the connection to the broker is another one by now", retry_in=self._settings.reconnect_s)
@@ -161,7 +161,7 @@ class NatsConnection:
         return message
 
     async def confirm(self) -> None:
-        """Wait until the server has processed everything sent so far, including subscriptions.
+        """Wait until the server has processed everything that this process sent so far, including subscriptions.
 
         This sends a message to our own inbox.
         """
@@ -193,7 +193,7 @@ class NatsConnection:
     async def send(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Publish without waiting for an answer."""
+        """Publish a message without waiting for an answer. `reply`: the subject for answers."""
         if not self._client.is_connected or self._closing:
             raise self._away()
         if self._client.pending_data_size > self._settings.unsent_bytes:
@@ -211,7 +211,7 @@ class NatsConnection:
 
     @property
     def max_payload(self) -> int:
-        """The broker's limit for headers and data of one message."""
+        """The most bytes of headers and data that the broker accepts in one message."""
         return self._client.max_payload
 
     # --- subscriptions ------------------------------------------------------------------------------------
@@ -221,15 +221,15 @@ class NatsConnection:
         return f"_INBOX.{secrets.token_hex(11)}"
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Call `lost` whenever the connection breaks."""
+        """Call `lost` each time the connection breaks, until `unwatch`."""
         self._watchers.add(lost)
 
     def unwatch(self, lost: Callable[[], None]) -> None:
-        """End `watch`."""
+        """Call `lost` no longer when the connection breaks."""
         self._watchers.discard(lost)
 
     async def subscribe(self, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        """Receive the messages of a subject until `unsubscribe`. The subscription survives reconnects."""
+        """Call `receive` with each message of a subject until `unsubscribe`. The subscription survives reconnects."""
         if self._client.is_closed:
             raise self._away()
         try:
@@ -240,7 +240,7 @@ class NatsConnection:
             raise Permanent(f"cannot subscribe to {subject}: {error}") from error
 
     async def unsubscribe(self, subscription: Subscription, *, drain: bool = False) -> None:
-        """End a subscription. With `drain`, first receive what the server has already sent, within two seconds.
+        """End a subscription. With `drain`, first receive what the server has already sent, for at most two seconds.
 
         Do nothing if the connection is closed.
         """
@@ -255,7 +255,7 @@ class NatsConnection:
             log.debug("unsubscribe.interrupted", subject=subscription.subject, error=str(error))
 
     async def close(self) -> None:
-        """Fail the open requests, and close."""
+        """Close the connection. Every open request fails."""
         if not self._closing:
             self._closing = True
             self._break("the connection was closed")

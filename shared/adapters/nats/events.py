@@ -1,4 +1,4 @@
-"""The Events port over JetStream: one stream bounded by age, size and count, and by a count per subject.
+"""The port `Events` on JetStream: one stream bounded by age, size and count, and by a count per subject.
 
 The first sequence of a new stream is the time in microseconds since 1970 (an exact integer in JavaScript until 2255).
 That is beyond any sequence of an earlier stream, so a position in a deleted stream lies before the new one.
@@ -36,7 +36,7 @@ _TRIES: Final = 3
 
 
 def events_stream(settings: StreamSettings, first: int) -> dict[str, Any]:
-    """Return the stream's declaration, with `first` as its first sequence."""
+    """Return JetStream's configuration of the stream of events, with `first` as its first sequence."""
     return {
         "name": EVENTS,
         "subjects": [EVERY_EVENT],
@@ -55,7 +55,7 @@ def events_stream(settings: StreamSettings, first: int) -> dict[str, Any]:
 
 
 class NatsEvents:
-    """`shared.ports.events.Events`. Every call is bounded by `settings.answer_s`."""
+    """`shared.ports.events.Events` on NATS. Every call takes at most `settings.answer_s` seconds."""
 
     def __init__(self, connection: NatsConnection, settings: StreamSettings) -> None:
         self._connection = connection

@@ -27,7 +27,7 @@ _FULL: Final = ("maximum messages exceeded", "maximum bytes exceeded", _OCCUPIED
 
 
 class ApiError(msgspec.Struct, frozen=True):
-    """The server's reason for a failed call."""
+    """The NATS server's reason why a call to its JetStream API failed."""
 
     code: int = 500
     err_code: int = 0
@@ -35,7 +35,7 @@ class ApiError(msgspec.Struct, frozen=True):
 
     @property
     def occupied(self) -> bool:
-        """True if the subject has its maximum number of messages. (10077 alone also means other store failures.)"""
+        """True if the subject has its maximum number of messages. (Code 10077 alone also means other failures.)"""
         return self.err_code == _STORE_FAILED and self.description == _OCCUPIED
 
     @property
@@ -53,7 +53,7 @@ _answer = msgspec.json.Decoder(_Answer)
 
 
 class MessageOrigin(NamedTuple):
-    """The origin of a delivered message, from its acknowledgement subject.
+    """Where a delivered message comes from (stream, consumer, sequences), as its acknowledgement subject states it.
 
     `consumer_sequence` counts that consumer's deliveries from 1 without a gap. `pending` is the number of messages that
     it has still to deliver.
@@ -68,7 +68,10 @@ class MessageOrigin(NamedTuple):
 
 
 def origin_of(ack_subject: str) -> MessageOrigin:
-    """Parse `$JS.ACK.[domain.account.]stream.consumer.delivery.sequence.consumer sequence.time.pending[.random]`."""
+    """Return the origin that the acknowledgement subject of a delivered message states.
+
+    Its form is `$JS.ACK.[domain.account.]stream.consumer.delivery.sequence.consumer sequence.time.pending[.random]`.
+    """
     tokens = ack_subject.split(".")
     if len(tokens) >= 11:
         tokens = tokens[2:]
@@ -78,7 +81,7 @@ def origin_of(ack_subject: str) -> MessageOrigin:
 
 
 def unix_ns(text: str) -> int:
-    """Convert an RFC 3339 time with up to nine fractional digits to Unix nanoseconds, exactly."""
+    """Return the Unix nanoseconds of an RFC 3339 time with up to nine fractional digits, exactly."""
     end = 19
     fraction = 0
     if text[end : end + 1] == ".":
@@ -92,13 +95,17 @@ def unix_ns(text: str) -> int:
 
 
 def text_of(at_ns: int) -> str:
-    """Convert Unix nanoseconds to an RFC 3339 time, exactly."""
+    """Return the RFC 3339 time of Unix nanoseconds, exactly."""
     seconds, fraction = divmod(at_ns, SECOND_NS)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
 def failure(error: ApiError, what: str) -> Exception:
-    """Return the exception for a server error, by whether a retry may help."""
+    """Return the exception to raise for a server's error: Transient only if a retry may help.
+
+    Else it is Refused for a full stream, Unusable without JetStream, TooLarge or Permanent. `what` names the failed
+    call in the message.
+    """
     text = f"{what}: {error.description} ({error.err_code})"
     if error.err_code == _STORE_FAILED and error.description in _FULL:
         return Refused(text)
@@ -118,7 +125,10 @@ def failure(error: ApiError, what: str) -> Exception:
 async def call(
     connection: NatsConnection, verb: str, body: object, wait_s: float, *, line: int | None = None
 ) -> dict[str, Any] | ApiError:
-    """Call the JetStream API. Return the answer, or the server's error for the caller to handle."""
+    """Call `verb` of the JetStream API with `body`.
+
+    Return the answer, or the server's error for the caller to handle.
+    """
     data = b"" if body is None else msgspec.json.encode(body)
     message = await connection.request(API + verb, data, wait_s, line=line)
     answer: dict[str, Any] = msgspec.json.decode(message.data)
@@ -130,7 +140,7 @@ async def call(
 async def demand(
     connection: NatsConnection, verb: str, body: object, wait_s: float, *, line: int | None = None
 ) -> dict[str, Any]:
-    """Call the JetStream API like `call`, and raise every error."""
+    """Call `verb` of the JetStream API with `body`, and return the answer. Raise the exception for any error."""
     answer = await call(connection, verb, body, wait_s, line=line)
     if isinstance(answer, ApiError):
         raise failure(answer, verb)

@@ -1,4 +1,4 @@
-"""List and read the messages in the pools' queues, without taking them."""
+"""Lists and reads the shards in the pools' queues, without taking them."""
 
 import base64
 from collections.abc import Sequence
@@ -15,7 +15,10 @@ _QUEUES: Final = subjects.visits_stream("")
 
 
 async def listed_visits(connection: NatsConnection, partition: Partition, wait_s: float) -> Sequence[QueuedVisit]:
-    """List the queued shards of a partition (Broker.queued_visits). A stream that is deleted meanwhile has none."""
+    """Return the places of a partition's queued shards in the queues of all pools (Broker.queued_visits).
+
+    A stream that is deleted meanwhile has none.
+    """
     every = subjects.visits_of(partition)
     listed: list[QueuedVisit] = []
     for stream in await _streams(connection, every, wait_s):
@@ -33,7 +36,10 @@ async def listed_visits(connection: NatsConnection, partition: Partition, wait_s
 async def stored_visit(
     connection: NatsConnection, partition: Partition, place: QueuedVisit, wait_s: float
 ) -> StoredVisit | None:
-    """Read the shard at a place (Broker.visit_at) from the stream's leader: a replica may be behind."""
+    """Return the shard that is queued at `place` now, or None (Broker.visit_at).
+
+    It is read from the stream's leader, since a replica may be behind.
+    """
     verb = f"STREAM.MSG.GET.{subjects.visits_stream(place.pool)}"
     subject = subjects.visit(place.pool, partition, place.host_id, place.slot)
     answer = await call(connection, verb, {"last_by_subj": subject}, wait_s)
@@ -46,7 +52,7 @@ async def stored_visit(
 
 
 async def waits(connection: NatsConnection, partition: Partition, place: QueuedVisit, wait_s: float) -> bool:
-    """Return True if the shard at a place was never delivered (Broker.visit_waits).
+    """Return True if the shard that is queued at `place` was never delivered (Broker.visit_waits).
 
     First deliveries are in the order of the stream, so the consumer's last sequence decides.
     """

@@ -1,4 +1,4 @@
-"""Read a stream in order: an ephemeral pull consumer that is created again at the reader's position when it is lost.
+"""Reads a stream in order, by an ephemeral pull consumer. If it is lost, the reader creates it again at its position.
 
 The caller owns the position. The consumer is only a cursor on the server, acknowledges nothing, and is in memory. So
 its loss (reconnect, restart, failover, idleness) costs two calls. Consumer sequences count deliveries without a gap. If
@@ -51,13 +51,13 @@ _BATCH_COMPLETED: Final = "batch completed"
 
 
 async def stream_state(connection: NatsConnection, stream: str, wait_s: float) -> StreamState:
-    """Return the stream's state from its leader."""
+    """Return the creation time and the last sequence of a stream, as the stream's leader has them."""
     info = await demand(connection, f"STREAM.INFO.{stream}", None, wait_s)
     return StreamState(created_ns=unix_ns(info["created"]), last_sequence=int(info["state"]["last_seq"]))
 
 
 async def continues(connection: NatsConnection, stream: str, sequence: int, at_ns: int, wait_s: float) -> bool:
-    """Return True if the stream is the one in which the message at `sequence` was stored at `at_ns`.
+    """Return True if the stream is the one in which the message at `sequence` was stored at `at_ns` (Unix nanoseconds).
 
     It is another one if the message at that sequence has another time. It was restored shorter if a later message has
     an earlier sequence, because new messages took the sequences of old ones. To find such a message, create a consumer
@@ -82,7 +82,10 @@ async def continues(connection: NatsConnection, stream: str, sequence: int, at_n
 
 
 class StreamReader:
-    """A ReportReader or an EventReader. One pull is open at a time, so it holds at most one batch or `read_bytes`."""
+    """Reads messages of one stream in order (`ReportReader`, `EventReader`).
+
+    One pull is open at a time, so it holds at most one batch or `read_bytes`.
+    """
 
     def __init__(
         self,
@@ -97,8 +100,8 @@ class StreamReader:
     ) -> None:
         """Create a reader of one or more `subjects` of the stream, which must not overlap. `open` must follow.
 
-        `at_ns`: when the message at `after` was stored. If it is given, the stream is compared with the position each
-        time a cursor is created, before a message is read from it.
+        It reads the messages after sequence `after`. `at_ns`: when the message at `after` was stored. If it is given,
+        the stream is compared with the position each time a cursor is created, before a message is read from it.
         """
         self._connection = connection
         self._stream = stream
@@ -125,7 +128,10 @@ class StreamReader:
         self._closed = False
 
     async def open(self) -> None:
-        """Create the cursor. Raise StreamReplaced (Transient) if the stream is not the one of the position."""
+        """Create the cursor, a consumer on the server at the reader's position.
+
+        Raise StreamReplaced (Transient) if the stream is not the one of the position.
+        """
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._received)
         self._connection.watch(self._disconnected)
         try:
@@ -143,10 +149,10 @@ class StreamReader:
         return [kept.popleft() for _ in range(min(max_count, len(kept)))]
 
     async def purge(self, through: int) -> bool:
-        """Purge the messages up to `through` (ReportReader.purge). Return False if the stream must be compared first.
+        """Purge the messages up to sequence `through`.
 
-        The request uses the connection on which the stream was compared: a server that returns with another store has
-        another connection.
+        Return False if the stream must be compared first (ReportReader.purge). The request uses the connection on which
+        the stream was compared: a server that returns with another store has another connection.
         """
         if self._consumer is None or self._line != self._connection.line:
             return False
@@ -158,7 +164,7 @@ class StreamReader:
         return True
 
     async def close(self) -> None:
-        """Delete the cursor. If that fails, the broker deletes it after `reader_idle_s`."""
+        """Delete the cursor on the server. If that fails, the broker deletes it after `reader_idle_s` seconds."""
         self._closed = True
         consumer = self._consumer
         self._lose("closed")

@@ -23,7 +23,10 @@ _KEPT: Final = 1_024
 async def answering(
     connection: NatsConnection, subject: str, reply: Callable[[bytes], Awaitable[bytes | None]]
 ) -> AsyncIterator[None]:
-    """Answer requests concurrently while the context is open. While 4,096 are open, further ones get no answer."""
+    """Answer the requests on a subject while the `with` block runs, several at a time.
+
+    `reply` returns the answer or None. While 4,096 requests are open, further ones get no answer.
+    """
     open_questions: set[asyncio.Task[None]] = set()
 
     async def receive(question: Msg) -> None:
@@ -98,7 +101,10 @@ class _Received:
 
 @asynccontextmanager
 async def listening(connection: NatsConnection, subject: str) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Iterate over the messages of a subject. At most the newest 1,024 unread ones are kept."""
+    """Return an iterator over the messages of a subject, for the `with` block.
+
+    It keeps the newest 1,024 unread ones.
+    """
     received = _Received()
     subscription = await _subscribed(connection, subject, received.receive)
     try:

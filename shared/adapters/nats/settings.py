@@ -1,4 +1,4 @@
-"""The settings of the broker adapter: bounds of the streams and time limits of the connection."""
+"""The settings of the NATS adapter: bounds of the streams and time limits of the connection."""
 
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ class StreamSettings:
 
 
 def streams_of(settings: ClusterMasterSettings) -> StreamSettings:
-    """Return the stream settings from those of a master in a cluster."""
+    """Return the settings of the streams, taken from those of a master in a cluster."""
     return StreamSettings(
         replicas=settings.nats_replicas,
         ack_wait_s=settings.ack_wait_s,
@@ -66,7 +66,7 @@ def streams_of(settings: ClusterMasterSettings) -> StreamSettings:
 
 
 def nats_tls_of(settings: ClusterMasterSettings | WorkerSettings) -> TlsSettings | None:
-    """Return the TLS files for NATS of a process in a cluster.
+    """Return the TLS files for NATS of a master or worker in a cluster.
 
     Return None if TLS is not configured, and in a local crawl, whose broker is on the loopback.
     """

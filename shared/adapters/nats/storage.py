@@ -1,4 +1,4 @@
-"""The storage of JetStream: how full it is, and whether it stores at all.
+"""How full the storage of JetStream is, and whether it stores at all.
 
 The server reports neither its own storage limit nor the state of its disk to clients.
 """
@@ -14,7 +14,7 @@ _OURS: Final = (subjects.REPORTS, subjects.visits_stream(""))
 
 
 async def fullest(connection: NatsConnection, wait_s: float) -> FillLevel | None:
-    """Return the level of the fullest among the account and our streams with a bound in bytes, or None without any.
+    """Return how full the fullest bound in bytes is: of the NATS account or of a stream of ours. None without a bound.
 
     Streams that drop their oldest messages at the bound are ignored: they are full most of the time.
     """
@@ -41,17 +41,18 @@ def _level(stream: dict[str, Any]) -> FillLevel:
 
 
 SILENT_S: Final = 10.0
-"""A stream counts as failed if publishes to it have failed for this long, and more than once."""
+"""A stream counts as failed if publishes to it have failed for this many seconds, and more than once."""
 
 TRIED_S: Final = 30.0
-"""After this time without a failure publishes may be tried again: paused masters publish little, so they must probe."""
+"""After so many seconds without a failure publishes may be tried again: paused masters publish little, so they must
+probe."""
 
 
 class StorageHealth:
-    """The results of publishes, by the first word of their subjects, which differs for each stream.
+    """Which streams store nothing, by the results of publishes. The first word of a subject identifies its stream.
 
-    Times are monotonic seconds. After a write fails on a full disk, a nats-server does not answer publishes until it
-    is restarted.
+    Times are monotonic seconds. After a write fails on a full disk, a nats-server does not answer publishes until it is
+    restarted.
     """
 
     def __init__(self) -> None:
@@ -61,11 +62,11 @@ class StorageHealth:
         return f"<StorageHealth failing={','.join(self._failing)}>"
 
     def stored(self, subject: str) -> None:
-        """Record that the stream answered a publish, even with a refusal."""
+        """Record that the stream of `subject` answered a publish, even with a refusal."""
         self._failing.pop(subject.partition(".")[0], None)
 
     def failed(self, subject: str, now: float) -> None:
-        """Record that a publish got no answer, or that the stream could not store it."""
+        """Record that a publish to `subject` got no answer, or that the stream could not store it."""
         word = subject.partition(".")[0]
         first, _ = self._failing.get(word, (now, now))
         self._failing[word] = (first, now)
@@ -75,5 +76,5 @@ class StorageHealth:
         self._failing.clear()
 
     def refuses(self, now: float) -> bool:
-        """Return True if a stream stores nothing now."""
+        """Return True if a stream stores nothing: publishes to it failed for SILENT_S, and lately."""
         return any(last - first >= SILENT_S and now - last < TRIED_S for first, last in self._failing.values())

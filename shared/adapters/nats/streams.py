@@ -1,7 +1,8 @@
-"""Streams, consumers and the bucket as desired state, applied idempotently and without loss of messages.
+"""Creates and updates the streams, consumers and the key-value bucket that the crawler needs, without loss of messages.
 
-Each has the number of its declaration in its metadata (`DECLARATION`). A declaration of a later release is not changed:
-during an upgrade of the cluster, a master of the earlier release that starts must not revert it.
+A declaration is a dictionary in the form of JetStream's configuration. Each has a number in its metadata
+(`DECLARATION`). A declaration of a later release is not changed: a master of the earlier release that starts during an
+upgrade of the cluster must not revert it.
 """
 
 from typing import Any, Final
@@ -30,13 +31,17 @@ ROBOTS_STREAM: Final = f"KV_{subjects.ROBOTS_BUCKET}"
 ROBOTS_SUBJECT: Final = f"$KV.{subjects.ROBOTS_BUCKET}."
 REPEAT_WINDOW_S: Final = 120
 DECLARATION: Final = 1
-"""Increased with every release whose declarations differ from the one before, apart from settings."""
+"""The number in all declarations of this release. It is increased with every release whose declarations differ from the
+one before, apart from settings."""
 
 _DECLARED_BY: Final = "orb_declaration"
 
 
 def visits_stream(pool: str, settings: StreamSettings) -> dict[str, Any]:
-    """Return a pool's work queue. A subject has one message, and refuses another while that is queued or in flight."""
+    """Return the declaration of a pool's queue of shards, a work queue.
+
+    A subject has one message, and refuses another while that is queued or in flight.
+    """
     return {
         "name": subjects.visits_stream(pool),
         "subjects": [subjects.visits_filter(pool)],
@@ -53,7 +58,10 @@ def visits_stream(pool: str, settings: StreamSettings) -> dict[str, Any]:
 
 
 def visits_consumer(settings: StreamSettings) -> dict[str, Any]:
-    """Return the durable consumer that all workers of a pool share. The owner, not the broker, counts attempts."""
+    """Return the declaration of the durable consumer that all workers of a pool share.
+
+    The owner, not the broker, counts attempts.
+    """
     return {
         "name": VISITS_CONSUMER,
         "durable_name": VISITS_CONSUMER,
@@ -68,7 +76,10 @@ def visits_consumer(settings: StreamSettings) -> dict[str, Any]:
 
 
 def reports_stream(settings: StreamSettings) -> dict[str, Any]:
-    """Return the stream of all reports, bounded per subject. Owners read by position and purge behind their commits."""
+    """Return the declaration of the stream of all reports, bounded per subject.
+
+    Owners read it by position and purge what they have committed.
+    """
     return {
         "name": subjects.REPORTS,
         "subjects": list(subjects.REPORT_SUBJECTS),
@@ -87,7 +98,10 @@ def reports_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 def robots_stream(settings: StreamSettings) -> dict[str, Any]:
-    """Return the key-value bucket of robots.txt answers. It is a cache, so the oldest are dropped when it is full."""
+    """Return the declaration of the key-value bucket of robots.txt answers.
+
+    It is a cache, so the oldest are dropped when it is full.
+    """
     return {
         "name": ROBOTS_STREAM,
         "subjects": [f"{ROBOTS_SUBJECT}>"],
@@ -106,7 +120,10 @@ def robots_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 def items_stream(settings: StreamSettings) -> dict[str, Any]:
-    """Return the stream of all crawls' items, for users' own consumers. The oldest are dropped by age and by bytes."""
+    """Return the declaration of the stream of all crawls' items, for users' own consumers.
+
+    The oldest are dropped by age and by bytes.
+    """
     return {
         "name": ITEMS,
         "subjects": [EVERY_ITEM],
@@ -125,7 +142,10 @@ def items_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 async def declare(connection: NatsConnection, pools: list[str], settings: StreamSettings) -> None:
-    """Apply all declarations. Raise Permanent if the server cannot, or only by dropping messages."""
+    """Create or update all streams, consumers and the bucket, with one queue for each of `pools`.
+
+    Raise Permanent if the server cannot, or only by dropping messages.
+    """
     await _declare_stream(connection, reports_stream(settings), settings.answer_s)
     await _declare_stream(connection, robots_stream(settings), settings.answer_s)
     await _declare_stream(connection, items_stream(settings), settings.answer_s)
@@ -136,14 +156,14 @@ async def declare(connection: NatsConnection, pools: list[str], settings: Stream
 
 
 def signed(declared: dict[str, Any]) -> dict[str, Any]:
-    """Return the declaration with its number in the metadata."""
+    """Return the declaration with DECLARATION, its number, in the metadata."""
     return {**declared, "metadata": {_DECLARED_BY: str(DECLARATION)}}
 
 
 def is_current(current: dict[str, Any], declared: dict[str, Any]) -> bool:
-    """Return True if `current` needs no change: it matches, or a later release declared it.
+    """Return True if the existing configuration `current` needs no change: it matches, or a later release declared it.
 
-    `declared` is signed. Fields that the server adds to `current` are ignored.
+    `declared` has its number in the metadata (`signed`). Fields that the server adds to `current` are ignored.
     """
     signature = (current.get("metadata") or {}).get(_DECLARED_BY, "0")
     if signature.isdecimal() and int(signature) > DECLARATION:
@@ -176,7 +196,7 @@ async def _declare_stream(connection: NatsConnection, unsigned: dict[str, Any], 
 
 
 def merged(current: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration for an existing stream: `declared` on top of `current`.
+    """Return the configuration to set for an existing stream: `declared` on top of `current`.
 
     Settings that are not declared stay as the operators set them (compression, placement, a description). The number of
     replicas never decreases, so that a master that is not configured for a cluster deletes no copies.

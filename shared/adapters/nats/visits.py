@@ -1,8 +1,8 @@
-"""Pull shards from a pool's queue, and acknowledge them.
+"""Pulls shards from a pool's queue, and acknowledges them.
 
-One pull is open at a time. It ends with the wait of the call that made it. If it returned only a part, it stays open
-during the next calls until then. A shard that arrives while no caller waits is kept for the next call, and handed back
-on close. So no shard stays unseen in a client until the broker delivers it again, unless the process dies.
+One pull request is open at a time. It ends with the wait of the call that made it. If it returned only a part, it stays
+open during the next calls until then. A shard that arrives while no caller waits is kept for the next call, and handed
+back on close. So no shard stays unseen in a client until the broker delivers it again, unless the process dies.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ _BATCH_COMPLETED: Final = "batch completed"
 
 
 class NatsVisit:
-    """A VisitMessage. `ack` and `nak` raise Transient if the broker did not confirm, and may be repeated.
+    """`shared.ports.broker.VisitMessage` on NATS: a delivered shard.
 
-    A broker that was killed may have lost the record of this delivery. Then it never confirms, and delivers the shard
-    again as a first delivery.
+    `ack` and `nak` raise Transient if the broker did not confirm, and may be repeated. A broker that was killed may
+    have lost the record of this delivery. Then it never confirms, and delivers the shard again as a first delivery.
     """
 
     __slots__ = ("_connection", "_reply", "_wait_s", "arrived", "data", "delivery", "origin")
@@ -67,7 +67,7 @@ class NatsVisit:
 
 
 class VisitQueue:
-    """A process's access to a pool's queue, for one caller at a time."""
+    """Pulls shards from one pool's queue, for one caller at a time."""
 
     def __init__(self, connection: NatsConnection, pool: str, settings: StreamSettings) -> None:
         self._connection = connection
@@ -86,7 +86,7 @@ class VisitQueue:
         self._closed = False
 
     async def pull(self, max_count: int, wait_s: float) -> Sequence[NatsVisit]:
-        """Return up to `max_count` shards (Broker.pull_visits). Wait up to `wait_s` for the first one."""
+        """Return up to `max_count` shards. Wait up to `wait_s` seconds for the first one only (Broker.pull_visits)."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise Transient(f"the queue of pool {self._pool} is closed")
@@ -115,7 +115,7 @@ class VisitQueue:
         return [self._ready.popleft() for _ in range(min(max_count, len(self._ready)))]
 
     async def close(self) -> None:
-        """Stop the open pull and hand back what no caller took."""
+        """Stop the open pull and hand back the shards that no caller took."""
         self._closed = True
         self._connection.unwatch(self._disconnected)
         if self._subscription is not None:

@@ -1,1 +1,1 @@
-"""The page archive: WARC segments in a local folder or an object store."""
+"""The page archive in a local folder, as WARC files (segments), and files made from it: CDXJ indexes and exports."""

@@ -1,4 +1,4 @@
-"""The writer of a CDXJ index: sorted bytewise, in bounded memory, and visible only as a whole."""
+"""Writes a CDXJ index, a sorted list of stored pages: in bounded memory, and visible only as a whole."""
 
 import heapq
 import os
@@ -18,7 +18,7 @@ _BUFFER: Final = 1 << 18
 
 
 def write_index(rows: Iterable[IndexRow], path: Path, *, run_lines: int = RUN_LINES) -> int:
-    """Write the index of `rows` to `path` and return the number of lines.
+    """Write the index of `rows` to `path`, sorted by bytes, and return its number of lines.
 
     External merge sort: runs of `run_lines` lines are sorted in memory and merged from disk, at most 64 at a time.
     Readers of `path` see the old index or the new one, never a part; an error leaves the old one.

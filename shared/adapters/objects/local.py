@@ -1,4 +1,4 @@
-"""Segments in a local folder.
+"""Segments, the WARC files of an archive, in a local folder.
 
 A segment being written is named `<name>.open`, and its writer holds an flock on it. Finishing renames it to `<name>`.
 The suffix marks an unfinished file for people and tools. By the lock a repair detects if its writer is alive.
@@ -21,7 +21,10 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LocalSegments:
-    """A `SegmentStore` in one folder, created with the first segment; if `private`, for this user only."""
+    """`shared.ports.archive.SegmentStore` in one folder, created with the first segment.
+
+    `private`: for this user only.
+    """
 
     def __init__(self, folder: Path, *, private: bool = False) -> None:
         self._folder = folder
@@ -85,7 +88,10 @@ class LocalSegments:
 
 
 class LocalSegment:
-    """A segment open for appending. `commit` writes at the durable end, so it overwrites a failed attempt."""
+    """`shared.ports.archive.Segment`: a WARC file open for appending.
+
+    `commit` writes at the durable end, so it overwrites what a failed attempt wrote.
+    """
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
@@ -140,7 +146,7 @@ class LocalSegment:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Return True if the open file is still the one at `path`."""
+    """Return True if the open file `fd` is still the file at `path`."""
     try:
         named = path.stat()
     except FileNotFoundError:
@@ -149,7 +155,7 @@ def is_at(fd: int, path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make creations, renames and removals in `folder` durable."""
+    """Make earlier creations, renames and removals in `folder` durable: they survive a power loss."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""Stored pages for a process that serves them. They are read in threads, so a slow disk delays only its own request."""
+"""Reads stored pages for a process that serves them, in threads, so that a slow disk delays only its own request."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ _PIECE: Final = 64 << 10
 
 
 class ServedPages:
-    """`shared.ports.archive.PageArchive` over segments."""
+    """`shared.ports.archive.PageArchive` that reads the pages from segments (WARC files)."""
 
     def __init__(self, segments: SegmentReader, *, threads: int = 4) -> None:
         self._segments = segments
@@ -38,7 +38,7 @@ class ServedPages:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
-        """Start no further work. Running calls end by themselves."""
+        """Stop the threads: queued work is cancelled, and running work ends by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _member(self, location: RecordLocation) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
-"""The repair of segments that dead writers left open.
+"""Repairs the WARC files (segments) that writers left unfinished when they died.
 
-A record is one gzip member, so walking the members from the start finds a torn tail. Synced data is whole records and
-is never cut: only the bytes after the *last* whole record are.
+A record is one gzip member, so a walk over the members finds where the last whole record ends. Only the bytes after it,
+the torn tail, are cut. Synced data is whole records, so it is never cut.
 """
 
 import fcntl
@@ -27,7 +27,10 @@ _WARCINFO: Final = re.compile(rb"\r\nwarc-type:[ \t]*warcinfo[ \t]*\r\n", re.IGN
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """A segment's whole records: the end of the last one, their number without warcinfo, and the damaged ranges."""
+    """The whole records of a WARC file. `end`: the byte after the last one. `pages`: their number without warcinfo.
+
+    `damaged`: the ranges of bytes before `end` that are no whole record.
+    """
 
     end: int = 0
     pages: int = 0
@@ -36,7 +39,10 @@ class SegmentScan:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The repair of one segment: bytes kept (0: removed), bytes cut, and the damaged ranges inside."""
+    """The result of repairing one WARC file: the bytes kept (0: the file was removed) and the bytes cut.
+
+    `damaged`: the ranges of the kept bytes that are no whole record.
+    """
 
     segment: str
     kept: int
@@ -45,10 +51,10 @@ class Repaired:
 
 
 def repair_torn(folder: Path) -> list[Repaired]:
-    """Cut the torn tails of unfinished segments in `folder` and give them their final names, durably.
+    """Cut the torn tails of unfinished WARC files in `folder` and give the files their final names, durably.
 
-    Finished segments are not opened. A segment whose writer holds its lock is skipped. A segment without pages is
-    removed. The repair may be interrupted and repeated at any point. It reads each unfinished segment once.
+    Finished files are not opened. A file whose writer holds its lock is skipped. A file without a record other than
+    warcinfo is removed. The repair may be interrupted and repeated at any point. It reads each unfinished file once.
     """
     if not folder.is_dir():
         return []
@@ -99,7 +105,7 @@ class _Member:
 
 
 def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
-    """Walk the gzip members of `data`.
+    """Find the whole records of a WARC file with the content `data`, by a walk over its gzip members.
 
     A member cut short by the end of the data is a torn tail. Anything else that is no whole record is damage. The walk
     then continues at the next whole record, if any, since records after the damage may have been synced.

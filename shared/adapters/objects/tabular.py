@@ -1,6 +1,6 @@
-"""Encoders of rows as the bytes of a file, batch by batch: JSON Lines, CSV, Parquet.
+"""Encodes rows, batch by batch, as the bytes of a file: JSON Lines, CSV or Parquet.
 
-An encoder holds only what its format needs: for Parquet one row group, as columns. Encoding blocks, for some
+An encoder holds only what its format needs: for Parquet one row group, as columns. Encoding blocks the thread for some
 milliseconds per thousand rows.
 """
 
@@ -15,23 +15,26 @@ import msgspec
 from shared.domain.reads.exports import Columns, Row
 
 GROUP_ROWS: Final = 20_000
-"""The minimum of rows in a Parquet row group, except in the last one. A large batch makes a larger group."""
+"""The least number of rows in a Parquet row group, except in the last one. A large batch makes a larger group."""
 
 
 class RowEncoder(Protocol):
-    """Encodes one file: the bytes of all batches in their order, then those of `end`."""
+    """Encodes the rows of one file. The file is the bytes of all calls of `add`, in order, then those of `end`."""
 
     def add(self, rows: Sequence[Row]) -> bytes:
-        """Add rows. Return the bytes that may be written now, empty while the rows are buffered."""
+        """Add rows. Return the file's next bytes, which may be empty while the rows are buffered."""
         ...
 
     def end(self) -> bytes:
-        """Return the rest of the file. For a file without rows that is all of it."""
+        """Return the last bytes of the file. Without any rows they are the whole file."""
         ...
 
 
 class JsonLines:
-    """One JSON object a line. Times are ISO 8601 in UTC, to the millisecond. JSON columns are embedded unchanged."""
+    """Encodes each row as a line with a JSON object. Times are ISO 8601 in UTC, to the millisecond.
+
+    Columns of JSON are embedded unchanged.
+    """
 
     def __init__(self, columns: Columns) -> None:
         self._times = _times(columns)
@@ -49,9 +52,9 @@ class JsonLines:
 
 
 class Csv:
-    """Comma-separated values with a header line (RFC 4180, UTF-8).
+    """Encodes rows as comma-separated values with a header line (RFC 4180, UTF-8).
 
-    A missing value is empty. Times are as in JSON Lines, JSON is its text.
+    A missing value is empty. Times are as in JSON Lines. A column of JSON has its text.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -75,7 +78,10 @@ class Csv:
 
 
 class Parquet:
-    """Row groups of at least `GROUP_ROWS`, compressed by zstd. Times are timestamps in UTC, JSON is its text."""
+    """Encodes rows as Parquet: row groups of at least `GROUP_ROWS`, compressed by zstd.
+
+    Times are timestamps in UTC. A column of JSON has its text.
+    """
 
     def __init__(self, columns: Columns) -> None:
         import pyarrow  # slow to load, and most processes never export
