@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that shared.adapters.sql.engine.migrate passes."""
+"""Alembic's entry point: runs migrations on the connection that shared.adapters.sql.engine.migrate passes."""
 
 from alembic import context
 

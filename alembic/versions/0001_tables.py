@@ -1,4 +1,4 @@
-"""All tables, as the first release has them.
+"""The first migration: makes all tables, as the first release has them.
 
 The statements are plain SQL, so that later changes of the program cannot change this migration. Never edit it after the
 release. A later migration only adds (docs/decisions/0018). Its revision is the name of its file.

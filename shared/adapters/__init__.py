@@ -1,6 +1,6 @@
-"""The adapters: implementations of the ports (shared/ports).
+"""The adapters: implementations of the ports (shared/ports), one package for each engine or kind of resource.
 
-A package for each engine alone imports its client library. An engine is SQL, NATS, etcd, or what one machine offers
-(`local`, `objects`). Adapters do not import each other. The composition roots choose the adapters. Only values and the
-ports' errors leave a package: no SQL row, broker message or client exception does.
+Only a package of an engine imports its client library. Adapters do not import each other. The entry points of masters,
+workers and the command line choose among them. Only values and the ports' errors leave a package: no SQL row, broker
+message or client exception does.
 """

@@ -187,7 +187,7 @@ class EtcdConnection:
             self.revision = max(self.revision, revision)
 
     def seen(self, revision: int) -> None:
-        """Record a revision of the present history that a watch received. Later answers must be at it or later.
+        """Record a revision that a watch received. An answer below it then shows that etcd was wiped or restored.
 
         Otherwise a client that only watches would take a wiped etcd's list for one that is merely older than its view.
         """

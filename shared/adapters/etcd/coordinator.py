@@ -1,4 +1,4 @@
-"""`EtcdCoordinator`: the port `Coordinator` on an etcd cluster."""
+"""The coordinator on an etcd cluster: members, elections of the leader, and small records that every member watches."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -12,14 +12,17 @@ from shared.ports.coordinator import Entry, Snapshot
 
 
 class EtcdCoordinator:
-    """`shared.ports.coordinator.Coordinator` on an etcd cluster.
+    """Coordination on an etcd cluster (`shared.ports.coordinator.Coordinator`).
 
     It connects at the first call, and again whenever needed. Create it on the event loop that uses it, in a process
     that does not fork afterwards.
     """
 
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
-        """Prepare the connection. Raise Unusable if the settings are invalid or a file they name cannot be read."""
+        """Prepare the connection to etcd.
+
+        Raise Unusable if the settings are invalid or a file they name cannot be read.
+        """
         self._connection = EtcdConnection(settings)
         self._clock = clock
 

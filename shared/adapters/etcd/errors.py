@@ -1,4 +1,4 @@
-"""The errors of calls to etcd, and their conversion to those of the port `Coordinator`."""
+"""The errors of calls to etcd, and their conversion to those of `shared.ports.coordinator`."""
 
 from typing import Final
 

@@ -1,4 +1,7 @@
-"""A won election: writes that etcd refuses once another leader has won, and the rule to stop acting in time."""
+"""The leadership that follows a won election in etcd: guarded writes, and the rule to stop acting in time.
+
+etcd refuses a guarded write once another leader has won.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -32,7 +35,7 @@ class Sign(Protocol):
 
 
 class EtcdLeadership:
-    """`shared.ports.coordinator.Leadership` on etcd, won at `revision`."""
+    """A leadership that a session won in etcd at `revision` (`shared.ports.coordinator.Leadership`)."""
 
     def __init__(self, connection: EtcdConnection, clock: Clock, session: Sign, key: str, revision: int) -> None:
         self._connection = connection
@@ -74,9 +77,9 @@ class EtcdLeadership:
     async def write(
         self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), expect: Mapping[str, int] | None = None
     ) -> int:
-        """Write all or nothing, only while this leadership lasts. Return the revision of the write (Leadership.write).
+        """Put and delete all these keys, or none, while this leadership lasts. Return the revision of the write.
 
-        It is sent once: after a second attempt a success could not be told from a conflict.
+        It is sent once: after a second attempt a success could not be told from a conflict (Leadership.write).
         """
         expected = dict(expect or {})
         touched = len({*puts, *deletes, *expected})
@@ -108,7 +111,7 @@ class EtcdLeadership:
         await self._connection.call("KV.Txn", request, repeat=True)
 
     def _still_ours(self) -> list[Any]:
-        """Return the compares of a transaction.
+        """Return the conditions of a transaction that hold only while this leadership lasts.
 
         The lease is compared too: in another history of etcd another leader may have won at the same revision.
         """

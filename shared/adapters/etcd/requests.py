@@ -1,4 +1,4 @@
-"""Builds requests to etcd's key-value store, and converts its answers to the port's types."""
+"""Builds requests to etcd's key-value store, and converts its answers to types of `shared.ports.coordinator`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

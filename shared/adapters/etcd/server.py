@@ -1,4 +1,4 @@
-"""The bundled etcd as a child process, for one machine. It listens on Unix sockets in a folder of its own.
+"""Runs the bundled etcd as a child process, for one machine. It listens on Unix sockets in a folder of its own.
 
 The folder's mode gives access to this user only. So there is no port conflict, and no password is needed. The bundled
 release is for laptops and tests. A production cluster runs its own etcd, which is configured by endpoints.
@@ -40,11 +40,11 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class EtcdServerSettings:
-    """The settings of the bundled server.
+    """The settings of the bundled etcd server.
 
     `heartbeat_ms`, `election_ms`: etcd grants no lease shorter than one and a half elections. `retention`: how much
-    history a watch may resume from. `log_mib`: the size at which its log is rotated; one older log is kept.
-    `arguments` are added to the command unchanged: TLS, peers of a cluster.
+    history a watch may resume from. `log_mib`: the size at which its log is rotated; one older log is kept. `arguments`
+    are added to the command unchanged: TLS, peers of a cluster.
     """
 
     heartbeat_ms: int = 100

@@ -1,8 +1,8 @@
 """A session: an etcd lease, renewed at every third of its time, and the keys attached to it.
 
 The deadline is local: the time the last answered renewal was *sent*, plus its TTL. etcd counts from the arrival of the
-renewal, so our deadline passes first. (A deposed etcd leader that has not noticed yet may answer renewals for about an
-election timeout. A leader's margin and the compare of every write cover that.)
+renewal, so the local deadline passes first. (A deposed etcd leader that has not noticed yet may answer renewals for
+about an election timeout. A leader's margin and the compare of every write cover that.)
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _REVOKE_S: Final = 1.0
 
 
 class EtcdSession:
-    """`shared.ports.coordinator.Session` on an etcd lease. `open_session` opens one."""
+    """A lease in etcd and the keys attached to it (`shared.ports.coordinator.Session`). `open_session` opens one."""
 
     def __init__(
         self, connection: EtcdConnection, clock: Clock, tasks: Tasks, lease: int, ttl_s: float, sent: float
@@ -157,9 +157,9 @@ class EtcdSession:
                     return
 
     async def campaign(self, key: str, value: bytes) -> EtcdLeadership:
-        """Wait without limit until the key does not exist, create it, and lead (Session.campaign).
+        """Wait without limit until the key does not exist, create it, and return the leadership (Session.campaign).
 
-        If the key has our lease, an attempt whose answer was lost has won.
+        If the key has this session's lease, an attempt whose answer was lost has won.
         """
         leadership: EtcdLeadership | None = None
         attempt: asyncio.Task[int | None] | None = None

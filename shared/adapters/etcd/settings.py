@@ -8,12 +8,13 @@ from shared.tls import TlsSettings, tls_files
 
 @dataclass(frozen=True, slots=True)
 class EtcdSettings:
-    """`endpoints`: `http://host:port`, `https://host:port` or `unix:/path/of/socket`, any number of members.
+    """The settings of a connection to an etcd cluster.
 
-    `attempt_s` limits one member's answer, `answer_s` all attempts of a repeatable call. `resync_s`: how often a view
-    is compared with a fresh list. `page`: keys in one answer of a list. `user` and `password` are sent only over TLS or
-    within this machine. If `tls` has a certificate of ours, its common name is the user. That needs no password, and no
-    token can expire.
+    `endpoints`: `http://host:port`, `https://host:port` or `unix:/path/of/socket`, any number of members. `attempt_s`
+    limits one member's answer, `answer_s` all attempts of a repeatable call. `resync_s`: how often a view is compared
+    with a fresh list. `page`: keys in one answer of a list. `user` and `password` are sent only over TLS or within this
+    machine. If `tls` has a client certificate, its common name is the user. That needs no password, and no token can
+    expire.
     """
 
     endpoints: tuple[str, ...]

@@ -22,7 +22,7 @@ _RESYNC_S: Final = 5.0
 
 
 class EtcdSpecs:
-    """`shared.ports.specs.SpecSource` on etcd: a view of the cluster's published specs.
+    """The cluster's published specs, as this process sees them in etcd (`shared.ports.specs.SpecSource`).
 
     An absent record may not have reached the view yet, or may have been removed long after its deletion. So absence
     never means deleted. A crawl is deleted if its record has `gone` set.
@@ -86,7 +86,10 @@ class EtcdSpecs:
 
 
 class EtcdSpecPublisher:
-    """`shared.ports.specs.SpecPublisher` on etcd, for as long as a leadership lasts. Then it raises OwnershipLost."""
+    """Publishes specs in etcd (`shared.ports.specs.SpecPublisher`) for as long as a leadership lasts.
+
+    Afterwards it raises OwnershipLost.
+    """
 
     def __init__(self, coordinator: Coordinator, leadership: Leadership, keys: Keys) -> None:
         self._coordinator = coordinator

@@ -58,7 +58,10 @@ async def list_prefix(connection: EtcdConnection, prefix: str) -> Snapshot:
 
 
 class EtcdView:
-    """`shared.ports.coordinator.View` on etcd's watch. `follow` opens one."""
+    """The keys below a prefix, kept up to date by etcd's watch (`shared.ports.coordinator.View`).
+
+    `follow` opens one.
+    """
 
     def __init__(self, connection: EtcdConnection, clock: Clock, prefix: str, first: Snapshot) -> None:
         self._connection = connection

@@ -1,1 +1,1 @@
-"""Adapters for a single machine, such as coordination inside one process for a crawl without a cluster."""
+"""Adapters for a single machine: coordination in one process, specs in files, clocks, addresses, disks and memory."""

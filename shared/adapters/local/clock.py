@@ -1,4 +1,4 @@
-"""The machine's clocks."""
+"""The clocks of this machine."""
 
 import time
 
@@ -6,9 +6,9 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """`shared.ports.clock.Clock` of this machine. It counts time in which the machine is suspended, if the system can.
+    """The clock of this machine (`shared.ports.clock.Clock`). It counts suspended time, if the system can.
 
-    So a grant expires while its holder is suspended.
+    So a grant expires while the machine of its holder is suspended.
     """
 
     def elapsed(self) -> float:

@@ -1,4 +1,4 @@
-"""`LocalCoordinator`: the port `Coordinator` inside one process, for a crawl that needs no cluster.
+"""Coordination inside one process, for a crawl that needs no cluster: members, elections and watched records.
 
 Everything runs on one event loop, and nothing is stored: revisions, sessions and elections live as long as the object.
 A task renews each session, so that an event loop that stalls for longer than the session's time loses it, too.
@@ -69,7 +69,7 @@ class _Keys:
 
 
 class LocalView:
-    """`shared.ports.coordinator.View` of keys inside this process."""
+    """The keys below a prefix, kept up to date inside this process (`shared.ports.coordinator.View`)."""
 
     def __init__(self, latest: Latest, clock: Clock) -> None:
         self._latest = latest
@@ -88,7 +88,7 @@ class LocalView:
 
 
 class LocalSession:
-    """`shared.ports.coordinator.Session` inside this process."""
+    """A lease inside this process, and the keys that vanish with it (`shared.ports.coordinator.Session`)."""
 
     def __init__(self, keys: _Keys, ttl_s: float) -> None:
         keys.last_lease += 1
@@ -155,7 +155,7 @@ class LocalSession:
 
 
 class LocalLeadership:
-    """`shared.ports.coordinator.Leadership` inside this process."""
+    """A won election inside this process (`shared.ports.coordinator.Leadership`)."""
 
     def __init__(self, keys: _Keys, session: LocalSession, key: str, revision: int) -> None:
         self._keys = keys
@@ -209,7 +209,10 @@ class LocalLeadership:
 
 
 class LocalCoordinator:
-    """`shared.ports.coordinator.Coordinator` inside this process. All its users share one object."""
+    """Members, elections and watched records inside one process (`shared.ports.coordinator.Coordinator`).
+
+    All users in the process share one object.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._keys = _Keys(clock)
@@ -253,7 +256,7 @@ class LocalCoordinator:
 
 
 async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Wait until one of them has ended, and cancel the others."""
+    """Wait until one of `waits` has ended, and cancel the others."""
     async with Tasks() as tasks:
         running = {tasks.start("local.wait", wait) for wait in waits}
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

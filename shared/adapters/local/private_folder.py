@@ -1,4 +1,4 @@
-"""Folders that only their user may read. A cluster's folder contains digests of keys, logs and crawled pages."""
+"""Makes folders that only their user may read. A cluster's folder contains digests of keys, logs and crawled pages."""
 
 import shlex
 from pathlib import Path

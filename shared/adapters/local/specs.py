@@ -38,7 +38,7 @@ _decoder: Final = msgspec.json.Decoder(_File)
 
 
 class LocalSpecs:
-    """`SpecPublisher` for one process and `SpecSource` for any number, in one folder (shared.ports.specs).
+    """Published specs as files of a folder: one process writes them, any number read (`SpecPublisher`, `SpecSource`).
 
     Files are replaced whole, so that a reader sees one revision or the next. A reader checks by one stat if the file
     was replaced, and decodes only new content. A missing file never means deletion. A deleted crawl has a file with

@@ -1,4 +1,4 @@
-"""The ports `Broker` and `Events` on NATS JetStream.
+"""The message broker and the stream of events on NATS JetStream (the ports `Broker` and `Events`).
 
 `NatsBroker` connects to any broker. `EmbeddedServer` runs the bundled one for a single machine. No type of the client
 library leaves this package. Its modules:

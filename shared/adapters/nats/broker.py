@@ -1,4 +1,4 @@
-"""The port `Broker` on NATS JetStream."""
+"""The message broker on NATS JetStream: shards to workers, reports and items from them, requests between processes."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ _CONCURRENCY: Final = 16
 
 
 class NatsBroker:
-    """`shared.ports.broker.Broker` on NATS.
+    """The message broker on NATS (`shared.ports.broker.Broker`).
 
     Every call takes at most its own `wait_s`, or else `settings.answer_s` seconds.
     """

@@ -139,7 +139,7 @@ class PlainClient(Client):
         self._disconnecting: asyncio.Task[Any] | None = None
 
     async def connect(self, *servers: Any, **options: Any) -> None:
-        """Connect as the library does. `close` cancels a running attempt and its task."""
+        """Connect as the library's client does. `close` cancels a running attempt and its task."""
         self._connecting = asyncio.current_task()
         try:
             await super().connect(*servers, **options)

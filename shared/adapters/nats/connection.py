@@ -38,7 +38,10 @@ _CLOSE_S: Final = 2.0
 
 
 def status_of(message: Msg) -> str | None:
-    """Return the status code of a message from the server itself (`404`, `408`, ...), or None for other messages."""
+    """Return the status code (`404`, `408`, ...) of a message that the NATS server itself sent.
+
+    Return None for all other messages.
+    """
     if message.data or message.headers is None or message.reply.startswith(_ACK_SUBJECT):
         return None
     return message.headers.get("Status")
@@ -163,7 +166,7 @@ class NatsConnection:
     async def confirm(self) -> None:
         """Wait until the server has processed everything that this process sent so far, including subscriptions.
 
-        This sends a message to our own inbox.
+        This sends a message to the connection's own inbox.
         """
         self._tokens += 1
         token = format(self._tokens, "x")
@@ -217,7 +220,10 @@ class NatsConnection:
     # --- subscriptions ------------------------------------------------------------------------------------
 
     def new_inbox(self) -> str:
-        """Return a unique subject for a separate subscription. Stored messages arrive there under their own subject."""
+        """Return a new unique subject, to which the broker sends what one subscriber asks for.
+
+        Stored messages that arrive there keep their own subject.
+        """
         return f"_INBOX.{secrets.token_hex(11)}"
 
     def watch(self, lost: Callable[[], None]) -> None:
@@ -225,7 +231,7 @@ class NatsConnection:
         self._watchers.add(lost)
 
     def unwatch(self, lost: Callable[[], None]) -> None:
-        """Call `lost` no longer when the connection breaks."""
+        """Stop calling `lost` when the connection breaks."""
         self._watchers.discard(lost)
 
     async def subscribe(self, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:

@@ -1,4 +1,4 @@
-"""The port `Events` on JetStream: one stream bounded by age, size and count, and by a count per subject.
+"""The stream of events on JetStream, bounded by age, size and count, and by a count per subject.
 
 The first sequence of a new stream is the time in microseconds since 1970 (an exact integer in JavaScript until 2255).
 That is beyond any sequence of an earlier stream, so a position in a deleted stream lies before the new one.
@@ -55,7 +55,10 @@ def events_stream(settings: StreamSettings, first: int) -> dict[str, Any]:
 
 
 class NatsEvents:
-    """`shared.ports.events.Events` on NATS. Every call takes at most `settings.answer_s` seconds."""
+    """The stream of events on NATS (`shared.ports.events.Events`).
+
+    Every call takes at most `settings.answer_s` seconds.
+    """
 
     def __init__(self, connection: NatsConnection, settings: StreamSettings) -> None:
         self._connection = connection

@@ -150,7 +150,7 @@ async def demand(
 async def store(
     connection: NatsConnection, subject: str, data: bytes, wait_s: float, headers: dict[str, str] | None = None
 ) -> int | ApiError:
-    """Publish to a stream and wait until the message is stored.
+    """Publish a message to a stream and wait until it is stored.
 
     Return its sequence, or the server's error for the caller to handle.
     """

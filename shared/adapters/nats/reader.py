@@ -130,7 +130,7 @@ class StreamReader:
     async def open(self) -> None:
         """Create the cursor, a consumer on the server at the reader's position.
 
-        Raise StreamReplaced (Transient) if the stream is not the one of the position.
+        Raise StreamReplaced (Transient) if the stream was replaced since the position was stored.
         """
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._received)
         self._connection.watch(self._disconnected)
@@ -149,10 +149,10 @@ class StreamReader:
         return [kept.popleft() for _ in range(min(max_count, len(kept)))]
 
     async def purge(self, through: int) -> bool:
-        """Purge the messages up to sequence `through`.
+        """Purge the messages up to sequence `through` (ReportReader.purge).
 
-        Return False if the stream must be compared first (ReportReader.purge). The request uses the connection on which
-        the stream was compared: a server that returns with another store has another connection.
+        Return False, and purge nothing, if the stream must first be compared with the position. The request uses the
+        connection on which the stream was compared: a server that returns with another store has another connection.
         """
         if self._consumer is None or self._line != self._connection.line:
             return False

@@ -1,4 +1,4 @@
-"""The bundled nats-server as a child process, for one machine: loopback only, random token, its own folder."""
+"""Runs the bundled nats-server as a child process, for one machine: loopback only, random token, its own folder."""
 
 import asyncio
 import json

@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """Desired state of the streams, and time limits of the client.
+    """Settings of the streams in NATS, and time limits of the client.
 
     Durations are in seconds. Sizes are in bytes, -1 means unbounded.
 

@@ -14,9 +14,10 @@ _OURS: Final = (subjects.REPORTS, subjects.visits_stream(""))
 
 
 async def fullest(connection: NatsConnection, wait_s: float) -> FillLevel | None:
-    """Return how full the fullest bound in bytes is: of the NATS account or of a stream of ours. None without a bound.
+    """Return the fill level of the fullest among the NATS account and the crawler's streams, None if none is bounded.
 
-    Streams that drop their oldest messages at the bound are ignored: they are full most of the time.
+    Bounds are in bytes. Streams that drop their oldest messages at the bound are ignored: they are full most of the
+    time.
     """
     account = await demand(connection, "INFO", None, wait_s)
     levels = [FillLevel(int(account["storage"]), int(account["limits"]["max_storage"]))]
@@ -72,9 +73,9 @@ class StorageHealth:
         self._failing[word] = (first, now)
 
     def away(self) -> None:
-        """Forget earlier failures: the broker is not connected, or may be another one."""
+        """Forget earlier failures of publishes: the broker is not connected, or may be another one."""
         self._failing.clear()
 
     def refuses(self, now: float) -> bool:
-        """Return True if a stream stores nothing: publishes to it failed for SILENT_S, and lately."""
+        """Return True if a stream stores nothing: publishes to it failed for SILENT_S, and within the last TRIED_S."""
         return any(last - first >= SILENT_S and now - last < TRIED_S for first, last in self._failing.values())

@@ -34,7 +34,7 @@ _BATCH_COMPLETED: Final = "batch completed"
 
 
 class NatsVisit:
-    """`shared.ports.broker.VisitMessage` on NATS: a delivered shard.
+    """A shard that NATS delivered to this process (`shared.ports.broker.VisitMessage`).
 
     `ack` and `nak` raise Transient if the broker did not confirm, and may be repeated. A broker that was killed may
     have lost the record of this delivery. Then it never confirms, and delivers the shard again as a first delivery.

@@ -21,9 +21,9 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LocalSegments:
-    """`shared.ports.archive.SegmentStore` in one folder, created with the first segment.
+    """The WARC files (segments) of one folder, which is created with the first (`shared.ports.archive.SegmentStore`).
 
-    `private`: for this user only.
+    `private`: the folder is created for this user only.
     """
 
     def __init__(self, folder: Path, *, private: bool = False) -> None:
@@ -88,7 +88,7 @@ class LocalSegments:
 
 
 class LocalSegment:
-    """`shared.ports.archive.Segment`: a WARC file open for appending.
+    """A WARC file (segment) open for appending (`shared.ports.archive.Segment`).
 
     `commit` writes at the durable end, so it overwrites what a failed attempt wrote.
     """

@@ -16,7 +16,7 @@ _PIECE: Final = 64 << 10
 
 
 class ServedPages:
-    """`shared.ports.archive.PageArchive` that reads the pages from segments (WARC files)."""
+    """Reads stored pages from WARC files, for a process that serves them (`shared.ports.archive.PageArchive`)."""
 
     def __init__(self, segments: SegmentReader, *, threads: int = 4) -> None:
         self._segments = segments

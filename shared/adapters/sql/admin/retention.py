@@ -69,7 +69,7 @@ _FEW: Final = 20
 
 
 class SqlRetained(SqlAdapter):
-    """`shared.ports.retained.Retained`: deletes rows after their retention time, on SQL."""
+    """Deletes rows after their retention time, on SQL (`shared.ports.retained.Retained`)."""
 
     async def forget(self, what: RetainedKind, rules: Retention, now_ms: int, place: str) -> SweepResult:
         if what is RetainedKind.HOSTS:
@@ -80,7 +80,10 @@ class SqlRetained(SqlAdapter):
 
 
 def _lines(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the lines that are too old among the lowest numbers. Numbers grow with time, apart from short races."""
+    """Delete the lines of the audit log that are too old among the lowest numbers.
+
+    Numbers grow with time, apart from short races.
+    """
     before = rules.before_ms(RetainedKind.AUDIT, now_ms)
     rows = connection.execute(_OLDEST_LINES, {"max_count": ROWS}).all()
     return _up_to([row.id for row in rows if row.at_ms < before], connection, _FORGET_LINES, before)

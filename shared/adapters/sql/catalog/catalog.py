@@ -1,4 +1,7 @@
-"""The catalog on SQL. Each method is one transaction of another module of this package."""
+"""The catalog on SQL: declared crawls, keys, the audit log and reads of the frontier.
+
+Each method is one transaction of another module of this package.
+"""
 
 from sqlalchemy import Connection, text
 
@@ -16,7 +19,7 @@ def _ping(connection: Connection) -> None:
 
 
 class SqlCatalog(SqlAdapter):
-    """`shared.ports.catalog.Catalog` on SQL: declared crawls, keys, the audit log and reads of the frontier."""
+    """Declared crawls, API keys, the audit log, and reads of the frontier, on SQL (`shared.ports.catalog.Catalog`)."""
 
     create = write(declared.create)
     put = write(declared.put)

@@ -95,7 +95,7 @@ _DEAD_COUNT = text("SELECT count(*) FROM dead_letters WHERE crawl_id = :crawl_id
 
 
 def _read(query: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate["CrawlReader", P], T]:
-    """Make the method that runs `query`."""
+    """Return a method that runs `query` on a snapshot of its own."""
 
     @wraps(query)
     def method(self: "CrawlReader", /, *args: P.args, **keywords: P.kwargs) -> T:
@@ -153,11 +153,11 @@ class CrawlReader:
         return counts
 
     def pages(self, crawl_id: CrawlId) -> Iterator[Page]:
-        """Return every stored page of the crawl, the pages of each host together."""
+        """Return an iterator over every stored page of the crawl, the pages of each host together."""
         return map(stored_page, self._pieces(_PAGES, crawl_id))
 
     def urls(self, crawl_id: CrawlId) -> Iterator[KnownUrl]:
-        """Return every URL that the crawl has found, the URLs of each host together."""
+        """Return an iterator over every URL that the crawl has found, the URLs of each host together."""
         return map(known_url, self._pieces(_URLS, crawl_id))
 
     def items(self, crawl_id: CrawlId) -> Iterator[StoredItem]:
@@ -182,7 +182,7 @@ class CrawlReader:
             )
 
     def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
-        """Return the host of this name with its queue, or None if the crawl has not found it."""
+        """Return the host of this name with its queue in the crawl, or None if the file has no such host."""
         rows = self._rows(HOST, {"crawl_id": crawl_id, "host": name})
         return host_view(rows[0]) if rows else None
 

@@ -154,7 +154,7 @@ def named(rows: Sequence[Any], name: str) -> DeclaredCrawl:
 def stamped(rows: Sequence[Any], name: str) -> Stamp:
     """Return the stamp from `rows`, the result of the query STAMP. Raise Missing if there is no row.
 
-    It changes whenever anything shown of the crawl does.
+    A stamp is a value that changes whenever anything shown of the crawl does.
     """
     if not rows:
         raise Missing(f"there is no crawl {name!r}")

@@ -119,7 +119,7 @@ def _forget(connection: Connection, living: Drains, *, before_ms: int, now_ms: i
 
 
 class SqlDesired(SqlAdapter):
-    """`shared.ports.desired.Desired` on SQL: the hot configuration, and which members are to drain."""
+    """The hot configuration, and which members are to drain, on SQL (`shared.ports.desired.Desired`)."""
 
     config = read(_newest)
     config_revision = read(_revision)

@@ -173,9 +173,9 @@ def apply(
     messages: Sequence[CrawlItems],
     letters: Sequence[ItemLetter],
 ) -> ItemChanges:
-    """Store the pages' items of the messages, and the dead letters, and move the position (ItemTable.apply).
+    """Store the items of the pages in the messages, and the dead letters. Move the position in the stream of items.
 
-    Return what was stored and dropped. Raise OwnershipLost if another writer has claimed the table.
+    Return what was stored and dropped. Raise OwnershipLost if another writer has claimed the table (ItemTable.apply).
     """
     _pass(connection, fence, position)
     for letter in letters:
@@ -420,7 +420,7 @@ def _stored(row: Row[Any]) -> StoredItem:
 
 
 class SqlItems(SqlAdapter):
-    """`shared.ports.items.ItemTable` on SQL."""
+    """The table of the items that were extracted from pages (`shared.ports.items.ItemTable`), on SQL."""
 
     async def settle(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None

@@ -1,4 +1,4 @@
-"""The bound in bytes of one page of a list. Sizes are read first, then only the rows that fit."""
+"""Bounds the bytes of one page of a list: sizes of rows are read first, then only the rows that fit."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar

@@ -73,7 +73,7 @@ _BIGGEST: Final = 2**63 - 1
 def stats(
     connection: Connection, crawl_id: CrawlId
 ) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
-    """Return a crawl's counters, its tallies (kind -> key -> count) and its hosts with the most pages.
+    """Return a crawl's counters, its counts by reason (kind -> key -> count) and its hosts with the most pages.
 
     (Catalog.stats)
     """

@@ -47,8 +47,8 @@ LEASES = text(
     "SELECT CASE WHEN grants = 0 THEN 0 ELSE 1 END AS begun, count(*) AS n, min(issued_at_ms) AS oldest_ms"
     " FROM leases WHERE crawl_id IN :crawls GROUP BY 1"
 ).bindparams(bindparam("crawls", expanding=True))
-"""The query for the number and oldest time of leases, by whether a grant began. It reads only the index
-leases_crawl."""
+"""The query for the number of leases and the time of the oldest, apart for those with and without a grant. It reads
+only the index leases_crawl."""
 
 _LETTERS = text(
     "SELECT id, partition, crawl_id, kind, at_ms, url, evidence FROM dead_letters WHERE id > :after ORDER BY id"
@@ -188,7 +188,7 @@ def _conditions(columns: Any, which: AuditFilter) -> list[Any]:
 
 
 class SqlOverview(SqlAdapter):
-    """`shared.ports.overview.Overview` on SQL: what monitoring reads of the whole cluster."""
+    """What monitoring reads of the whole cluster, on SQL (`shared.ports.overview.Overview`)."""
 
     crawl_overviews = read(_crawl_overviews)
     newest_line = read(_newest_line)

@@ -1,4 +1,4 @@
-"""Reads of seeds. URLs that no page led to have their own index, so the cost does not depend on the crawl's size."""
+"""Reads the seeds of a crawl. They have their own index, so the cost does not depend on the crawl's size."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

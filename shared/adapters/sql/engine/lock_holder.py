@@ -111,7 +111,10 @@ def _asked(path: Path, locked: Path, stretch: tuple[str, str]) -> LockHolder | N
 
 
 def end(note: MasterNote) -> bool:
-    """Send SIGKILL to the process of the note. Return False if it has ended, even if its pid is in use again."""
+    """Send SIGKILL to the process of the note. Return False if the process has ended already.
+
+    A process that has its pid now is not killed.
+    """
     try:
         process = os.pidfd_open(note.pid)
     except OSError:

@@ -31,7 +31,10 @@ CREATE TABLE alembic_version (
 
 
 def migrations_folder() -> Path:
-    """Return the folder of the migrations: beside the packages in a clone, inside `shared` in a wheel."""
+    """Return the folder of Alembic's migrations. Raise Unusable if it is missing.
+
+    It is beside the packages in a clone, and inside `shared` in a wheel.
+    """
     for folder in (_ROOT / "shared" / "_migrations", _ROOT / "alembic"):
         if (folder / "env.py").is_file():
             return folder
@@ -39,7 +42,7 @@ def migrations_folder() -> Path:
 
 
 def upgrade_sqlite(engine: Engine) -> None:
-    """Apply the missing migrations in one transaction. Raise Unusable if the schema is newer than this program."""
+    """Apply the missing migrations to a SQLite file in one transaction. Raise Unusable if its schema is unknown."""
     try:
         with engine.begin() as connection:
             upgrade(connection)
@@ -48,9 +51,10 @@ def upgrade_sqlite(engine: Engine) -> None:
 
 
 def upgrade(connection: Connection, to: str = HEAD) -> None:
-    """Apply the missing migrations on this connection, in its transaction. Of concurrent callers, one applies them.
+    """Apply the missing migrations, up to `to`, on this connection, in its transaction.
 
-    `to`: an earlier migration, for a database that will be loaded from a dump of that schema.
+    Of concurrent callers, one applies them. `to` is an earlier migration for a database that will be loaded from a dump
+    of that schema.
     """
     current = current_schema(connection)
     if current == to:
@@ -77,7 +81,7 @@ def _make(connection: Connection) -> None:
 
 
 def current_schema(connection: Connection) -> str | None:
-    """Return the newest applied migration, or None if the database has no tables of Orbweaver.
+    """Return the name of the newest applied migration, or None if the database has no tables of Orbweaver.
 
     Raise Unusable if a development version made the database.
     """

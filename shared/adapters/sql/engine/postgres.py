@@ -90,7 +90,10 @@ class PostgresPool:
     """Runs transactions on PostgreSQL: writes at READ COMMITTED behind their fences, each read on its own snapshot."""
 
     def __init__(self, url: str, settings: PostgresSettings | None = None) -> None:
-        """Make the pools without connecting. `url`: postgresql://..., with libpq's host, TLS and password options."""
+        """Prepare the connections without connecting.
+
+        `url`: postgresql://..., with libpq's host, TLS and password options.
+        """
         self._url = url
         self._settings = settings or PostgresSettings()
         self._sessions: WeakSet[_Session] = WeakSet()
@@ -123,7 +126,7 @@ class PostgresPool:
         return self._refusals.lately(asyncio.get_running_loop().time())
 
     def silent_s(self) -> float:
-        """Return the seconds since the server last answered a transaction or query, or refused one."""
+        """Return the number of seconds since the server last answered a transaction or query, or refused one."""
         return time.monotonic() - self._answered_at
 
     async def write(self, transaction: Callable[[Connection], T]) -> T:
@@ -402,7 +405,7 @@ def _size(connection: Connection) -> int:
 
 
 class PostgresStore(SqlStore):
-    """`shared.ports.store.Store` on a PostgreSQL database."""
+    """The frontier's tables in a PostgreSQL database (`shared.ports.store.Store`)."""
 
     @classmethod
     async def open(cls, url: str, settings: PostgresSettings | None = None) -> "PostgresStore":

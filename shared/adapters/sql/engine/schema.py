@@ -37,8 +37,8 @@ cluster = Table(
 )
 
 WORKED_ON = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(frontier.WORKED_ON)))
-"""The SQL condition for crawls in a state of `states.WORKED_ON`. Queries of such crawls use exactly this text, so that
-both SQLite and PostgreSQL use the partial index `crawls_worked_on`."""
+"""The SQL condition for crawls that are seeding, running or paused (`states.WORKED_ON`). Queries of such crawls use
+exactly this text, so that SQLite and PostgreSQL use the partial index `crawls_worked_on`."""
 
 crawls = Table(
     "crawls",

@@ -1,4 +1,4 @@
-"""A consistent snapshot of a whole database that may be in use, for backups, copies and checks.
+"""Opens a consistent snapshot of a whole database that may be in use, for backups, copies and checks.
 
 SQLite: a read transaction on its own connection. The file's log grows while it is open. PostgreSQL: one REPEATABLE READ
 transaction. Old row versions stay on disk until it ends.
@@ -42,7 +42,7 @@ def sqlite_file(database: str) -> Path:
 
 
 def no_database(path: Path) -> str:
-    """Return the error message for a database file that does not exist."""
+    """Return the error message for the SQLite file at `path` that does not exist."""
     return (
         f"there is no database {path.absolute()}: name the one that the masters use, by its path or its "
         "postgresql:// URL; that of `orb up` is cluster.db in its folder"
@@ -51,7 +51,7 @@ def no_database(path: Path) -> str:
 
 @asynccontextmanager
 async def snapshot(database: str) -> AsyncIterator[DatabaseSnapshot]:
-    """Open a snapshot of the database as it is now.
+    """Open a snapshot of the whole database for the `with` block. Every query in it sees the database as it is now.
 
     Raise Unusable if there is no database, it has no cluster, or its schema is not this program's. Never migrates.
     """

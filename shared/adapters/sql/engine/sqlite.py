@@ -171,7 +171,7 @@ class SqliteThreads:
             return await asyncio.get_running_loop().run_in_executor(self._read_threads, _glancing, self._path)
 
     async def close(self) -> None:
-        """Wait for the running transactions, then close the file."""
+        """Wait for the running transactions, then close the SQLite file."""
         loop = asyncio.get_running_loop()
         if self._glancing is not None:
             self._glancing.close()

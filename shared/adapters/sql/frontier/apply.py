@@ -88,7 +88,7 @@ MARK: Final = updating(
 _COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
 _LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
 _GIVEN_UP_AT_ONCE = 5_000
-"""A bound, so that no host blocks SQLite's one writer, or a row lock, for long."""
+"""The most URLs that one transaction gives up, so that no host blocks SQLite's one writer, or a row lock, for long."""
 
 _OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
 # These use the indexes of queued and of waiting URLs.
@@ -127,7 +127,7 @@ def storable(value: Any) -> Any:
 
 
 def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
-    """Write an owner's changes and its position in the reports. Raise OwnershipLost if the fence refuses.
+    """Write an owner's changes and its position in the reports. Raise OwnershipLost if the partition has another owner.
 
     Return the queues that may have more URLs to give up, for another transaction (Store.apply).
     """
@@ -186,7 +186,10 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
 
 
 def add_tallies(connection: Connection, partition: Partition, tallies: Mapping[tuple[CrawlId, str, str], int]) -> None:
-    """Add to a partition's tallies: `tallies` has the number to add for each (crawl, kind, key)."""
+    """Add to a partition's counts by reason. `tallies` has the number to add for each (crawl, kind, key).
+
+    An example of kind and key is `failed` and `dns`.
+    """
     if tallies:
         connection.execute(
             _TALLY,

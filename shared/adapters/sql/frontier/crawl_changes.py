@@ -79,9 +79,9 @@ def since(
 
 
 def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> None:
-    """Let each crawl in `pools` use up the time of its pool from now on, unless it is paused or over.
+    """Let each crawl's active time grow with the clock of its pool from now on (Store.start_active_time).
 
-    (Store.start_active_time)
+    `pools` has the pool of each crawl. The active time of paused and ended crawls does not grow.
     """
     by_pool: dict[str, list[CrawlId]] = defaultdict(list)
     for crawl_id, pool in pools.items():

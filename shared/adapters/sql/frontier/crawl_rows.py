@@ -34,7 +34,7 @@ def open_cluster(connection: Connection, partitions: int, public_suffixes: str, 
 
 
 def public_suffixes(connection: Connection) -> str:
-    """Return the cluster's public suffix list. Raise Unusable before the cluster was opened."""
+    """Return the cluster's public suffix list. Raise Unusable if the database has no cluster yet."""
     suffixes = connection.execute(select(schema.cluster.c.public_suffixes)).scalar()
     if suffixes is None:
         raise Unusable("the database holds no cluster yet")
@@ -93,12 +93,12 @@ def crawls(connection: Connection) -> Sequence[CrawlRow]:
 
 
 def worked_on(connection: Connection) -> Sequence[CrawlRow]:
-    """Return the crawls in a state in which the leader works on them, oldest first (Store.worked_on)."""
+    """Return the crawls that are seeding, running or paused, oldest first (Store.worked_on)."""
     return [_crawl_row(row) for row in connection.execute(_WORKED_ON)]
 
 
 def rows_of(connection: Connection, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
-    """Return those of the crawls that are not deleted, whatever their state (Store.crawl_rows)."""
+    """Return the rows of those of the crawls that are not deleted, whatever their state (Store.crawl_rows)."""
     table = schema.crawls.c
     query = _crawl_query().where(table.crawl_id.in_(crawl_ids), table.state != CrawlState.DELETED)
     return [_crawl_row(row) for row in connection.execute(query)]
@@ -155,7 +155,7 @@ def add_active_time(connection: Connection, crawl_id: CrawlId, ms: int) -> None:
 
 
 def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
-    """Return the crawl's counters, summed over partitions; all zero for an unknown crawl."""
+    """Return the crawl's counters, summed over partitions; all are zero for an unknown crawl."""
     return counters_of(connection, [crawl_id]).get(crawl_id, Counters())
 
 
@@ -207,7 +207,7 @@ def chunked(crawl_ids: Collection[CrawlId]) -> Iterator[Sequence[CrawlId]]:
 
 
 def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
-    """Return the crawl's tallies (kind -> key -> count), summed over partitions."""
+    """Return the crawl's counts by reason, summed over partitions: kind -> key -> count, such as failed -> dns -> 3."""
     result: dict[str, dict[str, int]] = {}
     rows = connection.execute(
         text(

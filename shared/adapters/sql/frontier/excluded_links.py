@@ -55,9 +55,9 @@ def keep(connection: Connection, partition: Partition, links: Iterable[ExcludedL
 
 
 def recounted(connection: Connection, rows: Iterable[FetchRow]) -> Mapping[tuple[CrawlId, str, str], int]:
-    """Return what to add to the tallies if `rows` replace the stored fetches of their URLs.
+    """Return what to add to the crawls' counts by reason if `rows` replace the stored fetches of their URLs.
 
-    Keys are (crawl, kind, key). Call it before the rows are written.
+    It is a mapping from (crawl, kind, key) to a number. Call it before the rows are written.
     """
     deltas: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     for row in rows:

@@ -31,7 +31,7 @@ def epoch(connection: Connection) -> int:
 
 
 def raise_epoch(connection: Connection, at_least: int) -> int:
-    """Raise the epoch to `at_least` if it is less. Return the epoch."""
+    """Raise the cluster's epoch to `at_least` if it is less. Return the epoch afterwards."""
     stored = schema.cluster.c.epoch
     connection.execute(update(schema.cluster).values(epoch=case((stored < at_least, at_least), else_=stored)))
     return epoch(connection)

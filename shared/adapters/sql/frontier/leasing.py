@@ -1,4 +1,4 @@
-"""Transactions that claim a partition, lease URLs, grant leases and read queues."""
+"""Transactions of an owner: load a partition that it claimed, lease URLs, count grants of leases, and read queues."""
 
 import sys
 from collections import Counter, defaultdict
@@ -153,9 +153,9 @@ def dispatch(
     now_ms: int,
     budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
 ) -> list[LeaseRow]:
-    """Lease the URLs of each request's queue that rank best, within the budgets. Return the leases that got URLs.
+    """Lease the best-ranked URLs of each request's queue, within the budgets of their crawls.
 
-    (Store.dispatch)
+    Return the leases that got URLs (Store.dispatch).
     """
     pass_fence(connection, fence)
     connection.execute(
@@ -277,7 +277,7 @@ def _record(connection: Connection, fence: Fence, rows: Sequence[LeaseRow], now_
 
 
 def grant(connection: Connection, fence: Fence, leases: Sequence[LeaseId]) -> None:
-    """Count one more grant of each lease. Raise OwnershipLost if the fence refuses."""
+    """Count one more grant of each lease. Raise OwnershipLost if the partition has another owner."""
     pass_fence(connection, fence)
     GRANT.run(connection, [(lease_id,) for lease_id in leases])
 
@@ -295,7 +295,7 @@ def ready_queues(
 ) -> list[QueueRow]:
     """Return at most `max_count` queues of a crawl in a partition that are not empty (Store.ready_queues).
 
-    Queues with work by `soon_ms` come first, and among these the least recently served.
+    Queues with work by `soon_ms` (Unix milliseconds) come first. In both groups the least recently served come first.
     """
     keys = {"crawl_id": crawl_id, "partition": partition, "max_count": max_count, "soon_ms": soon_ms}
     rows = connection.execute(_READY[connection.dialect.name], keys)
@@ -316,7 +316,7 @@ def queue_rows(connection: Connection, keys: Sequence[tuple[CrawlId, HostId]]) -
 
 
 def promote(connection: Connection, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-    """Make URLs of a queue that wait for a retry QUEUED if they are due, the longest due first. Return how many.
+    """Queue again the URLs of a queue that waited for a retry and are due, the longest due first. Return how many.
 
     One transaction changes a bounded number. If more are due, the queue stays due.
     """

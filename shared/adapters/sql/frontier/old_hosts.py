@@ -19,7 +19,7 @@ LOOKED_UP: Final = 20_000
 """The most queues that one check of a range of hosts reads. It also finds each crawl's first queue in the range by the
 key of queues. So its cost grows with the number of crawls, which `master.max_crawls` bounds."""
 _CRAWLS: Final = 500
-"""Crawls whose queues one statement reads."""
+"""The most crawls whose queues one statement reads."""
 
 _NEXT: Final = text(
     "SELECT host_id, partition, CASE WHEN visited_at_ms < :before AND last_failure_ms < :before"

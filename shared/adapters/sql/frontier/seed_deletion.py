@@ -68,7 +68,8 @@ _QUEUE = text(
 def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
     """Apply one chunk of a command that deletes seeds. Return where the next chunk begins, None at the end.
 
-    For named seeds that is a number of them, else a position as `command_progress.behind` makes it.
+    If the command names its seeds, that is the number of seeds done, else a position as `command_progress.behind` makes
+    it.
     """
     places: Any = command.args["places"]
     by_host: dict[str, list[bytes]] = defaultdict(list)

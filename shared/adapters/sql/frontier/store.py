@@ -1,4 +1,4 @@
-"""The port `Store` on SQL: its methods run the transactions of the other modules of this package.
+"""The store of the frontier on SQL: its methods run the transactions of the other modules of this package.
 
 SQLite has one writer on one file (engine/sqlite.py), PostgreSQL has connection pools (engine/postgres.py).
 """
@@ -29,7 +29,7 @@ from shared.domain.ids import CrawlId, Partition, Term
 
 
 class SqlStore(SqlAdapter):
-    """`shared.ports.store.Store` on a SQL database."""
+    """The frontier's tables in a SQL database, for owners and the leader (`shared.ports.store.Store`)."""
 
     @property
     def executor(self) -> Executor:
@@ -107,7 +107,7 @@ class SqlStore(SqlAdapter):
 
 
 class SqliteStore(SqlStore):
-    """`shared.ports.store.Store` on a SQLite file in WAL mode."""
+    """The frontier's tables in a SQLite file in WAL mode (`shared.ports.store.Store`)."""
 
     @classmethod
     async def open(cls, path: Path, *, synchronous: Synchronous = "NORMAL") -> "SqliteStore":
