@@ -1,4 +1,7 @@
-"""The capacity of pools and the remaining budgets of crawls. Pure; times are monotonic seconds."""
+"""How many more URL shards each pool can take, and how much of its budget each crawl has left.
+
+Pure; times are monotonic seconds.
+"""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -25,10 +28,11 @@ class _Worker:
 
 
 class PoolCapacity:
-    """The free visits that live workers reported, and the share of each crawl in a pool (`shares`).
+    """How many more URL shards the workers of each pool can take, as one master sees it.
 
-    - `ahead`: shards sent out per free visit. It may change.
-    - `held`: why dispatch is paused, or None.
+    - `ahead`: shards sent out per free visit of a worker. It may change.
+    - `held`: why this master dispatches nothing now, or None.
+    - `shares`: divides the capacity of a pool among its crawls.
     """
 
     def __init__(self) -> None:
@@ -40,7 +44,7 @@ class PoolCapacity:
         self._unbegun: Counter[str] = Counter()
 
     def watch(self, leases: Leases) -> None:
-        """Count the shards of these leases from now on: those that a worker has begun, and those in a queue."""
+        """Count the shards of these leases, and of later ones in `leases`, against the capacity of their pools."""
         leases.watched_by = self._count
         for held in leases:
             self._count(held, 1, held.began)
@@ -53,20 +57,21 @@ class PoolCapacity:
                 self._count(held, -1, held.began + held.charged_s)
 
     def worker_reported(self, status: WorkerStatus, now: float) -> None:
-        """Record the load that a worker reported."""
+        """Store the status that a worker reported, in place of its earlier one."""
         free = status.free
         self._gone(status.worker)
         self._workers[status.worker] = _Worker(status.pool, free, now, status)
         self._free[status.pool] += free
 
     def live(self, now: float) -> list[WorkerStatus]:
-        """Return the status of the workers that reported within STALE_AFTER_S."""
+        """Return the last status of each worker that reported within the last STALE_AFTER_S seconds."""
         return [worker.status for worker in self._workers.values() if now - worker.reported_at <= STALE_AFTER_S]
 
     def for_pool(self, pool: str, now: float) -> int:
-        """Return how many shards may be dispatched: `ahead` times the free visits, minus queued and allotted ones.
+        """Return the number of further shards that may be dispatched to the pool.
 
-        The result is 0 without workers, and while `held` is set.
+        That is `ahead` times the free visits, minus shards that no worker has begun and shards that are allotted but
+        not leased. It is 0 without workers, and while `held` is set.
         """
         if self.held is not None:
             return 0
@@ -75,7 +80,10 @@ class PoolCapacity:
         return max(0, int(self.ahead * self._free[pool]) - self._unbegun[pool] - self.shares.promised(pool))
 
     def allot(self, now: float, may_go: Callable[[CrawlId], bool]) -> None:
-        """Allot the capacity to the crawls with due hosts, over all partitions of this master."""
+        """Allot the free capacity of each pool to its crawls with due hosts, over all partitions of this master.
+
+        `may_go` returns True if a crawl may dispatch now.
+        """
         for pool in self.shares.pools():
             free = self.for_pool(pool, now)
             if free:
@@ -99,7 +107,7 @@ class PoolCapacity:
 
 @dataclass(slots=True)
 class Spent:
-    """A crawl's spending in a partition: pages and bytes stored, and leased URLs that may become pages."""
+    """What a crawl has used of its budget in one partition: stored pages and bytes, and leased URLs."""
 
     pages: int = 0
     bytes: int = 0
@@ -107,10 +115,11 @@ class Spent:
 
 
 class BudgetReservation:
-    """A crawl's page and byte budget, taken before dispatch and given back by outcomes without a new page.
+    """A crawl's page and byte budget, which all partitions of this master share.
 
-    All partitions of this master share one. The spending of other masters is as old as its last read (`restore`).
-    This check only avoids useless queries. The dispatching transaction enforces the budget in SQL (`Store.dispatch`).
+    Dispatch reserves one page for each leased URL. The URL's outcome releases it, and counts the page if it is new. The
+    spending of other masters is as old as its last read (`restore`). This check only avoids useless queries: the
+    dispatching transaction enforces the budget in SQL (`Store.dispatch`).
     """
 
     def __init__(self, max_pages: int | None, max_bytes: int | None, spent: Mapping[Partition, Spent]) -> None:
@@ -126,21 +135,24 @@ class BudgetReservation:
         return f"<BudgetReservation {self._total} of {self.max_pages} pages, {self.max_bytes} bytes>"
 
     def pause_until(self, until: float) -> None:
-        """Pause dispatch until then: SQL had no budget left, so the numbers here are out of date."""
+        """Stop dispatch of the crawl until `until`.
+
+        SQL had no budget left, so the numbers in memory are out of date.
+        """
         self._paused_until = until
 
     def paused(self, now: float) -> bool:
-        """Return True if dispatch still waits for newer numbers."""
+        """Return True if the time given to `pause_until` is still ahead."""
         return now < self._paused_until
 
     def restore(self, partition: Partition, spent: Spent) -> None:
-        """Replace the spending in a partition by a new reading."""
+        """Replace the crawl's spending in a partition by the numbers just read from SQL."""
         old = self._spent.get(partition, Spent())
         pages, size, leased = spent.pages - old.pages, spent.bytes - old.bytes, spent.leased - old.leased
         self._change(partition, leased=leased, pages=pages, size=size)
 
     def remaining(self, max_count: int) -> int:
-        """Return how many URLs may be leased now, at most `max_count`."""
+        """Return the number of URLs that the budget allows to lease now, at most `max_count`."""
         if self.max_bytes is not None and self._total.bytes >= self.max_bytes:
             return 0
         if self.max_pages is None:
@@ -152,11 +164,11 @@ class BudgetReservation:
         self._change(partition, leased=n)
 
     def settled(self, partition: Partition, n: int, pages: int = 0, size: int = 0) -> None:
-        """Give back `n` reserved URLs. `pages` of them are new pages, with `size` bytes in total."""
+        """Release the reservation of `n` URLs. `pages` of them stored a new page, `size` bytes in total."""
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def exhausted(self) -> str | None:
-        """Return the name of the budget that is spent, or None."""
+        """Return the name of the budget that is spent (`max_pages` or `max_bytes`), or None if both have some left."""
         if self.max_pages is not None and self._total.pages >= self.max_pages:
             return "max_pages"
         if self.max_bytes is not None and self._total.bytes >= self.max_bytes:

@@ -1,9 +1,9 @@
-"""Run the commands in progress of a partition, chunk by chunk, between its outcomes.
+"""Apply the commands in progress of a partition, chunk by chunk, between its outcomes.
 
-The outcome reader only accepts a command, in the transaction that moves the position past it. Each chunk is a
-transaction of its own and stores the command's progress, so that a new owner continues with the next chunk. Between two
-chunks other transactions of the partition may run. A master runs one chunk at a time over all its partitions, so an
-outcome waits for two chunks at most.
+Reading a command's message only stores the command, in the transaction that moves the partition's position past the
+message. Each chunk is a transaction of its own and stores the command's progress, so that a new owner continues with
+the next chunk. Between two chunks other transactions of the partition may run. A master applies one chunk at a time
+over all its partitions, so an outcome waits for two chunks at most.
 
 Marks keep the order of commands and reports. A row that an outcome or a discovery writes after a command in progress
 carries the command's number, and the command does not touch it (docs/decisions).
@@ -40,7 +40,10 @@ _LETTERS_AT_ONCE: Final = 50
 
 
 class CommandRunner:
-    """The runner of one partition's commands. The owners of a master share `turn`."""
+    """Applies one partition's commands.
+
+    `turn` is a lock: the owners of a master share it and apply one chunk at a time.
+    """
 
     def __init__(self, writer: PartitionWriter, broker: Broker, turn: asyncio.Lock) -> None:
         self._own, self._commands = writer.own, writer.own.commands

@@ -1,6 +1,7 @@
-"""The commands in progress of one partition: which one is next, and the marks for rows written after them. Pure.
+"""The commands in progress of one partition, and which of them is next. Pure.
 
-Commands of one crawl run in the order in which they were accepted. Those of several crawls take turns.
+Commands of one crawl run in the order in which they were accepted. Those of several crawls take turns. A row that is
+written while a command is in progress carries the command's number as its mark. The command skips such rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,34 +31,34 @@ class Commands:
         self._runs[run.id] = run
 
     def advance(self, run: CommandRun, rest: int | None) -> None:
-        """Record where the next chunk starts. None means that the command is applied."""
+        """Record that the next chunk of the command starts at `rest`. None: the command is applied, so remove it."""
         if rest is None:
             del self._runs[run.id]
         else:
             self._runs[run.id] = replace(run, after=rest)
 
     def current(self, run: CommandRun) -> bool:
-        """Return True if `run` is the command's current state, from which its next chunk starts."""
+        """Return True if `run` is still the latest state of its command, so that the next chunk may start from it."""
         return self._runs.get(run.id) is run
 
     def heads(self) -> list[CommandRun]:
-        """Return the commands that may run: the oldest of each crawl."""
+        """Return the commands that may run now: the oldest of each crawl."""
         first: dict[CrawlId, CommandRun] = {}
         for run in self._runs.values():
             first.setdefault(run.crawl_id, run)
         return list(first.values())
 
     def marks(self, before: int | None = None) -> Mapping[CrawlId, int]:
-        """Return the number of each crawl's newest command in progress. Rows that are written later carry it as a mark.
+        """Return a mapping from crawl to the number of its newest command in progress: the mark of rows written later.
 
         `before`: consider only commands whose messages have a smaller sequence.
         """
         return {run.crawl_id: run.number for run in self._runs.values() if before is None or run.sequence < before}
 
     def sequences(self) -> list[int]:
-        """Return the sequences of their messages, in order."""
+        """Return the stream sequences of the messages of these commands, ascending."""
         return sorted(run.sequence for run in self._runs.values())
 
     def deletes(self, crawl_id: CrawlId) -> bool:
-        """Return True while the rows of a deleted crawl are being removed."""
+        """Return True while a command in progress removes the rows of this crawl."""
         return any(run.kind == CommandKind.DELETE and run.crawl_id == crawl_id for run in self._runs.values())

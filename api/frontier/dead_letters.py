@@ -10,13 +10,16 @@ _EVIDENCE_CHARS = 2000
 
 
 def letter_of(kind: ReportKind, report: Delivered, evidence: str) -> DeadLetterRow:
-    """Return the dead letter of a report, with its crawl if the report can be read and has one."""
+    """Return the dead letter of a report that can never be applied; `evidence` says why.
+
+    It names the report's crawl if the report can be read and has one.
+    """
     at_ms = report.at_ns // 1_000_000
     return DeadLetterRow(_crawl_of(kind, report.data), kind, at_ms, evidence[:_EVIDENCE_CHARS], payload=report.data)
 
 
 def letter_of_shard(partition: Partition, message: ShardUnreadable, at_ms: int) -> DeadLetterRow:
-    """Return the dead letter of an unreadable URL shard. It has no crawl, because that cannot be read."""
+    """Return the dead letter of an unreadable URL shard. It names no crawl, because the shard's crawl is unknown."""
     subject = visit(message.pool, partition, message.host_id, message.slot)
     fate = f"worker {message.worker} acknowledged it" if message.worker else "no worker came for it"
     evidence = (
@@ -27,9 +30,9 @@ def letter_of_shard(partition: Partition, message: ShardUnreadable, at_ms: int) 
 
 
 def refused(report: Delivered, letter: DeadLetterRow) -> DiscoveryTransaction | None:
-    """Return a batch that makes discoveries a dead letter and counts their accepted links as refused.
+    """Return a batch that stores `letter` instead of a report's links, and counts these links as refused.
 
-    Return None if the message cannot be read, because then its links cannot be counted.
+    Return None if the report cannot be read, because then its links cannot be counted.
     """
     try:
         message = decode_discoveries(report.data)

@@ -16,7 +16,7 @@ _MAX_PRIORITY = 100
 
 
 def gather(reports: Sequence[Delivered], partition: Partition, partitions: int) -> DiscoveryTransaction:
-    """Return the batch of these reports, in order.
+    """Decode discovery reports into one batch for a transaction, in order.
 
     Every URL is canonicalized again, so that the tables have one form whatever version a worker runs. A URL without a
     canonical form, or of another partition, is refused.

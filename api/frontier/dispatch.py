@@ -1,9 +1,9 @@
 """Dispatch: turn due hosts into leased URL shards, as many as the live workers can take soon.
 
 A lease is committed before its shard is published. The sweep publishes a shard again if that failed or the broker lost
-it. The broker refuses a second shard while the first is there. If a shard is too large for the broker, the sweep puts
-its URLs back, and they are leased again in smaller shards. URLs that a full disk refuses to lease stay queued, and are
-tried again after the time that the error names.
+it. The broker refuses a shard while an earlier one is in the same slot of its host. If a shard is too large for the
+broker, the sweep puts its URLs back, and they are leased again in smaller shards. URLs that a full disk refuses to
+lease stay queued, and are tried again after the time that the error names.
 """
 
 import asyncio
@@ -56,11 +56,11 @@ _Request = tuple[LeaseRequest, Host, CrawlQueue]
 
 @dataclass(slots=True)
 class DispatchPlan:
-    """What one pass of dispatch does. The queues of it are out of their lines until they are leased or put back.
+    """The decisions of one pass of dispatch. Its queues are out of the lines of due hosts until leased or put back.
 
-    - `requests`: leases to write. Their slots are acquired and their budget is taken.
-    - `unprepared`: queues that need a `_Preparation` first.
-    - `taken`: a queue was taken, so there may be more to do at once.
+    - `requests`: leases to write. Their slots and their budget are reserved already.
+    - `unprepared`: queues for which SQL must first move or exclude URLs (`_Preparation`).
+    - `taken`: True if the pass took any queue out of a line, so another pass may find more to do at once.
     """
 
     requests: list[_Request] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Dispatch:
     # --- decide -------------------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> DispatchPlan:
-        """Begin a pass, and return what to do in it. It performs no I/O. `lines.settle` ends the pass."""
+        """Begin a pass of dispatch and return its decisions, without I/O. `DueHosts.settle` ends the pass."""
         plan, left = DispatchPlan(), self._own.settings.dispatch_batch_size
         self._hosts.lines.begin(now)
         self._hosts.wake(now)
@@ -172,7 +172,7 @@ class Dispatch:
     # --- act ----------------------------------------------------------------------------------------------------------
 
     async def once(self) -> bool:
-        """Lease and publish one batch. Return True if there may be more to do at once."""
+        """Lease and publish one batch of shards. Return True if there may be more to do at once."""
         if self._clock.elapsed() < self._paused_until:
             return False
         shards: list[TrackedLease] = []
@@ -255,9 +255,10 @@ class Dispatch:
         return shards
 
     async def publish(self, held: TrackedLease) -> bool:
-        """Publish the shard of a lease, unless the lease has ended. Return False if another shard has its subject.
+        """Publish the shard of a lease, unless the lease has ended.
 
-        If the broker is away, the sweep publishes it later.
+        Return False if the broker still has another shard in the same slot of the host. If the broker is unavailable,
+        return True: the sweep publishes the shard later.
         """
         row = held.row
         if held not in self._leases:
@@ -315,9 +316,11 @@ class Dispatch:
 
 
 def shard_limit(host: Host, queue: CrawlQueue) -> int:
-    """Return the most URLs of the next shard: about 10 s of polite work, or a fair part if slots share the queue.
+    """Return the maximum number of URLs in the queue's next shard.
 
-    Without a delay, the first visit of a host is a single URL: other shards wait for the facts that it brings.
+    That is about `SHARD_WORK_S` seconds of work at the host's pace, or a fair part of the queue if several slots share
+    it. A host without a delay that was never visited gets a single URL: further shards wait for what that visit
+    reports.
     """
     if queue.delay_s == 0 and not host.facts.visited:
         return 1

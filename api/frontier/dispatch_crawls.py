@@ -1,4 +1,4 @@
-"""The crawls for the owners of this master: compiled once per revision, shared by all partitions."""
+"""The crawls that this master dispatches: each spec is decoded once per revision, and all partitions share it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ log = structlog.get_logger("orb.frontier")
 
 
 def delay_of(politeness: Politeness, facts: HostFacts) -> float:
-    """Return the seconds between two requests to the host under this politeness."""
+    """Return the least seconds between two requests to a host, by the politeness of a spec and the host's facts."""
     return host_delay(
         politeness,
         crawl_delay_s=facts.crawl_delay_ms / 1000,
@@ -30,10 +30,10 @@ def delay_of(politeness: Politeness, facts: HostFacts) -> float:
 
 @dataclass(slots=True)
 class DispatchCrawl:
-    """A crawl that may be worked on.
+    """A crawl as owners need it: its spec, its state and its remaining budget.
 
     - `dispatching`: False while it is paused, is ending or has spent its time, and while its spec is `refused`.
-    - `refused`: why workers cannot judge its URLs, None if they can.
+    - `refused`: why workers cannot use a pattern of its spec, None if they can.
     """
 
     crawl_id: CrawlId
@@ -46,11 +46,14 @@ class DispatchCrawl:
     refused: str | None = None
 
     def delay_s(self, facts: HostFacts) -> float:
-        """Return a host's delay for this crawl: the longest that the spec, robots.txt, latency or operator require."""
+        """Return a host's delay for this crawl in seconds: the longest of spec, robots.txt, latency and operator."""
         return delay_of(self.spec.politeness, facts)
 
     def pace(self, facts: HostFacts) -> tuple[float, int]:
-        """Return the host's delay for this crawl, and how many shards of it may be out: one until it was visited."""
+        """Return a host's delay for this crawl in seconds, and how many of its shards may be out at once.
+
+        The second number is 1 until the host was visited.
+        """
         delay_s = self.delay_s(facts)
         return delay_s, host_slots(self.spec.politeness, delay_s) if facts.visited else 1
 
@@ -60,11 +63,12 @@ class DispatchCrawl:
 
 
 class DispatchCrawls:
-    """The crawls by id.
+    """The crawls that a master has loaded, and those that its owners looked up, by id.
 
     The master loads the crawls that are worked on, soon after it starts. An owner may need a crawl before that, or
-    after it has ended. Then it reads the crawl from SQL (`PartitionWriter.look_up`) and decides by that row. Such a
-    crawl is never dispatched, and is kept until the master has compared all crawls with SQL again (`forget_looked_up`).
+    after it has ended. Then it looks the crawl up: it reads the row from SQL (`PartitionWriter.look_up`) and decides by
+    that. Such a crawl is never dispatched. It is kept until the master has compared all crawls with SQL again
+    (`forget_looked_up`).
     """
 
     def __init__(self) -> None:
@@ -76,11 +80,11 @@ class DispatchCrawls:
         return iter(list(self._crawls.values()))
 
     def get(self, crawl_id: CrawlId) -> DispatchCrawl | None:
-        """Return the crawl if this master has loaded it, that is, if it is worked on."""
+        """Return the crawl if this master has loaded it, that is, if it is worked on; otherwise None."""
         return self._crawls.get(crawl_id)
 
     def find(self, crawl_id: CrawlId) -> DispatchCrawl | None:
-        """Return the crawl, loaded or looked up. None after a look-up means that it is deleted."""
+        """Return the crawl, loaded or looked up. If it was looked up before, None means that it is deleted."""
         return self._crawls.get(crawl_id) or self._looked_up.get(crawl_id)
 
     def going_on(self, crawl_id: CrawlId) -> bool:
@@ -89,29 +93,32 @@ class DispatchCrawls:
         return crawl is not None and crawl.state in WORKED_ON
 
     def is_stopped(self, crawl_id: CrawlId) -> bool:
-        """Return True if no request may start for the crawl. For a looked-up crawl only its state decides."""
+        """Return True if workers may start no request of the crawl now.
+
+        For a looked-up crawl only its state decides.
+        """
         crawl = self.find(crawl_id)
         loaded = crawl_id in self._crawls
         return crawl is None or crawl.state is CrawlState.PAUSED or (loaded and not crawl.dispatching)
 
     def unknown(self, crawl_ids: Iterable[CrawlId]) -> set[CrawlId]:
-        """Return those of the crawls that are neither loaded nor looked up."""
+        """Return those of the crawl ids that are neither loaded nor looked up."""
         return {crawl_id for crawl_id in crawl_ids if self.find(crawl_id) is None}
 
     def put(self, crawl: DispatchCrawl) -> None:
-        """Add a crawl or its new revision."""
+        """Add a loaded crawl, or replace it by its new revision."""
         self._crawls[crawl.crawl_id] = crawl
         self._looked_up.pop(crawl.crawl_id, None)
         self._strictest = None
 
     def looked_up(self, rows: Iterable[CrawlRow]) -> None:
-        """Store crawls from SQL that this master has not loaded."""
+        """Store rows of crawls that were read from SQL. Ignore crawls that this master has loaded."""
         for row in rows:
             if row.crawl_id not in self._crawls:
                 self._looked_up[row.crawl_id] = _looked_up(row)
 
     def forget_looked_up(self) -> None:
-        """Forget the looked-up crawls, so that they are read again: they may have changed."""
+        """Forget the looked-up crawls, so that they are read from SQL again: they may have changed."""
         self._looked_up.clear()
 
     def remove(self, crawl_id: CrawlId) -> None:
@@ -121,7 +128,10 @@ class DispatchCrawls:
         self._strictest = None
 
     def longest_delay_s(self, facts: HostFacts) -> float:
-        """Return the longest delay of any crawl for a host. The crawls are scanned only after one has changed."""
+        """Return the longest delay, in seconds, that any loaded crawl may require for a host.
+
+        The crawls are scanned only after one has changed.
+        """
         if not self._crawls:
             return 0.0
         if self._strictest is None:
@@ -136,13 +146,13 @@ class DispatchCrawls:
         return delay_of(self._strictest, facts)
 
     def max_depths(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, int | None]:
-        """Return the depth limits of those crawls that are loaded or looked up."""
+        """Return a mapping from crawl to its `scope.max_depth` (None: no limit), without crawls that are `unknown`."""
         crawls = map(self.find, set(crawl_ids))
         return {crawl.crawl_id: crawl.max_depth for crawl in crawls if crawl is not None}
 
 
 def spec_of(row: CrawlRow) -> CrawlSpec | None:
-    """Return the row's spec. Log an error and return None if this version cannot read it."""
+    """Return the decoded spec of a crawl's row. Log an error and return None if this version cannot read it."""
     try:
         return decode_spec(row.spec)
     except msgspec.MsgspecError as error:

@@ -12,7 +12,10 @@ from shared.domain.ids import CrawlId, HostId
 
 
 class DueHosts:
-    """The lines of one partition. `wake` is called if another partition's dispatch allots capacity to one of them."""
+    """The lines of due hosts in one partition, one line for each crawl.
+
+    `wake` is called when capacity is allotted to a line outside a dispatch pass of this partition.
+    """
 
     def __init__(self, shares: PoolShares, wake: Callable[[], None] = lambda: None) -> None:
         self._shares = shares
@@ -46,7 +49,7 @@ class DueHosts:
             self._changed(line)
 
     def drop(self, crawl_id: CrawlId) -> None:
-        """Forget the crawl's line."""
+        """Remove all hosts of the crawl's line."""
         line = self._lines.get(crawl_id)
         if line is not None:
             self._due -= len(line.hosts)
@@ -54,7 +57,7 @@ class DueHosts:
             self._changed(line)
 
     def begin(self, now: float) -> None:
-        """Begin a pass of dispatch. Lines that lost an unused allotment take part again."""
+        """Begin a pass of dispatch. Lines whose unused allotment was taken away may get capacity again."""
         self._passing, self._now = True, now
         for line in self._overdue:
             line.overdue = False
@@ -62,9 +65,10 @@ class DueHosts:
         self._overdue.clear()
 
     def pop(self) -> tuple[CrawlId, HostId] | None:
-        """Take the next host that has capacity allotted. Return None if there is none.
+        """Take the longest due host out of a line that has capacity allotted. Return None if there is none.
 
-        The caller counts the host with `use` if it can be sent. Otherwise the allotment goes to the line's next host.
+        The caller calls `use` if a shard of the host can be sent. Otherwise the next host of the line gets the
+        allotment.
         """
         while self._allotted:
             line = self._allotted[0]
@@ -78,25 +82,25 @@ class DueHosts:
         return None
 
     def use(self) -> None:
-        """Count the host that was popped last as sent, until `settle`."""
+        """Use up one allotment for the host that was popped last. It counts as taken capacity until `settle`."""
         line = self._allotted[0]
         self._shares.use(line, self._now)
         self._used.append(line)
         self._changed(line)
 
     def settle(self) -> None:
-        """End a pass of dispatch. A sent shard counts as a lease by now, and capacity for others is free again."""
+        """End a pass of dispatch. Used allotments no longer count, because their shards now count as leases."""
         for line in self._used:
             self._shares.settle(line)
         self._used.clear()
         self._passing = False
 
     def shut(self, queue: CrawlQueue) -> bool:
-        """Return True if the crawl may not dispatch at present, whatever capacity is free."""
+        """Return True if the queue's crawl may not dispatch at present, for example because its budget is spent."""
         return self._shares.shut(queue.pool, queue.crawl_id)
 
     def close(self) -> None:
-        """Forget all lines and give back their allotments: the partition is not owned any more."""
+        """Remove all lines and give back their allotments, because the partition is no longer owned."""
         self.settle()
         for crawl_id in list(self._lines):
             self.drop(crawl_id)

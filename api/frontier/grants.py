@@ -43,10 +43,10 @@ _ENDS_SOON_MS = 2_000
 
 
 class GrantTerms(NamedTuple):
-    """The politeness of a leased host now.
+    """How long a worker must wait before it asks a leased host, in seconds, and whether it must stop.
 
-    `delay_s`: the delay after each response. `rest_s`: the remaining part of it. `blocked_s`: how long the host is
-    blocked. `stop`: no request may start under this lease.
+    `delay_s`: the delay after each response. `rest_s`: what is left of that delay now. `blocked_s`: how long the host
+    is still blocked. `stop`: no request may start under this lease.
     """
 
     delay_s: float
@@ -56,9 +56,9 @@ class GrantTerms(NamedTuple):
 
 
 def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None, now: float) -> GrantTerms:
-    """Return the politeness of a lease's host at `now`.
+    """Return the waits that a lease's host requires at `now`.
 
-    A shard that was leased without a delay must stop if there is one now: other shards of its host may be out.
+    `stop` is set if the shard was leased without a delay and the host has one now: other shards of it may be out.
     """
     leased_s = held.row.delay_ms / 1000
     delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.facts))
@@ -86,7 +86,7 @@ class _PendingAsk:
 
 
 class GrantService:
-    """Answers the workers of one partition."""
+    """Answers the workers that ask to begin or extend a visit, for the leases of one partition."""
 
     def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
         self._own, self._leases, self._crawls = writer.own, writer.own.leases, writer.own.crawls
@@ -94,7 +94,10 @@ class GrantService:
         self._asked: list[_PendingAsk] = []
 
     async def answer(self, data: bytes) -> bytes | None:
-        """Answer one question. Return None to send no answer, while none can be given."""
+        """Return the encoded answer to a worker's encoded question.
+
+        Return None to send no answer: the question cannot be read, or the owner cannot decide it now.
+        """
         try:
             question = decode_question(data)
         except Malformed as error:

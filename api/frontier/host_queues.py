@@ -71,11 +71,11 @@ class HostQueues:
         return self._hosts.values()
 
     def moving(self) -> list[Host]:
-        """Return the hosts with a shard out."""
+        """Return the hosts that have at least one slot in use."""
         return [host for host in self._hosts.values() if host.taken]
 
     def due(self) -> int:
-        """Count the hosts in line: they are due and wait for a worker, as of the last `wake`."""
+        """Return the number of hosts in the lines of due hosts, as of the last `wake`. They wait for a worker."""
         return len(self.lines)
 
     def host(self, host_id: HostId) -> Host | None:
@@ -83,21 +83,24 @@ class HostQueues:
         return self._hosts.get(host_id)
 
     def find(self, crawl_id: CrawlId, host_id: HostId) -> tuple[Host, CrawlQueue] | None:
-        """Return a host and its queue of the crawl if the queue is in memory."""
+        """Return a host and its queue of the crawl. Return None if the queue is not in memory."""
         host = self._hosts.get(host_id)
         queue = host.queues.get(crawl_id) if host is not None else None
         return None if host is None or queue is None else (host, queue)
 
     def host_named(self, name: str) -> Host | None:
-        """Return the host of this name if it is in memory. It scans all hosts, so use it for rare commands only."""
+        """Return the host of this name; None if it is not in memory.
+
+        All hosts are scanned, so use it for rare commands only.
+        """
         return next((host for host in self._hosts.values() if host.name == name), None)
 
     def incomplete(self) -> list[CrawlId]:
-        """Return the crawls with queues in SQL that are not in memory."""
+        """Return the crawls that may have queues in SQL that are not in memory."""
         return list(self._incomplete)
 
     def mark_incomplete(self, crawl_id: CrawlId) -> None:
-        """Note that SQL has queues of this crawl that are not in memory."""
+        """Note that SQL may have queues of this crawl that are not in memory."""
         self._incomplete.add(crawl_id)
 
     def mark_complete(self, crawl_id: CrawlId) -> None:
@@ -105,7 +108,7 @@ class HostQueues:
         self._incomplete.discard(crawl_id)
 
     def full(self) -> bool:
-        """Return True if no other host can be added."""
+        """Return True if `max_hosts` hosts are in memory, so that no other host is added."""
         return len(self._hosts) >= self.max_hosts
 
     def offer(
@@ -121,9 +124,11 @@ class HostQueues:
         weight: int = 1,
         pool: str = "default",
     ) -> bool:
-        """Add or update a queue from its SQL row. Return False if no host can be added.
+        """Add or update a queue from its SQL row.
 
-        `pinned`: a lease of it is out, so add it in any case.
+        Return False if its host cannot be added because memory has `max_hosts`.
+
+        `slots`: how many shards of the queue may be out at once. `pinned`: a lease of it is out, so add it in any case.
         """
         host = self._hosts.get(row.host_id)
         if host is None:
@@ -161,7 +166,7 @@ class HostQueues:
         return True
 
     def wake(self, now: float) -> None:
-        """Put the hosts that became due into their crawls' lines."""
+        """Put the hosts that are due by `now` into their crawls' lines."""
         self._now = now
         while self._later and self._later[0][0] <= now:
             due, host_id = heapq.heappop(self._later)
@@ -171,7 +176,7 @@ class HostQueues:
                 self._look(host, now)
 
     def take(self, now: float) -> tuple[Host, CrawlQueue] | None:
-        """Return the next queue that has capacity allotted, or None.
+        """Take the next queue that has capacity allotted out of its line. Return its host and the queue, or None.
 
         The caller acquires a slot and leases (`record_lease`), or puts the queue back (`defer`, `reschedule`). It ends
         its pass with `lines.settle`.
@@ -210,17 +215,20 @@ class HostQueues:
         self._place(host, queue)
 
     def acquire(self, host: Host, queue: CrawlQueue) -> int | None:
-        """Reserve the host's least free slot for a shard of the queue. Return None if the queue may not use one."""
+        """Reserve the host's least free slot for a shard of the queue.
+
+        Return the slot, or None if the queue may not use one.
+        """
         slot = host.free_slot(queue)
         if slot is not None:
             host.taken[slot] = ReservedSlot(queue.slots)
         return slot
 
     def release(self, host: Host, slot: int, rested_from: float | None = None, delay_s: float = 0.0) -> None:
-        """Release a slot. Without `rested_from` nothing was leased in it.
+        """Free a slot of the host. Without `rested_from` nothing was leased in it.
 
-        Otherwise its lease is over. The host rests `delay_s` from `rested_from`, or until the end of an earlier lease's
-        delay if that is later.
+        Otherwise its lease is over. The host rests `delay_s` seconds from `rested_from`, or until the end of an earlier
+        lease's delay if that is later.
         """
         shard = host.taken.pop(slot, None)
         if rested_from is not None:
@@ -232,7 +240,7 @@ class HostQueues:
         self._arm(host)
 
     def restore(self, host_id: HostId, name: str, slot: int, delay_s: float, crawl_id: CrawlId | None = None) -> None:
-        """Reserve the slot of an earlier owner's lease, even if its crawl is unknown now."""
+        """Reserve the slot of a lease that an earlier owner made, even if the lease's crawl is unknown now."""
         host = self._hosts.get(host_id)
         if host is None:
             facts = HostFacts(HostHealth())
@@ -243,16 +251,16 @@ class HostQueues:
         host.taken[slot] = ReservedSlot(1 if delay_s > 0 else slots, queue, self._claimed_at)
 
     def block(self, host: Host, until: float) -> None:
-        """Block the host: nothing of it starts before `until`."""
+        """Block the host: no shard of it starts before `until`."""
         host.blocked_until = until
         self._arm(host)
 
     def reschedule(self, host: Host, queue: CrawlQueue) -> None:
-        """Place a queue again after the caller changed its numbers."""
+        """Order a queue among the others again, after the caller changed its counters or times."""
         self._place(host, queue)
 
     def drop_crawl(self, crawl_id: CrawlId) -> None:
-        """Forget a crawl's queues: it is paused or deleted, or they must be read again."""
+        """Remove a crawl's queues from memory: it is paused or deleted, or they must be read from SQL again."""
         self.lines.drop(crawl_id)
         self._incomplete.discard(crawl_id)
         for host in self._hosts.values() if self._queues.pop(crawl_id, 0) else ():
@@ -261,15 +269,15 @@ class HostQueues:
                 self._arm(host)
 
     def mark_stale(self, crawl_id: CrawlId) -> None:
-        """Drop a crawl's queues, to be read again: they changed in SQL."""
+        """Remove a crawl's queues from memory and have them read again, because they changed in SQL."""
         self.drop_crawl(crawl_id)
         self._incomplete.add(crawl_id)
 
     def evict_idle(self, now: float, delay_s: Callable[[HostFacts], float]) -> int:
-        """Drop hosts that are idle, rested and not blocked. Return how many. The cost grows with the idle hosts only.
+        """Remove hosts from memory that have no URLs, are rested and not blocked. Return the number of removed hosts.
 
-        `delay_s` returns the longest delay of any crawl for a host. Only this memory has how long a host has rested,
-        so no host is dropped before that delay has passed.
+        `delay_s` returns the longest delay of any crawl for a host. Only this memory has how long a host has rested, so
+        no host is removed before that delay has passed. The cost grows only with the number of hosts without URLs.
         """
         held = (self._hosts.get(host_id) for host_id in self._idle)
         idle = [host for host in held if host is not None and all(queue.empty for queue in host.queues.values())]
@@ -277,7 +285,7 @@ class HostQueues:
         return self._forget([host for host in idle if host.blocked_until <= now], now, delay_s)
 
     def make_room(self, now: float, soon: float, delay_s: Callable[[HostFacts], float]) -> int:
-        """Drop hosts without work before `soon`, to make room for others. Return how many.
+        """Remove hosts from memory that can start no shard before `soon`. Return the number of removed hosts.
 
         A call examines at most `LOOKED_AT` hosts, those first that were examined longest ago.
         """
@@ -305,7 +313,7 @@ class HostQueues:
         return forgotten
 
     def next_wake(self) -> float:
-        """Return when the next waiting host becomes due, or infinity if none waits."""
+        """Return the time at which the next waiting host becomes due, or infinity if none waits."""
         return self._later[0][0] if self._later else NEVER
 
     def _place(self, host: Host, queue: CrawlQueue) -> None:

@@ -56,14 +56,17 @@ class CrawlQueue:
         return self.queued == 0 and self.waiting == 0
 
     def content_at(self) -> float:
-        """Return when the queue has URLs to fetch: 0 or a past time if it has them now."""
+        """Return the time from which the queue has URLs to fetch. It is 0 or past if it has them now."""
         return max(0.0 if self.queued > 0 else self.next_due, self.not_before)
 
 
 class HostShares:
-    """The queues of one host. Those with URLs to fetch are ordered by virtual time, the others by when they have some.
+    """The order of one host's queues.
 
-    Replaced entries stay until they surface, or until there are more than twice as many entries as queues.
+    Those with URLs to fetch are ordered by virtual time, the others by when they have some.
+
+    An entry that was replaced is removed when it comes first, or when there are too many: more than about twice as many
+    entries as queues.
     """
 
     __slots__ = ("_later", "_number", "_ready")
@@ -77,7 +80,10 @@ class HostShares:
         return len(self._ready) + len(self._later)
 
     def put(self, queue: CrawlQueue) -> None:
-        """Place a queue by its current numbers. A queue that is empty or in a line has no place."""
+        """Order a queue by its current counters and times.
+
+        An empty queue, or one in a line of due hosts, leaves the order.
+        """
         if queue.empty or queue.in_line:
             queue.place = 0
             return
@@ -88,7 +94,7 @@ class HostShares:
         self._push(self._later if at > 0 else self._ready, key, queue)
 
     def next(self, queues: Mapping[CrawlId, CrawlQueue], now: float, virtual: float) -> CrawlQueue | None:
-        """Return the queue with the least virtual time among those with URLs to fetch at `now`."""
+        """Return the queue with the least virtual time among those with URLs to fetch at `now`; None without any."""
         while self._later and self._later[0][0] <= now:
             queue = _current(queues, heapq.heappop(self._later))
             if queue is not None:
@@ -97,7 +103,7 @@ class HostShares:
         return self.first(queues)
 
     def first(self, queues: Mapping[CrawlId, CrawlQueue]) -> CrawlQueue | None:
-        """Return the queue with the least virtual time among those that had URLs at the last `put` or `next`."""
+        """Return the queue with the least virtual time among those with URLs to fetch at the last `put` or `next`."""
         while self._ready:
             queue = _current(queues, self._ready[0])
             if queue is not None:
@@ -106,7 +112,7 @@ class HostShares:
         return None
 
     def later(self, queues: Mapping[CrawlId, CrawlQueue]) -> float:
-        """Return when the next of the other queues has URLs to fetch."""
+        """Return the earliest time at which a queue that has no URL to fetch now has one; infinity if there is none."""
         while self._later and _current(queues, self._later[0]) is None:
             heapq.heappop(self._later)
         if len(self) > 2 * len(queues) + _SPARE:

@@ -1,4 +1,4 @@
-"""What the hosts of one crawl wait for, read from the host queues of each partition. Pure."""
+"""What the hosts of one crawl wait for, such as a delay or a retry, read from the queues of each partition. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +11,7 @@ from shared.wire.messages import HostWaiting
 
 
 def host_waits(partitions: Iterable[HostQueues], crawl: DispatchCrawl, now: float, now_ms: int) -> Waits:
-    """Return what the crawl's hosts wait for. `now`: the owners' monotonic seconds. It scans all hosts in memory."""
+    """Return what the crawl's hosts wait for. `now`: monotonic seconds of the owners. It scans all hosts in memory."""
     return waits_of(list(_states(partitions, crawl, now)), crawl.spec, now_ms)
 
 
@@ -42,7 +42,7 @@ def _state(host: Host, queue: CrawlQueue, now: float) -> HostState:
 
 
 def waiting_in(waits: Waits) -> list[HostWaiting]:
-    """Return the hosts as message fields."""
+    """Return the waiting hosts as fields of a status message, with times in milliseconds."""
     return [
         HostWaiting(
             wait.host,

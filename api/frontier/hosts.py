@@ -1,4 +1,4 @@
-"""A host in motion, its facts and its queues. Pure; times are the owner's monotonic seconds."""
+"""A host that an owner has in memory, its facts and its queues. Pure; times are the owner's monotonic seconds."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,10 @@ from shared.domain.ids import CrawlId, HostId
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The facts of a host, as in SQL. `visited`: a visit of it was reported, so its crawl-delay is known."""
+    """What is stored of a host in SQL: its health, delays, latency and last failure.
+
+    `visited`: a visit of it was reported, so the crawl-delay of its robots.txt is known.
+    """
 
     health: HostHealth
     crawl_delay_ms: int = 0
@@ -23,12 +26,12 @@ class HostFacts:
 
 @dataclass(slots=True)
 class ReservedSlot:
-    """A slot in use.
+    """A slot of a host that is in use.
 
     - `slots`: how many shards of the host may be out while this one is out.
     - `queue`: the queue of its shard, None while the slot has no lease.
     - `since`: when it was leased.
-    - `estimate`: the host time that `queue` was charged with.
+    - `estimate`: the seconds of host time that `queue` was charged with.
     """
 
     slots: int
@@ -39,7 +42,7 @@ class ReservedSlot:
 
 @dataclass(slots=True)
 class Host:
-    """A host in motion. Its delay counts from `rested_from`.
+    """A host in memory, with its queues and slots. Its delay counts from `rested_from`.
 
     - `taken`: the slots in use.
     - `turns`: the order of its crawls, None while only one has a queue.
@@ -62,17 +65,23 @@ class Host:
     turn_until: float = 0.0
 
     def rested_at(self, queue: CrawlQueue) -> float:
-        """Return when a request of this queue may start. No crawl shortens another's delay."""
+        """Return the time at which the host's delay is over for this queue.
+
+        A crawl never shortens the delay of another.
+        """
         return self.rested_from + max(queue.delay_s, self.last_delay_s)
 
     def due(self, queue: CrawlQueue) -> float:
-        """Return when the queue's next shard may start."""
+        """Return the time at which the queue's next shard may start.
+
+        It has URLs then, and no delay or block is left.
+        """
         return max(self.rested_at(queue), self.blocked_until, queue.content_at())
 
     def free_slot(self, queue: CrawlQueue) -> int | None:
-        """Return the least free slot, or None if the queue may not use one.
+        """Return the number of the least free slot, or None if the queue may not use one.
 
-        The strictest crawl with a shard out sets the number of slots.
+        The strictest crawl with a shard out limits the number of slots.
         """
         if not self.taken:
             return 0 if queue.slots else None
@@ -94,14 +103,14 @@ class Host:
                 self.turns.put(other)
 
     def remove(self, crawl_id: CrawlId) -> CrawlQueue | None:
-        """Forget a queue."""
+        """Remove and return the crawl's queue; None if the host has none."""
         queue = self.queues.pop(crawl_id, None)
         if len(self.queues) < 2:
             self.turns = None
         return queue
 
     def next(self, now: float) -> CrawlQueue | None:
-        """Return the queue whose turn it is, among those that have URLs now and are not in a line."""
+        """Return the queue whose turn it is, or None. Only queues that have URLs now and are in no line count."""
         if self.turns is not None:
             return self.turns.next(self.queues, now, self.virtual)
         for queue in self.queues.values():
@@ -109,7 +118,7 @@ class Host:
         return None
 
     def wakes_at(self) -> float:
-        """Return when to examine the host: in its current state no shard can start earlier."""
+        """Return the time at which to examine the host. In its current state no shard can start earlier."""
         at = NEVER
         if self.turns is not None:
             first = self.turns.first(self.queues)
@@ -123,7 +132,7 @@ class Host:
         return max(at, self.blocked_until, self.turn_until)
 
     def charge(self, shard: ReservedSlot, ended: float) -> None:
-        """Charge the shard's crawl with its real host time instead of the estimate.
+        """Charge the shard's crawl with the host time that it really used, instead of the estimate.
 
         That is the time from the lease until `ended`, divided by the slots. It includes the crawl's delay.
         """
@@ -136,7 +145,7 @@ class Host:
 
 
 def facts_of(row: QueueRow) -> HostFacts:
-    """Return the facts of the host from a queue's row."""
+    """Return the host's facts, taken from the SQL row of one of its queues."""
     return HostFacts(
         health=HostHealth(
             row.failures,

@@ -1,4 +1,4 @@
-"""Ingest: apply the reports of the partition's two report subjects to the tables, each report once and in order.
+"""Ingest: apply the reports of a partition (outcomes and discoveries) to the tables, each report once and in order.
 
 Every batch is one transaction that also moves the position. A batch that can never be written is bisected down to one
 report. That report becomes a dead letter in the transaction that moves the position past it. If the disk is full, the
@@ -35,7 +35,7 @@ log = structlog.get_logger("orb.frontier")
 
 
 def parts(reports: Sequence[Delivered], max_bytes: int) -> Iterator[Sequence[Delivered]]:
-    """Yield the reports in order, in parts of at most `max_bytes`. A larger report is a part of its own.
+    """Split the reports, in order, into parts of at most `max_bytes`. A larger report is a part of its own.
 
     A report has a few URLs, or hundreds for an upload. The time of a transaction grows with their bytes.
     """
@@ -50,7 +50,7 @@ def parts(reports: Sequence[Delivered], max_bytes: int) -> Iterator[Sequence[Del
 
 
 class Ingest:
-    """Applies one partition's reports."""
+    """Reads the reports of one partition from the broker and applies them in SQL."""
 
     def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
         self._own = writer.own
@@ -59,7 +59,7 @@ class Ingest:
         self._readers: dict[ReportKind, ReportReader] = {}
 
     async def run(self, kind: ReportKind) -> None:
-        """Read and apply reports of a kind until cancelled."""
+        """Read and apply reports of one kind (outcome or discovery) until cancelled."""
         own = self._own
         position = own.position
         reader = await self._broker.read_reports(own.partition, kind, position.of(kind), position.at_ns(kind))
@@ -95,7 +95,10 @@ class Ingest:
             await reader.close()
 
     async def purge(self, kind: ReportKind, through: int) -> bool:
-        """Purge the reports up to `through`. Return False if the stream may have been replaced."""
+        """Delete the reports of a kind up to sequence `through` from the stream.
+
+        Return False, and delete nothing, if no reader is open or the stream may have been replaced.
+        """
         reader = self._readers.get(kind)
         return reader is not None and await reader.purge(through)
 
@@ -107,7 +110,10 @@ class Ingest:
         await asyncio.sleep(error.retry_in)
 
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
-        """Apply discoveries, in parts if commands in progress were accepted between them."""
+        """Apply discoveries in order.
+
+        Split them where a command in progress was accepted, because the later ones carry its mark.
+        """
         begun = 0
         for sequence in self._own.commands.sequences():
             place = bisect_left(reports, sequence, begun, key=attrgetter("sequence"))

@@ -38,7 +38,7 @@ class LeaseGrant:
 
 @dataclass(slots=True)
 class TrackedLease:
-    """A lease of this owner, with its newest grant if it ever had one.
+    """A lease in the memory of its owner, with its newest grant (None if it never had one).
 
     - `orphan`: the holder of that grant is dead.
     - `began`: when its first grant was given.
@@ -59,7 +59,7 @@ class TrackedLease:
         return self.grant is not None and now < self.grant.until
 
     def remaining(self) -> list[int]:
-        """Return the positions in the shard of the URLs without an outcome."""
+        """Return the positions, in the shard, of the URLs that have no outcome yet."""
         return [i for i, fingerprint in enumerate(self.row.order) if fingerprint in self.row.urls]
 
 
@@ -77,19 +77,19 @@ class HeldByAnother:
 
 @dataclass(frozen=True, slots=True)
 class OldDelivery:
-    """A later delivery of the same message has a live grant."""
+    """The question is of an earlier delivery of the shard's message. A later delivery has a live grant."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameHolder:
-    """The holder asks again. It gets the same grant, extended."""
+    """The worker that has the live grant asks to begin again. It gets the same grant, extended."""
 
     held: TrackedLease
 
 
 @dataclass(frozen=True, slots=True)
 class MayGrant:
-    """The lease has no live grant.
+    """The lease has no live grant, so a new one may be given.
 
     `expired`: it had a grant that expired, so outcomes must be applied and the expiry counted first.
     """
@@ -106,7 +106,7 @@ Watch = Callable[[TrackedLease, int, float], None]
 
 
 class Leases:
-    """The leases of one partition. `grant_s` may change, and applies to later grants and extensions."""
+    """The leases of one partition. A change of `grant_s` (seconds) applies to later grants and extensions."""
 
     def __init__(self, *, grant_s: float, longest_s: float = 0.0) -> None:
         """Create an empty set. `longest_s`: how long a grant of an earlier owner may last, if that is longer."""
@@ -140,7 +140,7 @@ class Leases:
         return held
 
     def take_over(self, row: LeaseRow, now: float, *, ended: bool) -> TrackedLease:
-        """Add a lease of an earlier owner at this owner's claim.
+        """Add a lease that an earlier owner made, when this owner claims the partition.
 
         `ended`: all workers from before the claim are known to be dead, so an earlier grant has ended. Otherwise it may
         last for the longest grant of any owner, counted from the claim.
@@ -155,7 +155,7 @@ class Leases:
         return held
 
     def begin(self, lease_id: LeaseId, delivery: int, holder: str, now: float) -> GrantDecision:
-        """Return the state of the lease for a worker that asks to begin."""
+        """Return which answer a worker gets that asks to begin this lease, without changing anything."""
         held = self._held.get(lease_id)
         if held is None:
             return NoSuchLease()
@@ -171,7 +171,10 @@ class Leases:
         return MayGrant(held, expired=True)
 
     def extend(self, lease_id: LeaseId, number: int, holder: str, now: float) -> TrackedLease | None:
-        """Return the lease if `holder` has its live grant. A grant that was taken over gets its holder here."""
+        """Return the lease if `holder` has its live grant `number`, else None.
+
+        A grant that an earlier owner gave gets its holder in this call.
+        """
         held = self._held.get(lease_id)
         if held is None or held.grant is None or held.grant.number != number or now >= held.grant.until:
             return None
@@ -182,7 +185,10 @@ class Leases:
     def granted(
         self, held: TrackedLease, delivery: int, holder: str, now: float, *, asked: float | None = None
     ) -> LeaseGrant:
-        """Begin a further grant that is durable now. Its holder counts the time from its question at `asked`."""
+        """Record and return a new grant of the lease that is durable already.
+
+        `asked`: when its holder sent the question.
+        """
         if held.row.lease_id in self._held:
             self._count(held, 0, now)
         held.began = min(held.began, now)
@@ -193,27 +199,33 @@ class Leases:
         return held.grant
 
     def extended(self, held: TrackedLease, now: float) -> None:
-        """Extend the newest grant, and never shorten it. Its holder is known to have received it."""
+        """Let the newest grant end `grant_s` seconds from now, and never earlier than before.
+
+        Its holder has received it.
+        """
         if held.grant is not None:
             held.grant.late = False
             held.grant.until = max(held.grant.until, now + self.grant_s)
 
     def handed_back(self, held: TrackedLease, now: float) -> None:
-        """End the newest grant now because its visit failed. Mark it as counted, so that a further one may begin."""
+        """End the newest grant now because its visit failed. Mark it as counted, so that a new one may begin."""
         if held.grant is not None:
             held.grant.until = min(held.grant.until, now)
             held.grant.counted = True
 
     def at(self, place: QueuedVisit) -> TrackedLease | None:
-        """Return the lease whose shard belongs at this place."""
+        """Return the lease whose shard has this place (pool, host and slot) in a visit queue; None if there is none."""
         return next((held for held in self if subject_of(held.row) == place), None)
 
     def of_crawl(self, crawl_id: CrawlId) -> list[TrackedLease]:
-        """Return the crawl's leases."""
+        """Return the leases of this crawl."""
         return [held for held in self._held.values() if held.row.crawl_id == crawl_id]
 
     def settle(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool, now: float = 0.0) -> None:
-        """Set the remaining URLs of a lease after committed outcomes. `freed`: the lease is over."""
+        """Replace the URLs of a lease that have no outcome, after outcomes were committed.
+
+        `freed`: the lease is over.
+        """
         if freed:
             gone = self._held.pop(lease_id, None)
             if gone is not None:
@@ -222,7 +234,7 @@ class Leases:
             held.row.urls = urls
 
     def lower(self, lease_id: LeaseId, fingerprint: Fingerprint, depth: int) -> None:
-        """Record that a leased URL was discovered at a lesser depth."""
+        """Record that a leased URL was discovered again at a lesser depth."""
         held = self._held.get(lease_id)
         url = held.row.urls.get(fingerprint) if held else None
         if url is not None:
@@ -235,5 +247,5 @@ class Leases:
 
 
 def subject_of(row: LeaseRow) -> QueuedVisit:
-    """Return the place of a lease's shard in the broker."""
+    """Return the place of the lease's shard in the broker: pool, host and slot."""
     return QueuedVisit(row.pool, row.host_id, row.slot)

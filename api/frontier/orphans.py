@@ -30,13 +30,13 @@ AT_ONCE: Final = 64
 
 
 def without_lease(listed: Iterable[QueuedVisit], leases: Leases) -> set[QueuedVisit]:
-    """Return the listed places that belong to no lease."""
+    """Return those of the listed places in visit queues that belong to no lease."""
     held = {subject_of(each.row) for each in leases}
     return {place for place in listed if place not in held}
 
 
 class OrphanedShards:
-    """The search for shards without a lease in the queues of one partition."""
+    """Finds and drops shards without a lease in the visit queues of one partition."""
 
     def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
         self._own, self._writer, self._clock, self._broker = writer.own, writer, writer.clock, broker
@@ -44,7 +44,7 @@ class OrphanedShards:
         self._look_at = self._clock.elapsed() + self._own.settings.orphans_interval_s
 
     async def once(self) -> int:
-        """Search if a search is due, and drop orphaned shards. Return how many were dropped.
+        """Search if a search is due, and drop orphaned shards. Return the number of dropped shards.
 
         A worker acknowledges its shard shortly after its last report, so only a place that is found twice is an orphan.
         """

@@ -47,11 +47,12 @@ class _Settled:
 
 @dataclass(slots=True)
 class OutcomeBatch:
-    """A batch of outcomes. `now` is elapsed seconds, `now_ms` Unix ms. `rng01` returns a random number from 0 to 1.
+    """A batch of outcomes. `now` is `Clock.elapsed` in seconds, `now_ms` Unix ms.
 
-    The crawls of the batch are loaded or looked up before (`PartitionWriter.look_up`). A crawl that is not found is
-    deleted.
-    `discarded` counts the fetches that change nothing, by reason: `late` or `deleted`.
+    `rng01` returns a random number in 0..1.
+
+    The caller first looks up those crawls of the batch that are not loaded (`PartitionWriter.look_up`). A crawl that is
+    still missing counts as deleted. `discarded` counts the fetches that change nothing, by reason: `late` or `deleted`.
     """
 
     leases: Leases
@@ -72,7 +73,7 @@ class OutcomeBatch:
     _settled: dict[tuple[CrawlId, Partition], _Settled] = field(default_factory=dict)
 
     def outcome(self, message: Outcome) -> None:
-        """Decide one outcome."""
+        """Decide what one outcome message changes, and add that to the batch."""
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
         if held is None or held.row.crawl_id != message.crawl:
@@ -106,11 +107,13 @@ class OutcomeBatch:
             self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
 
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
-        """Add a dead letter for a shard that a worker could not read, and count a failure of the lease in its place.
+        """Add a dead letter for a shard that a worker could not read.
 
-        Like an expired grant, the failure lets the shard be published again, up to the same limits. Without a grant it
-        takes effect now. After a grant, only the count changes: the sweep ends the lease behind the worker's reports.
-        With a live grant the message was another lease's, so nothing is counted.
+        Count a failure of the lease that has this shard's place.
+
+        Like an expired grant, the failure lets the shard be published again, up to the same limits. If the lease had no
+        grant, the failure takes effect now. After a grant, only the count changes: the sweep ends the lease behind the
+        worker's reports. With a live grant the message was another lease's, so nothing is counted.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
@@ -123,7 +126,7 @@ class OutcomeBatch:
             self.record_expiry(held, strikes)
 
     def record_expiry(self, held: TrackedLease, strikes: int) -> bool:
-        """Count the lease's failure number `strikes`. Return False if that ended the lease."""
+        """Record that the lease has now failed `strikes` times. Return False if that ended the lease."""
         left = self._left_of(held)
         if left and not self.settings.retries_exhausted(len(left), strikes):
             self.changes.expired[held.row.lease_id] = strikes
@@ -161,7 +164,7 @@ class OutcomeBatch:
         self._free(held, left, rested)
 
     def commit(self) -> None:
-        """Apply the decisions to leases, hosts and budgets after the transaction has committed."""
+        """Apply the decisions to the leases, hosts and budgets in memory, after the transaction has committed."""
         for lease_id, left in self._left.items():
             self.leases.settle(lease_id, left, freed=lease_id in self._freed, now=self.now)
         for lease_id, n in self.changes.expired.items():

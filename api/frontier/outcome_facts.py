@@ -1,4 +1,4 @@
-"""Derive the fetch row and the host's facts from an outcome. Pure."""
+"""Derive the row of a fetch and the facts of its host from an outcome. Pure."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ def broken_off(result: UrlOutcome) -> bool:
 
 
 def reason_of(result: UrlOutcome) -> str:
-    """Return the reason for the URL's result, as tallies and rows name it."""
+    """Return the reason of a URL's result as it is stored and counted, such as `http_404` or a failure kind."""
     if broken_off(result):
         return FailureKind.RESET
     return f"http_{result.status}" if result.end == UrlEnd.ANSWERED else (result.reason or "other")
@@ -32,7 +32,7 @@ def reason_of(result: UrlOutcome) -> str:
 def fetch_row(
     crawl_id: CrawlId, host_id: HostId, fingerprint: Fingerprint, result: UrlOutcome, *, page: bool
 ) -> FetchRow:
-    """Return the row of the URL's last fetch. `page`: its record belongs in the index."""
+    """Return the SQL row of the URL's last fetch. `page`: the fetch stored a page."""
     record = result.record
     return FetchRow(
         crawl_id=crawl_id,
@@ -62,9 +62,9 @@ def fetch_row(
 
 
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
-    """Count the links that the fetch left out, and truncation. Return the URL's flags.
+    """Add to `changes` how many links the fetch left out, and if its page was truncated. Return the URL's new flags.
 
-    A repeated fetch replaces the counts of the earlier one.
+    The counts of a repeated fetch replace those of the earlier one.
     """
     for each in result.left_out:
         for url in each.examples:
@@ -88,7 +88,10 @@ def facts_after(
     now_ms: int,
     rng01: Callable[[], float],
 ) -> HostFacts:
-    """Return the host's facts after `result`, which has this `effect` on the host."""
+    """Return the host's facts after the fetch `result`.
+
+    `effect`: how the host failed or throttled, None if it did not.
+    """
     retry = crawl.spec.retry
     match effect:
         case None:
@@ -112,7 +115,10 @@ def facts_after(
 def facts_noted(
     facts: HostFacts, note: HostNote, crawl: DispatchCrawl | None, now_ms: int, rng01: Callable[[], float]
 ) -> HostFacts:
-    """Return the host's facts after a visit's note. Ignore the failure in a note of a deleted crawl."""
+    """Return the host's facts after what a visit noted about the host.
+
+    A failure noted for a deleted crawl is ignored.
+    """
     facts = replace(
         facts,
         crawl_delay_ms=note.crawl_delay_ms if note.crawl_delay_ms >= 0 else facts.crawl_delay_ms,
@@ -133,7 +139,7 @@ def facts_noted(
 
 
 def host_change(host_id: HostId, facts: HostFacts, now_ms: int) -> HostChange:
-    """Return the row that stores `facts`."""
+    """Return the change of a host's SQL row that stores `facts`."""
     health = facts.health
     return HostChange(
         host_id=host_id,
@@ -154,5 +160,5 @@ def host_change(host_id: HostId, facts: HostFacts, now_ms: int) -> HostChange:
 
 
 def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
-    """Return the seconds that the server asked to wait, or None."""
+    """Return the seconds that the server asked to wait (Retry-After), or None if it asked for none."""
     return asked.retry_after_ms / 1000 if asked.retry_after_ms >= 0 else None

@@ -35,11 +35,11 @@ Alarm = Callable[[Partition, str], None]
 
 
 def ignore_alarm(partition: Partition, text: str) -> None:
-    """Ignore an alarm: the log has it, too."""
+    """Do nothing with an alarm: it is in the log, too."""
 
 
 class Owner:
-    """The owner of one partition under one term."""
+    """Owns one partition under one term: applies its reports, dispatches its URLs and grants its leases."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class Owner:
 
     @property
     def ownership(self) -> Ownership | None:
-        """The memory of the partition, None until it is loaded."""
+        """The partition's state in memory; None until it is loaded."""
         return None if self.writer is None else self.writer.own
 
     def tune(self, settings: FrontierSettings) -> None:
-        """Apply other limits from now on."""
+        """Apply changed settings from now on."""
         self._settings = settings
         if self.ownership is not None:
             self.ownership.tune(settings)

@@ -54,16 +54,18 @@ class FrontierSettings:
     dead_letter_after_expiries: int = 5
 
     def retries_exhausted(self, urls: int, strikes: int) -> bool:
-        """Return True if a lease of `urls` URLs failed often enough to split it, or to give up its single URL."""
+        """Return True if a lease that failed `strikes` times must be split or, with one URL left, given up."""
         return strikes >= (self.dead_letter_after_expiries if urls == 1 else self.split_after_expiries)
 
 
 class Ownership:
-    """One partition under one term: its position, leases, host queues and commands. The owner's loops share it.
+    """The state in memory of one partition under one term: its position, leases, host queues and commands.
+
+    All tasks of the owner share it.
 
     - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
     - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
-    - `work` wakes dispatch, `moved` what waits for the position, `tuned` the sweep.
+    - `work`, `moved`, `tuned`: wake dispatch, the tasks that wait for the position, and the sweep.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Ownership:
         return f"<Ownership p={self.partition} {self.position} {self.leases!r} {self.hosts!r}>"
 
     def tune(self, settings: FrontierSettings) -> None:
-        """Apply other limits. Grants that were given keep their duration."""
+        """Apply changed settings. Grants that were given keep their duration."""
         self.settings = settings
         self.leases.grant_s = settings.grant_s
         self.hosts.max_hosts = settings.max_hosts
@@ -101,30 +103,31 @@ class Ownership:
         self.work.notify()
 
     def look(self) -> None:
-        """Wake dispatch if the partition has a host or a lease. Without any there is no work."""
+        """Wake dispatch if the partition has a host or a lease in memory. Without any, dispatch has nothing to do."""
         if len(self.hosts) or len(self.leases):
             self.work.notify()
 
     def move(self, position: Position) -> None:
-        """Move to the position of a committed transaction."""
+        """Store the position of a committed transaction, and wake the tasks that wait for it."""
         self.position = position
         self.moved.notify()
 
     def changes(self) -> Changes:
-        """Return empty changes, marked with the commands in progress so that those skip what is written now."""
+        """Return empty changes with the marks of the commands in progress, so that these skip the rows written now."""
         return Changes(marks=self.commands.marks())
 
     def allot_lease(self) -> LeaseId:
-        """Return the next lease number. It is durable with the dispatch that uses it."""
+        """Return a new lease id. It is durable once the dispatch that uses it is committed."""
         lease_id = LeaseId(numbered(self.next_lease, self.partition))
         self.next_lease += 1
         return lease_id
 
     def offer(self, row: QueueRow, now: float, now_ms: int, *, pinned: bool = False) -> bool:
-        """Add a queue to those in memory with its crawl's current delay.
+        """Add a queue, from its SQL row, to those in memory, with the delay that its crawl requires now.
 
-        Return False if no host can be added or the crawl is not loaded. A `pinned` queue has a lease out, so a crawl
-        that was only looked up is enough for it: the reports of the lease need the facts of its host.
+        Return False if no host can be added, or the crawl is not loaded or is being deleted. A `pinned` queue has a
+        lease out, so a crawl that was only looked up is enough for it: the reports of the lease need the facts of its
+        host.
         """
         crawl = self.crawls.find(row.crawl_id) if pinned else self.crawls.get(row.crawl_id)
         if crawl is None:
@@ -148,7 +151,7 @@ class Ownership:
         )
 
     def discovered(self, result: DiscoveryResult) -> list[tuple[CrawlId, HostId]]:
-        """Record committed discoveries. Return the queues that are not in memory and have new URLs."""
+        """Record committed discoveries. Return the queues (crawl, host) with new URLs that are not in memory."""
         self.next_host = result.next_host
         for lease_id, fingerprint, depth in result.lowered:
             self.leases.lower(lease_id, fingerprint, depth)
@@ -169,9 +172,9 @@ class Ownership:
         self.hosts.drop_crawl(crawl_id)
 
     def queues_of_host(self, name: str) -> list[tuple[CrawlId, HostId]]:
-        """Return the queues to read after a command changed a host. None if the host is not in memory.
+        """Return the queues (crawl, host) to read again after a command changed a host; empty if it is not in memory.
 
-        A crawl that is not loaded yet may have a lease of the host, and its grants keep to these facts.
+        A crawl that is not loaded yet may have a lease of the host. Its grants depend on the changed facts, too.
         """
         host = self.hosts.host_named(name)
         if host is None:
@@ -180,7 +183,7 @@ class Ownership:
         return [(crawl_id, host.host_id) for crawl_id in {crawl.crawl_id for crawl in self.crawls} | leased]
 
     def chunk_applied(self, run: CommandRun, rest: int | None, now: float) -> None:
-        """Record a chunk of a command. `rest`: where the next one starts, None if it was the last.
+        """Record that a chunk of a command was applied. `rest`: where the next one starts, None if it was the last.
 
         Queues that are not in memory are read soon after each chunk, and all queues of the crawl after the last one.
         """
@@ -195,13 +198,16 @@ class Ownership:
                 self.hosts.mark_incomplete(run.crawl_id)
 
     def to_publish(self, held: TrackedLease, now: float) -> bool:
-        """Return True if the lease is not over and its shard must be published again."""
+        """Return True if the lease's shard must be published again, because it may be lost.
+
+        That is assumed some time after its publication if it was never granted, or after the end of its grant.
+        """
         if held not in self.leases or now - held.published_at <= self.settings.republish_s:
             return False
         return held.grant is None or now > held.grant.until + self.settings.ack_wait_s
 
     def to_end(self, now: float) -> list[TrackedLease]:
-        """Return the leases that no worker will resume.
+        """Return the leases that must end, because no worker will fetch under them again.
 
         - Leases whose grant expired, if the worker is known to be dead, no URL is left, the crawl is over or does not
           dispatch, or the retries are exhausted.

@@ -29,7 +29,7 @@ _SPARE: Final = 64
 
 @dataclass(eq=False, slots=True)
 class WaitingHosts:
-    """Due hosts of one crawl in one partition.
+    """The due hosts of one crawl in one partition.
 
     - `allotted`: how many of them may be sent now. `given` is called for each allotment.
     - `overdue`: an allotment was not used in time. `late` is called then.
@@ -88,7 +88,7 @@ class _Pool:
 
 
 class PoolShares:
-    """The pools of one master, and the share of each crawl in them."""
+    """Divides the capacity of each pool among its crawls, for one master."""
 
     def __init__(self) -> None:
         self._pools: defaultdict[str, _Pool] = defaultdict(_Pool)
@@ -98,26 +98,29 @@ class PoolShares:
         return sum(len(pool.crawls) for pool in self._pools.values())
 
     def pools(self) -> Iterable[str]:
-        """Return the pools with a crawl."""
+        """Return the names of the pools in which a crawl has a shard out or a due host."""
         return list(self._pools)
 
     def out(self, pool: str, crawl_id: CrawlId) -> int:
-        """Return how many shards of the crawl are out or allotted."""
+        """Return the number of the crawl's shards in the pool that are out or allotted."""
         crawl = self._crawl(pool, crawl_id)
         return crawl.out if crawl else 0
 
     def promised(self, pool: str) -> int:
-        """Return how many shards are allotted but not leased yet."""
+        """Return the number of the pool's shards that are allotted but not leased yet."""
         known = self._pools.get(pool)
         return known.promised if known else 0
 
     def shut(self, pool: str, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl may not dispatch at present, whatever capacity is free."""
+        """Return True if the crawl may not dispatch at present, for example because its budget is spent."""
         crawl = self._crawl(pool, crawl_id)
         return crawl is not None and crawl.shut
 
     def add(self, pool: str, crawl_id: CrawlId, n: int) -> float:
-        """Add `n` shards that are out (a negative `n` subtracts). Return the seconds that each is charged with."""
+        """Count `n` more shards of the crawl as out, or fewer if negative.
+
+        Return the visit seconds charged for each.
+        """
         known = self._pools[pool]
         crawl = self._known(known, crawl_id)
         crawl.out += n
@@ -127,7 +130,10 @@ class PoolShares:
         return crawl.mean_s
 
     def ended(self, pool: str, crawl_id: CrawlId, used_s: float, charged_s: float) -> None:
-        """Count a shard as over: its visit took `used_s`, and it was charged with `charged_s`."""
+        """Count a shard of the crawl as over.
+
+        Its visit took `used_s`, and the crawl was charged with `charged_s` for it.
+        """
         known = self._pools[pool]
         crawl = self._known(known, crawl_id)
         crawl.out -= 1
@@ -137,7 +143,10 @@ class PoolShares:
         self._forget(pool, known, crawl_id, crawl)
 
     def update(self, line: WaitingHosts) -> None:
-        """Update the crawl's demand after a line's hosts or allotment changed. Take back what exceeds its hosts."""
+        """Update a crawl's demand after its due hosts or allotments in `line` changed.
+
+        Take back allotments that exceed the hosts.
+        """
         known = self._pools[line.pool]
         crawl = self._known(known, line.crawl_id)
         crawl.weight = line.weight
@@ -158,7 +167,7 @@ class PoolShares:
         self._forget(line.pool, known, line.crawl_id, crawl)
 
     def use(self, line: WaitingHosts, now: float) -> None:
-        """Use one allotment of the line. It stays promised until `settle`."""
+        """Use one allotment of the line for a host. It still counts in `promised` until `settle`."""
         line.allotted -= 1
         since = self._pools[line.pool].since
         if line in since:
@@ -166,12 +175,15 @@ class PoolShares:
             since.move_to_end(line)
 
     def settle(self, line: WaitingHosts) -> None:
-        """End the promise of one shard: by now it counts as a lease, or it was not leased."""
+        """Remove one used allotment from `promised`: by now its shard counts as a lease, or was not leased."""
         self._pools[line.pool].promised -= 1
         self.add(line.pool, line.crawl_id, -1)
 
     def allot(self, pool: str, count: int, now: float, may_go: Callable[[CrawlId], bool]) -> None:
-        """Allot `count` shards, each to the crawl with the least virtual time for which `may_go` is true."""
+        """Allot up to `count` shards of the pool, each to the crawl with the least virtual time.
+
+        `may_go` returns True if a crawl may dispatch now. The others get nothing.
+        """
         known = self._pools.get(pool)
         if known is None:
             return

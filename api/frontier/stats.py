@@ -1,6 +1,6 @@
-"""Counts of the work of one master's owners since it started. Work is counted after its commit.
+"""Counts of the work of one master's owners since the process started. Work is counted after its commit.
 
-The counts cover this process only, so their sum over the masters is the cluster's, wherever partitions are owned.
+The sum over all masters is the count of the cluster, wherever partitions are owned.
 """
 
 from collections import Counter
@@ -35,9 +35,9 @@ class TransactionKind(StrEnum):
 
 @dataclass(slots=True)
 class OwnerStats:
-    """The counts.
+    """What the owners of one master have done since its start, for metrics.
 
-    - `crawls`: statuses of answers, per crawl.
+    - `crawls`: numbers of responses by class of status, per crawl.
     - `reasons`: why URLs failed, were retried or excluded, and why hosts could not be visited, over all crawls.
     - `links`: results of discovered links.
     - `items_missed`: messages of items that were gone before they were read.
@@ -74,13 +74,16 @@ class OwnerStats:
     item_lag: Histogram = field(default_factory=lambda: Histogram(_LAGS_S))
 
     def applied(self, kind: str, reports: Sequence[Delivered], now_ns: int) -> None:
-        """Record applied reports. `now_ns` is our Unix time. The reports' times are the broker's."""
+        """Record how long the reports waited in the broker until they were applied.
+
+        `now_ns`: this process's Unix time in ns.
+        """
         lag = self.report_lag[kind]
         for report in reports:
             lag.observe(max(0, now_ns - report.at_ns) / 1e9)
 
     def changed(self, changes: Changes, crawls: DispatchCrawls, now: float) -> None:
-        """Count an owner's committed decisions."""
+        """Count what an owner has committed: statuses, reasons, stale outcomes and dead letters."""
         for (crawl_id, kind, key), n in changes.tallies.items():
             if kind != "status":
                 self.reasons[kind, bounded_reason(key)] += n
@@ -92,18 +95,18 @@ class OwnerStats:
         self.dead_lettered(changes.dead_letters)
 
     def discovered(self, result: DiscoveryResult, letters: Sequence[DeadLetterRow]) -> None:
-        """Count committed discoveries."""
+        """Count committed discoveries: their links by result, and their dead letters."""
         self.links.update(new=result.new, known=result.known, refused=result.refused, repeated=result.repeats)
         self.gaps += result.gaps
         self.dead_lettered(letters)
 
     def dead_lettered(self, letters: Sequence[DeadLetterRow]) -> None:
-        """Count stored dead letters."""
+        """Count stored dead letters by kind."""
         self.dead_letters.update(letter.kind for letter in letters)
 
 
 def bounded_reason(reason: str) -> str:
-    """Return the reason if it is one of ours, with a status as its class. Return OTHER for any other text."""
+    """Return the reason as a label of metrics: a status as its class, such as `http_4xx`; OTHER for unknown text."""
     about, http, status = reason.partition("http_")
     if http and status.isdigit():
         return f"{about}http_{status_class(int(status))}" if about in ("", "robots_") else OTHER

@@ -21,7 +21,7 @@ _MAKE_ROOM_S = 10.0
 
 
 class Sweep:
-    """The repair steps of one partition, about once a second."""
+    """Repairs the state of one partition, about once a second."""
 
     def __init__(self, writer: PartitionWriter, broker: Broker, ingest: Ingest, dispatch: Dispatch) -> None:
         self._own, self._hosts, self._crawls = writer.own, writer.own.hosts, writer.own.crawls
@@ -33,7 +33,10 @@ class Sweep:
         self._made_room_at = self._clock.elapsed()
 
     async def run(self) -> None:
-        """Sweep until cancelled. If the broker is away, the next turn tries again."""
+        """Run all repair steps periodically until cancelled.
+
+        If the broker is unavailable, the next round tries again.
+        """
         own = self._own
         while True:
             tuned = own.tuned.revision
@@ -44,7 +47,7 @@ class Sweep:
             await own.tuned.changed(tuned, own.settings.sweep_interval_s)
 
     async def once(self) -> None:
-        """Run all steps once."""
+        """Run all repair steps once: read missing queues, end dead leases, publish lost shards, purge reports."""
         await self._refill()
         await _unless_full(self._reclaim)
         await self._republish()

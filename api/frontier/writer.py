@@ -16,7 +16,10 @@ from shared.ports.store import Store
 
 
 class PartitionWriter:
-    """Writes to SQL under the partition's fence, one transaction at a time, and keeps `own` in step with SQL."""
+    """Writes to SQL for one partition, one transaction at a time, and updates its state in memory (`own`) after each.
+
+    Each transaction begins with a fence: a condition that fails once another owner has taken over.
+    """
 
     def __init__(
         self,
@@ -46,10 +49,12 @@ class PartitionWriter:
 
     @asynccontextmanager
     async def writing(self, work: TransactionKind = TransactionKind.UPKEEP) -> AsyncIterator[Fence]:
-        """Lock the partition for one transaction. Call `committed` inside, right after the commit.
+        """Lock the partition while the `with` block runs one transaction.
 
-        If Permanent or ResourceFull leaves the block, nothing was written. After any other exception the memory may
-        differ from SQL, so the ownership ends (`ended`).
+        Call `committed` in it, right after the commit.
+
+        If Permanent or ResourceFull leaves the `with` block, nothing was written. After any other exception the memory
+        may differ from SQL, so the ownership ends (`ended`).
         """
         async with self._lock:
             fence, begun = self.fence, self.clock.elapsed()
@@ -64,7 +69,7 @@ class PartitionWriter:
                 self.stats.transactions[work].observe(self.clock.elapsed() - begun)
 
     def committed(self, position: Position | None = None) -> None:
-        """Advance the fence and the position: the transaction of the current fence has committed."""
+        """Record that the current transaction has committed: move on to the next fence and, if given, to `position`."""
         self.fence = self.fence.next()
         if position is not None:
             self.own.move(position)
@@ -72,26 +77,35 @@ class PartitionWriter:
         self.own.work.notify()
 
     async def apply(self, changes: Changes, position: Position | None = None) -> Sequence[QueueEnd]:
-        """Write the changes (within `writing`). Return the ended queues that still have URLs."""
+        """Write the changes to SQL (within `writing`).
+
+        Return the ended queues of which some URLs are still to be ended.
+        """
         unfinished = await self.store.apply(self.fence, position or self.own.position, changes)
         self.committed(position)
         return unfinished
 
     def batch(self, rng01: Callable[[], float] = lambda: 0.5, *, marked: bool = True) -> OutcomeBatch:
-        """Return an empty batch at the present time. `marked`: commands in progress skip the rows that it writes."""
+        """Return an empty batch of outcomes for the present time.
+
+        `marked`: commands in progress skip the rows that it writes.
+        """
         own, changes = self.own, self.own.changes() if marked else Changes()
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
         return OutcomeBatch(own.leases, own.hosts, own.crawls, own.settings, now, now_ms, rng01, changes)
 
     async def commit(self, batch: OutcomeBatch, position: Position | None = None) -> Sequence[QueueEnd]:
-        """Write a batch, then apply it to the memory (within `writing`). Return as `apply` does."""
+        """Write a batch of outcomes to SQL, then apply it to the memory (within `writing`).
+
+        Return what `apply` returns.
+        """
         unfinished = await self.store.apply(self.fence, position or self.own.position, batch.changes)
         batch.commit()
         self.committed(position)
         return unfinished
 
     async def still_owner(self) -> bool:
-        """Return True if SQL has this term as the partition's owner, by a read that began after the call.
+        """Return True if SQL names this term as the partition's owner, by a read that began after the call.
 
         Concurrent callers share one query, so many workers that ask at once cost one query.
         """
@@ -104,7 +118,10 @@ class PartitionWriter:
             return self._proven[1]
 
     async def applied_outcomes(self, through: int) -> bool:
-        """Wait up to `barrier_s`. Return True if outcomes up to sequence `through` are applied."""
+        """Wait until outcomes up to sequence `through` are applied, for at most `barrier_s`.
+
+        Return True if they are.
+        """
         own = self.own
         try:
             async with asyncio.timeout(own.settings.barrier_s):
@@ -115,7 +132,7 @@ class PartitionWriter:
         return True
 
     async def ended(self) -> None:
-        """Wait until the fate of a transaction is unknown or the fence refused one. Raise that transaction's error."""
+        """Wait until a transaction failed at its fence, or its fate is unknown. Raise that transaction's error."""
         raise await asyncio.shield(self._ended)
 
     def _end(self, error: BaseException) -> None:
@@ -130,12 +147,12 @@ class PartitionWriter:
             self.own.crawls.looked_up(await self.store.crawl_rows(unknown))
 
     async def load_queues(self, keys: Sequence[tuple[CrawlId, HostId]], *, pinned: bool = False) -> None:
-        """Read the named queues from SQL, and add them to those in memory."""
+        """Read these queues from SQL, and add them to those in memory. `pinned`: leases of them are out."""
         if keys:
             self.offer(await self.store.queue_rows(keys), pinned=pinned)
 
     def offer(self, rows: Iterable[QueueRow], *, pinned: bool = False) -> None:
-        """Add queues that were read now to those in memory."""
+        """Add queues just read from SQL to those in memory. `Ownership.offer` leaves out those that cannot be added."""
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
         for row in rows:
             self.own.offer(row, now, now_ms, pinned=pinned)
