@@ -1,14 +1,14 @@
-"""Crawls of a cluster: the work for them outside a partition.
+"""The work for crawls that is done once for a cluster or a master, outside partitions.
 
 - `controller.CrawlController` reads what changed and carries out what `reconcile` decides. On the leader it also
   publishes seeds, counts the active time, and ends crawls.
-- `known_crawls` keeps the crawls as they were read, and finds those that need another look.
+- `known_crawls` keeps the crawls as they were read, and marks those that must be decided on again.
 - `finished_check` proves that a crawl is finished.
 - `active_crawls` loads and unloads the crawls that this master dispatches.
 - `seed_upload` and `seed_messages` publish seeds as discoveries, durable before they count as accepted.
-- `commands` publishes an operator's verbs to the owners of partitions.
+- `commands` publishes an operator's commands to the owners of partitions.
 - `garbage_collector` removes the rows of deleted crawls; `retention_sweeper` removes rows past their retention.
 - `item_writer` fills the table of items from the stream of items.
 
-Everything here is level-triggered: the next pass completes what a crash interrupted.
+A pass compares the current state with what was done, so the next pass completes what a crash interrupted.
 """

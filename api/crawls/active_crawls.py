@@ -1,7 +1,7 @@
 """The crawls that this master dispatches: loads, unloads and starts them as `reconcile` decides.
 
-Also reads what the owners on other masters have spent of a crawl's budget. This may be out of date by one pass: the
-dispatching transaction does its own count.
+It also reads what the owners on other masters have spent of a crawl's budget. The numbers may be out of date by one
+pass: the dispatching transaction does its own count.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,7 +22,7 @@ log = structlog.get_logger("orb.control")
 
 
 class ActiveCrawlSync:
-    """Keeps `DispatchCrawls` equal to SQL, for the owners of `fleet`."""
+    """Loads, changes and unloads the crawls in `DispatchCrawls`. `fleet` are the owners of this master."""
 
     def __init__(self, crawls: DispatchCrawls, fleet: PartitionOwners, store: Store) -> None:
         self._crawls = crawls
@@ -33,16 +33,19 @@ class ActiveCrawlSync:
         self._unreadable: dict[CrawlId, Revision] = {}
 
     def loaded(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, LoadedCrawl]:
-        """Return those of the crawls that are loaded."""
+        """Return a mapping from crawl to its loaded state, for those of the crawls that this master has loaded."""
         found = {crawl_id: crawl for crawl_id in crawl_ids if (crawl := self._crawls.get(crawl_id)) is not None}
         return {crawl_id: _loaded(crawl) for crawl_id, crawl in found.items()}
 
     def unreadable(self) -> Collection[tuple[CrawlId, Revision]]:
-        """Return the revisions with a spec that this version cannot read."""
+        """Return (crawl id, revision) of each spec that this version cannot read."""
         return self._unreadable.items()
 
     async def apply(self, actions: Iterable[LocalAction]) -> None:
-        """Carry out the actions. After Transient those that allow a dispatch may be missing."""
+        """Load and unload crawls, and allow or stop their dispatch.
+
+        If it raises Transient, dispatch may still be stopped where an action allows it.
+        """
         self._crawls.forget_looked_up()
         changes = []
         for action in actions:
@@ -63,9 +66,9 @@ class ActiveCrawlSync:
             self._fleet.wake()
 
     async def read_spending(self, counted: Iterable[CrawlId]) -> None:
-        """Read from SQL the spending in partitions of other masters, of the crawls whose counters changed.
+        """Read from SQL what owners on other masters have spent of the budgets of the `counted` crawls.
 
-        The owners here count their own.
+        The owners of this master count their own spending.
         """
         if self._fleet.owns_all():
             self._counted.clear()

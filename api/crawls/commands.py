@@ -1,4 +1,4 @@
-"""Publish commands to the owners on the outcome subjects: durable, in order, applied once."""
+"""Publish commands to the owners of partitions, on the subjects of outcomes: durable, in order, applied once."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -28,7 +28,7 @@ async def publish_command(
     now_ms: int,
     apart: Mapping[Partition, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Record the request in the catalog, then publish the command to the partitions. It is durable on return.
+    """Record the requested command in the catalog, then publish it to the partitions. It is durable on return.
 
     `apart` maps each partition to its own arguments: only these partitions receive the command, and `args` is only
     recorded. After an interruption the call may be repeated with the same id: an owner applies an id once.

@@ -1,10 +1,10 @@
-"""The work for crawls outside a partition: one read a pass, one pure decision (`reconcile`), one executor.
+"""Decide what must be done for each crawl, and do it: load it for dispatch and, on the leader, seed and end it.
 
 Every master loads the crawls that it dispatches. The leader also publishes seeds and specs, counts the active time, and
 ends crawls. It reopens crawls that have queued URLs again, starts the collection of deleted ones, and writes items.
 
 A pass reads what changed since the one before, and compares a few more crawls with SQL. So it costs the same for any
-number of crawls in which nothing changes, and finds a change that was missed.
+number of crawls in which nothing changes, and finds a change that was missed. `reconcile` decides without I/O.
 
 The frontier stays correct even if two masters lead. Seeds published twice are merged. A crawl is ended only if its row
 and counters have not changed since the check. Only one of two leaders counts the same time.
@@ -74,7 +74,7 @@ _EXAMINED_AGAIN: Final = 10
 
 
 class PublishedSpecs:
-    """The published specs, as the leader knows them, and what must be done about them (`CrawlSpecPublisher`)."""
+    """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`)."""
 
     def __init__(self, published: dict[CrawlId, SpecState | None]) -> None:
         self.published = published
@@ -83,7 +83,7 @@ class PublishedSpecs:
 
 
 class CrawlController:
-    """Controls the life of all crawls.
+    """Moves all crawls on: loads them for dispatch and, on the leader, seeds, times and ends them.
 
     - `crawls` and `fleet` are the crawls that this master dispatches, and its owners.
     - `retaining` deletes rows past their retention; None deletes none.
@@ -134,7 +134,7 @@ class CrawlController:
         return f"<CrawlController {self._known!r} leading={self._leading}>"
 
     def wake(self, *, look_back: bool = False) -> None:
-        """Start the next pass now. `look_back`: after it also look at the crawls that are over."""
+        """Start the next pass now. `look_back`: after it, also look at finished and deleted crawls."""
         if look_back:
             self._look_back_at = float("-inf")
         self._poked.set()
@@ -156,7 +156,7 @@ class CrawlController:
                     await self._poked.wait()
 
     async def once(self) -> None:
-        """Run one pass: read the changes, decide, and load, unload and start crawls. The leader's tasks do the rest."""
+        """Run one pass on this master: read the changes, decide, and load, unload and start crawls."""
         async with self._turn:
             known = self._known
             changes = await self._store.crawl_changes(known.mark, known.version, known.next_compared())
@@ -214,7 +214,7 @@ class CrawlController:
     # --- on the leader ------------------------------------------------------------------------------------------------
 
     async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
-        """Take over which specs are published. The next pass decides on each of them, and on all crawls."""
+        """Store which specs are published to workers. The next pass decides on each of them, and on all crawls."""
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
         ending = {} if self.specs is None else self.specs.ending
@@ -224,9 +224,9 @@ class CrawlController:
         return self.specs
 
     async def lead(self, acting: Callable[[], bool], term: Callable[[], Term | None]) -> None:
-        """Do the leader's work until cancelled. Do nothing while not `acting`; write items under `term`.
+        """Do the leader's work until cancelled. `run` must run at the same time.
 
-        `run` must run beside it.
+        Nothing is done while `acting` returns False. Items are written under the term that `term` returns.
         """
         self._leading, self._examined, self._examined_all = True, CrawlId(0), False
         self._seeding.clear()
@@ -287,7 +287,7 @@ class CrawlController:
                 log.error("crawl_pass.refused", error=str(error))
 
     async def count_time(self) -> None:
-        """Add the time since the last count to the pools that are not under pressure."""
+        """Add the time since the last count to the clocks of the pools, except those that resource pressure stops."""
         now = self._clock.elapsed()
         worked_ms = int(min(now - self._counted_at, _LONGEST_S) * 1000)
         clocks = {pool: ms for pool, ms in self._known.pools().items() if not self._still(pool)}

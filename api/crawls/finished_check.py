@@ -1,12 +1,12 @@
-"""The finished check: read the counters twice, with everything published in between applied.
+"""The check for finished crawls: read the counters twice, and meanwhile wait until all published reports are applied.
 
 A crawl is finished if these hold, checked in this order:
 
-1. All counters are zero; their version is noted.
-2. Every subject's last sequence S is read.
+1. No URL is leased, and none is queued or a budget is spent. The version of the counters is noted.
+2. The last sequence S of every subject of reports is read.
 3. Every partition is applied through S.
 4. No command of the crawl is in progress.
-5. The counters are still zero at the noted version.
+5. The counters still have the noted version.
 
 Otherwise something changed, and a later pass checks again. S is read once and awaited from pass to pass, so what other
 crawls publish meanwhile does not delay the result.
@@ -39,19 +39,19 @@ Applied = Callable[[], Awaitable[Mapping[Partition, Position]]]
 
 @dataclass(frozen=True, slots=True)
 class SubjectEnds:
-    """The last sequence of a partition's two subjects, 0 for an empty subject."""
+    """The last sequences of a partition's outcomes and discoveries in the stream; 0 for a kind without any."""
 
     outcome: int
     discovery: int
 
     def applied(self, position: Position) -> bool:
-        """Return True if the position has reached both."""
+        """Return True if the partition's position has reached both sequences."""
         return position.outcome_seq >= self.outcome and position.discovery_seq >= self.discovery
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished crawl: the reason ("complete" or the budget's name), and the version of the counters that prove it."""
+    """The proof that a crawl is finished: the reason ("complete" or a budget) and the version of its counters."""
 
     reason: str
     counted: int
@@ -63,7 +63,7 @@ def ended_by(crawl: DispatchCrawl, *, out_of_time: bool) -> str | None:
 
 
 def spent_of(budget: Budget, counters: Counters) -> str | None:
-    """Return the budget that is spent by the stored counters; None if none is."""
+    """Return the budget that the stored counters have reached (`max_pages` or `max_bytes`); None if they reach none."""
     if budget.max_pages is not None and counters.pages >= budget.max_pages:
         return "max_pages"
     if budget.max_bytes is not None and counters.bytes >= budget.max_bytes:
@@ -100,10 +100,10 @@ class _Round:
 
 
 class FinishedCheck:
-    """Finds the crawls that are provably finished. Keeps its rounds from pass to pass.
+    """Finds the crawls that are provably finished. A check that must wait for owners goes on in the next passes.
 
-    `resting` are the crawls that had nothing open in the last pass. The next pass must be given all of them that still
-    run, and the crawls whose counters or state changed meanwhile. It may be given others.
+    `resting` are the crawls that had nothing left to do in the last pass. The next pass must be given all of them that
+    still run, and the crawls whose counters or state changed meanwhile. It may be given others.
     """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
@@ -116,7 +116,10 @@ class FinishedCheck:
     async def once(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], applied: Applied
     ) -> Mapping[CrawlId, Finished]:
-        """Return the finished crawls among `ended`, whose values return the budget that ended the crawl, if any."""
+        """Return those of the crawls in `ended` that are proven to be finished.
+
+        The functions in `ended` return the budget that ended their crawl, if any. `applied` returns the positions.
+        """
         self.resting = set()
         over = await self._over(applied) if self._rounds else []
         found = await self._resting(ended, {active for each in over for active in each.crawls})
@@ -179,7 +182,7 @@ class FinishedCheck:
 async def finished(
     check: FinishedCheck, crawl: DispatchCrawl, owners: Sequence[Owner], *, out_of_time: bool = False
 ) -> str | None:
-    """Return why the crawl is finished; None if it is not.
+    """Return why one crawl is finished ("complete" or a budget's name); None if it is not.
 
     `owners` are the owners of all partitions. `out_of_time`: the crawl has used up its `max_seconds`.
     """

@@ -31,7 +31,7 @@ _CHUNKS: Final = 10
 
 
 class GarbageCollector:
-    """Repeats the removal until every deleted crawl is collected."""
+    """Removes the rows of deleted crawls. It repeats what was interrupted until no such row is left."""
 
     def __init__(self, store: Store, items: ItemTable, broker: Broker, clock: Clock) -> None:
         self._store = store
@@ -41,8 +41,10 @@ class GarbageCollector:
         self._published_at: dict[CrawlId, float] = {}
 
     async def once(self) -> None:
-        """Run one pass. After Transient the next pass continues. Raise ResourceFull at the end if a crawl lacked
-        capacity."""
+        """Run one pass over the deleted crawls. If Transient is raised, the next pass continues.
+
+        Raise ResourceFull at the end if a full resource kept the rows of a crawl from being removed.
+        """
         full = None
         for crawl_id, partitions in (await self._store.uncollected()).items():
             try:

@@ -47,7 +47,7 @@ Alarm = Callable[[Partition, str], None]
 
 
 class ItemWriter:
-    """Writes the table while `run` is given a term."""
+    """Writes the table of items from the stream of items, while this master has a term as leader."""
 
     def __init__(self, table: ItemTable, broker: Broker, clock: Clock, tally: OwnerStats, alarm: Alarm) -> None:
         self._table = table
@@ -63,7 +63,7 @@ class ItemWriter:
         return f"<ItemWriter {self._fence!r} at={self._position.sequence}>"
 
     async def run(self, term: Callable[[], Term | None]) -> None:
-        """Run until cancelled. `term` returns the term to write under, None while nothing may be written."""
+        """Write items until cancelled. `term` returns the term to write under, None while nothing may be written."""
         while True:
             current = term()
             if current is not None:
@@ -78,12 +78,14 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if `complete` returns the crawl."""
+        """Return True if all items of the crawl are in the table (see `complete`)."""
         return bool(await self.complete([crawl_id]))
 
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return the crawls whose items are all in the table, up to the end that the stream had at the first call for
-        the crawl."""
+        """Return those of the crawls whose items are all in the table.
+
+        "All" are the items up to the end that the stream had at the first call for the crawl.
+        """
         if not crawl_ids:
             return ()
         state = await self._broker.items_state()

@@ -1,6 +1,6 @@
-"""The crawls as this master last read them, and which of them need another look. No I/O.
+"""The crawls as this master last read them, and which of them must be decided on again (pending). No I/O.
 
-A crawl needs one when its row or its counters changed, when its time has come, and when it is its turn to be compared.
+A crawl is pending when its row or its counters changed, when its time has come, and when it is its turn to be compared.
 So a pass costs what changed, not how many crawls run.
 """
 
@@ -20,7 +20,10 @@ COMPARED: Final = 10
 
 
 class KnownCrawls:
-    """Takes the changes of one read after another."""
+    """The crawls that are worked on, as last read from SQL, and which of them are pending or unchecked.
+
+    Pending crawls wait for a decision of `reconcile`, unchecked ones for the check for finished crawls.
+    """
 
     def __init__(self) -> None:
         self.mark = ChangeMark()
@@ -51,7 +54,7 @@ class KnownCrawls:
         return self._recent.get(crawl_id) if row is None else row.version
 
     def next_compared(self) -> Collection[CrawlId]:
-        """Return the crawls to compare with SQL in the next read. All take turns."""
+        """Return up to `COMPARED` crawls that the next read must compare with SQL. All crawls take turns."""
         turn = [crawl_id for crawl_id in islice(self._turns, COMPARED) if crawl_id in self._rows]
         if not turn:
             self._turns = iter(tuple(self._rows))
@@ -59,7 +62,7 @@ class KnownCrawls:
         return turn
 
     def take(self, changes: CrawlChanges) -> None:
-        """Store what was read, and note the crawls that need another look."""
+        """Store the changes that were read from SQL, and mark the crawls concerned as pending and unchecked."""
         for crawl_id, row in changes.rows.items():
             self._put(crawl_id, row)
         self.mark, self._recent = changes.mark, changes.recent
@@ -71,7 +74,7 @@ class KnownCrawls:
         self.late |= {crawl_id for crawl_id in changes.counted if crawl_id not in self._rows}
 
     def look_at_all(self, ended: Mapping[CrawlId, CrawlRow | None]) -> None:
-        """Let all crawls be looked at again, as a new leader does. `ended` are crawls that are not worked on."""
+        """Mark all crawls as pending and unchecked, as a new leader must. `ended` are crawls that are not worked on."""
         for crawl_id, row in ended.items():
             if crawl_id not in self._rows:
                 self._put(crawl_id, row)
@@ -79,11 +82,11 @@ class KnownCrawls:
         self._unchecked.update(self._rows)
 
     def pending(self) -> Mapping[CrawlId, CrawlRow | None]:
-        """Return the crawls to reconcile, as `reconcile` takes them."""
+        """Return the pending crawls with their rows (None: deleted), as `reconcile` takes them."""
         return {crawl_id: self._rows.get(crawl_id) or self._ended.get(crawl_id) for crawl_id in self._pending}
 
     def keep_pending(self, crawl_ids: Collection[CrawlId], loaded: Mapping[CrawlId, LoadedCrawl]) -> None:
-        """Keep only these crawls pending. The others are looked at again when they change or their time has come."""
+        """Keep only these crawls pending. The others become pending again by a change, spent time, or their turn."""
         for crawl_id in self._pending.difference(crawl_ids):
             self._ended.pop(crawl_id, None)
             if (row := self._rows.get(crawl_id)) is not None and crawl_id in loaded:
@@ -91,22 +94,22 @@ class KnownCrawls:
         self._pending.intersection_update(crawl_ids)
 
     def take_unchecked(self) -> list[CrawlRow]:
-        """Return the running crawls for the finished check. They count as checked from now on."""
+        """Return the rows of the unchecked crawls that are running. All crawls count as checked from now on."""
         rows = [row for crawl_id in self._unchecked if (row := self._rows.get(crawl_id)) is not None]
         self._unchecked.clear()
         return [row for row in rows if row.state is CrawlState.RUNNING]
 
     def skip_checks(self) -> None:
-        """Forget what only a leader looks at. A new leader looks at all crawls."""
+        """Forget which crawls are unchecked, because only a leader checks. A new leader looks at all crawls."""
         self._unchecked.clear()
         self.late.clear()
 
     def check_again(self, crawl_ids: Collection[CrawlId]) -> None:
-        """Let the next finished check look at these crawls, too."""
+        """Have the next check for finished crawls look at these crawls, too."""
         self._unchecked.update(crawl_ids)
 
     def pools(self) -> Mapping[str, int]:
-        """Return the clocks of the pools with crawls that use up time."""
+        """Return a mapping from pool to its clock in ms, for the pools with crawls that use up time."""
         return {pool: ms for pool, ms in self.clocks.items() if self._in_pool[pool]}
 
     def _put(self, crawl_id: CrawlId, row: CrawlRow | None) -> None:

@@ -1,4 +1,4 @@
-"""What must be done for crawls: a pure comparison of what SQL declares with what was done.
+"""Decide what must be done for crawls: a pure comparison of the state in SQL with what this master has done.
 
 `CrawlController` carries out the actions. It asks again about each crawl with an action, until none is left. So an
 action that fails, or that a crash interrupts, is repeated.
@@ -14,7 +14,10 @@ from shared.domain.ids import CrawlId, Revision
 
 @dataclass(frozen=True, slots=True)
 class LoadedCrawl:
-    """A crawl that this master has loaded. `max_ms`: its `budget.max_seconds`. `refused`: it may not be dispatched."""
+    """A crawl that this master has loaded for dispatch.
+
+    `max_ms`: its `budget.max_seconds` in ms. `refused`: it may not be dispatched, because workers refuse its spec.
+    """
 
     revision: Revision
     state: CrawlState
@@ -26,7 +29,7 @@ class LoadedCrawl:
 
 @dataclass(frozen=True, slots=True)
 class SpecState:
-    """What workers see of a crawl beside its spec."""
+    """The state of a crawl's published spec: its revision, and if the crawl is deleted (`gone`) or paused."""
 
     revision: Revision
     gone: bool
@@ -35,10 +38,10 @@ class SpecState:
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """What the leader has done.
+    """What the leader has published and begun.
 
-    - `published`: the published crawls, None for an unreadable record. `published` itself is None until it is known.
-    - `ending`: the records that are deleted later.
+    - `published`: the state of each published spec, None for an unreadable record. It is None until it was read.
+    - `ending`: crawls that are over, whose records are deleted later.
     - `seeding`: the revisions whose seeds are being published.
     """
 
@@ -49,7 +52,10 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class MasterView:
-    """What this master has done. `leader` is None unless it leads. `unreadable`: specs of a later version."""
+    """What this master has done for crawls. `leader` is None unless it leads.
+
+    `unreadable`: specs of a later version.
+    """
 
     loaded: Mapping[CrawlId, LoadedCrawl] = field(default_factory=dict)
     unreadable: Collection[tuple[CrawlId, Revision]] = ()
@@ -58,21 +64,21 @@ class MasterView:
 
 @dataclass(frozen=True, slots=True)
 class LoadCrawl:
-    """Load the crawl, or its new revision."""
+    """Action: load the crawl into memory for dispatch, or replace it by its new revision."""
 
     row: CrawlRow
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadCrawl:
-    """Unload a crawl that is over."""
+    """Action: remove a crawl that is over from memory."""
 
     crawl_id: CrawlId
 
 
 @dataclass(frozen=True, slots=True)
 class SetDispatch:
-    """Set the state of the loaded crawl, and allow or stop its dispatch."""
+    """Action: set the state of the loaded crawl, and allow or stop its dispatch."""
 
     crawl_id: CrawlId
     state: CrawlState
@@ -81,14 +87,14 @@ class SetDispatch:
 
 @dataclass(frozen=True, slots=True)
 class PublishSeeds:
-    """Publish the seeds of the crawl's revision."""
+    """Action of the leader: publish the seeds of the crawl's revision."""
 
     row: CrawlRow
 
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Let the crawl use up the time of its pool."""
+    """Action of the leader: let the crawl use up time as its pool works."""
 
     crawl_id: CrawlId
     pool: str
@@ -96,7 +102,7 @@ class StartTime:
 
 @dataclass(frozen=True, slots=True)
 class PublishSpec:
-    """Publish the crawl's spec to the workers. Paused, their visits start no further request."""
+    """Action of the leader: publish the crawl's spec to the workers. `paused`: visits start no further request."""
 
     row: CrawlRow
     paused: bool
@@ -104,7 +110,7 @@ class PublishSpec:
 
 @dataclass(frozen=True, slots=True)
 class CloseSpec:
-    """Publish that the crawl is over, or deleted if `gone`."""
+    """Action of the leader: publish to the workers that the crawl is over, or deleted if `gone`."""
 
     crawl_id: CrawlId
     gone: bool
@@ -112,7 +118,7 @@ class CloseSpec:
 
 @dataclass(frozen=True, slots=True)
 class ForgetSpec:
-    """Delete the record of a crawl that is over after a while."""
+    """Action of the leader: some time after the crawl is over, delete the record of its spec."""
 
     crawl_id: CrawlId
 
@@ -125,22 +131,26 @@ Action = LocalAction | PublishSeeds | StartTime | SpecAction
 def reconcile(
     rows: Mapping[CrawlId, CrawlRow | None], view: MasterView, now: Mapping[str, int]
 ) -> Mapping[CrawlId, list[Action]]:
-    """Return the actions for those of the crawls that need any.
+    """Return the actions that each crawl needs now. Crawls that need none are left out.
 
-    `rows` has None for a deleted crawl. `now` is the time of each pool in ms (`CrawlChanges.clocks`). A crawl whose
-    spec this version cannot read is left alone. The actions of a crawl depend on nothing of other crawls.
+    `rows` has None for a deleted crawl. `now` is each pool's clock in ms: the time that it has worked so far
+    (`CrawlChanges.clocks`). A crawl that is worked on and whose spec this version cannot read gets no action. The
+    actions of a crawl do not depend on other crawls.
     """
     actions = {crawl_id: list(_actions(crawl_id, row, view, now)) for crawl_id, row in rows.items()}
     return {crawl_id: needed for crawl_id, needed in actions.items() if needed}
 
 
 def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> bool:
-    """Return True if the crawl has used up its `budget.max_seconds`."""
+    """Return True if the crawl has used up its `budget.max_seconds`, given as `max_ms` (None: no limit).
+
+    `now` is each pool's clock in ms.
+    """
     return max_ms is not None and active_ms(row, now) >= max_ms
 
 
 def active_ms(row: CrawlRow, now: Mapping[str, int]) -> int:
-    """Return the crawl's active time now."""
+    """Return how long the crawl has been worked on, in ms. `now` is each pool's clock in ms."""
     if row.active_pool is None or row.active_pool not in now:
         return row.active_ms
     return now[row.active_pool] - row.active_zero_ms

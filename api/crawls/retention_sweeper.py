@@ -20,7 +20,7 @@ REST_S: Final = 3600.0
 
 
 class RetentionSweeper:
-    """Deletes old rows, on the leader. `rules` returns the current retention."""
+    """Deletes rows past their retention, on the leader. `rules` returns the current retention."""
 
     def __init__(self, retained: Retained, rules: Callable[[], Retention], clock: Clock) -> None:
         self._retained = retained
@@ -33,8 +33,10 @@ class RetentionSweeper:
         return f"<RetentionSweeper walks={sorted(self._places)}>"
 
     async def once(self) -> None:
-        """Run one pass. After Transient the next pass continues. Raise ResourceFull at the end if a kind lacked
-        capacity."""
+        """Delete a bounded number of old rows of each kind. If Transient is raised, the next pass continues.
+
+        Raise ResourceFull at the end if the database was too full to delete rows of a kind.
+        """
         full = None
         for what in RetainedKind:
             if self._clock.elapsed() < self._paused_until.get(what, float("-inf")):

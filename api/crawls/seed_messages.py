@@ -24,7 +24,7 @@ _CHARS_A_MESSAGE: Final = 512 * 1024
 
 
 async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
-    """Retry the URLs that failed without a response, because a changed spec may help them.
+    """Command all owners to queue again the URLs that failed without a response, because a changed spec may help them.
 
     Such a change is an opened network, a proxy or longer limits. Return when every partition's command is acknowledged.
     """
@@ -33,7 +33,10 @@ async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision
 
 
 async def retry_failed(broker: Broker, crawl_id: CrawlId, command_id: str, partitions: int) -> None:
-    """Retry every failed URL, once for each `command_id`. Return when every partition's command is acknowledged."""
+    """Command all owners to queue every failed URL again, once for each `command_id`.
+
+    Return when every partition's command is acknowledged.
+    """
     await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_FAILED), partitions)
 
 
@@ -46,7 +49,7 @@ async def _command_all(broker: Broker, command: Command, partitions: int) -> Non
 async def publish_seeds(
     broker: Broker, crawl_id: CrawlId, revision: Revision, seeds: Sequence[Seed], partitions: int
 ) -> int:
-    """Publish the seeds to their partitions. Return their number once all are acknowledged.
+    """Publish the seeds to their partitions. Return the number of seeds once the broker has acknowledged all.
 
     After a crash in between they are published again under another producer. That is harmless: known URLs are merged.
     """
@@ -66,7 +69,10 @@ async def publish_seeds(
 
 
 def seed_messages(crawl_id: CrawlId, revision: Revision, producer: str, links: Sequence[Link]) -> Iterator[Discoveries]:
-    """Yield a partition's seeds as the numbered messages of their producer. The same links give the same messages."""
+    """Yield a partition's seeds as numbered discovery messages of one producer.
+
+    The same links give the same messages.
+    """
     n, begun, chars = 1, 0, 0
     for end, link in enumerate(links):
         if end > begun and (end - begun == _LINKS_A_MESSAGE or chars + len(link.url) > _CHARS_A_MESSAGE):

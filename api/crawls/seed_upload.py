@@ -42,7 +42,7 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class RejectedLine:
-    """A line that was not accepted. Lines count from 1."""
+    """A line of an upload that was not accepted. Lines count from 1."""
 
     line: int
     url: str
@@ -51,7 +51,10 @@ class RejectedLine:
 
 @dataclass(slots=True)
 class UploadCounts:
-    """The results of the lines so far. Lines up to `durable_lines` need not be sent again."""
+    """How many lines of an upload were accepted, duplicate or rejected so far.
+
+    Lines up to `durable_lines` need not be sent again.
+    """
 
     lines: int = 0
     accepted: int = 0
@@ -62,7 +65,10 @@ class UploadCounts:
 
 
 class SeedUpload:
-    """One upload to one crawl: `take` lines one by one, then `finish`. Raises Refused if too many discoveries wait."""
+    """One upload of seeds to one crawl: `take` URLs one by one, then `finish`.
+
+    Both raise Refused if too many discoveries wait, and Transient if no seeds are accepted now.
+    """
 
     def __init__(
         self,
@@ -96,7 +102,7 @@ class SeedUpload:
         return f"<SeedUpload crawl={self._crawl_id} lines={self.counts.lines} accepted={self.counts.accepted}>"
 
     async def take(self, url: str, priority: int = 0) -> None:
-        """Add one URL; count it as rejected if it is invalid or its scheme or length is not allowed."""
+        """Add one URL. Count it as rejected if it is invalid or its scheme or length is not allowed."""
         counts = self.counts
         counts.lines += 1
         if counts.lines % _TURN == 0:  # Received lines are read without a pause, so yield to other tasks.
@@ -119,12 +125,12 @@ class SeedUpload:
                 await self._publish()
 
     def reject(self, shown: str, reason: str) -> None:
-        """Count a line that is no URL at all as rejected."""
+        """Count a line that is no URL at all as rejected. `shown` is its text in the list of rejected lines."""
         self.counts.lines += 1
         self._rejected(shown, reason)
 
     async def finish(self) -> UploadCounts:
-        """Publish the last window. Return the final counts."""
+        """Publish the URLs that are not published yet. Return the final counts."""
         await self._publish()
         return self.counts
 

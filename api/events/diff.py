@@ -16,7 +16,10 @@ _AT_REST = (CrawlState.CREATED, CrawlState.FINISHED)
 
 
 def of_crawl(before: CrawlOverview | None, after: CrawlOverview | None) -> list[str]:
-    """Return the actions on one crawl id between two states, oldest first. None: the crawl does not exist."""
+    """Return the actions of the events, such as `started`, that lead from one state of a crawl to a later one.
+
+    The oldest comes first. A state of None means that the crawl does not exist.
+    """
     if after is None:
         return [] if before is None else ["deleted"]
     actions = []
@@ -67,19 +70,19 @@ _UP_TO_RUNNING: Final[Mapping[CrawlState, Sequence[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SeenMember:
-    """A member's last known state: its process, and whether it drains."""
+    """A member's state as events report it: its process, and whether it drains."""
 
     started_at_ms: int
     draining: bool
 
 
 def seen(records: Mapping[str, MemberRecord]) -> dict[str, SeenMember]:
-    """Return the part of the members' records that events report."""
+    """Return the state of each member that events report, by the member's id."""
     return {name: SeenMember(record.started_at_ms, record.draining) for name, record in records.items()}
 
 
 def of_members(before: Mapping[str, SeenMember], after: Mapping[str, SeenMember]) -> list[tuple[str, str]]:
-    """Return the changes of members as (id, action), in the order of ids."""
+    """Return the changes between two states of the members as (id, action), in the order of ids."""
     changes: list[tuple[str, str]] = []
     for name in sorted({*before, *after}):
         was, now = before.get(name), after.get(name)

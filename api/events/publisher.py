@@ -24,7 +24,7 @@ _GIVEN_UP_S: Final = 5.0
 class EventPublisher:
     """Queues one master's events in order until the broker has stored them, at most `max_count` at a time.
 
-    Events beyond that are dropped, counted and logged. Of a crawl's progress only the newest event is queued.
+    Further events are dropped, counted and logged. Of a crawl's progress only the newest event is queued.
     """
 
     def __init__(self, events: Events, clock: Clock, member: str, *, max_count: int = MAX_COUNT) -> None:
@@ -53,7 +53,7 @@ class EventPublisher:
         crawl: str = "",
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Queue an event. It never waits and never raises; call it on the event loop's thread."""
+        """Queue an event for publication, without waiting and without raising. Call it on the event loop's thread."""
         event = Event(kind, str(about), action, self._clock.unix_ms(), self._member, crawl, dict(data or {}))
         self._sequence += 1
         key: object = (kind, event.about) if kind is EventKind.PROGRESS else self._sequence
@@ -70,11 +70,11 @@ class EventPublisher:
         self._empty.clear()
 
     def alarm(self, partition: Partition, text: str) -> None:
-        """Publish an alarm (`api.frontier.owner.Alarm`)."""
+        """Queue an event that reports an alarm about a partition (an `api.frontier.owner.Alarm`)."""
         self.publish(EventKind.ALARM, partition, "raised", data={"text": text})
 
     def pressure(self, member: str, resource: str, reason: str | None) -> None:
-        """Publish that pressure on a member's resource started, or ended if `reason` is None.
+        """Queue an event: pressure on a member's resource started, or ended if `reason` is None.
 
         This is an `api.members.pressure.PressureCallback`.
         """
@@ -98,7 +98,7 @@ class EventPublisher:
                 await asyncio.sleep(wait_s)
 
     async def finish(self, grace_s: float) -> None:
-        """Wait until everything is published, for at most `grace_s`. `run` must still be running."""
+        """Wait until all queued events are published, for at most `grace_s` seconds. `run` must still be running."""
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._empty.wait()

@@ -1,4 +1,7 @@
-"""Follow the stream of events from any position: every kept event from there, once and in order. Gaps are reported."""
+"""Follow the stream of events from any position: every stored event from there, once and in order.
+
+Gaps are reported.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +30,7 @@ class LossReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventGap:
-    """Events between these two sequences may be missing."""
+    """A gap in the stream: events after sequence `after` and before `resumes_at` may be missing."""
 
     reason: LossReason
     after: int
@@ -35,7 +38,7 @@ class EventGap:
 
 
 class EventCursor:
-    """One reader's position in the stream. Use it from one task at a time, and close it."""
+    """One reader's position in the stream of events. Use it from one task at a time, and close it."""
 
     def __init__(self, events: Events, subjects: Sequence[str], after: int | None) -> None:
         """Start after the sequence `after`. 0 starts at the oldest kept event, None at the present."""
@@ -53,16 +56,16 @@ class EventCursor:
 
     @property
     def position(self) -> int:
-        """Sequence up to which everything was returned: a cursor that continues after it misses nothing."""
+        """The sequence up to which all events were returned. A cursor that continues after it misses nothing."""
         return self._position
 
     @property
     def is_past_kept(self) -> bool:
-        """True once all events that were kept at `open` were returned; False if the cursor began at the present."""
+        """True once all events that were stored at `open` were returned; False if the cursor began at the present."""
         return self._kept_to is not None and self._position >= self._kept_to
 
     async def open(self) -> EventGap | None:
-        """Begin to read. Return the gap between `after` and the first event, if any.
+        """Begin to read. Return the gap between the requested position and the first event, if any.
 
         Raise Transient while the broker is unavailable.
         """
@@ -98,16 +101,19 @@ class EventCursor:
         return [*gaps, *events]
 
     def doubt(self) -> None:
-        """Check for a gap before the next read: after a slow read, events may have been removed meanwhile."""
+        """Have the next read check for a gap. Call it after a pause: events may have been removed meanwhile."""
         self._doubtful = True
 
     def caught_up(self, state: EventsState) -> None:
-        """Move the position to the end that the stream had in `state`. Call it if no event came since."""
+        """Move the position to the end of the stream in `state`.
+
+        Call it only if no event came since `state` was read.
+        """
         if not self._doubtful and state.created_ns == self._stream:
             self._position = max(self._position, state.last)
 
     async def close(self) -> None:
-        """Close the broker's consumer."""
+        """Close the consumer at the broker."""
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.close()
@@ -128,7 +134,10 @@ class EventCursor:
 
 
 def resume_position(state: EventsState, after: int | None) -> tuple[int, EventGap | None]:
-    """Return the sequence to read after, and the gap before it, if any."""
+    """Return the sequence after which to read, and the gap before it, if any.
+
+    `after`: the requested sequence; 0 for the oldest stored event, None for the present.
+    """
     if after is None:
         return state.last, None
     start = state.first - 1

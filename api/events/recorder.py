@@ -1,8 +1,8 @@
 """Record changes of crawls and members, new dead letters, and the progress of crawls as events.
 
-The leader does it, level-triggered: it compares the current state with the last recorded one. A new leader reads that
-from the stream itself. So a change is recorded whatever caused it, even one made while there was no leader. A state
-that began and ended between two passes is not recorded. No guarantee depends on these events.
+Only the leader records. It compares the current state with the last recorded one. A new leader reads that from the
+stream itself. So a change is recorded whatever caused it, even one made while there was no leader. A state that began
+and ended between two passes is not recorded. No guarantee depends on these events.
 """
 
 import asyncio
@@ -32,7 +32,10 @@ WINDOWS_S: Final = (10, 60)
 
 @dataclass(frozen=True, slots=True)
 class CrawlRate:
-    """Growth a second over the last `measured_s` seconds: the requested window, or as much of it as has samples."""
+    """The pages and bytes that a crawl stored per second, on average over the last `measured_s` seconds.
+
+    That is the requested window, or as much of it as has samples.
+    """
 
     measured_s: float
     pages_per_s: float
@@ -47,20 +50,20 @@ class _Sample:
 
 
 class CrawlRates:
-    """The samples of one crawl. Times are seconds of a monotonic clock."""
+    """The recent samples of one crawl's pages and bytes, and its rates. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque()
 
     def sample(self, at_s: float, pages: int, size: int) -> None:
-        """Add the current counters."""
+        """Add a sample: the number of stored pages and bytes at the time `at_s`."""
         self._samples.append(_Sample(at_s, pages, size))
         # The longest window begins at the newest sample that is older than the window.
         while len(self._samples) > 2 and self._samples[1].at_s <= at_s - max(WINDOWS_S):
             self._samples.popleft()
 
     def over(self, window_s: float) -> CrawlRate | None:
-        """Return the rate over a window that ends with the newest sample; None with fewer than two samples."""
+        """Return the rate over the last `window_s` seconds before the newest sample; None if samples are too few."""
         if len(self._samples) < 2:
             return None
         last = self._samples[-1]
@@ -94,7 +97,7 @@ _LATE: Final = 64
 
 
 class EventRecorder:
-    """Records events on the leader. On every other master it waits."""
+    """Records events while its master leads. On every other master it does nothing."""
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class EventRecorder:
         return f"<EventRecorder {self._member} term={self._term} crawls={len(self._crawls)}>"
 
     async def run(self) -> None:
-        """Run passes until cancelled."""
+        """Run `once` periodically until cancelled."""
         while True:
             try:
                 await self.once()
@@ -137,7 +140,7 @@ class EventRecorder:
             await asyncio.sleep(LOOK_S)
 
     async def once(self) -> None:
-        """Run one pass if this master leads."""
+        """Record what changed since the last pass, if this master leads."""
         term = self._plane.term() if self._plane.is_leader() else None
         if term is None:
             self._term = None

@@ -16,7 +16,10 @@ Process = tuple[str, int]
 
 
 def better_candidates(me: str, masters: Mapping[str, MemberRecord]) -> frozenset[Process]:
-    """Return the masters that should lead instead of `me`: if it drains, the registered ones that do not; else none."""
+    """Return the masters that should lead instead of `me`.
+
+    If `me` drains, these are the registered masters that do not drain; otherwise there are none.
+    """
     mine = masters.get(me)
     if mine is None or not mine.draining:
         return frozenset()
@@ -45,13 +48,16 @@ class Candidacy:
         return better - self._passed_over
 
     async def until_better(self) -> None:
-        """Wait until another master should lead."""
+        """Wait until another master should lead instead of this one."""
         snapshot = self._view.snapshot
         while not self._better(snapshot):
             snapshot = await self._view.changed(snapshot, None)
 
     async def until_due(self) -> None:
-        """Wait while another master should lead, but at most `left_for_s` without a leader."""
+        """Wait while another master should lead instead of this one.
+
+        Return after `left_for_s` seconds without a leader.
+        """
         snapshot = self._view.snapshot
         since: float | None = None
         while better := self._better(snapshot):

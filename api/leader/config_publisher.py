@@ -1,6 +1,6 @@
-"""Publish the hot configuration and the drains from SQL.
+"""Publish the hot configuration and the desired drains, as SQL has them, to the members.
 
-Level-triggered: the next pass completes what a crash interrupted.
+A pass compares the published records with SQL, so the next pass completes what a crash interrupted.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ _LOOK_S: Final = 600.0
 
 
 class ConfigPublisher:
-    """Publishes under one leadership."""
+    """Publishes the hot configuration and the drains under one leadership."""
 
     def __init__(
         self, coordinator: Coordinator, leadership: Leadership, keys: Keys, desired: Desired, clock: Clock
@@ -37,7 +37,7 @@ class ConfigPublisher:
         self._looked_at: float | None = None
 
     async def once(self) -> None:
-        """Run one pass. Records that are up to date are not written."""
+        """Publish the records that differ from SQL. From time to time, delete old drains of members that are gone."""
         stored = await self._desired.config()
         if await self._write(SETTINGS, config_record(stored)):
             log.info("config.published", revision=stored.revision, changed_by=stored.changed_by)

@@ -48,7 +48,7 @@ _TERM_BITS: Final = 44
 
 
 def epoch_after(stored: int, published: int | None, newest: Term, revision: int) -> int:
-    """Return the epoch to continue under: SQL's `stored` one, or a higher one if the coordinator was replaced.
+    """Return the epoch under which to lead: SQL's (`stored`), or a higher one if the coordinator (etcd) was replaced.
 
     The coordinator was replaced if it has no epoch or another one (`published`). It was restored from a backup of this
     epoch if SQL has a term (`newest`) beyond what the coordinator's `revision` could have given.
@@ -61,7 +61,7 @@ def epoch_after(stored: int, published: int | None, newest: Term, revision: int)
 def owners_in(
     assigned: Mapping[Partition, PartitionRecord], masters: Mapping[str, MemberRecord], epoch: int
 ) -> dict[Partition, str]:
-    """Return the owner of each partition, for registered masters only.
+    """Return a mapping from partition to the id of its owner, for owners that are registered masters.
 
     An assignment of another epoch, or to an earlier process of the same id, is ignored: its term can no longer be
     claimed.
@@ -76,7 +76,7 @@ def owners_in(
 
 
 class Leader:
-    """Takes part in elections for one master, and does the leader's work while it leads."""
+    """Takes part in the elections for its master, and does the leader's work while the master leads."""
 
     def __init__(
         self,
@@ -118,22 +118,25 @@ class Leader:
         return f"<Leader {self._member.id} {self._leadership!r} epoch={self._epoch}>"
 
     def acting(self) -> bool:
-        """Return True if this master leads and may act now."""
+        """Return True if this master leads and no other can have taken over yet."""
         return self._leadership is not None and self._leadership.acting(self._clock.elapsed())
 
     def term(self) -> Term | None:
-        """Return the term of the leadership; None without one, and before its first pass."""
+        """Return the term under which this master leads. None: it does not lead, or has not run its first pass yet."""
         if self._leadership is None or not self._epoch:
             return None
         return term_of(self._epoch, self._leadership.revision)
 
     def wake(self) -> None:
-        """Start the next pass now."""
+        """Start the leader's next pass now, and that of the crawl controller."""
         self._poked.set()
         self._controller.wake(look_back=True)
 
     async def attend(self, session: Session) -> None:
-        """Campaign and lead again and again until cancelled. Raise OwnershipLost if the session is lost."""
+        """Campaign, and lead when elected, again and again until cancelled.
+
+        Raise OwnershipLost if the session is lost.
+        """
         while True:
             await self._health.fit()
             await self._candidacy.until_due()

@@ -1,6 +1,6 @@
 """Publish the specs that workers need, as `reconcile` decides.
 
-Level-triggered: the first pass of a leadership compares all records with SQL, and completes what a crash interrupted.
+The first pass of a leadership compares all records with SQL, and completes what a crash interrupted.
 """
 
 from itertools import islice
@@ -32,7 +32,7 @@ _GONE_FOR_S: Final = 600.0
 
 
 class CrawlSpecPublisher:
-    """Publishes under one leadership."""
+    """Publishes crawl specs to the workers under one leadership."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class CrawlSpecPublisher:
         self._suffixes_published = False
 
     async def once(self) -> None:
-        """Run one pass over what changed, and at times over all records."""
+        """Publish what changed since the last pass. At times, compare all published records with SQL."""
         if not self._suffixes_published:
             await self._publish_suffixes()
         now = self._clock.elapsed()
