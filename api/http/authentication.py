@@ -23,9 +23,9 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="orbweaver"'}
 
 
 class Keyring:
-    """Verifies keys and caches a good key for a second.
+    """Verifies API keys, and caches each valid key for a second.
 
-    So a revoked key may work for another second on replicas other than the one that revoked it.
+    So a revoked key may work for another second on masters other than the one that revoked it.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -36,7 +36,7 @@ class Keyring:
         return f"<Keyring cached={len(self._good)}>"
 
     async def holder(self, key: str) -> ApiKey | None:
-        """Return the key's record; None if the key is unknown or revoked."""
+        """Return the record (name and role) of an API key; None if the key is unknown or revoked."""
         key_id = key_id_of(key)
         if key_id is None:
             return None
@@ -54,12 +54,15 @@ class Keyring:
         return kept
 
     def forget(self, key_id: str) -> None:
-        """Drop a revoked key from the cache, so that it stops working here at once."""
+        """Drop a revoked key from the cache, so that this master refuses it at once."""
         self._good = OrderedDict((digest, known) for digest, known in self._good.items() if known[1].key_id != key_id)
 
 
 class Authentication:
-    """Requires a valid key for requests below `guarded`, and puts its record into the scope's state."""
+    """Layer: refuses requests below the path `guarded` that have no valid API key.
+
+    It puts the key's record into the request's state.
+    """
 
     def __init__(self, app: ASGIApp, keyring: Keyring, guarded: str = "/v1") -> None:
         self._app = app
@@ -92,6 +95,6 @@ class Authentication:
 
 
 def first_key(now_ms: int) -> tuple[ApiKey, str]:
-    """Return the first admin key of a cluster without keys: the record to store, and the key to show."""
+    """Return a new admin key for a cluster without keys: the record to store, and the key to show."""
     key_id, key = new_key()
     return ApiKey(key_id, "first admin", Role.ADMIN, digest_of(key), now_ms, "first start"), key

@@ -30,7 +30,7 @@ class CachedCrawlReads:
     """The cached responses to reads of single crawls.
 
     Every read compares the crawl's stored stamp with that of the cached response, so no response is older than the
-    database. The cache saves reading the rest and making its JSON: a third of the time of a response.
+    database. The cache saves reading the whole crawl and making its JSON: a third of the time of a response.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class CachedCrawlReads:
         return f"<CachedCrawlReads kept={len(self._answers)}>"
 
     async def answer(self, name: str, catalog: Catalog, around: Surroundings) -> Response:
-        """Return the response to a read of the crawl, with its ETag. Raise Missing if there is no such crawl.
+        """Return the response to a GET of the crawl, with its ETag. Raise Missing if there is no such crawl.
 
         The response may be sent many times, so no caller may change it.
         """
@@ -62,11 +62,14 @@ class CachedCrawlReads:
 
 
 def described(crawl: DeclaredCrawl, around: Surroundings) -> tuple[Crawl, str]:
-    """Return the crawl as a read shows it now, and the tag of such a read."""
+    """Return the crawl as GET shows it now, and the ETag's tag of that response."""
     seen = needs_of(crawl.spec).seen(crawl.state, around)
     return crawl_seen(crawl, seen), shown_tag(crawl, seen)
 
 
 def shown_tag(crawl: DeclaredCrawl, seen: Seen) -> str:
-    """Return the tag of a crawl's response: its version, then a dot and a checksum of what changes while it runs."""
+    """Return the ETag's tag of a crawl's response.
+
+    It is the crawl's version, then a dot and a checksum of what changes while the crawl runs.
+    """
     return f"{crawl.tag}.{crc32(repr((crawl.stamp, seen.blocking_reason, seen.warnings)).encode()):08x}"

@@ -9,7 +9,7 @@ _TAG: Final = re.compile(rb'(?:W/)?("[^"]*")')
 
 
 class Conditional:
-    """Turns the response to a read into 304 if its ETag is among those in If-None-Match.
+    """Layer: turns the response to a read into 304 if its ETag is among those in If-None-Match.
 
     Routes only need to set their ETag. A route whose response is expensive calls `has` first.
     """
@@ -42,12 +42,15 @@ class Conditional:
 
 
 def known_tags(scope: Scope) -> bytes:
-    """Return the request's If-None-Match; empty without one."""
+    """Return the value of the request's If-None-Match header; empty without one."""
     return b",".join(value for name, value in scope["headers"] if name == b"if-none-match")
 
 
 def has(known: bytes, tag: bytes) -> bool:
-    """Return True if `known` has `tag` (as in the ETag header), by weak comparison; `*` matches every tag."""
+    """Return True if the If-None-Match value `known` has the ETag `tag`.
+
+    `*` matches every tag; weak tags match, too.
+    """
     if not tag:
         return False
     return known.strip() == b"*" or tag.removeprefix(b"W/") in _TAG.findall(known)

@@ -1,6 +1,6 @@
-"""Dependencies of routes: this master's services, the actor of the request, preconditions and paging.
+"""What FastAPI passes to routes: this master's services, the actor of the request, preconditions and paging.
 
-Dependencies are coroutines even if they await nothing: the framework runs plain functions in threads, which costs more
+These dependencies are coroutines even if they await nothing: FastAPI runs plain functions in threads, which costs more
 than the functions themselves.
 """
 
@@ -53,15 +53,15 @@ LARGEST_PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The services that the routes of a master use.
+    """What the routes of a master use: its services, its view of the cluster and its limits.
 
     - `member` is the master's id, and `ready` returns the dependencies that do not answer.
     - `tuning` returns the values that the master runs with, and `wanted` the desired state of the members.
     - `registry` has its metrics. `archive` is None if no archive is configured.
     - `streams` and `exports` bound the open event streams and exports. `shown` caches the last crawls that were read.
-    - `overview` and `backlog` read what waits in the whole cluster. `events` reads the events, `telling` publishes.
+    - `overview` and `backlog` read what waits in the whole cluster. `events` reads events, `telling` publishes them.
     - `pressure` returns the resources of this master that are nearly full.
-    - `longest_grant_s` and `ack_wait_s` are those of its owners. A request's body may have `body_bytes`.
+    - `longest_grant_s` and `ack_wait_s` are those of its owners. A request body may have `body_bytes` bytes.
     """
 
     catalog: Catalog
@@ -106,7 +106,7 @@ By = Annotated[Actor, Depends(_actor)]
 
 
 def needs(role: Role) -> Any:
-    """Return a dependency that requires a key with `role`.
+    """Return a dependency of a route that refuses requests whose API key lacks `role`.
 
     It also refuses query parameters that the route does not have: a misspelt filter would show everything.
     """
@@ -151,7 +151,7 @@ TAGS: Final = rf"^(\*|{_TAG}(\s*,\s*{_TAG})*)$"
 
 
 def etag(tag: str) -> dict[str, str]:
-    """Return the ETag header of a version."""
+    """Return the ETag header for this tag of a version."""
     return {"ETag": f'"{tag}"'}
 
 
@@ -244,14 +244,14 @@ def _storable(place: object, greatest: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """The requested page: `max_count` entries after the place in `cursor`."""
+    """The page of a list that a request asks for: `max_count` entries after the entry that `cursor` encodes."""
 
     max_count: int
     cursor: str | None
     request: Request
 
     def place(self, kind: type[T], start: T, *, greatest: int = GREATEST) -> T:
-        """Return the place after which the page begins; `start` for the first page.
+        """Return the key, of type `kind`, of the entry after which the page begins; `start` for the first page.
 
         Raise a problem for an invalid cursor, or if a number in it is above `greatest`.
         """
@@ -268,7 +268,12 @@ class Paging:
             raise ApiProblem(ProblemKind.INVALID, "the cursor is not valid", errors=[wrong]) from error
 
     def next(self, place: object, response: Response) -> str | None:
-        """Return the cursor of the page after `place` and add it as the Link header; None without a place."""
+        """Return the cursor of the page after the entry with the key `place`.
+
+        Add that page's address as the Link header.
+
+        Return None if `place` is None, because this page is the last one.
+        """
         if place is None:
             return None
         cursor = base64.urlsafe_b64encode(msgspec.json.encode(place)).rstrip(b"=").decode()
@@ -292,7 +297,10 @@ Page = Annotated[Paging, Depends(_paging)]
 
 
 def problems(*kinds: ProblemKind | int) -> dict[int | str, dict[str, Any]]:
-    """Return the additional errors of a route for the OpenAPI document. A status means the first kind that has it."""
+    """Return the errors that a route may answer, for the OpenAPI document.
+
+    A status means the first kind that has it.
+    """
     by_status: dict[int, list[ProblemKind]] = {}
     for kind in kinds:
         named = kind if isinstance(kind, ProblemKind) else next(each for each in ProblemKind if each.value[1] == kind)
@@ -304,6 +312,6 @@ def problems(*kinds: ProblemKind | int) -> dict[int | str, dict[str, Any]]:
 
 
 def problem_content(*kinds: ProblemKind) -> dict[str, Any]:
-    """Return the content of a response that is one of these problems, with an example of each."""
+    """Return the content of a response that is one of these problems, for the OpenAPI document, with examples."""
     examples = {kind.value[0]: {"$ref": f"#/components/examples/{kind.value[0]}"} for kind in kinds}
     return {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}, "examples": examples}}

@@ -1,4 +1,4 @@
-"""Build the OpenAPI document: the framework's document of the routes, completed with what the framework lacks.
+"""Build the OpenAPI document: FastAPI's document of the routes, completed with what FastAPI lacks.
 
 The crawl spec's schema comes from its msgspec types, so it has a single source. Every operation below /v1 declares that
 it needs a key and answers errors as problem+json.
@@ -99,7 +99,7 @@ _COMPONENTS: Final = "#/components/schemas/"
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """Return the document. It is built once and cached."""
+    """Return the OpenAPI document of the application. It is built once and cached."""
     if app.openapi_schema is not None:
         return app.openapi_schema
     made = get_openapi(

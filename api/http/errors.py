@@ -30,7 +30,7 @@ TYPE: Final = "urn:orbweaver:problem:"
 
 
 class ProblemKind(Enum):
-    """The kinds of problem: the last part of `type`, the status, the title."""
+    """The kinds of problem. Each has the last part of its `type`, its HTTP status and its title."""
 
     MALFORMED = ("malformed", 400, "The request cannot be read")
     UNAUTHENTICATED = ("unauthenticated", 401, "Authentication is needed")
@@ -56,7 +56,7 @@ class ProblemKind(Enum):
 
 
 class ApiProblem(Exception):
-    """An error response."""
+    """An error that is answered as a problem (RFC 9457): its kind, what is wrong, and what the client can do."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def problem_of(error: Exception, body: Any = None) -> ApiProblem:
-    """Return the problem that an exception means for the client. `body` is the type of the expected request body."""
+    """Return the problem with which an exception is answered. `body` is the type of the expected request body."""
     match error:
         case ApiProblem():
             return error
@@ -138,7 +138,7 @@ def problem_of(error: Exception, body: Any = None) -> ApiProblem:
 
 
 def answer(problem: ApiProblem, path: str, request_id: str) -> Response:
-    """Return the response for a problem."""
+    """Return the HTTP response for a problem. `path` is the path of the request."""
     name, _, title = problem.kind.value
     if problem.kind is ProblemKind.OTHER:
         title = HTTPStatus(problem.status).phrase
@@ -159,7 +159,7 @@ def answer(problem: ApiProblem, path: str, request_id: str) -> Response:
 
 
 async def respond(request: Request, error: Exception) -> Response:
-    """Answer an exception: the only exception handler of the application."""
+    """Return the response to a request that raised `error`. It is the only exception handler of the application."""
     field = getattr(request.scope.get("route"), "body_field", None)
     body = None if field is None else field.field_info.annotation
     if isinstance(error, Missing) and "if-match" in request.headers and request.method not in ("GET", "HEAD"):

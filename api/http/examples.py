@@ -204,7 +204,7 @@ _PROBLEMS: Final[dict[ProblemKind, dict[str, Any]]] = {
 
 
 def problem_examples() -> dict[str, Any]:
-    """Return an example of each kind of problem, by the last part of its `type`, as components of the document."""
+    """Return an example of each kind of problem, by the last part of its `type`, for the document's components."""
     return {
         kind.value[0]: {
             "summary": kind.value[2],

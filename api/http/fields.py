@@ -1,6 +1,6 @@
 """Describe wrong fields of a request: the path of each, a sentence about the error, and a hint.
 
-The framework's messages name its own types and patterns, which mean nothing to a client.
+The messages of FastAPI and pydantic name their own types and patterns, which mean nothing to a client.
 """
 
 import re
@@ -64,7 +64,7 @@ _BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """See schemas.problem.FieldProblem."""
+    """One error in a request: the path of the field, what is wrong, and a hint (api.schemas.problem.FieldProblem)."""
 
     path: str
     message: str
@@ -72,9 +72,9 @@ class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def field_errors(found: Mapping[str, Any], body: Any = None, *, suggest: bool = True) -> Iterator[FieldError]:
-    """Yield the errors for one finding of the framework.
+    """Yield the wrong fields of a request for one error that pydantic found.
 
-    `body` is the type of the request's body, which has the known fields. With `suggest`, the hint for an unknown field
+    `body` is the type of the request body, which has the known fields. With `suggest`, the hint for an unknown field
     names the one that was probably meant.
     """
     place = found["loc"]
@@ -94,7 +94,7 @@ def field_errors(found: Mapping[str, Any], body: Any = None, *, suggest: bool = 
 
 
 def joined(path: str, name: str) -> str:
-    """Return the path of a field below another."""
+    """Return the path of the field `name` below the field `path`, such as `spec.seeds`."""
     return f"{path}.{name}" if path and name else path or name
 
 

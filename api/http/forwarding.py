@@ -59,20 +59,23 @@ _BROUGHT_BACK: Final = ("allow", "content-type", "etag", "location", "link", "re
 def leaders_client(
     verify: ssl.SSLContext | bool, transport: httpx.AsyncBaseTransport | None = None
 ) -> httpx.AsyncClient:
-    """Return the client that `Forwarding` uses; `verify` is how it verifies the leader over TLS."""
+    """Return the HTTP client with which `Forwarding` reaches the leader.
+
+    `verify`: how it verifies the leader over TLS.
+    """
     limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=KEPT_S)
     return httpx.AsyncClient(follow_redirects=False, verify=verify, limits=limits, transport=transport)
 
 
 def needs_leader(method: str, path: str) -> bool:
-    """Return True if only the leader executes the request: every write except those sent through the broker."""
+    """Return True if only the leader may execute the request: every write except those sent through the broker."""
     if method in _SAFE or not path.startswith("/v1/"):
         return False
     return _ANYWHERE.fullmatch(path) is None or (method == "DELETE" and _CHANGES_SPEC.fullmatch(path) is not None)
 
 
 class Forwarding:
-    """Forwards requests that need the leader, unless this replica leads."""
+    """Layer: forwards requests that only the leader may execute, unless this master leads."""
 
     def __init__(
         self, app: ASGIApp, plane: ControlPlane, client: httpx.AsyncClient, member: str, answer_s: float

@@ -1,6 +1,7 @@
 """Limits that are checked before a request is read.
 
-The size of the body is bounded whatever Content-Length claims. NUL in the address is refused: no database stores it.
+The size of the request body is bounded whatever Content-Length claims. NUL in the address is refused, because no
+database stores it.
 """
 
 import re
@@ -19,9 +20,9 @@ _UPLOAD: Final = re.compile(r"/v1/crawls/[^/]+/seeds")
 
 
 class BodyLimit:
-    """Refuses addresses with NUL, and bodies above `max_count` bytes.
+    """Layer: refuses addresses with NUL, and request bodies above `max_count` bytes.
 
-    Uploads of seeds are exempt: they are read in pieces and have their own bounds.
+    Uploads of seeds are exempt: they are read in parts and have their own bounds.
     """
 
     def __init__(self, app: ASGIApp, max_count: int = BODY_BYTES) -> None:
@@ -56,4 +57,7 @@ class BodyLimit:
 
 
 class BodyTooLarge(HTTPException):
-    """Raised while a body is read. It is an HTTPException because the framework hides every other exception."""
+    """Raised while a request body is read that is too large.
+
+    It is an HTTPException because FastAPI hides every other exception raised there.
+    """

@@ -18,7 +18,10 @@ _ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestContext:
-    """Adopts the client's X-Request-Id if it is well-formed; otherwise creates one."""
+    """Layer: gives each request an id, logs it, and answers unexpected errors.
+
+    The id is the client's X-Request-Id if that is well-formed, otherwise a new one.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

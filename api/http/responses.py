@@ -44,7 +44,7 @@ _STREAMS: Final = frozenset({"follow_events", "follow_crawl"})
 
 
 def declare_headers(operation: dict[str, Any], status: str, response: dict[str, Any]) -> None:
-    """Add the headers of this response of an operation."""
+    """Add to one response of an operation, in the OpenAPI document, the headers that it has."""
     names = {"X-Request-Id", *_BY_STATUS.get(status, ()), *_of_success(operation, status, response)}
     declared = {name: {"$ref": f"#/components/headers/{name}"} for name in sorted(names)}
     response["headers"] = declared | response.get("headers", {})
@@ -69,7 +69,7 @@ def _of_success(operation: dict[str, Any], status: str, response: dict[str, Any]
 
 
 def open_answers(document: dict[str, Any]) -> None:
-    """Allow additional properties in every schema of a response, so that a new field breaks no client.
+    """Allow additional properties in every response schema of the document, so that a new field breaks no client.
 
     Requests keep closed schemas, because the server refuses unknown fields. A schema that both use gets a closed
     variant for requests, with `Input` appended to its name.

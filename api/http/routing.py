@@ -1,4 +1,4 @@
-"""Routes whose guards run first: the framework reads and decodes a body before it calls any dependency."""
+"""Routes whose guards (checks of role and query) run before FastAPI reads and decodes the request body."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 
 class Guard(params.Depends):
-    """A dependency without a value that reads only the request, and raises to refuse it."""
+    """A check of a request that runs before its body is read. It raises to refuse the request, and returns nothing."""
 
     def __init__(self, guard: Callable[[Request], Awaitable[None]]) -> None:
         super().__init__(guard)
@@ -38,12 +38,12 @@ class _Route(APIRoute):
 
 
 class Router(APIRouter):
-    """A router of guarded routes."""
+    """A router whose routes run their guards first."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(route_class=_Route, **options)
 
 
 def mount(app: FastAPI, router: Router) -> None:
-    """Add the router's routes to those of `app`. An included router would match each of them three times."""
+    """Add the router's routes to `app` itself. FastAPI would match each route of an included router three times."""
     app.router.routes.extend(router.routes)

@@ -39,7 +39,7 @@ Last = Callable[[Event], bool]
 
 
 class OpenEventStreams:
-    """The open streams of this master: at most `max_count`, and none once it stops."""
+    """Counts the open streams of this master: at most `max_count`, and none once it stops."""
 
     def __init__(self, max_count: int = STREAMS) -> None:
         self.open = 0
@@ -51,7 +51,10 @@ class OpenEventStreams:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Reserve a slot for a stream. Raise a problem if none is free, or this master is stopping."""
+        """Count a stream as open during the `with` block.
+
+        Raise a problem if too many are open, or this master is stopping.
+        """
         if self.closing.is_set():
             raise ApiProblem(ProblemKind.UNAVAILABLE, "this master is stopping", headers={"Retry-After": "1"})
         if self.open >= self._max_count:
@@ -66,7 +69,7 @@ class OpenEventStreams:
 
     @contextmanager
     def until_closed(self) -> Iterator[None]:
-        """End every stream when the block ends, and open no more."""
+        """End every open stream, and refuse new ones, when the `with` block ends."""
         try:
             yield
         finally:
@@ -74,7 +77,7 @@ class OpenEventStreams:
 
 
 class EventStream(Response):
-    """A response that streams events. It takes over the open cursor `following` and closes it."""
+    """A response that streams events from the open cursor `following`, and closes the cursor at its end."""
 
     media_type = "text/event-stream"
 

@@ -13,11 +13,14 @@ SLOW_S: Final = 60.0
 
 
 class BrokenOff(Exception):
-    """A response cannot be completed: the server closes the connection, so that the client detects it."""
+    """A response cannot be completed. The server closes the connection, so that the client detects it."""
 
 
 class Streamed(StreamingResponse):
-    """Sends `begun` and then the parts of `rest`, which is closed at once when the client disconnects."""
+    """A response that sends `begun` and then the parts of `rest`.
+
+    `rest` is closed at once when the client disconnects.
+    """
 
     def __init__(self, begun: bytes, rest: AsyncGenerator[bytes, None], **more: Any) -> None:
         super().__init__(_whole(begun, rest), **more)

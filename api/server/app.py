@@ -116,7 +116,7 @@ class _Application(FastAPI):
 class HeadReads:
     """Answers HEAD with the status and headers of GET, without a body (RFC 9110 §9.3.2).
 
-    A body of several pieces is stopped after the first, so that no export or stream is produced in vain.
+    A body of several parts is stopped after the first, so that no export or stream is produced in vain.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -146,7 +146,7 @@ class HeadReads:
 def application(
     services: Services | None = None, client: httpx.AsyncClient | None = None, *, answer_s: float = ANSWER_S
 ) -> FastAPI:
-    """Return the application; without services, only its OpenAPI document is available.
+    """Return the HTTP application of a master. Without services it has only its OpenAPI document.
 
     `client` sends forwarded requests to the leader; the caller closes it. `answer_s` is the timeout of such a request.
     """

@@ -207,7 +207,7 @@ def places_for(max_count: int) -> ConnectionLimit:
 
 
 def listening(address: str) -> socket.socket:
-    """Return a socket that listens at `host:port`; see `bound`."""
+    """Return a socket that listens at `host:port`. Raise Unusable if it cannot (see `bound`)."""
     listener = bound(address)
     listen(listener)
     return listener
@@ -216,8 +216,8 @@ def listening(address: str) -> socket.socket:
 def bound(address: str) -> socket.socket:
     """Return a socket bound to `host:port` (port 0: any free one) that does not listen yet.
 
-    Until it listens, connections are refused at once. Raise Unusable if it cannot be bound, or without a host: that
-    would mean every interface of the machine.
+    Until it listens, connections are refused at once. Raise Unusable if it cannot be bound. An address without a host
+    is refused, too, because it would mean every interface of the machine.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -229,7 +229,7 @@ def bound(address: str) -> socket.socket:
 
 
 def listen(listener: socket.socket) -> None:
-    """Start to listen. Raise Unusable if another socket at the same address listens by now."""
+    """Make a bound socket listen. Raise Unusable if another socket listens at the same address by now."""
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -267,7 +267,10 @@ def address_of(listener: socket.socket) -> str:
 async def serving(
     app: FastAPI, listener: socket.socket, tls: ServerTls | None = None, connections: ConnectionLimit | None = None
 ) -> AsyncIterator[None]:
-    """Serve `app` at the socket until the block ends, then let responses in progress end for at most `GRACE_S`."""
+    """Serve `app` at the socket until the `with` block ends.
+
+    Responses in progress then get `GRACE_S` seconds to end.
+    """
     places = ConnectionLimit(MAX_CONNECTIONS, MAX_SPARE) if connections is None else connections
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", server_header=False,
